@@ -1,0 +1,189 @@
+# One command per habit; every one sets up what it needs. `make help` lists them.
+#
+#   PYTHON=python3.13 make test     chooses the interpreter (Python >= 3.11)
+#   make test TEST_ARGS='-k index'  hands arguments to pytest
+#
+# Each purpose has a virtual environment .venv/<purpose>-<version>. The package is built in isolation, as a user's
+# pip would build it, and installed as a wheel: nothing is imported from the checkout, so nothing stale is tested.
+# Stamps make a second run start at once.
+
+PYTHON ?= python3
+TEST_ARGS ?= -n 2
+BENCH_ARGS ?=
+FUZZ_SECONDS ?= 20
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),help)),)
+INTERPRETER := $(shell scripts/find-python '$(PYTHON)')
+ifeq ($(INTERPRETER),)
+$(error PYTHON=$(PYTHON) does not run; name a Python >= 3.11 that does)
+endif
+VERSION := $(shell '$(INTERPRETER)' -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
+
+# Folders count too: their time stamps change when a file is added or deleted.
+SOURCES := setup.py pyproject.toml MANIFEST.in $(wildcard README.md) LICENSE NOTICES \
+  $(shell find csrc shardcodec \( -name __pycache__ -prune \) -o \( -type d -o -name '*.[ch]' -o -name '*.py' \
+    -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name 'exports.*' \) -print)
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+# $(call venv,purpose): its interpreter
+venv = .venv/$(1)-$(VERSION)/bin/python
+
+# PYTHONSAFEPATH keeps the checkout off sys.path, in child processes as well.
+pytest = PYTHONSAFEPATH=1 $(call venv,$(1)) -m pytest
+
+.PHONY: help
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+# ---------------------------------------------------------------- building
+
+.venv/%-$(VERSION)/bin/python:
+	'$(INTERPRETER)' -m venv .venv/$*-$(VERSION)
+
+comma := ,
+
+# $(call wheel,kind,switches): build/wheels/<kind>-<version>/stamp, beside the wheel
+define wheel
+build/wheels/$(1)-$(VERSION)/stamp: $(SOURCES) | .venv/build-$(VERSION)/bin/python
+	rm -rf $$(@D)
+	$(2) .venv/build-$(VERSION)/bin/python -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir $$(@D) .
+	touch $$@
+endef
+$(eval $(call wheel,plain,))
+$(eval $(call wheel,system,SHARDCODEC_LIBS=system))
+$(eval $(call wheel,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
+$(eval $(call wheel,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
+
+# $(call environment,purpose,wheel kind,extras): .venv/<purpose>-<version>/stamp
+# pip takes a wheel of the same version for already installed, hence the uninstall.
+define environment
+.venv/$(1)-$(VERSION)/stamp: build/wheels/$(2)-$(VERSION)/stamp | .venv/$(1)-$(VERSION)/bin/python
+	$(call venv,$(1)) -m pip uninstall $(PIP_FLAGS) --yes shardcodec
+	$(call venv,$(1)) -m pip install $(PIP_FLAGS) "$$$$(echo $$(<D)/*.whl)[$(3)]"
+	touch $$@
+endef
+$(eval $(call environment,demo,plain,demo))
+$(eval $(call environment,test,plain,test))
+$(eval $(call environment,check,plain,dev))
+$(eval $(call environment,bench,plain,bench))
+$(eval $(call environment,system,system,test))
+$(eval $(call environment,asan,asan,test))
+$(eval $(call environment,tsan,tsan,test))
+
+.PHONY: build
+build: build/wheels/plain-$(VERSION)/stamp ## build the wheel
+	@ls $(<D)/*.whl
+
+# ---------------------------------------------------------------- using
+
+.PHONY: demo
+demo: .venv/demo-$(VERSION)/stamp ## a real MRI series through zarr, with and without shardcodec
+	PYTHONSAFEPATH=1 $(call venv,demo) examples/demo.py
+
+.PHONY: bench
+bench: .venv/bench-$(VERSION)/stamp ## measure against every rival in one run
+	$(call venv,bench) -m pip install $(PIP_FLAGS) --no-deps zarrista || echo 'zarrista: not installed, not measured'
+	mkdir -p build
+	$(call pytest,bench) bench -c bench/pytest.ini $(BENCH_ARGS)
+
+# ---------------------------------------------------------------- testing
+
+.PHONY: test
+test: .venv/test-$(VERSION)/stamp ## the tests
+	$(call pytest,test) $(TEST_ARGS)
+
+.PHONY: test-system
+test-system: .venv/system-$(VERSION)/stamp ## unit tests of a build against libzstd, liblz4, zlib of the system
+	$(call pytest,system) $(TEST_ARGS) tests/unit
+
+.PHONY: zarr-suite
+zarr-suite: .venv/test-$(VERSION)/stamp ## zarr-python's own tests, through our pipeline
+	PYTHONSAFEPATH=1 $(call venv,test) tests/zarr_suite/run.py
+
+C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
+C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
+
+.PHONY: check
+check: .venv/check-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## formatters, linters, types, C warnings, layers, symbols
+	$(call venv,check) -m ruff check
+	$(call venv,check) -m ruff format --check
+	$(call venv,check) -m mypy
+	.venv/check-$(VERSION)/bin/clang-format --dry-run --Werror $(C_FILES)
+	for file in $$(find csrc -name '*.c'); do gcc -std=c11 -O2 -fsyntax-only $(C_WARNINGS) -Icsrc $$file; done
+	$(call pytest,test) -q -m 'not slow' tests/test_project.py
+
+.PHONY: format
+format: .venv/check-$(VERSION)/stamp ## mend what `make check` would complain about, where a tool can
+	$(call venv,check) -m ruff check --fix-only
+	$(call venv,check) -m ruff format
+	.venv/check-$(VERSION)/bin/clang-format -i $(C_FILES)
+
+# The sanitizers' libraries must come first in the process; libstdc++ with them, or a C++ exception thrown by
+# TensorStore finds no interceptor. Tests that limit address space read SHARDCODEC_TEST_SANITIZER and step aside.
+library = $(shell gcc -print-file-name=$(1))
+
+.PHONY: asan
+asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
+asan: export UBSAN_OPTIONS = print_stacktrace=1
+asan: .venv/asan-$(VERSION)/stamp ## unit and property tests under AddressSanitizer and UBSan
+	SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
+	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
+	  $(call pytest,asan) -m 'not slow' $(TEST_ARGS) $(wildcard tests/unit tests/property)
+
+.PHONY: tsan
+tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0
+tsan: .venv/tsan-$(VERSION)/stamp build/stress/pool ## thread pool and engine under ThreadSanitizer
+	setarch -R build/stress/pool
+	SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
+	LD_PRELOAD='$(call library,libtsan.so) $(call library,libstdc++.so)' \
+	  setarch -R env $(call pytest,tsan) -m threads -p no:xdist
+
+build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))
+	mkdir -p $(@D)
+	gcc -std=c11 -O1 -g -fsanitize=thread -pthread -Icsrc -o $@ $< csrc/sc_pool.c csrc/sc_status.c
+
+# ---------------------------------------------------------------- fuzzing
+
+# clang brings libFuzzer, which follows coverage; without it a driver of our own mutates blindly.
+FUZZ_CC ?= $(shell command -v clang || echo gcc)
+FUZZ_FLAGS := -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Icsrc -pthread
+FUZZ_SOURCES := $(sort $(shell find csrc -name '*.c' ! -name 'test*'))
+FUZZ_TARGETS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+BLOSC2 = $(shell sed -n 's/.*"\(blosc2==[^"]*\)".*/\1/p' pyproject.toml)
+
+.venv/fuzz-$(VERSION)/libblosc2.a: pyproject.toml | .venv/fuzz-$(VERSION)/bin/python
+	$(call venv,fuzz) -m pip install $(PIP_FLAGS) --no-deps '$(BLOSC2)'
+	ln -sf "$$(find "$$PWD/$(@D)/lib" -name libblosc2.a)" $@
+
+FUZZ_OBJECTS := $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
+
+build/fuzz/%.o: %.c $(filter %.h,$(SOURCES))
+	mkdir -p $(@D)
+	$(FUZZ_CC) $(FUZZ_FLAGS) $(if $(findstring clang,$(FUZZ_CC)),-fsanitize=fuzzer-no-link) -c -o $@ $<
+
+build/fuzz/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/standalone.c $(FUZZ_OBJECTS) .venv/fuzz-$(VERSION)/libblosc2.a
+	$(FUZZ_CC) $(FUZZ_FLAGS) -o $@ $< $(if $(findstring clang,$(FUZZ_CC)),-fsanitize=fuzzer,tests/fuzz/standalone.c) \
+	  $(filter %.o %.a,$^) -ldl -lrt -lm
+
+.PHONY: fuzz
+fuzz: $(FUZZ_TARGETS:%=build/fuzz/%) ## every fuzz target for FUZZ_SECONDS (20)
+	for target in $(FUZZ_TARGETS); do \
+	  mkdir -p build/fuzz/corpus/$$target; \
+	  echo "$$target, $(FUZZ_SECONDS) s"; \
+	  build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -artifact_prefix=build/fuzz/$$target- \
+	    build/fuzz/corpus/$$target $(wildcard tests/fuzz/corpus); \
+	done
+
+# ---------------------------------------------------------------- tidying
+
+.PHONY: clean
+clean: ## remove all that the other commands made
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,123 @@
+"""What must be known of the machine to judge a figure, and whether somebody else was using it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("shardcodec", "zarr", "numcodecs", "numpy", "zarrs", "zarrista", "tensorstore", "blosc2")
+
+
+def _cpu_name() -> str:
+    try:
+        for text in Path("/proc/cpuinfo").read_text().splitlines():
+            if text.startswith("model name"):
+                return text.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_nbytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _huge_pages() -> str:
+    try:
+        return Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds a folder: the mount point with the longest common path."""
+    best = ("", "unknown")
+    try:
+        for text in Path("/proc/mounts").read_text().splitlines():
+            _, mount, kind, *_ = text.split()
+            if folder.resolve().is_relative_to(mount) and len(mount) >= len(best[0]):
+                best = (mount, kind)
+    except OSError:
+        pass
+    return best[1]
+
+
+def cpus() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    return {
+        "cpu": _cpu_name(),
+        "cpus": os.cpu_count(),
+        "cpus_used": cpus(),
+        "memory_gib": round(_memory_nbytes() / 2**30, 1),
+        "kernel": platform.release(),
+        "huge_pages": _huge_pages(),
+        "file_system": _file_system(folder),
+        "load": os.getloadavg()[0],
+        "versions": versions(),
+    }
+
+
+def load_warning(limit: float = 0.5) -> str | None:
+    """Return a sentence when the machine is busy before anything has been measured."""
+    load = os.getloadavg()[0]
+    if load <= limit:
+        return None
+    return f"load average {load:.2f} before the first measurement: figures will be noisy, look at the disturbance"
+
+
+class Disturbance:
+    """How much of the processors others took since this was made: 0.5 is half a processor, throughout.
+
+    The load average cannot tell: a benchmark with two threads is itself a load of two. So the busy time of the whole
+    machine is compared with the processor time of this process and its children. What the kernel does on our behalf
+    later, as writing back dirty pages, counts as somebody else's.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._busy, self._own = _busy_seconds(), _own_seconds()
+
+    def value(self) -> float | None:
+        busy = _busy_seconds()
+        if busy is None or self._busy is None:
+            return None
+        others = (busy - self._busy) - (_own_seconds() - self._own)
+        return round(max(0.0, others / max(1e-3, time.monotonic() - self._start)), 2)
+
+
+def _busy_seconds() -> float | None:
+    try:
+        ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, ticks)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total += usage.ru_utime + usage.ru_stime
+    return total

@@ -1,0 +1,127 @@
+"""Measure how much resident memory grows while one peer reads or writes a whole array.
+
+Run by run.py in a process of its own for each figure: memory that one peer gave back to the allocator must not
+serve the next. The peak is the kernel's own (VmHWM, reset just before), so nothing between two samples is missed;
+where it cannot be reset, a thread samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import data
+import peers
+from data import Case
+
+
+def _status(field: str) -> int:
+    """Return a line of /proc/self/status in bytes."""
+    for text in Path("/proc/self/status").read_text().splitlines():
+        if text.startswith(field):
+            return int(text.split()[1]) * 1024
+    raise LookupError(field)
+
+
+class Peak:
+    """The growth of resident memory between start and stop()."""
+
+    def __init__(self) -> None:
+        self._base = _status("VmRSS:")
+        self._sampled = self._base
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            self._thread = threading.Thread(target=self._sample)
+            self._thread.start()
+
+    def _sample(self) -> None:
+        while not self._done.wait(0.001):
+            self._sampled = max(self._sampled, _status("VmRSS:"))
+
+    def stop(self) -> int:
+        if self._thread is None:
+            return _status("VmHWM:") - self._base
+        self._done.set()
+        self._thread.join()
+        return self._sampled - self._base
+
+
+def grows_by(action: Callable[[], Any]) -> int:
+    peak = Peak()
+    result = action()
+    growth = peak.stop()
+    del result
+    return growth
+
+
+def measure(name: str, operation: str, case: Case, source: Path, folder: Path) -> int:
+    """Return bytes. A small array is treated first, so that libraries, threads and contexts exist."""
+    (peer,), _ = peers.available([name])
+    values = data.field(case, folder)
+    with peer.turn():
+        _warm_up(peer, data.big(64).with_codec(case.codec), folder)
+        if operation == "read":
+            del values
+            array = peer.open(source, case)
+            return grows_by(lambda: peer.read(array, case.whole))
+        path = case.create(folder / "memory-write")
+        array = peer.open(path, case)
+        return grows_by(lambda: peer.write(array, case.whole, values))
+
+
+def _warm_up(peer: peers.Peer, case: Case, folder: Path) -> None:
+    path = case.create(folder / "memory-warm-up")
+    array = peer.open(path, case)
+    peer.write(array, case.whole, data.field(case, folder))
+    peer.read(array, case.whole)
+
+
+def in_subprocess(name: str, operation: str, case: Case, source: Path, folder: Path) -> dict[str, Any]:
+    """Measure in a new process; one row of the report."""
+    command = [sys.executable, __file__, name, operation, str(source), str(folder)]
+    arguments = json.dumps([case.shape, case.shard, case.inner, case.dtype, case.codec])
+    try:
+        done = subprocess.run([*command, arguments], check=True, capture_output=True, text=True, timeout=600)
+        growth = int(done.stdout)
+    finally:
+        for leftover in ("memory-warm-up", "memory-write"):
+            shutil.rmtree(folder / leftover, ignore_errors=True)
+    return {
+        "peer": name,
+        "operation": f"{operation}, {case.codec}",
+        "growth_nbytes": growth,
+        "array_nbytes": case.nbytes,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("peer")
+    parser.add_argument("operation", choices=("read", "write"))
+    parser.add_argument("source", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("case", help="shape, shard, inner, dtype, codec, as JSON")
+    arguments = parser.parse_args()
+    shape, shard, inner, dtype, codec = json.loads(arguments.case)
+    case = Case(tuple(shape), tuple(shard), tuple(inner), dtype, codec)
+    growth = measure(arguments.peer, arguments.operation, case, arguments.source, arguments.folder)
+    sys.stdout.write(f"{growth}\n")
+    sys.stdout.flush()
+    time.sleep(0)
+    os._exit(0)  # some rival's threads do not like to be joined
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Everyone who can read and write a sharded array, behind one small interface, each at its best with a few threads.
+
+What "at its best" means is written at each class. All read the same files; all write the same metadata; none syncs
+to the disk. Handles are opened outside of what is timed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import floor
+import numpy as np
+from data import Array, Box, Case
+
+N_THREADS = int(os.environ.get("BENCH_THREADS", "2"))
+
+# zarrs and zarrista size their pool once, when they first need it; zarr when it starts its loop.
+os.environ.setdefault("RAYON_NUM_THREADS", str(N_THREADS))
+
+
+class Peer:
+    """One way to work with an array."""
+
+    name = ""
+    package = ""
+    is_rival = True  # not us, and not the floor
+    can_update = True
+
+    def why_not(self) -> str | None:
+        """Return why this peer cannot run here, or None."""
+        return None if importlib.util.find_spec(self.package) else f"{self.package} is not installed"
+
+    def version(self) -> str:
+        return importlib.metadata.version(self.package)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Surround everything this peer does, for those that depend on settings of the whole process."""
+        yield
+
+    def open(self, path: Path, case: Case) -> Any:
+        raise NotImplementedError
+
+    def read(self, array: Any, box: Box) -> Array:
+        raise NotImplementedError
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        raise NotImplementedError
+
+
+class Zarr(Peer):
+    """zarr.Array over one codec pipeline."""
+
+    package = "zarr"
+    pipeline = ""
+
+    def why_not(self) -> str | None:
+        module, _, name = self.pipeline.rpartition(".")
+        try:
+            getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            return str(error)
+        return None
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import zarr
+
+        settings = {
+            "codec_pipeline.path": self.pipeline,
+            "codec_pipeline.max_workers": N_THREADS,
+            "threading.max_workers": N_THREADS,
+        }
+        with zarr.config.set(settings), warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # zarrs says so when it falls back for a whole array
+            yield
+
+    def open(self, path: Path, case: Case) -> Any:
+        import zarr
+
+        return zarr.open_array(path, mode="r+")
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.asarray(array[box])
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        array[box] = values
+
+
+class ShardCodec(Zarr):
+    """Us, through the same zarr.Array as the other pipelines."""
+
+    name = "shardcodec"
+    pipeline = "shardcodec.ShardCodecPipeline"
+    is_rival = False
+
+    def version(self) -> str:
+        return importlib.metadata.version("shardcodec")
+
+
+class ZarrBatched(Zarr):
+    """The pipeline that zarr uses when nobody chooses."""
+
+    name = "zarr batched"
+    pipeline = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+
+class ZarrFused(Zarr):
+    """zarr's faster pipeline, from 3.3 on."""
+
+    name = "zarr fused"
+    pipeline = "zarr.core.codec_pipeline.FusedCodecPipeline"
+
+
+class Zarrs(Zarr):
+    """zarrs-python: the Rust pipeline under zarr.Array. Boxes are slices, since integers make it fall back."""
+
+    name = "zarrs"
+    pipeline = "zarrs.ZarrsCodecPipeline"
+
+    def version(self) -> str:
+        return importlib.metadata.version("zarrs")
+
+
+class TensorStore(Peer):
+    """TensorStore by itself, with no zarr around it.
+
+    No cache pool, since a benchmark would then time the cache; no fsync, since nobody else does; the source of a
+    write may be referenced rather than copied.
+    """
+
+    name = "tensorstore"
+    package = "tensorstore"
+
+    def open(self, path: Path, case: Case) -> Any:
+        import tensorstore
+
+        context = {
+            "cache_pool": {"total_bytes_limit": 0},
+            "data_copy_concurrency": {"limit": N_THREADS},
+            "file_io_concurrency": {"limit": 2 * N_THREADS},
+            "file_io_sync": False,
+        }
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}, "context": context}
+        return tensorstore.open(spec, open=True).result()
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.asarray(array[box].read(order="C").result())
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        array[box].write(values, can_reference_source_data_indefinitely=True).result()
+
+
+class Zarrista(Peer):
+    """zarrista: another binding of the Rust crate, with no zarr around it."""
+
+    name = "zarrista"
+    package = "zarrista"
+
+    def open(self, path: Path, case: Case) -> Any:
+        import zarrista
+        from zarrista.store import FilesystemStore
+
+        return zarrista.Array.open(FilesystemStore(path))
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.asarray(array.retrieve_array_subset(box).to_numpy())
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        array.store_array_subset(box, np.ascontiguousarray(values))
+
+
+class Floor(Peer):
+    """floor.c: reads boxes, writes whole arrays."""
+
+    name = "floor"
+    package = "blosc2"
+    is_rival = False
+    can_update = False
+
+    def why_not(self) -> str | None:
+        if floor.archive() is None:
+            return "blosc2 with its static library is not installed"
+        try:
+            floor.library()
+        except (OSError, floor.subprocess.CalledProcessError) as error:
+            return f"floor.c does not build: {error}"
+        return None
+
+    def open(self, path: Path, case: Case) -> Any:
+        return path, case
+
+    def read(self, array: Any, box: Box) -> Array:
+        return floor.read(*array, box, N_THREADS)
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        floor.write(*array, values, N_THREADS)
+
+
+ALL: tuple[Peer, ...] = (
+    ShardCodec(),
+    ZarrBatched(),
+    ZarrFused(),
+    Zarrs(),
+    TensorStore(),
+    Zarrista(),
+    Floor(),
+)
+
+
+def available(names: list[str] | None = None) -> tuple[list[Peer], dict[str, str]]:
+    """Return the peers that can run here (of those named) and, for each other one, the reason."""
+    peers, missing = [], {}
+    for peer in ALL:
+        if names and peer.name not in names:
+            continue
+        reason = peer.why_not()
+        if reason is None:
+            peers.append(peer)
+        else:
+            missing[peer.name] = reason
+    return peers, missing

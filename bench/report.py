@@ -1,0 +1,164 @@
+"""Turn the JSON of run.py into Markdown.
+
+python bench/report.py result.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+OURS, FLOOR = "shardcodec", "floor"
+NOT_RIVALS = {OURS, FLOOR}
+LARGER = 1.03
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def medians(row: dict[str, Any]) -> dict[str, float]:
+    return {name: median(peer["seconds"]) for name, peer in row["peers"].items() if peer["seconds"]}
+
+
+def fastest_rival(times: dict[str, float]) -> str | None:
+    rivals = {name: t for name, t in times.items() if name not in NOT_RIVALS}
+    return min(rivals, key=rivals.__getitem__) if rivals else None
+
+
+def too_large(row: dict[str, Any], name: str) -> bool:
+    """Say whether a writer's files are more than 3 % larger than ours (than the smallest, where we are missing)."""
+    sizes = {n: peer["stored_nbytes"] for n, peer in row["peers"].items() if "stored_nbytes" in peer}
+    if name not in sizes or name == OURS:
+        return False
+    return bool(sizes[name] > LARGER * sizes.get(OURS, min(sizes.values())))
+
+
+def cell(row: dict[str, Any], name: str, times: dict[str, float]) -> str:
+    """Milliseconds, against the floor, and marks: bold for the fastest rival, a dagger for larger files."""
+    if name not in times:
+        return "failed" if "failed" in row["peers"].get(name, {}) else ""
+    text = number(1e3 * times[name])
+    if name == fastest_rival(times):
+        text = f"**{text}**"
+    if FLOOR in times and name != FLOOR:
+        text += f" ({number(times[name] / times[FLOOR])})"
+    return text + (" †" if too_large(row, name) else "")
+
+
+def verdict(times: dict[str, float]) -> str:
+    """Our time against the fastest rival's: below 1 is a win, and what is not is called a loss."""
+    rival = fastest_rival(times)
+    if OURS not in times or rival is None:
+        return ""
+    ratio = times[OURS] / times[rival]
+    text = f"{times[rival] / times[OURS]:.2f}x faster than {rival}"
+    return text if ratio < 1 else f"**LOSS** {ratio:.2f}x the time of {rival}"
+
+
+def table(header: list[str], body: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def peer_names(rows: list[dict[str, Any]]) -> list[str]:
+    found = dict.fromkeys(name for row in rows for name in row["peers"])
+    return [
+        *(n for n in found if n == OURS),
+        *(n for n in found if n not in NOT_RIVALS),
+        *(n for n in found if n == FLOOR),
+    ]
+
+
+def times_table(rows: list[dict[str, Any]]) -> str:
+    names = peer_names(rows)
+    body = []
+    for row in rows:
+        times = medians(row)
+        cells = [cell(row, name, times) for name in names]
+        spare = row["disturbance"]
+        body.append([row["name"], *cells, verdict(times), "" if spare is None else f"{spare:.2f}"])
+    return table(["median ms (x floor)", *names, "verdict", "disturbance"], body)
+
+
+def sizes_table(rows: list[dict[str, Any]]) -> str:
+    names = peer_names(rows)
+    body = []
+    for row in rows:
+        stored = {
+            n: p["stored_nbytes"] / row["nbytes"] for n, p in row["peers"].items() if "stored_nbytes" in p
+        }
+        if stored:
+            body.append([row["name"], *(f"{stored[n]:.3f}" if n in stored else "" for n in names)])
+    return table(["stored / decoded bytes", *names], body) if body else ""
+
+
+def memory_table(found: list[dict[str, Any]]) -> str:
+    names = peer_names([{"peers": {entry["peer"]: None for entry in found}}])
+    operations = dict.fromkeys(entry["operation"] for entry in found)
+    growth = {(e["operation"], e["peer"]): e["growth_nbytes"] / e["array_nbytes"] for e in found}
+    body = [
+        [operation, *(f"{growth[operation, n]:.2f}" if (operation, n) in growth else "" for n in names)]
+        for operation in operations
+    ]
+    return table(["peak growth / array", *names], body)
+
+
+def failures(rows: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"- {row['name']}: {name}: {peer['failed'].splitlines()[0]}"
+        for row in rows
+        for name, peer in row["peers"].items()
+        if "failed" in peer
+    ]
+
+
+def machine_text(document: dict[str, Any]) -> str:
+    facts = document["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    lines = [
+        f"{facts['cpu']}, {facts['cpus_used']} of {facts['cpus']} processors, {facts['memory_gib']} GiB, "
+        f"Linux {facts['kernel']}, {facts['file_system']}, huge pages {facts['huge_pages']}; "
+        f"{document['threads']} threads each, {document['rounds']} rounds, page cache warm, no fsync.",
+        f"Versions: {versions}.",
+        f"Load average before: {facts['load']:.2f}, after: {document['load_after']:.2f}.",
+    ]
+    if document["warning"]:
+        lines.append(f"**{document['warning']}**")
+    lines += [f"Left out: {name} ({reason})." for name, reason in document["missing"].items()]
+    return "\n\n".join(lines) + "\n"
+
+
+LEGEND = """\
+Times are medians; in brackets, how many times the floor. Bold: the fastest rival. †: files more than 3 % larger than
+ours, so that less work was done. Disturbance: processors that somebody else used meanwhile; figures of a row with
+more than 0.1 deserve another run.
+"""
+
+
+def render(document: dict[str, Any]) -> str:
+    parts = [machine_text(document), LEGEND]
+    for group in dict.fromkeys(row["group"] for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["group"] == group]
+        parts += [f"### {group.capitalize()}\n", times_table(rows), sizes_table(rows)]
+    if document["memory"]:
+        parts += ["### Memory\n", memory_table(document["memory"])]
+        parts.append("A read's growth includes its result; the source of a write existed before.\n")
+    failed = failures(document["rows"])
+    if failed:
+        parts += ["### Failed\n", "\n".join(failed) + "\n"]
+    return "\n".join(part for part in parts if part)
+
+
+def main() -> None:
+    sys.stdout.write(render(json.loads(Path(sys.argv[1]).read_text())))
+
+
+if __name__ == "__main__":
+    main()

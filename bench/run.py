@@ -1,0 +1,196 @@
+"""Compare everybody in one run, interleaved.
+
+    python bench/run.py                          everything at full size, about half an hour
+    python bench/run.py --quick                  small arrays: shows that the harness works
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial memory
+    python bench/run.py --peers shardcodec,floor,tensorstore
+
+For each row every peer first proves that its results are right; then come the rounds, in each of which every peer
+has one turn, in an order that rotates. Medians are compared. Tables go to standard output and, with --markdown, to a
+file; every single time, the machine and all versions go to the file of --json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import machine
+import memory
+import peers
+import report
+import suite
+from peers import Peer
+from suite import Context, Row
+
+GROUPS = ("whole", "tiny", "small", "partial", "memory")
+
+
+def note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def measure(
+    row: Row, context: Context, contestants: list[Peer], rounds: int, most_seconds: float
+) -> dict[str, Any]:
+    """Check, then time; a peer that is wrong or cannot do it is noted and left out."""
+    results: dict[str, dict[str, Any]] = {}
+    running = [peer for peer in contestants if row.takes(peer)]
+    for peer in list(running):
+        try:
+            with peer.turn():
+                results[peer.name] = {"seconds": [], **row.check(context, peer)}
+        except Exception as error:  # noqa: BLE001 (a rival's failure is a result)
+            results[peer.name] = {"seconds": [], "failed": f"{type(error).__name__}: {error}"}
+            running.remove(peer)
+    os.sync()  # nobody shall pay for pages that were dirty before
+    disturbance = machine.Disturbance()
+    for number in range(rounds):
+        first = number % max(1, len(running))
+        for peer in running[first:] + running[:first]:
+            times = results[peer.name]["seconds"]
+            if sum(times) > most_seconds and len(times) >= 3:
+                continue
+            gc.collect()
+            with peer.turn():
+                times.append(row.turn(context, peer, number))
+    return {
+        "group": row.group,
+        "name": row.name,
+        "nbytes": row.nbytes(),
+        "disturbance": disturbance.value(),
+        "peers": results,
+    }
+
+
+def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes) -> list[dict[str, Any]]:
+    found = []
+    for codec in ("raw", "zstd 1"):
+        case = suite.data.big(sizes.edge).with_codec(codec)
+        source = context.source(case)
+        for operation in ("read", "write"):
+            for peer in contestants:
+                note(f"memory: {operation}, {codec}, {peer.name}")
+                found.append(memory.in_subprocess(peer.name, operation, case, source, context.folder))
+        context.drop_sources(case)
+    return found
+
+
+def choose_writer(contestants: list[Peer]) -> Peer:
+    """Files to read are those that zarr makes: Morton order; its faster pipeline, where there is one."""
+    found, _ = peers.available(["zarr fused", "zarr batched"])
+    return found[-1] if found else contestants[0]
+
+
+def choose_checker(contestants: list[Peer]) -> Peer:
+    found, _ = peers.available(["tensorstore", "zarr batched"])
+    return found[-1] if found else contestants[0]
+
+
+def line_writer(row: Row, context: Context) -> Context:
+    """A million inner chunks take zarr minutes; TensorStore writes them in its own order, which nothing depends on."""
+    found, _ = peers.available(["tensorstore"])
+    if isinstance(row, suite.ReadCold) and found:
+        return Context(context.folder, found[0], context.checker, context.sources)
+    return context
+
+
+def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    sizes = suite.QUICK if arguments.quick else suite.FULL
+    contestants, missing = peers.available(arguments.peers)
+    document: dict[str, Any] = {
+        "machine": machine.facts(folder),
+        "threads": peers.N_THREADS,
+        "rounds": arguments.rounds,
+        "sizes": vars(sizes),
+        "missing": missing,
+        "warning": machine.load_warning(),
+        "rows": [],
+        "memory": [],
+    }
+    for name, reason in missing.items():
+        note(f"left out: {name}: {reason}")
+    if document["warning"]:
+        note(document["warning"])
+    context = Context(folder, choose_writer(contestants), choose_checker(contestants))
+    for row in suite.rows(sizes, [g for g in arguments.groups if g != "memory"]):
+        start = time.monotonic()
+        result = measure(
+            row, line_writer(row, context), contestants, arguments.rounds, arguments.most_seconds
+        )
+        document["rows"].append(result)
+        note(f"{summary(result)}   ({time.monotonic() - start:.0f} s)")
+        context.drop_sources(row.case)
+    if "memory" in arguments.groups:
+        document["memory"] = measure_memory(context, contestants, sizes)
+    document["load_after"] = os.getloadavg()[0]
+    return document
+
+
+def summary(result: dict[str, Any]) -> str:
+    times = {
+        name: "failed" if "failed" in peer else f"{1e3 * median(peer['seconds']):.3g}"
+        for name, peer in result["peers"].items()
+    }
+    return f"{result['name']:45} " + "  ".join(f"{name} {text}" for name, text in times.items()) + " ms"
+
+
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/run.py"
+    )
+    parser.add_argument("--quick", action="store_true", help="small arrays")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each peer per row (7)")
+    parser.add_argument(
+        "--most-seconds", type=float, default=60, help="of one peer in one row, after 3 turns (60)"
+    )
+    parser.add_argument("--groups", type=names, default=list(GROUPS), help=f"some of {','.join(GROUPS)}")
+    parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in peers.ALL))
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where arrays are made (a temporary folder)"
+    )
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--markdown", type=Path, default=None)
+    arguments = parser.parse_args()
+    unknown = set(arguments.groups) - set(GROUPS)
+    if unknown:
+        parser.error(f"no such groups: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def pin(n_threads: int) -> None:
+    """Give the process as many processors as everybody may have threads, so that nobody counts more of them."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])
+
+
+def main() -> None:
+    arguments = parse()
+    pin(peers.N_THREADS)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
+        document = compare(arguments, Path(folder))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=1))
+    text = report.render(document)
+    if arguments.markdown:
+        arguments.markdown.write_text(text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    os._exit(0)  # some rival's threads do not like to be joined
+
+
+if __name__ == "__main__":
+    main()

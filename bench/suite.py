@@ -1,0 +1,303 @@
+"""The scenarios: what is read and written, in data, and one small class per kind of measurement."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import data
+import numpy as np
+from data import Array, Box, Case
+from peers import Peer
+
+CODECS = ("raw", "zstd 1", "blosc lz4 shuffle", "gzip 1")
+
+
+@dataclass
+class Context:
+    """What the rows of one run share."""
+
+    folder: Path
+    writer: Peer  # makes the files that everybody reads
+    checker: Peer  # reads back what the others wrote
+    sources: dict[str, Path] = field(default_factory=dict)
+
+    def source(self, case: Case) -> Path:
+        """Return an array that holds the field of a case; made once, and in the page cache since then."""
+        slug = case.slug()
+        if slug not in self.sources:
+            path = case.create(self.folder / f"source-{slug}")
+            with self.writer.turn():
+                self.writer.write(self.writer.open(path, case), case.whole, data.field(case, self.folder))
+            self.sources[slug] = path
+        return self.sources[slug]
+
+    def drop_sources(self, keep: Case) -> None:
+        """Remove the arrays of other cases; at full size they are some hundred megabytes each."""
+        for slug in [s for s in self.sources if s != keep.slug()]:
+            shutil.rmtree(self.sources.pop(slug))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report. A turn is one peer's part of a round; check() comes first and is not timed."""
+
+    group: str
+    name: str
+    case: Case
+
+    def takes(self, peer: Peer) -> bool:
+        return True
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        """Raise AssertionError unless the peer does the right thing; return what else is worth noting."""
+        raise NotImplementedError
+
+    def turn(self, context: Context, peer: Peer, number: int) -> float:
+        """Return seconds."""
+        raise NotImplementedError
+
+    def nbytes(self) -> int:
+        """Return how many decoded bytes one timed operation moves."""
+        return self.case.nbytes
+
+
+def assert_equal(peer: Peer, actual: Array, expected: Array) -> None:
+    if actual.dtype != expected.dtype or not np.array_equal(actual, expected):
+        raise AssertionError(f"{peer.name} gives other values")
+
+
+@dataclass(frozen=True)
+class Read(Row):
+    """Boxes of an array that is open, one after another; seconds per box."""
+
+    boxes: tuple[Box, ...] = ()
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        values = data.field(self.case, context.folder)
+        array = peer.open(context.source(self.case), self.case)
+        for box in self.boxes:
+            assert_equal(peer, peer.read(array, box), values[box])
+        return {}
+
+    def turn(self, context: Context, peer: Peer, number: int) -> float:
+        array = peer.open(context.source(self.case), self.case)
+        start = time.perf_counter()
+        for box in self.boxes:
+            result = peer.read(array, box)
+        seconds = time.perf_counter() - start
+        del result  # what it takes to give memory back is nobody's to pay
+        return seconds / len(self.boxes)
+
+    def nbytes(self) -> int:
+        items = [np.prod([s.stop - s.start for s in box]) for box in self.boxes]
+        return int(np.mean(items)) * np.dtype(self.case.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ReadCold(Read):
+    """As `Read`, each turn on a copy with a new name, so that no cache of indexes can have seen it."""
+
+    def turn(self, context: Context, peer: Peer, number: int) -> float:
+        copy = context.folder / f"cold-{peer.name.replace(' ', '-')}-{number}"
+        shutil.copytree(context.source(self.case), copy)
+        try:
+            array = peer.open(copy, self.case)
+            start = time.perf_counter()
+            for box in self.boxes:
+                peer.read(array, box)
+            return (time.perf_counter() - start) / len(self.boxes)
+        finally:
+            shutil.rmtree(copy)
+
+
+@dataclass(frozen=True)
+class Write(Row):
+    """A whole array into an empty folder. Files are removed at once, so that they never reach the disk."""
+
+    def _write(self, context: Context, peer: Peer, values: Array) -> tuple[Path, float]:
+        path = self.case.create(context.folder / f"written-{peer.name.replace(' ', '-')}")
+        array = peer.open(path, self.case)
+        start = time.perf_counter()
+        peer.write(array, self.case.whole, values)
+        return path, time.perf_counter() - start
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        values = data.field(self.case, context.folder)
+        path, _ = self._write(context, peer, values)
+        with context.checker.turn():
+            array = context.checker.open(path, self.case)
+            assert_equal(peer, context.checker.read(array, self.case.whole), values)
+        stored = data.stored_nbytes(path)
+        shutil.rmtree(path)
+        return {"stored_nbytes": stored}
+
+    def turn(self, context: Context, peer: Peer, number: int) -> float:
+        path, seconds = self._write(context, peer, _values(self.case, context.folder))
+        shutil.rmtree(path)
+        return seconds
+
+
+_latest: dict[str, Array] = {}
+
+
+def _values(case: Case, folder: Path) -> Array:
+    """Keep the field that was used last in memory, and only that one."""
+    key = f"{case.dtype}-{case.shape}"
+    if key not in _latest:
+        _latest.clear()
+        _latest[key] = data.field(case, folder)
+    return _latest[key]
+
+
+@dataclass(frozen=True)
+class Update(Row):
+    """One box of an existing array, again and again with other values. Each peer has a copy of its own."""
+
+    box: Box = ()
+
+    def takes(self, peer: Peer) -> bool:
+        return peer.can_update
+
+    def _path(self, context: Context, peer: Peer) -> Path:
+        slug = f"{self.case.slug()}-{peer.name.replace(' ', '-')}"
+        if slug not in context.sources:
+            source = context.source(self.case)
+            context.sources[slug] = Path(shutil.copytree(source, context.folder / f"own-{slug}"))
+        return context.sources[slug]
+
+    def _write(self, context: Context, peer: Peer, number: int) -> float:
+        array = peer.open(self._path(context, peer), self.case)
+        values = data.field(self.case, context.folder)[self.box] + np.array(number, dtype=self.case.dtype)
+        start = time.perf_counter()
+        peer.write(array, self.box, values)
+        return time.perf_counter() - start
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        self._write(context, peer, 1)
+        expected = data.field(self.case, context.folder)
+        expected[self.box] += 1
+        with context.checker.turn():
+            array = context.checker.open(self._path(context, peer), self.case)
+            actual = context.checker.read(array, self.case.whole)
+        # a former row of the same case may have written elsewhere
+        near = tuple(slice(max(0, s.start - 40), s.stop + 40) for s in self.box)
+        assert_equal(peer, actual[near], expected[near])
+        return {}
+
+    def turn(self, context: Context, peer: Peer, number: int) -> float:
+        return self._write(context, peer, number + 2)
+
+    def nbytes(self) -> int:
+        return int(np.prod([s.stop - s.start for s in self.box])) * np.dtype(self.case.dtype).itemsize
+
+
+# ---------------------------------------------------------------------------------------------------------
+# which rows there are
+
+
+def _random_boxes(case: Case, extent: int, n: int, aligned: bool = False) -> tuple[Box, ...]:
+    rng = np.random.default_rng(7)
+    boxes = []
+    for _ in range(n):
+        starts = [int(rng.integers(0, size - extent + 1)) for size in case.shape]
+        if aligned:
+            starts = [start // extent * extent for start in starts]
+        boxes.append(tuple(slice(start, start + extent) for start in starts))
+    return tuple(boxes)
+
+
+def _planes(case: Case, axis: int, n: int) -> tuple[Box, ...]:
+    positions = np.random.default_rng(8).integers(0, case.shape[axis], n)
+    return tuple(
+        tuple(
+            slice(int(at), int(at) + 1) if a == axis else slice(0, size) for a, size in enumerate(case.shape)
+        )
+        for at in positions
+    )
+
+
+def whole_arrays(edge: int) -> list[Row]:
+    """Full reads and writes of a cube of uint16."""
+    rows: list[Row] = []
+    for codec in CODECS:
+        case = data.big(edge).with_codec(codec)
+        rows.append(Read("whole array", f"read, {codec}", case, (case.whole,)))
+        rows.append(Write("whole array", f"write, {codec}", case))
+    return rows
+
+
+def tiny_chunks(edge: int) -> list[Row]:
+    """Full reads and writes with inner chunks of 512 and 64 bytes."""
+    rows: list[Row] = []
+    for inner in (8, 4):
+        for codec in ("raw", "zstd 1"):
+            case = data.tiny(inner, edge).with_codec(codec)
+            rows.append(Read("tiny inner chunks", f"{inner}^3, read, {codec}", case, (case.whole,)))
+            rows.append(Write("tiny inner chunks", f"{inner}^3, write, {codec}", case))
+    return rows
+
+
+def small_reads(edge: int) -> list[Row]:
+    """Little from much: latency."""
+    rows: list[Row] = []
+    for codec in ("raw", "zstd 1"):
+        case = data.big(edge).with_codec(codec)
+        rows.append(
+            Read("small reads", f"one inner chunk, {codec}", case, _random_boxes(case, 32, 200, True))
+        )
+    case = data.big(edge).with_codec("zstd 1")
+    rows.append(Read("small reads", "box of 40^3, zstd 1", case, _random_boxes(case, 40, 50)))
+    rows += [
+        Read("small reads", f"plane across axis {axis}, zstd 1", case, _planes(case, axis, 5))
+        for axis in range(3)
+    ]
+    return rows
+
+
+def first_element(n_chunks: int) -> list[Row]:
+    """One element behind an index of 16 bytes per inner chunk that nobody has seen before."""
+    case = data.line(n_chunks)
+    at = 3 * case.shape[0] // 7
+    return [
+        ReadCold("small reads", f"one element of {n_chunks:,} inner chunks", case, ((slice(at, at + 1),),))
+    ]
+
+
+def partial_writes(edge: int) -> list[Row]:
+    """A box of 40^3 that lies askew of the inner chunks, inside one shard and across the corner of eight."""
+    case = data.big(edge).with_codec("zstd 1")
+    half = edge // 2
+    inside = tuple(slice(half // 4 + 3, half // 4 + 43) for _ in range(3))
+    corner = tuple(slice(half - 20, half + 20) for _ in range(3))
+    return [
+        Update("partial writes", "box of 40^3 in 1 shard, zstd 1", case, inside),
+        Update("partial writes", "box of 40^3 in 8 shards, zstd 1", case, corner),
+    ]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large everything is: `full` is what is published, `quick` shows that the harness works."""
+
+    edge: int
+    tiny_edge: int
+    n_chunks: int
+
+
+FULL = Sizes(512, 256, 1_000_000)
+QUICK = Sizes(128, 64, 10_000)
+
+
+def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
+    """Return the rows of the groups named: whole, tiny, small, partial."""
+    makers = {
+        "whole": lambda: whole_arrays(sizes.edge),
+        "tiny": lambda: tiny_chunks(sizes.tiny_edge),
+        "small": lambda: small_reads(sizes.edge) + first_element(sizes.n_chunks),
+        "partial": lambda: partial_writes(sizes.edge),
+    }
+    return [row for group in groups for row in makers[group]()]

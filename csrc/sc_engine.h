@@ -1,0 +1,158 @@
+/* sc_engine.h - plans: many boxes of many shards, read or written by several threads in one call
+ *
+ * A plan is built with the GIL held and run without it. It names objects (a local file, or bytes in memory), for each the
+ * chain that its bytes obey, a box of its elements and where these lie in the caller's array. An object is either a
+ * *shard* (its chain is sharding_indexed and nothing follows), of which only the inner chunks under the box are touched, or
+ * a *whole*: a chunk of an unsharded array, or a shard behind further codecs.
+ *
+ * How a read is shared out. Each thread opens objects of its own, one at a time, reads the index, checks the entries
+ * that it needs and sorts them by offset. Neighbours in the file form a *group*: one pread, then decode and scatter. A thread
+ * with nothing left to open takes groups of the others' shards.
+ *
+ *     thread 0   open 0  index  |group|group|group|group| close   open 2 ...
+ *     thread 1   open 1  index  |group|group| close    steal: |group of 2|group of 2|
+ *
+ * So at most one object per thread is open, memory is the touched part of one index per thread plus scratch, and one
+ * large shard is decoded by all threads as well as many small ones.
+ *
+ * Failures: the one in the lowest object of the plan is reported, and in it the lowest inner chunk, whatever the timing;
+ * objects after it may be left out.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_ENGINE_H
+#define SC_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "sc_chain.h"
+
+/* Where an object's bytes are. */
+struct sc_source {
+    const char *path;    /* a local file; NULL: in memory */
+    const uint8_t *data; /* in memory; NULL with path NULL: the object does not exist */
+    uint64_t nbytes;
+
+    /* A shard whose index is known already: n_chunks entries in C order, checked. `data` then holds only bytes
+     * [first, first + nbytes) of the object; inner chunks that do not lie inside are left for another plan, and absent
+     * ones are filled only if fill_absent. So ranges that arrive one by one are decoded one by one. */
+    const struct sc_entry *entries;
+    uint64_t first;
+    bool fill_absent;
+};
+
+/* What was done; adds up over the threads. */
+struct sc_stats {
+    uint64_t opens, reads, bytes_read, chunks_decoded, chunks_filled, chunks_encoded, bytes_written;
+};
+
+/* ---- reading ---- */
+
+struct sc_read_item {
+    const struct sc_chain *chain;
+    struct sc_source source;
+    struct sc_box box;
+    uint8_t *dst;               /* the box's first element */
+    bool missing;               /* out: the object does not exist, the box was filled */
+};
+
+struct sc_read_plan {
+    struct sc_read_item *items;
+    size_t n_items;
+    int64_t dst_strides[SC_MAX_NDIM]; /* bytes per selected element along each axis of the box */
+    unsigned n_threads;
+    uint64_t max_gap_nbytes;   /* ranges this close share one read */
+    uint64_t group_nbytes;     /* decoded bytes of one group, about */
+    bool allow_in_index;
+    const atomic_bool *cancel; /* may be NULL */
+    struct sc_stats stats;     /* out */
+};
+
+enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
+
+/* Read and check whole indexes: entries (n_chunks of them) in C order, each present one checked against the object's size.
+ * *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
+enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
+                             struct sc_entry *entries, uint64_t *shard_nbytes, struct sc_where *where);
+
+/* The ranges of a shard to ask a remote store for, given its index, so that a box of it can be read: ascending, apart by
+ * more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all. */
+enum sc_status sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
+                              uint64_t max_gap_nbytes, uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity,
+                              size_t *n_ranges);
+
+/* ---- writing ---- */
+
+/* A run of bytes carried over from the old object as it is. */
+struct sc_carry {
+    uint64_t from, nbytes, to;
+};
+
+struct sc_write_item {
+    const struct sc_chain *chain;
+    const char *path;           /* NULL: the new object is left in result */
+    struct sc_box box;
+    const uint8_t *src;         /* the box's first element in the caller's array */
+    bool complete;              /* elements outside the box are the fill value, the old object does not count */
+
+    /* What the new object keeps of the old one; decided by the caller, who holds the object's lock. */
+    struct sc_source old;       /* read for inner chunks that the box covers in part, and for the carried runs; the size of
+                                 * a shard must be given, that of a whole in a file is measured */
+    const struct sc_entry *old_entries; /* shard: its entries, checked; NULL: nothing to keep */
+    const struct sc_carry *carries;
+    size_t n_carries;
+    struct sc_entry *entries;   /* shard: in: what is carried, at its new offset; out: the new index. n_chunks of them */
+    uint64_t data_offset;       /* shard: where the first new chunk goes */
+
+    /* out */
+    uint8_t *result;            /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
+    uint64_t result_nbytes;
+    bool empty;
+};
+
+struct sc_write_plan {
+    struct sc_write_item *items;
+    size_t n_items;
+    int64_t src_strides[SC_MAX_NDIM];
+    struct sc_write_rules rules;
+    unsigned n_threads;
+    uint64_t unit_nbytes;       /* decoded bytes encoded at a time, about */
+    bool sync;
+    const atomic_bool *cancel;
+    struct sc_stats stats;
+};
+
+/* On failure the items before the failing one may have been written, each whole; the failing one is as it was. */
+enum sc_status sc_write(struct sc_write_plan *plan, struct sc_where *where);
+
+/* ---- both ---- */
+
+/* The first failure in plan order, kept under a lock. */
+struct sc_failure {
+    _Atomic uint64_t shard; /* SC_NOWHERE: none; read without the lock to skip what comes after */
+    struct sc_where where;
+    enum sc_status status;
+    pthread_mutex_t mutex;
+};
+
+void sc_failure_init(struct sc_failure *failure);
+void sc_failure_note(struct sc_failure *failure, enum sc_status status, const struct sc_where *where, uint64_t shard);
+
+/* After the last thread has left: the outcome of the plan. */
+enum sc_status sc_failure_end(struct sc_failure *failure, struct sc_where *where);
+
+/* Is there a failure in an object before this one, so that this one does not matter any more? */
+static inline bool
+sc_failure_before(const struct sc_failure *failure, uint64_t shard)
+{
+    return SC_UNLIKELY(atomic_load_explicit(&failure->shard, memory_order_relaxed) < shard);
+}
+
+void sc_stats_add(struct sc_stats *total, const struct sc_stats *part);
+
+/* How many threads pay for so much decoded data in so many objects. At least 1. */
+unsigned sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads);
+
+uint64_t sc_box_nbytes(const struct sc_chain *chain, const struct sc_box *box);
+
+#endif

@@ -1,0 +1,146 @@
+/* sc_worker.c - buffers and the free list of workers
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "sc_worker.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* What a sleeping worker may keep. One inner chunk of a microscopy array is far below; a giant one is not hoarded. */
+#define KEEP_NBYTES ((size_t)8 << 20)
+#define KEEP_WORKERS 64
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sc_worker *free_workers;
+static unsigned n_free;
+
+enum sc_status
+sc_buffer_reserve(struct sc_buffer *buffer, size_t n)
+{
+    return sc_buffer_grow(buffer, 0, n);
+}
+
+enum sc_status
+sc_buffer_grow(struct sc_buffer *buffer, size_t used, size_t n)
+{
+    uint8_t *data;
+
+    if (SC_LIKELY(n <= buffer->capacity && buffer->data))
+        return SC_OK;
+    if (n > SIZE_MAX - 2 * SC_ALIGNMENT)
+        return SC_NO_MEMORY;
+    n = (n + SC_ALIGNMENT) / SC_ALIGNMENT * SC_ALIGNMENT;
+    data = aligned_alloc(SC_ALIGNMENT, n);
+    if (!data)
+        return SC_NO_MEMORY;
+    if (used)
+        memcpy(data, buffer->data, used);
+    free(buffer->data);
+    buffer->data = data;
+    buffer->capacity = n;
+    return SC_OK;
+}
+
+void
+sc_buffer_free(struct sc_buffer *buffer)
+{
+    free(buffer->data);
+    buffer->data = NULL;
+    buffer->capacity = 0;
+}
+
+static void
+trim(struct sc_buffer *buffer)
+{
+    if (buffer->capacity > KEEP_NBYTES)
+        sc_buffer_free(buffer);
+}
+
+static void
+worker_free(struct sc_worker *worker)
+{
+    sc_codec_state_free(worker->codecs);
+    for (size_t i = 0; i < SC_MAX_DEPTH; i++) {
+        sc_buffer_free(&worker->levels[i].stage[0]);
+        sc_buffer_free(&worker->levels[i].stage[1]);
+        sc_buffer_free(&worker->levels[i].chunk);
+        sc_buffer_free(&worker->levels[i].entries);
+    }
+    sc_buffer_free(&worker->io);
+    sc_buffer_free(&worker->merge);
+    free(worker);
+}
+
+struct sc_worker *
+sc_worker_take(void)
+{
+    struct sc_worker *worker;
+
+    pthread_mutex_lock(&mutex);
+    worker = free_workers;
+    if (worker) {
+        free_workers = worker->next;
+        n_free--;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (worker)
+        return worker;
+
+    worker = calloc(1, sizeof *worker);
+    if (worker && !(worker->codecs = sc_codec_state_new())) {
+        free(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+void
+sc_worker_put(struct sc_worker *worker)
+{
+    for (size_t i = 0; i < SC_MAX_DEPTH; i++) {
+        /* a chain may be freed and another made at its address */
+        worker->levels[i].cache.chain = NULL;
+        trim(&worker->levels[i].stage[0]);
+        trim(&worker->levels[i].stage[1]);
+        trim(&worker->levels[i].chunk);
+        trim(&worker->levels[i].entries);
+    }
+    trim(&worker->io);
+    trim(&worker->merge);
+
+    pthread_mutex_lock(&mutex);
+    if (n_free < KEEP_WORKERS) {
+        worker->next = free_workers;
+        free_workers = worker;
+        n_free++;
+        worker = NULL;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (worker)
+        worker_free(worker);
+}
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+static void
+after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Sleeping workers are plain memory and serve the child as well. */
+static void
+after_fork_in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+}
+
+enum sc_status
+sc_worker_init(void)
+{
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+}

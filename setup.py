@@ -1,0 +1,253 @@
+# setup.py - how the extension is built; everything that is only data stands in pyproject.toml
+# SPDX-License-Identifier: MIT
+"""Build shardcodec._native: one Cython module, all of csrc/, the codec libraries linked statically.
+
+Switches, all from the environment:
+
+SHARDCODEC_LIBS      "bundled" (default): the static archive inside the blosc2 wheel; "system": libzstd,
+                     liblz4 and zlib as pkg-config finds them.
+SHARDCODEC_ABI3      "0": build for this interpreter only, not for the stable ABI of CPython 3.11.
+SHARDCODEC_SANITIZE  "address,undefined" or "thread": a build under that sanitizer.
+SHARDCODEC_DEBUG     "1": no optimisation, assertions on.
+SHARDCODEC_COVERAGE  "1": gcov instrumentation.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+from setuptools import Extension, setup
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+PYX = "shardcodec/_native.pyx"
+MACOS = sys.platform == "darwin"
+SYSTEM_LIBRARIES = ("libzstd", "liblz4", "zlib")
+SANITIZERS = ("", "address", "undefined", "address,undefined", "thread")
+
+
+def switch(name: str, default: str, allowed: tuple[str, ...]) -> str:
+    """Value of an environment switch; a misspelt one must not pass as the default."""
+    value = os.environ.get(name) or default
+    if value not in allowed:
+        raise SystemExit(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+LIBS = switch("SHARDCODEC_LIBS", "bundled", ("bundled", "system"))
+SANITIZE = switch("SHARDCODEC_SANITIZE", "", SANITIZERS)
+DEBUG = switch("SHARDCODEC_DEBUG", "0", ("0", "1")) == "1"
+COVERAGE = switch("SHARDCODEC_COVERAGE", "0", ("0", "1")) == "1"
+# The stable ABI has no free-threaded form before CPython 3.15, and other interpreters have none at all.
+ABI3 = (
+    switch("SHARDCODEC_ABI3", "1", ("0", "1")) == "1"
+    and platform.python_implementation() == "CPython"
+    and not sysconfig.get_config_var("Py_GIL_DISABLED")
+)
+
+
+def check_platform() -> None:
+    """Refuse with a reason where the C code cannot work; sdist may still be made anywhere."""
+    if os.name != "posix":
+        raise SystemExit(
+            f"shardcodec needs a POSIX system (pread, rename, byte-range locks); this is {sys.platform}"
+        )
+    if sys.maxsize < 2**32:
+        raise SystemExit("shardcodec needs a 64-bit Python: shards and their offsets are larger than 4 GiB")
+
+
+def compile_args() -> list[str]:
+    """Flags for all C sources.
+
+    Python's own flags come first. Among them may be -fwrapv; nothing here relies on it (sizes are unsigned,
+    or checked with overflow built-ins), so it is neither added nor fought. Only the sanitizers switch it off:
+    under -fwrapv UBSan would not report a signed overflow.
+    """
+    args = ["-std=c11", "-fvisibility=hidden", "-pthread"]
+    if SANITIZE:
+        return [*args, "-O1", "-g", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
+                "-fno-omit-frame-pointer", "-fno-wrapv", "-UNDEBUG"]  # fmt: skip
+    if DEBUG:
+        return [*args, "-O0", "-g3", "-UNDEBUG"]
+    if COVERAGE:
+        return [*args, "-O0", "-g", "--coverage", "-fprofile-update=atomic"]
+    return [*args, "-O3", "-g0"]
+
+
+def link_args() -> list[str]:
+    """Flags that leave PyInit__native as the only symbol other modules can see.
+
+    The archive's objects export ZSTD_*, LZ4_* and so on; unhidden, another copy of these libraries that was
+    loaded with RTLD_GLOBAL would capture our calls.
+    """
+    args = ["-pthread"]
+    if MACOS:
+        args.append(f"-Wl,-exported_symbols_list,{ROOT / 'csrc/exports.macos'}")
+    else:
+        args += ["-Wl,--exclude-libs,ALL", f"-Wl,--version-script={ROOT / 'csrc/exports.map'}"]
+    if SANITIZE:
+        args.append(f"-fsanitize={SANITIZE}")
+    elif COVERAGE:
+        args.append("--coverage")
+    elif not DEBUG:
+        # Debug sections of the archive alone would be larger than the code.
+        args.append("-Wl,-S")
+    return args
+
+
+class Linked(NamedTuple):
+    """Codec libraries as the compiler and the linker want them."""
+
+    archives: tuple[str, ...] = ()
+    cflags: tuple[str, ...] = ()
+    ldflags: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def bundled_libraries() -> Linked:
+    """libblosc2.a of the installed blosc2 wheel.
+
+    The package is looked up, not imported: importing it pulls in numexpr and more, and fails when building
+    for another architecture.
+    """
+    spec = importlib.util.find_spec("blosc2")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        archive = Path(folder, "lib", "libblosc2.a")
+        if archive.is_file():
+            return Linked(archives=(str(archive),))
+    return Linked(
+        problem="shardcodec links the static library of the blosc2 wheel, but found no blosc2/lib/libblosc2.a.\n"
+        "Install the build requirements of pyproject.toml, or link the system's libraries instead:\n"
+        f"SHARDCODEC_LIBS=system, with pkg-config files for {', '.join(SYSTEM_LIBRARIES)}."
+    )
+
+
+def system_libraries() -> Linked:
+    """libzstd, liblz4 and zlib of the system."""
+
+    def ask(what: str) -> tuple[str, ...]:
+        done = subprocess.run([tool, what, *SYSTEM_LIBRARIES], check=True, capture_output=True, text=True)
+        return tuple(shlex.split(done.stdout))
+
+    tool = os.environ.get("PKG_CONFIG", "pkg-config")
+    try:
+        return Linked(cflags=("-DSHARDCODEC_SYSTEM_LIBS=1", *ask("--cflags")), ldflags=ask("--libs"))
+    except FileNotFoundError:
+        return Linked(problem=f"SHARDCODEC_LIBS=system needs pkg-config, but {tool} was not found")
+    except subprocess.CalledProcessError as e:
+        return Linked(problem=f"SHARDCODEC_LIBS=system: {shlex.join(e.cmd)} failed:\n{e.stderr}")
+
+
+@functools.cache
+def libraries() -> Linked:
+    """What is linked. A library that is missing is a problem of the build only: an sdist needs none."""
+    return system_libraries() if LIBS == "system" else bundled_libraries()
+
+
+def fingerprint(ext: Extension) -> str:
+    """Name of the build folder: everything that changes the binary without changing a source file.
+
+    setuptools compares time stamps only, so one folder for all would hand out a binary with yesterday's flags
+    or link mode. The archive counts by content, since an isolated build puts it in a new place each time.
+    """
+    linked = libraries()
+    facts = [
+        ext.define_macros, ext.extra_compile_args, ext.extra_link_args, linked.cflags, linked.ldflags,
+        [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in linked.archives],
+        [os.environ.get(name) for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "ARCHFLAGS")],
+        [d.version for d in importlib.metadata.distributions(name="cython")],
+        sys.version, sysconfig.get_platform(),
+    ]  # fmt: skip
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+    kinds = {"abi3": ABI3, "debug": DEBUG, "coverage": COVERAGE, SANITIZE.replace(",", "-"): SANITIZE}
+    return "-".join([LIBS, *(kind for kind, on in kinds.items() if on), digest])
+
+
+class Build(build):
+    """`build` with a folder for each configuration."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        (ext,) = self.distribution.ext_modules
+        self.build_base = os.path.join("build", fingerprint(ext))
+
+
+class BuildExt(build_ext):
+    """`build_ext` that links the codec libraries and keeps generated C out of the source tree."""
+
+    def run(self) -> None:
+        check_platform()
+        if libraries().problem:
+            raise SystemExit(libraries().problem)
+        for ext in self.extensions:
+            self.link_libraries(ext)
+            self.translate(ext)
+        super().run()
+
+    def link_libraries(self, ext: Extension) -> None:
+        linked = libraries()
+        ext.extra_compile_args += linked.cflags
+        ext.extra_link_args += linked.ldflags
+        ext.extra_objects += linked.archives
+        if not MACOS:
+            ext.libraries += ["dl", "rt", "m"]
+
+    def translate(self, ext: Extension) -> None:
+        from Cython.Build import cythonize
+
+        (module,) = cythonize(
+            Extension(ext.name, [PYX], depends=ext.depends, define_macros=ext.define_macros),
+            build_dir=os.path.join(self.build_temp, "cython"),
+            compiler_directives={"language_level": "3"},
+        )
+        ext.sources[0] = module.sources[0]
+
+
+class BuildPy(build_py):
+    """`build_py` that forgets modules deleted since the last build: a wheel takes all that it finds."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            for path in Path(self.build_lib, "shardcodec").rglob("*.py*"):
+                path.unlink()
+        super().run()
+
+
+sources = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.c") if not path.name.startswith("test")
+)
+depends = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("csrc/**/*.h", "csrc/exports.*", "shardcodec/*.pxd")
+    for path in ROOT.glob(pattern)
+)
+
+native = Extension(
+    "shardcodec._native",
+    [PYX, *sources],
+    include_dirs=["csrc"],
+    depends=[*depends, "setup.py"],
+    define_macros=[("Py_LIMITED_API", "0x030b0000")] if ABI3 else [],
+    extra_compile_args=compile_args(),
+    extra_link_args=link_args(),
+    py_limited_api=ABI3,
+)
+
+setup(
+    ext_modules=[native],
+    cmdclass={"build": Build, "build_ext": BuildExt, "build_py": BuildPy},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if ABI3 else {},
+)

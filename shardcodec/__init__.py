@@ -1,0 +1,57 @@
+# __init__.py - the public names
+# SPDX-License-Identifier: MIT
+"""Native engine for Zarr v3 shards.
+
+>>> import shardcodec
+>>> shardcodec.enable()
+
+and zarr-python, with all that stands on it, reads and writes arrays through native code.
+"""
+
+from __future__ import annotations
+
+from zarr.registry import register_codec, register_pipeline
+
+from .access.whole import decode, encode
+from .build_info import build_info
+from .errors import (
+    ChecksumError,
+    CodecError,
+    LockError,
+    ShardError,
+    ShardFormatError,
+    SpecError,
+    UnsupportedError,
+)
+from .format.spec import ChainSpec, ShardSpec
+from .options import Options, options
+from .zarr_plugin.codec import ShardingCodec
+from .zarr_plugin.pipeline import ShardCodecPipeline
+from .zarr_plugin.switch import attach, disable, enable
+
+__all__ = [
+    "ChainSpec",
+    "ChecksumError",
+    "CodecError",
+    "LockError",
+    "Options",
+    "ShardCodecPipeline",
+    "ShardError",
+    "ShardFormatError",
+    "ShardSpec",
+    "ShardingCodec",
+    "SpecError",
+    "UnsupportedError",
+    "attach",
+    "build_info",
+    "decode",
+    "disable",
+    "enable",
+    "encode",
+    "options",
+]
+
+__version__ = "0.1.0"
+
+register_pipeline(ShardCodecPipeline)
+register_codec("sharding_indexed", ShardingCodec)

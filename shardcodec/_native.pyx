@@ -1,0 +1,1068 @@
+# _native.pyx - the one extension module: buffers and numbers in, C calls without the GIL, exceptions out
+# SPDX-License-Identifier: MIT
+#
+# No policy and no loop over inner chunks lives here. A function checks what it was given against the buffers it was
+# given, drops the GIL, calls, and maps a status to an exception in one table (`raise_status`). It speaks the buffer
+# protocol and not the numpy C API, so that one binary serves every Python from 3.11 on (stable ABI).
+#
+# Sections follow the headers: errors, buffers, kernels, chains, reading, writing.
+
+from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
+                             PyObject_GetBuffer)
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from shardcodec.csrc cimport *
+
+import os
+
+from shardcodec.errors import ChecksumError, CodecError, ShardFormatError
+
+ctypedef uint64_t pair[2]
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+class Cancelled(Exception):
+    """A plan was told to stop."""
+
+
+cdef object known(uint64_t value):
+    return None if value == SC_NOWHERE else value
+
+
+cdef str text(const char *s):
+    return None if s == NULL else s.decode("ascii")
+
+
+cdef str place(const sc_where *at):
+    """'nested inner chunk 3 of ' when the trouble lies below the shard itself."""
+    if at.level == 0:
+        return ""
+    if at.nested_entry == SC_NOWHERE:
+        return f"in the shard nested at level {at.level}: "
+    return f"in inner chunk {at.nested_entry} of the shard nested at level {at.level}: "
+
+
+cdef object format_error(sc_status status, const sc_where *at):
+    cdef str where = place(at)
+    if status == SC_TOO_SHORT:
+        return ShardFormatError(
+            f"{where}object has {at.nbytes} bytes, but its index alone takes {at.limit}",
+            nbytes=at.nbytes, limit=at.limit, level=at.level, entry=known(at.entry))
+    if status == SC_HALF_EMPTY:
+        return ShardFormatError(
+            f"{where}index entry has offset {at.offset} and nbytes {at.nbytes}: either both or neither may be 2^64-1",
+            entry=known(at.entry), offset=at.offset, nbytes=at.nbytes, limit=at.limit, level=at.level)
+    if status == SC_BAD_RANGE:
+        return ShardFormatError(
+            f"{where}index entry claims {at.nbytes} bytes at offset {at.offset}, but the shard has {at.limit} bytes",
+            entry=known(at.entry), offset=at.offset, nbytes=at.nbytes, limit=at.limit, level=at.level)
+    if status == SC_IN_INDEX:
+        return ShardFormatError(
+            f"{where}index entry claims {at.nbytes} bytes at offset {at.offset}, which touches the index "
+            f"({at.actual} bytes at offset {at.expected})",
+            entry=known(at.entry), offset=at.offset, nbytes=at.nbytes, limit=at.limit, expected=at.expected,
+            actual=at.actual, level=at.level)
+    if status == SC_BAD_LENGTH:
+        return ShardFormatError(
+            f"{where}chunk has {'more' if at.actual == SC_NOWHERE else at.actual} bytes where {at.expected} are due",
+            entry=known(at.entry), expected=at.expected, actual=known(at.actual), level=at.level)
+    return ShardFormatError(
+        f"{where}file ended at {at.nbytes} bytes where {at.limit} were expected: it was changed while it was read",
+        entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level)
+
+
+cdef object checksum_error(sc_status status, const sc_where *at):
+    cdef str what = "index" if status == SC_INDEX_CHECKSUM else "chunk"
+    return ChecksumError(
+        f"{place(at)}checksum of the {what} is 0x{at.actual:08x}, but 0x{at.expected:08x} is stored",
+        entry=known(at.entry), expected=at.expected, actual=at.actual, level=at.level, codec="crc32c")
+
+
+cdef object codec_error(sc_status status, const sc_where *at):
+    cdef str codec = text(at.codec) or "codec"
+    cdef str detail = text(at.detail) or ("cannot encode" if status == SC_CODEC_ENCODE else "malformed data")
+    return CodecError(
+        f"{place(at)}{codec}: {detail} ({at.nbytes} bytes, library code {at.library_code})",
+        entry=known(at.entry), codec=codec, nbytes=at.nbytes, library_code=at.library_code, level=at.level)
+
+
+cdef int raise_status(sc_status status, const sc_where *at, object paths=None) except -1:
+    """The one table from statuses to exceptions. `error.shard` is the position in the plan."""
+    cdef object error
+    if status == SC_OK:
+        return 0
+    if status == SC_NO_MEMORY:
+        raise MemoryError("shardcodec: no memory for scratch or for an encoded chunk")
+    if status == SC_CANCELLED:
+        raise Cancelled
+    if status == SC_IO:
+        path = None
+        if paths is not None and at.shard != SC_NOWHERE:
+            path = os.fsdecode(paths[at.shard])
+        error = OSError(at.sys_errno, f"{os.strerror(at.sys_errno)} [{text(at.call)}]", path)
+        raise error
+    if status in (SC_INDEX_CHECKSUM, SC_CHUNK_CHECKSUM):
+        error = checksum_error(status, at)
+    elif status in (SC_CODEC_DATA, SC_CODEC_ENCODE):
+        error = codec_error(status, at)
+    elif SC_TOO_SHORT <= status <= SC_CHANGED:
+        error = format_error(status, at)
+    else:
+        raise SystemError(f"unmapped status {text(sc_status_name(status))} ({<int>status})")
+    if at.shard != SC_NOWHERE:
+        error.shard = at.shard
+    raise error
+
+
+# ---- buffers -------------------------------------------------------------------------------------------------------
+
+
+cdef class Bytes:
+    """Memory that C code allocated; readable through the buffer protocol, freed with its last view."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t nbytes
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        return self.nbytes
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.nbytes, 1, flags)
+
+
+cdef Bytes adopt(uint8_t *data, uint64_t nbytes):
+    cdef Bytes owner = Bytes.__new__(Bytes)
+    owner.data = data
+    owner.nbytes = <Py_ssize_t>nbytes
+    return owner
+
+
+cdef class View:
+    """A buffer held for the length of a call."""
+
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, obj, int flags=PyBUF_SIMPLE):
+        PyObject_GetBuffer(obj, &self.view, flags)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef uint8_t *data(self) noexcept nogil:
+        return <uint8_t *>self.view.buf
+
+    cdef size_t nbytes(self) noexcept nogil:
+        return <size_t>self.view.len
+
+    cdef uint64_t *words(self, uint64_t n) except? NULL:
+        """The buffer as n unsigned 64-bit numbers."""
+        if self.view.len % 8 or <uint64_t>self.view.len // 8 != n:
+            raise ValueError(f"buffer has {self.view.len} bytes where {n} numbers of 8 bytes are due")
+        if <size_t>self.view.buf % 8:
+            raise ValueError("buffer of 64-bit numbers is not aligned")
+        return <uint64_t *>self.view.buf
+
+
+cdef int read_numbers(object numbers, int ndim, uint64_t *out) except -1:
+    cdef int i
+    if len(numbers) != ndim:
+        raise ValueError(f"{ndim} numbers are due, got {len(numbers)}: {numbers!r}")
+    for i in range(ndim):
+        out[i] = <uint64_t>numbers[i]
+    return 0
+
+
+cdef int read_rank(object shape) except -1:
+    cdef Py_ssize_t n = len(shape)
+    if n > SC_MAX_NDIM:
+        raise ValueError(f"rank {n} is more than {SC_MAX_NDIM}")
+    return <int>n
+
+
+# ---- kernels: processor, crc32c ------------------------------------------------------------------------------------
+
+
+cdef tuple feature_names(uint32_t bits):
+    cdef unsigned i
+    return tuple(text(sc_cpu_feature_name(i)) for i in range(32)
+                 if bits >> i & 1 and sc_cpu_feature_name(i) != NULL)
+
+
+def cpu_features():
+    """What the processor has, what is used, and what SHARDCODEC_CPU said."""
+    cdef c_bool valid = True
+    cdef const char *override = sc_cpu_override(&valid)
+    return {
+        "detected": feature_names(sc_cpu_detected()),
+        "used": feature_names(sc_cpu_features()),
+        "override": text(override),
+        "override_valid": bool(valid),
+    }
+
+
+cdef size_t find_impl(str impl) except? 0xFFFF:
+    cdef size_t i
+    for i in range(sc_crc32c_n_impls()):
+        if text(sc_crc32c_impl_name(i)) == impl:
+            if not sc_crc32c_impl_usable(i):
+                raise ValueError(f"this processor cannot run the crc32c variant {impl!r}")
+            return i
+    raise ValueError(f"no crc32c variant {impl!r}")
+
+
+def crc32c_implementations():
+    """Names of the variants that this processor can run, fastest first."""
+    cdef size_t i
+    return [text(sc_crc32c_impl_name(i)) for i in range(sc_crc32c_n_impls()) if sc_crc32c_impl_usable(i)]
+
+
+def crc32c_chosen():
+    """Name of the variant in use."""
+    return text(sc_crc32c_impl_name(sc_crc32c_chosen()))
+
+
+# Below this many bytes a checksum is quicker than giving the GIL away.
+cdef enum:
+    RELEASE_NBYTES = 16384
+
+
+def crc32c(data, uint32_t value=0, *, impl=None):
+    """CRC-32C of `data`, extending `value`; see `shardcodec.checksum`."""
+    cdef Py_buffer view
+    cdef uint32_t crc
+    cdef size_t i
+    if impl is not None:
+        i = find_impl(impl)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    if impl is not None:
+        crc = sc_crc32c_extend_impl(i, value, <const uint8_t *>view.buf, <size_t>view.len)
+    elif view.len < RELEASE_NBYTES:
+        crc = sc_crc32c_extend(value, <const uint8_t *>view.buf, <size_t>view.len)
+    else:
+        with nogil:
+            crc = sc_crc32c_extend(value, <const uint8_t *>view.buf, <size_t>view.len)
+    PyBuffer_Release(&view)
+    return crc
+
+
+def crc32c_copy(dst, src, uint32_t value=0, *, impl=None):
+    """Copy `src` to the start of `dst` and return its CRC-32C, in one pass."""
+    cdef View to = View(dst, PyBUF_WRITABLE), source = View(src)
+    cdef size_t n = source.nbytes(), i
+    cdef uint32_t crc
+    if n > to.nbytes():
+        raise ValueError(f"{n} bytes do not fit into {to.nbytes()}")
+    if to.data() < source.data() + n and source.data() < to.data() + n:
+        raise ValueError("source and destination overlap")
+    if impl is not None:
+        i = find_impl(impl)
+        return sc_crc32c_copy_impl(i, value, to.data(), source.data(), n)
+    with nogil:
+        crc = sc_crc32c_copy(value, to.data(), source.data(), n)
+    return crc
+
+
+def crc32c_combine(uint32_t a, uint32_t b, uint64_t nbytes_b):
+    """CRC-32C of two byte strings joined, from theirs and the length of the second."""
+    return sc_crc32c_combine(a, b, nbytes_b)
+
+
+# ---- kernels: order and index --------------------------------------------------------------------------------------
+
+
+cdef sc_order order_of(str name) except *:
+    if name == "morton":
+        return SC_ORDER_MORTON
+    if name == "lexicographic":
+        return SC_ORDER_LEXICOGRAPHIC
+    if name == "colexicographic":
+        return SC_ORDER_COLEXICOGRAPHIC
+    raise ValueError(f"order must be 'morton', 'lexicographic' or 'colexicographic', not {name!r}")
+
+
+def order(out, grid_shape, str name="morton", first=None, last=None):
+    """Write the positions of (a box of) a grid in the given order to `out`; return how many there are."""
+    cdef int ndim = read_rank(grid_shape), a
+    cdef uint64_t grid[32]
+    cdef uint64_t low[32]
+    cdef uint64_t high[32]
+    cdef sc_order_iter it
+    cdef sc_where where
+    cdef View view = View(out, PyBUF_WRITABLE)
+    cdef uint64_t capacity = view.nbytes() // 8, n = 0, spare
+    cdef uint64_t *positions = view.words(capacity)
+    cdef size_t got
+    read_numbers(grid_shape, ndim, grid)
+    for a in range(ndim):
+        low[a] = 0
+        high[a] = grid[a] - 1
+    if first is not None:
+        read_numbers(first, ndim, low)
+    if last is not None:
+        read_numbers(last, ndim, high)
+    for a in range(ndim):
+        if not low[a] <= high[a] < grid[a]:
+            raise ValueError(f"axis {a}: box from {low[a]} to {high[a]} is not inside {grid[a]} inner chunks")
+    sc_where_clear(&where)
+    raise_status(sc_order_begin(&it, order_of(name), ndim, grid, low, high), &where)
+    with nogil:
+        while n < capacity:
+            got = sc_order_next(&it, positions + n, capacity - n)
+            if got == 0:
+                break
+            n += got
+        spare = 1 if n < capacity else sc_order_next(&it, &spare, 1)
+    if n == capacity and spare:
+        raise ValueError(f"room for {capacity} positions is too little")
+    return n
+
+
+cdef uint64_t count_pairs(View data) except? 0xFFFFFFFFFFFFFFFF:
+    if data.nbytes() % 16:
+        raise ValueError(f"{data.nbytes()} bytes are no whole number of (offset, nbytes) pairs")
+    return data.nbytes() // 16
+
+
+def index_decode(data, out, *, bint big_endian=False):
+    """Stored pairs to native ones."""
+    cdef View source = View(data), to = View(out, PyBUF_WRITABLE)
+    cdef uint64_t n = count_pairs(source)
+    cdef sc_entry *entries = <sc_entry *>to.words(2 * n)
+    with nogil:
+        sc_index_decode(source.data(), entries, n, big_endian)
+
+
+def index_encode(entries, out, *, bint big_endian=False):
+    """Native pairs to stored ones."""
+    cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
+    cdef uint64_t n = count_pairs(source)
+    cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
+    if to.nbytes() != 16 * n:
+        raise ValueError(f"{to.nbytes()} bytes where {16 * n} are due")
+    with nogil:
+        sc_index_encode(pairs, to.data(), n, big_endian)
+
+
+def index_check(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
+                bint allow_in_index=False):
+    """Raise ShardFormatError for the first entry that cannot be true."""
+    cdef View source = View(entries)
+    cdef uint64_t n = count_pairs(source)
+    cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
+    cdef sc_index_extent extent
+    cdef sc_where where
+    cdef sc_status status
+    extent.offset, extent.nbytes, extent.shard_nbytes = index_offset, index_nbytes, shard_nbytes
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_index_check(pairs, n, &extent, allow_in_index, &where)
+    raise_status(status, &where)
+
+
+cdef class Sorted:
+    """Positions of the entries by offset."""
+
+    cdef View source
+    cdef const sc_entry *entries
+    cdef uint64_t *order
+    cdef uint64_t n
+    cdef size_t n_present
+
+    def __cinit__(self, entries):
+        self.source = View(entries)
+        self.n = count_pairs(self.source)
+        self.entries = <const sc_entry *>self.source.words(2 * self.n)
+        self.order = <uint64_t *>malloc(2 * (self.n + 1) * 8)
+        if self.order == NULL:
+            raise MemoryError
+        with nogil:
+            sc_index_by_offset(self.entries, self.n, self.order, self.order + self.n, &self.n_present)
+
+    def __dealloc__(self):
+        free(self.order)
+
+
+def index_overlaps(entries, *, size_t capacity=1024):
+    """Pairs of entries whose ranges share a byte (at most `capacity` of them), and how many there are."""
+    cdef Sorted s = Sorted(entries)
+    cdef pair *pairs = <pair *>malloc((capacity + 1) * sizeof(pair))
+    cdef size_t found = 0, i
+    if pairs == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            sc_index_overlaps(s.entries, s.order, s.n_present, pairs, capacity, &found)
+        return [(pairs[i][0], pairs[i][1]) for i in range(min(found, capacity))], found
+    finally:
+        free(pairs)
+
+
+def index_gaps(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
+               size_t capacity=1024):
+    """Ranges (offset, nbytes) that nothing refers to (at most `capacity` of them), and how many there are."""
+    cdef Sorted s = Sorted(entries)
+    cdef sc_entry *gaps = <sc_entry *>malloc((capacity + 1) * sizeof(sc_entry))
+    cdef sc_index_extent extent
+    cdef size_t found = 0, i
+    if gaps == NULL:
+        raise MemoryError
+    extent.offset, extent.nbytes, extent.shard_nbytes = index_offset, index_nbytes, shard_nbytes
+    try:
+        with nogil:
+            sc_index_gaps(s.entries, s.order, s.n_present, &extent, gaps, capacity, &found)
+        return [(gaps[i].offset, gaps[i].nbytes) for i in range(min(found, capacity))], found
+    finally:
+        free(gaps)
+
+
+# ---- kernels: strided copies ---------------------------------------------------------------------------------------
+
+
+cdef class Swap:
+    """Fields of an element that are reversed between stored and native order."""
+
+    cdef sc_swap swap
+
+    def __cinit__(self, fields, size_t itemsize):
+        cdef sc_swap_field *memory
+        cdef size_t i, n = len(fields)
+        memory = <sc_swap_field *>calloc(n + 1, sizeof(sc_swap_field))
+        if memory == NULL:
+            raise MemoryError
+        self.swap.fields = memory
+        self.swap.n_fields = n
+        for i in range(n):
+            memory[i].offset, memory[i].unit, memory[i].count = fields[i]
+            if not memory[i].unit or <uint64_t>memory[i].offset + <uint64_t>memory[i].unit * memory[i].count > itemsize:
+                raise ValueError(f"swap field {fields[i]!r} is not inside an element of {itemsize} bytes")
+
+    def __dealloc__(self):
+        free(<void *>self.swap.fields)
+
+
+cdef int check_box(View view, int64_t offset, int ndim, const uint64_t *shape, const int64_t *strides,
+                   size_t itemsize) except -1:
+    """Every element of the box lies inside the buffer."""
+    cdef object low = offset, high = offset
+    cdef int a
+    for a in range(ndim):
+        if shape[a] == 0:
+            return 0
+        if strides[a] < 0:
+            low += strides[a] * <object>(shape[a] - 1)
+        else:
+            high += strides[a] * <object>(shape[a] - 1)
+    if low < 0 or high + itemsize > view.nbytes():
+        raise ValueError(f"box reaches from byte {low} to {high + itemsize} of a buffer of {view.nbytes()}")
+    return 0
+
+
+cdef int read_strides(object numbers, int ndim, int64_t *out) except -1:
+    cdef int i
+    if len(numbers) != ndim:
+        raise ValueError(f"{ndim} strides are due, got {len(numbers)}")
+    for i in range(ndim):
+        out[i] = numbers[i]
+    return 0
+
+
+def strided_copy(dst, int64_t dst_offset, dst_strides, src, int64_t src_offset, src_strides, shape, size_t itemsize,
+                 swap=()):
+    """Copy a box of elements between two buffers; strides and offsets in bytes."""
+    cdef int ndim = read_rank(shape)
+    cdef View to = View(dst, PyBUF_WRITABLE), source = View(src)
+    cdef Swap fields = Swap(swap, itemsize)
+    cdef uint64_t extents[32]
+    cdef int64_t to_strides[32]
+    cdef int64_t from_strides[32]
+    cdef sc_copy copy
+    read_numbers(shape, ndim, extents)
+    read_strides(dst_strides, ndim, to_strides)
+    read_strides(src_strides, ndim, from_strides)
+    check_box(to, dst_offset, ndim, extents, to_strides, itemsize)
+    check_box(source, src_offset, ndim, extents, from_strides, itemsize)
+    with nogil:
+        sc_copy_prepare(&copy, ndim, extents, to_strides, from_strides, itemsize, &fields.swap)
+        sc_copy_run(&copy, to.data() + dst_offset, source.data() + src_offset)
+
+
+def fill(dst, int64_t dst_offset, strides, shape, pattern):
+    """Set every element of a box to `pattern`."""
+    cdef int ndim = read_rank(shape)
+    cdef View to = View(dst, PyBUF_WRITABLE), value = View(pattern)
+    cdef uint64_t extents[32]
+    cdef int64_t to_strides[32]
+    read_numbers(shape, ndim, extents)
+    read_strides(strides, ndim, to_strides)
+    check_box(to, dst_offset, ndim, extents, to_strides, value.nbytes())
+    with nogil:
+        sc_fill(to.data() + dst_offset, ndim, extents, to_strides, value.data(), value.nbytes())
+
+
+def all_equal(data, pattern):
+    """Is `data` nothing but repetitions of `pattern`?"""
+    cdef View source = View(data), value = View(pattern)
+    if value.nbytes() == 0 or source.nbytes() % value.nbytes():
+        raise ValueError(f"{source.nbytes()} bytes are no whole number of elements of {value.nbytes()}")
+    return bool(sc_all_equal(source.data(), source.nbytes() // value.nbytes(), value.data(), value.nbytes()))
+
+
+def swap_items(buffer, size_t itemsize, swap):
+    """Reverse units of contiguous elements in place."""
+    cdef View to = View(buffer, PyBUF_WRITABLE)
+    cdef Swap fields = Swap(swap, itemsize)
+    if itemsize == 0 or to.nbytes() % itemsize:
+        raise ValueError(f"{to.nbytes()} bytes are no whole number of elements of {itemsize}")
+    sc_swap_items(to.data(), to.nbytes() // itemsize, itemsize, &fields.swap)
+
+
+# ---- kernels: codecs -----------------------------------------------------------------------------------------------
+
+CODECS = {"crc32c": SC_CODEC_CRC32C, "zstd": SC_CODEC_ZSTD, "gzip": SC_CODEC_GZIP, "zlib": SC_CODEC_ZLIB,
+          "lz4": SC_CODEC_LZ4, "blosc": SC_CODEC_BLOSC}
+COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+
+
+cdef int read_op(sc_op *op, str name, dict params) except -1:
+    cdef dict known_params = {"level": 1, "checksum": False, "compressor": "lz4", "shuffle": "noshuffle", "typesize": 1,
+                              "blocksize": 0}
+    unknown = set(params) - set(known_params)
+    if name not in CODECS or unknown:
+        raise ValueError(f"codec {name!r} with unknown parameters {sorted(unknown)}" if unknown
+                         else f"no native codec {name!r}")
+    known_params.update(params)
+    memset(op, 0, sizeof(sc_op))
+    op.codec = <sc_codec_id><int>CODECS[name]
+    op.level = known_params["level"]
+    op.checksum = known_params["checksum"]
+    op.compressor = COMPRESSORS.index(known_params["compressor"])
+    op.shuffle = SHUFFLES.index(known_params["shuffle"])
+    op.typesize = known_params["typesize"]
+    op.blocksize = known_params["blocksize"]
+    return 0
+
+
+def codec_encode(str name, data, **params):
+    """Encode `data` with one codec, as a chain would."""
+    cdef View source = View(data)
+    cdef sc_op op
+    read_op(&op, name, params)
+    return run_codec(&op, source, True, 0)
+
+
+def codec_decode(str name, data, size_t max_nbytes, **params):
+    """Decode `data` with one codec to at most `max_nbytes`."""
+    cdef View source = View(data)
+    cdef sc_op op
+    read_op(&op, name, params)
+    return run_codec(&op, source, False, max_nbytes)
+
+
+cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbytes):
+    cdef const sc_codec *codec = sc_codec_get(op.codec)
+    cdef sc_codec_state *state
+    cdef uint8_t *out
+    cdef size_t capacity, n = 0
+    cdef sc_status status
+    cdef sc_where where
+    if codec == NULL:
+        raise ValueError("crc32c is part of a chain; use crc32c()")
+    capacity = codec.bound(op, source.nbytes()) if encode else max_nbytes
+    if encode and capacity == 0:
+        raise ValueError(f"{text(codec.name)} cannot take {source.nbytes()} bytes")
+    state = sc_codec_state_new()
+    out = <uint8_t *>malloc(capacity + 1)
+    try:
+        if state == NULL or out == NULL:
+            raise MemoryError
+        sc_where_clear(&where)
+        with nogil:
+            if encode:
+                status = codec.encode(op, state, source.data(), source.nbytes(), out, capacity, &n, &where)
+            else:
+                status = codec.decode(op, state, source.data(), source.nbytes(), out, capacity, &n, &where)
+        if status == SC_DST_TOO_SMALL:
+            raise CodecError(f"{text(codec.name)}: more than {max_nbytes} bytes", codec=text(codec.name),
+                             limit=max_nbytes)
+        raise_status(status, &where)
+        return PyBytes_FromStringAndSize(<const char *>out, <Py_ssize_t>n)
+    finally:
+        free(out)
+        sc_codec_state_free(state)
+
+
+# ---- chains --------------------------------------------------------------------------------------------------------
+
+
+cdef class Chain:
+    """The codecs of an array, compiled (csrc/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns."""
+
+    cdef sc_chain chain
+    cdef Swap swap
+    cdef readonly Chain inner
+    cdef readonly tuple shape
+    cdef readonly tuple perm
+    cdef readonly tuple grid_shape  # inner chunks along each stored axis; empty for a leaf
+
+    def __cinit__(self, *, shape, size_t itemsize, swap, perm, bytes fill, ops, inner=None, index=None):
+        cdef sc_chain *c = &self.chain
+        cdef int a
+        cdef size_t i
+        c.ndim = read_rank(shape)
+        c.itemsize = itemsize
+        read_numbers(shape, c.ndim, c.shape)
+        if len(perm) != c.ndim:
+            raise ValueError(f"permutation {perm!r} is not of rank {c.ndim}")
+        for a in range(c.ndim):
+            c.perm[a] = perm[a]
+        self.swap = Swap(swap, itemsize)
+        c.swap = self.swap.swap
+        self.set_fill(fill)
+        if len(ops) > SC_MAX_OPS:
+            raise ValueError(f"{len(ops)} codecs in a row are more than {SC_MAX_OPS}")
+        c.n_ops = len(ops)
+        for i in range(c.n_ops):
+            read_op(&c.ops[i], ops[i][0], ops[i][1])
+        if inner is not None:
+            self.inner = inner if isinstance(inner, Chain) else Chain(**inner)
+            c.inner = &self.inner.chain
+            self.set_index(**index)
+        if sc_chain_prepare(c) != SC_OK:
+            raise ValueError(f"chain of shape {tuple(shape)} is no valid one")
+        self.shape = tuple(c.shape[a] for a in range(c.ndim))
+        self.perm = tuple(c.perm[a] for a in range(c.ndim))
+        self.grid_shape = () if self.inner is None else tuple(c.grid[a] for a in range(c.ndim))
+
+    cdef int set_fill(self, bytes fill) except -1:
+        cdef sc_chain *c = &self.chain
+        if <size_t>len(fill) != c.itemsize or c.itemsize == 0:
+            raise ValueError(f"fill value has {len(fill)} bytes, an element {c.itemsize}")
+        c.fill = <uint8_t *>malloc(2 * c.itemsize)
+        if c.fill == NULL:
+            raise MemoryError
+        c.fill_stored = c.fill + c.itemsize
+        memcpy(c.fill, PyBytes_AsString(fill), c.itemsize)
+        memcpy(c.fill_stored, c.fill, c.itemsize)
+        sc_swap_items(c.fill_stored, 1, c.itemsize, &c.swap)
+        return 0
+
+    def __dealloc__(self):
+        free(self.chain.fill)
+
+    def set_index(self, *, bint at_start, bint big_endian, unsigned n_checksums, perm=None):
+        """How the index is stored; only for use by the constructor."""
+        cdef sc_chain *c = &self.chain
+        cdef int a, axis
+        cdef uint64_t stride = 1
+        cdef list shape
+        c.index.at_start = at_start
+        c.index.big_endian = big_endian
+        c.index.n_checksums = n_checksums
+        c.index.in_c_order = perm is None or list(perm) == list(range(c.ndim + 1))
+        if c.index.in_c_order:
+            return
+        if sorted(perm) != list(range(c.ndim + 1)):
+            raise ValueError(f"index transpose {perm!r} is no permutation of {c.ndim + 1} axes")
+        shape = [c.shape[c.perm[a]] // self.inner.chain.shape[a] for a in range(c.ndim)] + [2]
+        for axis in reversed(perm):
+            if axis == c.ndim:
+                c.index.half_stride = stride
+            else:
+                c.index.strides[axis] = stride
+            stride *= <uint64_t>shape[axis]
+
+    @property
+    def itemsize(self):
+        return self.chain.itemsize
+
+    @property
+    def is_shard(self):
+        """Are inner chunks reachable one by one?"""
+        return self.chain.inner != NULL and self.chain.n_ops == 0
+
+    @property
+    def n_chunks(self):
+        return self.chain.n_chunks if self.inner is not None else 1
+
+    @property
+    def index_nbytes(self):
+        return self.chain.index.nbytes if self.inner is not None else 0
+
+    @property
+    def index_at_start(self):
+        return bool(self.chain.index.at_start)
+
+
+cdef class Fetched:
+    """A range of a shard's bytes, with the shard's index: an item's source for ranges that arrive one by one.
+
+    entries: n_chunks pairs, checked. data: bytes of the shard from `first` on, None for none.
+    """
+
+    cdef sc_source source
+    cdef View entries, data
+
+    def __cinit__(self, Chain chain, entries, data, uint64_t first, *, bint fill_absent):
+        if not chain.is_shard:
+            raise ValueError("only a shard has an index")
+        self.entries = View(entries)
+        self.source.entries = <const sc_entry *>self.entries.words(2 * chain.chain.n_chunks)
+        self.source.first = first
+        self.source.fill_absent = fill_absent
+        if data is not None:
+            self.data = View(data)
+            self.source.data, self.source.nbytes = self.data.data(), self.data.nbytes()
+
+
+# ---- reading and writing: what both need ---------------------------------------------------------------------------
+
+
+cdef class Batch:
+    """Python objects that a plan's pointers rely on, and the array that it fills or reads."""
+
+    cdef View array
+    cdef list keep
+    cdef list paths
+    cdef int ndim
+    cdef int axes[32]
+
+    def __cinit__(self, array, int flags, axes):
+        cdef int a
+        self.array = View(array, flags | PyBUF_STRIDES)
+        self.keep = []
+        self.paths = []
+        self.ndim = read_rank(axes)
+        for a in range(self.ndim):
+            self.axes[a] = axes[a]
+            if not -1 <= self.axes[a] < self.array.view.ndim:
+                raise ValueError(f"axis {axes[a]} of an array of rank {self.array.view.ndim}")
+
+    cdef int read_strides(self, const int64_t *unused, int64_t *strides) except -1:
+        cdef int a
+        for a in range(self.ndim):
+            strides[a] = self.array.view.strides[self.axes[a]] if self.axes[a] >= 0 else 0
+        return 0
+
+    cdef int read_source(self, object source, sc_source *out) except -1:
+        """str: a file; None: no object; Fetched: a range of a shard; anything else: a buffer with the object's bytes."""
+        cdef View view
+        cdef Fetched part
+        memset(out, 0, sizeof(sc_source))
+        if source is None:
+            self.paths.append(b"")
+        elif isinstance(source, Fetched):
+            part = source
+            self.keep.append(part)
+            self.paths.append(b"")
+            out[0] = part.source
+        elif isinstance(source, str):
+            path = os.fsencode(source)
+            self.paths.append(path)
+            out.path = PyBytes_AsString(path)
+        else:
+            view = View(source)
+            self.keep.append(view)
+            self.paths.append(b"")
+            out.data, out.nbytes = view.data(), view.nbytes()
+            if out.data == NULL:
+                out.data = <const uint8_t *>b""
+        return 0
+
+    cdef int read_box(self, const sc_chain *chain, object start, object count, object step, sc_box *box) except -1:
+        """A box inside the chunk: nothing below relies on the caller for that."""
+        cdef uint64_t last
+        cdef int a
+        if chain.ndim != self.ndim:
+            raise ValueError(f"chain of rank {chain.ndim} in a batch of rank {self.ndim}")
+        read_numbers(start, self.ndim, box.start)
+        read_numbers(count, self.ndim, box.count)
+        for a in range(self.ndim):
+            box.step[a] = 1 if step is None else step[a]
+            if box.step[a] < 1 or box.count[a] < 1 or box.start[a] >= chain.shape[a]:
+                raise ValueError(f"axis {a}: no box from {box.start[a]} of {box.count[a]} by {box.step[a]} "
+                                 f"in {chain.shape[a]}")
+            last = (chain.shape[a] - 1 - box.start[a]) // <uint64_t>box.step[a]
+            if box.count[a] - 1 > last:
+                raise ValueError(f"axis {a}: box from {box.start[a]} of {box.count[a]} by {box.step[a]} "
+                                 f"leaves {chain.shape[a]}")
+        return 0
+
+    cdef uint8_t *first_element(self, const sc_box *box, object at, bint broadcast, size_t itemsize) except NULL:
+        """Address of the box's first element in the array, all of whose elements lie inside it."""
+        cdef Py_buffer *view = &self.array.view
+        cdef uint8_t *p = <uint8_t *>view.buf
+        cdef uint64_t position
+        cdef int a
+        if <size_t>view.itemsize != itemsize:
+            raise ValueError(f"array has elements of {view.itemsize} bytes, the chunks of {itemsize}")
+        for a in range(self.ndim):
+            if self.axes[a] < 0:
+                if box.count[a] != 1 and not broadcast:
+                    raise ValueError(f"axis {a} of the box has {box.count[a]} elements, but is not in the array")
+                continue
+            position = at[a]
+            if position > <uint64_t>view.shape[self.axes[a]] or \
+                    box.count[a] > <uint64_t>view.shape[self.axes[a]] - position:
+                raise ValueError(f"axis {a}: elements {position} to {position + box.count[a]} of an array with "
+                                 f"{view.shape[self.axes[a]]}")
+            p += <int64_t>position * view.strides[self.axes[a]]
+        return p
+
+
+cdef dict stats_dict(const sc_stats *stats):
+    return {"opens": stats.opens, "reads": stats.reads, "bytes_read": stats.bytes_read,
+            "chunks_decoded": stats.chunks_decoded, "chunks_filled": stats.chunks_filled,
+            "chunks_encoded": stats.chunks_encoded, "bytes_written": stats.bytes_written}
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
+         bint allow_in_index=False):
+    """Read boxes of many objects into one array.
+
+    items: sequence of (chain, source, start, count, step or None, at); `at` is where the box begins in the array, by
+    axis of the chunk. axes: which axis of `out` each axis of the chunk is, -1 for none.
+    Returns ([positions of objects that do not exist], counters).
+    """
+    cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
+    cdef size_t n = len(items), i = 0
+    cdef sc_read_plan plan
+    cdef sc_read_item *item
+    cdef sc_where where
+    cdef sc_status status
+    cdef Chain chain
+    memset(&plan, 0, sizeof(plan))
+    plan.items = <sc_read_item *>calloc(n + 1, sizeof(sc_read_item))
+    if plan.items == NULL:
+        raise MemoryError
+    try:
+        batch.read_strides(NULL, plan.dst_strides)
+        for chain, source, start, count, step, at in items:
+            item = &plan.items[i]
+            item.chain = &chain.chain
+            batch.keep.append(chain)
+            batch.read_source(source, &item.source)
+            batch.read_box(item.chain, start, count, step, &item.box)
+            item.dst = batch.first_element(&item.box, at, False, item.chain.itemsize)
+            i += 1
+        plan.n_items = n
+        plan.n_threads = n_threads
+        plan.max_gap_nbytes = max_gap_nbytes
+        plan.group_nbytes = group_nbytes
+        plan.allow_in_index = allow_in_index
+        with nogil:
+            status = sc_read(&plan, &where)
+        raise_status(status, &where, batch.paths)
+        return [i for i in range(n) if plan.items[i].missing], stats_dict(&plan.stats)
+    finally:
+        free(plan.items)
+
+
+def read_index(Chain chain, source, out, *, bint allow_in_index=False):
+    """Read and check the index of a shard into `out`, n_chunks pairs; return the size of the object, None without one."""
+    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
+    cdef View to = View(out, PyBUF_WRITABLE)
+    cdef sc_source place_
+    cdef sc_entry *entries
+    cdef sc_where where
+    cdef sc_status status
+    cdef uint64_t shard_nbytes = 0
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
+    batch.read_source(source, &place_)
+    with nogil:
+        status = sc_read_index(&chain.chain, &place_, allow_in_index, entries, &shard_nbytes, &where)
+    where.shard = 0
+    raise_status(status, &where, batch.paths)
+    return known(shard_nbytes)
+
+
+def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nbytes, uint64_t max_nbytes):
+    """Ranges (offset, nbytes) of a shard to fetch for a box of it."""
+    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, (-1,) * chain.chain.ndim)
+    cdef View view = View(entries)
+    cdef const sc_entry *pairs
+    cdef sc_entry *ranges = NULL
+    cdef sc_box box
+    cdef sc_where where
+    cdef sc_status status
+    cdef size_t n = 0, capacity = 64, i
+    if not chain.is_shard:
+        raise ValueError("only a shard has ranges")
+    pairs = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
+    batch.read_box(&chain.chain, start, count, step, &box)
+    sc_where_clear(&where)
+    try:
+        while True:
+            free(ranges)
+            ranges = <sc_entry *>malloc(capacity * sizeof(sc_entry))
+            if ranges == NULL:
+                raise MemoryError
+            with nogil:
+                status = sc_plan_ranges(&chain.chain, pairs, &box, max_gap_nbytes, max_nbytes, ranges, capacity, &n)
+            raise_status(status, &where)
+            if n <= capacity:
+                return [(ranges[i].offset, ranges[i].nbytes) for i in range(n)]
+            capacity = n
+    finally:
+        free(ranges)
+
+
+def load_index(Chain chain, stored, out):
+    """Decode a stored index, checksums checked, into `out`, n_chunks pairs."""
+    cdef View source = View(stored), to = View(out, PyBUF_WRITABLE)
+    cdef sc_entry *entries
+    cdef sc_where where
+    cdef sc_status status
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    sc_where_clear(&where)
+    entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
+    if source.nbytes() != chain.chain.index.nbytes:
+        where.nbytes, where.limit, where.in_index = source.nbytes(), chain.chain.index.nbytes, True
+        raise_status(SC_TOO_SHORT, &where)
+    with nogil:
+        status = sc_index_verify(&chain.chain.index, source.data(), &where)
+        if status == SC_OK:
+            sc_index_load(&chain.chain, source.data(), entries)
+    raise_status(status, &where)
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+
+cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
+    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset): see sc_write_item."""
+    cdef View view
+    cdef uint64_t n = item.chain.n_chunks
+    cdef size_t i
+    source, nbytes, old_entries, carries, entries, data_offset = old
+    batch.read_source(source, &item.old)
+    batch.paths.pop()
+    if isinstance(source, str):
+        batch.keep.append(path := os.fsencode(source))
+        item.old.path = PyBytes_AsString(path)
+        item.old.nbytes = 0 if nbytes is None else nbytes
+    item.data_offset = data_offset
+    if old_entries is not None:
+        view = View(old_entries)
+        batch.keep.append(view)
+        item.old_entries = <const sc_entry *>view.words(2 * n)
+    if entries is not None:
+        view = View(entries, PyBUF_WRITABLE)
+        batch.keep.append(view)
+        item.entries = <sc_entry *>view.words(2 * n)
+    if carries is not None:
+        view = View(carries)
+        batch.keep.append(view)
+        item.n_carries = view.nbytes() // sizeof(sc_carry)
+        item.carries = <const sc_carry *>view.words(3 * item.n_carries)
+        for i in range(item.n_carries):
+            if item.carries[i].source_offset > item.old.nbytes or \
+                    item.carries[i].nbytes > item.old.nbytes - item.carries[i].source_offset:
+                raise ValueError(f"carried run of {item.carries[i].nbytes} bytes at {item.carries[i].source_offset} "
+                                 f"is not inside the old object of {item.old.nbytes}")
+    return 0
+
+
+def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
+          unsigned n_threads=1, uint64_t unit_nbytes=524288):
+    """Write boxes of one array into many objects.
+
+    items: sequence of (chain, path or None, start, count, step or None, at, complete, old or None). With a path the
+    file is replaced (or removed when nothing is left in it), else the new object comes back.
+    Returns ([Bytes of the new object, None when it is empty or in a file], counters).
+    """
+    cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
+    cdef size_t n = len(items), i = 0
+    cdef sc_write_plan plan
+    cdef sc_write_item *item
+    cdef sc_source target
+    cdef sc_where where
+    cdef sc_status status
+    cdef Chain chain
+    memset(&plan, 0, sizeof(plan))
+    plan.rules.order = order_of(order)
+    plan.items = <sc_write_item *>calloc(n + 1, sizeof(sc_write_item))
+    if plan.items == NULL:
+        raise MemoryError
+    try:
+        batch.read_strides(NULL, plan.src_strides)
+        for chain, path, start, count, step, at, complete, old in items:
+            item = &plan.items[i]
+            item.chain = &chain.chain
+            batch.keep.append(chain)
+            if path is not None and not isinstance(path, str):
+                raise TypeError(f"path must be str or None, not {type(path).__name__}")
+            batch.read_source(path, &target)
+            item.path = target.path
+            batch.read_box(item.chain, start, count, step, &item.box)
+            item.src = batch.first_element(&item.box, at, True, item.chain.itemsize)
+            item.complete = complete
+            item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
+            if old is not None:
+                read_old(batch, old, item)
+            i += 1
+        plan.n_items = n
+        plan.rules.write_empty = write_empty
+        plan.rules.keep_empty = keep_empty
+        plan.sync = sync
+        plan.n_threads = n_threads
+        plan.unit_nbytes = unit_nbytes
+        with nogil:
+            status = sc_write(&plan, &where)
+        results = []
+        for i in range(n):
+            if plan.items[i].result != NULL:
+                results.append(adopt(plan.items[i].result, plan.items[i].result_nbytes))
+                plan.items[i].result = NULL
+            else:
+                results.append(None)
+        raise_status(status, &where, batch.paths)
+        return results, stats_dict(&plan.stats)
+    finally:
+        for i in range(n):
+            free(plan.items[i].result)
+        free(plan.items)
+
+
+# ---- the module ----------------------------------------------------------------------------------------------------
+
+
+def pool_size():
+    """Helper threads that exist in this process."""
+    return sc_pool_size()
+
+
+def library_version(str library):
+    """Version of a linked library ("zstd", "lz4", "zlib-ng", "blosc2"), None for an unknown name."""
+    return text(sc_codec_library_version(library.encode()))
+
+
+cdef int start() except -1:
+    cdef const char *what = NULL
+    sc_cpu_init()
+    sc_crc32c_init()
+    if sc_pool_init() != SC_OK or sc_worker_init() != SC_OK:
+        raise MemoryError("cannot install fork handlers")
+    if sc_codec_selftest(&what) != SC_OK:
+        raise ImportError(f"shardcodec was built against a version of {text(what)} that behaves otherwise than declared")
+    return 0
+
+
+start()

@@ -1,0 +1,77 @@
+# boxes.py - selections as boxes, and arrays as plain memory
+# SPDX-License-Identifier: MIT
+"""The form in which every surface hands work to the engine.
+
+A `Box` is what of one chunk is wanted and where it goes: the same tuple on the way in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Box", "as_void", "touched", "whole"]
+
+Ints = tuple[int, ...]
+
+
+class Box(NamedTuple):
+    """A part of a chunk, and its place in an array.
+
+    Attributes
+    ----------
+    start, count : tuple of int
+        First element and number of elements along each axis of the chunk.
+    step : tuple of int or None
+        Distance of the elements; None is 1 everywhere.
+    at : tuple of int
+        Where the first element is in the array, by axis of the chunk (axes that the array lacks: 0).
+    """
+
+    start: Ints
+    count: Ints
+    step: Ints | None
+    at: Ints
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """All of a chunk, at the origin."""
+    zeros = (0,) * len(shape)
+    return Box(zeros, tuple(shape), None, zeros)
+
+
+def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """View an array's elements as opaque bytes.
+
+    The buffer protocol has no letter for datetimes and structs with padding; opaque elements it always takes.
+    """
+    return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def touched(box: Box, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Which inner chunks a box has elements in.
+
+    Parameters
+    ----------
+    perm : tuple of int
+        Stored axis i is axis ``perm[i]`` of the box.
+    chunk_shape, grid_shape : sequence of int
+        Of the inner chunks, in stored axes.
+
+    Returns
+    -------
+    ndarray of bool, shape (prod(grid_shape),)
+    """
+    mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
+    axes = []
+    for axis, extent in zip(perm, chunk_shape, strict=True):
+        step = 1 if box.step is None else box.step[axis]
+        last = box.start[axis] + (box.count[axis] - 1) * step
+        if step <= extent:
+            axes.append(np.arange(box.start[axis] // extent, last // extent + 1))
+        else:
+            axes.append(np.unique(np.arange(box.start[axis], last + 1, step) // extent))
+    mask[np.ix_(*axes)] = True
+    return mask.reshape(-1)

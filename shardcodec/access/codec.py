@@ -1,0 +1,38 @@
+# codec.py - a chain of codecs, ready to run
+# SPDX-License-Identifier: MIT
+"""Compiled chains: one native object per spec and byte order of the caller's memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from .. import native
+from ..format.chain import lower
+from ..format.spec import ChainSpec
+
+__all__ = ["compiled", "memory_order"]
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(spec: ChainSpec, native_order: bool = True) -> Any:
+    """Return the native chain of a spec.
+
+    Parameters
+    ----------
+    spec : ChainSpec
+    native_order : bool
+        Whether the arrays it works on are in this machine's byte order; if not, in the other one, all fields.
+    """
+    return native.load().Chain(**lower(spec, native_order=native_order))
+
+
+def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:
+    """Tell whether an array's elements are those of the spec in native order, in the other one (False), or neither."""
+    if array == spec:
+        return True
+    if array == spec.newbyteorder("S"):
+        return False
+    return None

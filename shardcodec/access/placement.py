@@ -1,0 +1,112 @@
+# placement.py - where the inner chunks of a partly rewritten shard go: decisions as plain data
+# SPDX-License-Identifier: MIT
+"""Placement of carried inner chunks.
+
+A partial write replaces the whole object, but most of its bytes stay what they were. Two layouts:
+
+    keep      [old bytes, at their old offsets, dead ones too .......][new chunks][index]
+    compact   [live old chunks, moved together][new chunks][index]
+
+Offsets are kept as a rule: a reader that has fetched the old index and opens the new file with it still finds every
+old inner chunk where that index says. zarr-python and zarrs read that way, and a writer that moves chunks makes them
+return wrong values where there are no checksums. Only when more than `DEAD_SHARE` of the object would be dead bytes
+is it packed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ABSENT", "DEAD_SHARE", "Placement", "place"]
+
+ABSENT = np.uint64(2**64 - 1)
+DEAD_SHARE = 0.5
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """What is carried over, and where.
+
+    Attributes
+    ----------
+    carries : ndarray of uint64, shape (n, 3)
+        Runs of bytes: offset in the old object, size, offset in the new one.
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        The new index as far as carried inner chunks go; absent elsewhere.
+    data_offset : int
+        Where the first new inner chunk goes.
+    compact : bool
+        Whether chunks have moved.
+    """
+
+    carries: Entries
+    entries: Entries
+    data_offset: int
+    compact: bool
+
+
+def place(
+    entries: Entries,
+    replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    *,
+    shard_nbytes: int,
+    index_nbytes: int,
+    index_at_start: bool,
+    dead_share: float = DEAD_SHARE,
+) -> Placement:
+    """Decide how the inner chunks that are not replaced reach the new object.
+
+    Parameters
+    ----------
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        The old index, checked.
+    replaced : ndarray of bool, shape (n_chunks,)
+        Inner chunks that will be written anew.
+    shard_nbytes, index_nbytes : int
+        Sizes of the old object and of its index.
+    index_at_start : bool
+        Where the index is.
+    dead_share : float
+        Pack when more than this share of the carried bytes is dead.
+    """
+    kept = (entries[:, 0] != ABSENT) & ~replaced
+    first = index_nbytes if index_at_start else 0
+    end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
+    carried = np.where(kept[:, None], entries, ABSENT)
+    live = int(entries[kept, 1].sum(dtype=np.uint64))
+    if end - first - live > dead_share * (end - first):
+        return _packed(carried, kept, first)
+    carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
+    return Placement(carries, carried, max(end, first), compact=False)
+
+
+def _packed(entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> Placement:
+    """Move the kept chunks together, in the order they have in the old object."""
+    chosen = np.flatnonzero(kept)
+    chosen = chosen[np.argsort(entries[chosen, 0], kind="stable")]
+    sizes = entries[chosen, 1]
+    ends = np.cumsum(sizes, dtype=np.uint64) + np.uint64(first)
+    starts = ends - sizes
+    carries = np.stack([entries[chosen, 0], sizes, starts], axis=1)
+    moved = entries.copy()
+    moved[chosen, 0] = starts
+    return Placement(
+        _merged(carries[sizes > 0]), moved, int(ends[-1]) if len(ends) else first, compact=True
+    )
+
+
+def _merged(carries: Entries) -> Entries:
+    """Join runs that are neighbours in both objects, so that few copies move many chunks."""
+    if len(carries) < 2:
+        return carries
+    old_end = carries[:-1, 0] + carries[:-1, 1]
+    breaks = np.flatnonzero(old_end != carries[1:, 0]) + 1
+    firsts = np.concatenate([[0], breaks]).astype(np.intp)
+    merged = carries[firsts]
+    merged[:, 1] = np.add.reduceat(carries[:, 1], firsts)
+    return merged

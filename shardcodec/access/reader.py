@@ -1,0 +1,93 @@
+# reader.py - boxes of many objects into one array
+# SPDX-License-Identifier: MIT
+"""Reading.
+
+One call, whatever the number of objects: the engine opens local files itself, takes bytes in memory as they are, and
+fills in what does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError
+from ..options import Options
+from .boxes import Box, as_void
+
+__all__ = ["MAX_GAP_NBYTES", "ReadItem", "explain", "read"]
+
+# Local files: bytes that are cheaper to read than to ask the kernel twice.
+MAX_GAP_NBYTES = 64 << 10
+
+
+class ReadItem(NamedTuple):
+    """A box of one object.
+
+    Attributes
+    ----------
+    chain
+        The compiled chain of the object.
+    source : str, buffer or None
+        A local path; the object's bytes; None for an object that is known not to exist.
+    box : Box
+    key : str
+        How errors name the object.
+    """
+
+    chain: Any
+    source: Any
+    box: Box
+    key: str
+
+
+def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
+    """Say in terms of keys and grid positions what the engine says in numbers of a plan."""
+    position = error.shard
+    if not isinstance(position, int) or not 0 <= position < len(items):
+        return error
+    item = items[position]
+    context: dict[str, Any] = {"shard": item.key}
+    grid_shape = item.chain.grid_shape
+    if error.entry is not None and item.chain.inner is not None and error.entry < item.chain.n_chunks:
+        context["chunk_coords"] = tuple(int(i) for i in np.unravel_index(error.entry, grid_shape)) if grid_shape else ()
+    error.shard = None
+    return error.with_context(**context)
+
+
+def read(items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options) -> list[int]:
+    """Read boxes into an array.
+
+    Parameters
+    ----------
+    items : sequence of ReadItem
+        Their boxes do not overlap in the array.
+    out : ndarray
+        Destination; any strides. Its dtype is the one the chains were compiled for.
+    axes : sequence of int
+        Which axis of `out` each axis of the chunks is; -1 for an axis that it lacks.
+
+    Returns
+    -------
+    list of int
+        Positions of items whose object does not exist: their boxes hold the fill value.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError, CodecError
+        An object is damaged; of several faults the one in the first item. `out` is unspecified then.
+    OSError
+        A file could not be read.
+    """
+    engine = native.load()
+    plan = [(item.chain, item.source, *item.box) for item in items]
+    try:
+        missing, _ = engine.read(
+            plan, as_void(out), axes, n_threads=options.threads, max_gap_nbytes=MAX_GAP_NBYTES
+        )
+    except ShardError as error:
+        raise explain(error, items) from None
+    return missing  # type: ignore[no-any-return]

@@ -1,0 +1,143 @@
+# writer.py - boxes of one array into many objects, strategy "replace"
+# SPDX-License-Identifier: MIT
+"""Writing.
+
+An object is always replaced as a whole: beside the old one, then renamed. A box that does not cover an object needs
+what the rest of it holds: inner chunks outside the box are carried over as encoded bytes, never decoded, and every
+entry of the old index is checked first, so that damage stops the update instead of being written into a new file.
+
+The caller holds the locks of the objects (`storage.locks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError
+from ..options import Options
+from .boxes import Box, as_void, touched
+from .placement import Placement, place
+from .reader import explain
+
+__all__ = ["WriteItem", "write"]
+
+
+class WriteItem(NamedTuple):
+    """A box for one object.
+
+    Attributes
+    ----------
+    chain
+        The compiled chain of the object.
+    path : str or None
+        A local file; None when the new object is to come back as bytes.
+    old : buffer or None
+        The old object where it is not in a file.
+    box : Box
+    complete : bool
+        What the box does not cover is the fill value; the old object does not matter.
+    key : str
+        How errors name the object.
+    """
+
+    chain: Any
+    path: str | None
+    old: Any
+    box: Box
+    complete: bool
+    key: str
+
+
+def write(
+    items: Sequence[WriteItem],
+    value: np.ndarray[Any, Any],
+    axes: Sequence[int],
+    options: Options,
+    *,
+    write_empty: bool = False,
+    keep_empty: bool = False,
+) -> list[Any]:
+    """Write boxes of an array.
+
+    Parameters
+    ----------
+    items : sequence of WriteItem
+        Each object once.
+    value : ndarray
+        Source; any strides.
+    axes : sequence of int
+        Which axis of `value` each axis of the chunks is; -1 for an axis along which it is repeated.
+    write_empty : bool
+        Store chunks that equal the fill value.
+    keep_empty : bool
+        Make an object also where nothing but fill value is left.
+
+    Returns
+    -------
+    list
+        For each item without a path its new bytes, a buffer; None where nothing but fill value is left, so that the
+        object is to be deleted. With a path always None.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError, CodecError
+        The old object is damaged where it would have been carried over; it is as it was.
+    OSError
+        A file could not be written; the old one is as it was. Items before it may have been written.
+    """
+    engine = native.load()
+    if not items:
+        return []
+    plan = [
+        (item.chain, item.path, *item.box, item.complete, _old_object(item, position, items))
+        for position, item in enumerate(items)
+    ]
+    try:
+        results, _ = engine.write(
+            plan,
+            as_void(value),
+            axes,
+            order=options.order,
+            write_empty=write_empty,
+            keep_empty=keep_empty,
+            sync=options.durability == "fsync",
+            n_threads=options.threads,
+        )
+    except ShardError as error:
+        raise explain(error, items) from None
+    return results  # type: ignore[no-any-return]
+
+
+def _old_object(item: WriteItem, position: int, items: Sequence[WriteItem]) -> tuple[Any, ...] | None:
+    """What the engine needs to know of the object that is updated; None where it does not count."""
+    chain = item.chain
+    source = item.old if item.path is None else item.path
+    if item.complete or source is None or item.box.count == chain.shape:
+        return None
+    if not chain.is_shard:
+        return (source, None, None, None, None, 0)
+    entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
+    try:
+        shard_nbytes = native.load().read_index(chain, source, entries)
+    except ShardError as error:
+        error.shard = position
+        raise explain(error, items) from None
+    if shard_nbytes is None:
+        return None
+    placement = _place(item, entries, shard_nbytes)
+    return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)
+
+
+def _place(item: WriteItem, entries: np.ndarray[Any, Any], shard_nbytes: int) -> Placement:
+    chain = item.chain
+    return place(
+        entries,
+        touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
+        shard_nbytes=shard_nbytes,
+        index_nbytes=chain.index_nbytes,
+        index_at_start=chain.index_at_start,
+    )

@@ -1,0 +1,48 @@
+# build_info.py - what this build is made of and what it uses here
+# SPDX-License-Identifier: MIT
+"""Facts for bug reports."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from . import native
+from .options import available_cpus
+
+__all__ = ["build_info"]
+
+LIBRARIES = ("zstd", "lz4", "zlib-ng", "blosc2")
+
+
+def build_info() -> dict[str, Any]:
+    """Describe the build and the machine.
+
+    Returns
+    -------
+    dict
+        ``version`` of shardcodec; ``libraries``, the versions linked in; ``cpu``, the features detected and used, and
+        what ``SHARDCODEC_CPU`` asks for; ``crc32c``, the variant in use and those possible; ``cpus``, processors that
+        this process may use; ``python``, ``platform``, and the versions of ``zarr`` and ``numpy``.
+    """
+    engine = native.load()
+    return {
+        "version": _version("shardcodec"),
+        "libraries": {name: engine.library_version(name) for name in LIBRARIES},
+        "cpu": engine.cpu_features(),
+        "crc32c": {"used": engine.crc32c_chosen(), "usable": engine.crc32c_implementations()},
+        "cpus": available_cpus(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "zarr": _version("zarr"),
+        "numpy": _version("numpy"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

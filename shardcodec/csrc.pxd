@@ -1,0 +1,297 @@
+# csrc.pxd - the C interface, as _native.pyx sees it: mirrors the headers of csrc/ and alone declares their functions
+# SPDX-License-Identifier: MIT
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "sc_common.h" nogil:
+    ctypedef unsigned char c_bool "bool"
+    enum:
+        SC_MAX_NDIM
+
+
+cdef extern from "sc_status.h" nogil:
+    enum sc_status:
+        SC_OK
+        SC_NO_MEMORY
+        SC_BAD_ARGUMENT
+        SC_DST_TOO_SMALL
+        SC_TOO_SHORT
+        SC_HALF_EMPTY
+        SC_BAD_RANGE
+        SC_IN_INDEX
+        SC_BAD_LENGTH
+        SC_CHANGED
+        SC_INDEX_CHECKSUM
+        SC_CHUNK_CHECKSUM
+        SC_CODEC_DATA
+        SC_CODEC_ENCODE
+        SC_IO
+        SC_CANCELLED
+
+    struct sc_where:
+        uint64_t shard
+        uint64_t entry
+        uint64_t level
+        uint64_t nested_entry
+        uint64_t offset
+        uint64_t nbytes
+        uint64_t limit
+        uint64_t expected
+        uint64_t actual
+        const char *codec
+        const char *detail
+        int64_t library_code
+        bint in_index
+        int sys_errno
+        const char *call
+
+    uint64_t SC_NOWHERE
+    void sc_where_clear(sc_where *where)
+    const char *sc_status_name(sc_status status)
+
+
+cdef extern from "sc_cpu.h" nogil:
+    void sc_cpu_init()
+    uint32_t sc_cpu_features()
+    uint32_t sc_cpu_detected()
+    const char *sc_cpu_override(c_bool *valid)
+    const char *sc_cpu_feature_name(unsigned i)
+
+
+cdef extern from "sc_crc32c.h" nogil:
+    uint32_t sc_crc32c_extend(uint32_t crc, const uint8_t *p, size_t n)
+    uint32_t sc_crc32c_copy(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n)
+    uint32_t sc_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b)
+    void sc_crc32c_init()
+    size_t sc_crc32c_n_impls()
+    const char *sc_crc32c_impl_name(size_t i)
+    bint sc_crc32c_impl_usable(size_t i)
+    uint32_t sc_crc32c_extend_impl(size_t i, uint32_t crc, const uint8_t *p, size_t n)
+    uint32_t sc_crc32c_copy_impl(size_t i, uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n)
+    size_t sc_crc32c_chosen()
+
+
+cdef extern from "sc_index.h" nogil:
+    struct sc_entry:
+        uint64_t offset
+        uint64_t nbytes
+
+    struct sc_index_extent:
+        uint64_t offset
+        uint64_t nbytes
+        uint64_t shard_nbytes
+
+    uint64_t SC_ABSENT
+    void sc_index_decode(const uint8_t *src, sc_entry *entries, size_t n, bint big_endian)
+    void sc_index_encode(const sc_entry *entries, uint8_t *dst, size_t n, bint big_endian)
+    sc_status sc_index_check(const sc_entry *entries, size_t n, const sc_index_extent *extent, bint allow_in_index,
+                             sc_where *where)
+    void sc_index_by_offset(const sc_entry *entries, size_t n, uint64_t *order, uint64_t *scratch, size_t *n_out)
+    void sc_index_overlaps(const sc_entry *entries, const uint64_t *order, size_t n, uint64_t (*pairs)[2],
+                           size_t capacity, size_t *n_found)
+    void sc_index_gaps(const sc_entry *entries, const uint64_t *order, size_t n, const sc_index_extent *extent,
+                       sc_entry *gaps, size_t capacity, size_t *n_found)
+
+
+cdef extern from "sc_order.h" nogil:
+    enum sc_order:
+        SC_ORDER_MORTON
+        SC_ORDER_LEXICOGRAPHIC
+        SC_ORDER_COLEXICOGRAPHIC
+
+    struct sc_order_iter:
+        pass
+
+    sc_status sc_order_begin(sc_order_iter *it, sc_order order, int ndim, const uint64_t *grid, const uint64_t *first,
+                             const uint64_t *last)
+    size_t sc_order_next(sc_order_iter *it, uint64_t *positions, size_t capacity)
+
+
+cdef extern from "sc_strided.h" nogil:
+    struct sc_swap_field:
+        uint32_t offset
+        uint32_t unit
+        uint32_t count
+
+    struct sc_swap:
+        size_t n_fields
+        const sc_swap_field *fields
+
+    struct sc_copy:
+        pass
+
+    void sc_copy_prepare(sc_copy *copy, int ndim, const uint64_t *shape, const int64_t *dst_strides,
+                         const int64_t *src_strides, size_t itemsize, const sc_swap *swap)
+    void sc_copy_run(const sc_copy *copy, uint8_t *dst, const uint8_t *src)
+    void sc_fill(uint8_t *dst, int ndim, const uint64_t *shape, const int64_t *strides, const uint8_t *fill,
+                 size_t itemsize)
+    bint sc_all_equal(const uint8_t *p, size_t n_items, const uint8_t *fill, size_t itemsize)
+    void sc_swap_items(uint8_t *p, size_t n_items, size_t itemsize, const sc_swap *swap)
+
+
+cdef extern from "sc_codec.h" nogil:
+    enum sc_codec_id:
+        SC_CODEC_CRC32C
+        SC_CODEC_ZSTD
+        SC_CODEC_GZIP
+        SC_CODEC_ZLIB
+        SC_CODEC_LZ4
+        SC_CODEC_BLOSC
+
+    struct sc_op:
+        sc_codec_id codec
+        int level
+        bint checksum
+        int compressor
+        int shuffle
+        uint32_t typesize
+        uint32_t blocksize
+
+    struct sc_codec_state
+    sc_codec_state *sc_codec_state_new()
+    void sc_codec_state_free(sc_codec_state *state)
+
+    struct sc_codec:
+        const char *name
+        size_t (*bound)(const sc_op *op, size_t nbytes) noexcept nogil
+        sc_status (*encode)(const sc_op *op, sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+                            size_t dst_capacity, size_t *dst_nbytes, sc_where *where) noexcept nogil
+        sc_status (*decode)(const sc_op *op, sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+                            size_t dst_capacity, size_t *dst_nbytes, sc_where *where) noexcept nogil
+
+    const sc_codec *sc_codec_get(sc_codec_id id)
+    sc_status sc_codec_selftest(const char **what)
+    const char *sc_codec_library_version(const char *library)
+
+
+cdef extern from "sc_chain.h" nogil:
+    enum:
+        SC_MAX_OPS
+
+    struct sc_index_layout:
+        bint at_start
+        bint big_endian
+        unsigned n_checksums
+        uint64_t pairs_nbytes
+        uint64_t nbytes
+        bint in_c_order
+        uint64_t half_stride
+        uint64_t strides[32]
+
+    struct sc_chain:
+        int ndim
+        unsigned depth
+        size_t itemsize
+        uint64_t shape[32]
+        int perm[32]
+        uint64_t n_items
+        uint64_t nbytes
+        sc_swap swap
+        uint8_t *fill
+        uint8_t *fill_stored
+        size_t n_ops
+        sc_op ops[8]
+        const sc_chain *inner
+        uint64_t grid[32]
+        uint64_t n_chunks
+        sc_index_layout index
+
+    struct sc_box:
+        uint64_t start[32]
+        uint64_t count[32]
+        int64_t step[32]
+
+    struct sc_write_rules:
+        sc_order order
+        bint write_empty
+        bint keep_empty
+
+    sc_status sc_chain_prepare(sc_chain *chain)
+    sc_status sc_index_verify(const sc_index_layout *index, const uint8_t *stored, sc_where *where)
+    void sc_index_load(const sc_chain *shard, const uint8_t *pairs, sc_entry *entries)
+
+
+cdef extern from "sc_pool.h" nogil:
+    sc_status sc_pool_init()
+    unsigned sc_pool_size()
+
+
+cdef extern from "sc_worker.h" nogil:
+    sc_status sc_worker_init()
+
+
+cdef extern from "sc_engine.h" nogil:
+    struct sc_source:
+        const char *path
+        const uint8_t *data
+        uint64_t nbytes
+        const sc_entry *entries
+        uint64_t first
+        bint fill_absent
+
+    struct sc_stats:
+        uint64_t opens
+        uint64_t reads
+        uint64_t bytes_read
+        uint64_t chunks_decoded
+        uint64_t chunks_filled
+        uint64_t chunks_encoded
+        uint64_t bytes_written
+
+    struct sc_read_item:
+        const sc_chain *chain
+        sc_source source
+        sc_box box
+        uint8_t *dst
+        bint missing
+
+    struct sc_read_plan:
+        sc_read_item *items
+        size_t n_items
+        int64_t dst_strides[32]
+        unsigned n_threads
+        uint64_t max_gap_nbytes
+        uint64_t group_nbytes
+        bint allow_in_index
+        sc_stats stats
+
+    sc_status sc_read(sc_read_plan *plan, sc_where *where)
+    sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index, sc_entry *entries,
+                            uint64_t *shard_nbytes, sc_where *where)
+
+    sc_status sc_plan_ranges(const sc_chain *shard, const sc_entry *entries, const sc_box *box, uint64_t max_gap_nbytes,
+                             uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges)
+
+    struct sc_carry:
+        uint64_t source_offset "from"
+        uint64_t nbytes
+        uint64_t to
+
+    struct sc_write_item:
+        const sc_chain *chain
+        const char *path
+        sc_box box
+        const uint8_t *src
+        bint complete
+        sc_source old
+        const sc_entry *old_entries
+        const sc_carry *carries
+        size_t n_carries
+        sc_entry *entries
+        uint64_t data_offset
+        uint8_t *result
+        uint64_t result_nbytes
+        bint empty
+
+    struct sc_write_plan:
+        sc_write_item *items
+        size_t n_items
+        int64_t src_strides[32]
+        sc_write_rules rules
+        unsigned n_threads
+        uint64_t unit_nbytes
+        bint sync
+        sc_stats stats
+
+    sc_status sc_write(sc_write_plan *plan, sc_where *where)

@@ -1,0 +1,149 @@
+# chain.py - from a spec to the plain arguments of the native chain
+# SPDX-License-Identifier: MIT
+"""Lowering: what the native engine needs to know of a spec, and nothing else.
+
+Names of codecs, JSON spellings and defaults end here. All transposes of a chain become one permutation. The
+byte order of the `bytes` codec becomes a list of runs to reverse, empty where the stored order is the native
+one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TypedDict
+
+from ..errors import UnsupportedError
+from .codecs import Blosc, Bytes, Codec, Crc32c, Gzip, Lz4, Sharding, Zlib, Zstd, compose_transposes
+from .dtypes import SwapField
+from .spec import ChainSpec, ShardSpec
+
+__all__ = ["LoweredChain", "LoweredIndex", "lower"]
+
+# The limits of the native chain (sc_common.h, sc_chain.h). They are no limits of the format, so going beyond
+# is UnsupportedError, and other code may take over.
+MAX_NDIM = 32
+MAX_ITEMSIZE = 1 << 20
+MAX_OPS = 8
+
+_BLOSC_MAX_TYPESIZE = 255
+
+
+class LoweredIndex(TypedDict):
+    """Layout of an index, ``struct sc_index_layout``."""
+
+    at_start: bool
+    big_endian: bool
+    n_checksums: int
+    perm: tuple[int, ...] | None
+
+
+class LoweredChain(TypedDict):
+    """Arguments of the native chain, ``struct sc_chain``.
+
+    ``shape`` is the logical shape, as handed to this chain; that of ``inner`` follows the *stored* axes of
+    the chain around it. ``ops`` are in the order of encoding.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+    swap: tuple[SwapField, ...]
+    perm: tuple[int, ...]
+    fill: bytes
+    ops: tuple[tuple[str, dict[str, Any]], ...]
+    inner: LoweredChain | None
+    index: LoweredIndex | None
+
+
+def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True) -> LoweredChain:
+    """Flatten a spec into the keyword arguments of the native chain.
+
+    Parameters
+    ----------
+    spec : ChainSpec or ShardSpec
+    native_order : bool
+        Whether the arrays that the chain fills and reads are in native byte order. If not, they are in the other one:
+        what needed a swap needs none, and the reverse.
+
+    Raises
+    ------
+    UnsupportedError
+        Beyond a limit that the native engine has and the format has not: 32 axes, elements of 1 MiB, 8
+        bytes -> bytes codecs in one chain.
+    """
+    chain = spec.chain if isinstance(spec, ShardSpec) else spec
+    _check_limit(chain.ndim, MAX_NDIM, "axes")
+    _check_limit(chain.dtype.itemsize, MAX_ITEMSIZE, "bytes in an element")
+    _check_limit(len(chain.bytes_codecs), MAX_OPS, "bytes -> bytes codecs in a chain")
+    inner = chain.inner
+    return LoweredChain(
+        shape=chain.shape,
+        itemsize=chain.dtype.itemsize,
+        swap=_lower_swap(chain, native_order),
+        perm=chain.perm,
+        fill=chain.fill if native_order else _swapped(chain.fill, chain.swap),
+        ops=tuple(_lower_op(codec) for codec in chain.bytes_codecs),
+        inner=None if inner is None else lower(inner, native_order=native_order),
+        index=None if chain.sharding is None else _lower_index(chain.sharding),
+    )
+
+
+def _check_limit(value: int, limit: int, what: str) -> None:
+    if value > limit:
+        raise UnsupportedError(f"{value} {what}; the native engine takes {limit}", actual=value, limit=limit)
+
+
+def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:
+    """Only a leaf has bytes in an order; a shard leaves it to its inner chunks."""
+    serializer = chain.serializer
+    if isinstance(serializer, Sharding) or serializer.endian is None:
+        return ()
+    return () if (serializer.endian == sys.byteorder) == native_order else chain.swap
+
+
+def _swapped(element: bytes, fields: tuple[SwapField, ...]) -> bytes:
+    """One element in the other byte order."""
+    result = bytearray(element)
+    for offset, unit, count in fields:
+        for start in range(offset, offset + unit * count, unit):
+            result[start : start + unit] = result[start : start + unit][::-1]
+    return bytes(result)
+
+
+def _lower_index(sharding: Sharding) -> LoweredIndex:
+    rank = len(sharding.chunk_shape) + 1
+    perm = compose_transposes(sharding.index_codecs, rank)
+    return LoweredIndex(
+        at_start=sharding.index_location == "start",
+        big_endian=Bytes("big") in sharding.index_codecs,
+        n_checksums=sum(isinstance(codec, Crc32c) for codec in sharding.index_codecs),
+        perm=None if perm == tuple(range(rank)) else perm,
+    )
+
+
+def _lower_op(codec: Codec) -> tuple[str, dict[str, Any]]:
+    match codec:
+        case Crc32c():
+            return "crc32c", {}
+        case Zstd():
+            return "zstd", {"level": codec.level, "checksum": codec.checksum}
+        case Gzip():
+            return "gzip", {"level": codec.level}
+        case Zlib():
+            return "zlib", {"level": codec.level}
+        case Lz4():
+            return "lz4", {"level": codec.acceleration}
+        case Blosc():
+            return "blosc", _lower_blosc(codec)
+    raise UnsupportedError(f"no native code for codec {codec.json_name}", codec=codec.json_name)
+
+
+def _lower_blosc(codec: Blosc) -> dict[str, Any]:
+    """A typesize that does not fit the byte it has in the container counts as 1, as c-blosc does it."""
+    typesize = codec.typesize if codec.typesize is not None else 1
+    return {
+        "level": codec.clevel,
+        "compressor": codec.cname,
+        "shuffle": codec.shuffle,
+        "typesize": typesize if typesize <= _BLOSC_MAX_TYPESIZE else 1,
+        "blocksize": codec.blocksize,
+    }

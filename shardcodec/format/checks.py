@@ -1,0 +1,169 @@
+# checks.py - checking values that came out of JSON, and saying where in the JSON they stood
+# SPDX-License-Identifier: MIT
+"""Small checks shared by the modules that parse metadata.
+
+Each check raises `SpecError` with a path that is relative to what the caller was given; `within` puts the
+caller's own place in front, so paths grow while the error travels up: ``chunk_shape[1]`` becomes
+``codecs[0].configuration.chunk_shape[1]``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import reprlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn, SupportsIndex
+
+from ..errors import SpecError, UnsupportedError
+
+__all__ = [
+    "MAX_EXTENT",
+    "as_chunk_shape",
+    "as_int",
+    "as_int_tuple",
+    "as_items",
+    "as_mapping",
+    "bounded_depth",
+    "check_keys",
+    "parse_named",
+    "show",
+    "unsupported",
+    "within",
+    "wrong",
+]
+
+# Metadata may be hostile: what a message quotes of it stays short.
+_repr = reprlib.Repr()
+_repr.maxlevel = 3
+_repr.maxstring = _repr.maxother = 60
+_repr.maxlist = _repr.maxtuple = _repr.maxdict = 8
+
+# Larger than any extent can be. With a bound on each number and on how many there are, products stay small
+# enough to be printed.
+MAX_EXTENT = 2**63 - 1
+_MAX_NDIM = 64  # of numpy
+
+
+def show(value: object) -> str:
+    """Return a short `repr` for an error message."""
+    return _repr.repr(value)
+
+
+def wrong(path: str, reason: str, **numbers: Any) -> NoReturn:
+    """Raise `SpecError` about the value at ``path``."""
+    raise SpecError(_place(path, reason), path=path, reason=reason, **numbers)
+
+
+def unsupported(path: str, reason: str, **names: Any) -> NoReturn:
+    """Raise `UnsupportedError` about the value at ``path``."""
+    raise UnsupportedError(_place(path, reason), path=path, reason=reason, **names)
+
+
+def _place(path: str, reason: str) -> str:
+    return f"{path}: {reason}" if path else reason
+
+
+def _join(outer: str, inner: str) -> str:
+    if not inner or not outer:
+        return outer or inner
+    return outer + inner if inner.startswith("[") else f"{outer}.{inner}"
+
+
+@contextmanager
+def within(path: str) -> Iterator[None]:
+    """Put ``path`` in front of the path of any `SpecError` or `UnsupportedError` raised inside."""
+    try:
+        yield
+    except (SpecError, UnsupportedError) as error:
+        numbers = error.context
+        reason = numbers.pop("reason", error.message)
+        full = _join(path, numbers.pop("path", None) or "")
+        raise type(error)(_place(full, reason), path=full, reason=reason, **numbers) from error.__cause__
+
+
+@contextmanager
+def bounded_depth(what: str) -> Iterator[None]:
+    """Turn metadata nested beyond Python's recursion limit into a `SpecError`."""
+    try:
+        yield
+    except RecursionError:
+        raise SpecError(f"{what} is nested too deeply") from None
+
+
+def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int | None = None) -> int:
+    """Return ``value`` if it is an integer in range.
+
+    ``2.0`` is not an integer and ``true`` is not 1: JSON readers differ there, so neither is portable.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        wrong(path, f"expected an integer, got {show(value)}", actual=value)
+    number = operator.index(value)
+    if minimum is not None and number < minimum:
+        wrong(path, f"{show(number)} is less than {minimum}", actual=number, limit=minimum)
+    if maximum is not None and number > maximum:
+        wrong(path, f"{show(number)} is more than {maximum}", actual=number, limit=maximum)
+    return number
+
+
+def as_items(value: object, path: str) -> tuple[Any, ...]:
+    """Return the items of a JSON array, or of a tuple: zarr's own dictionaries have those."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        wrong(path, f"expected an array, got {show(value)}", actual=value)
+    return tuple(value)
+
+
+def as_int_tuple(value: object, path: str, *, minimum: int | None = None) -> tuple[int, ...]:
+    """Return an array of integers, each at least ``minimum`` and countable, as a tuple."""
+    items = enumerate(as_items(value, path))
+    return tuple(as_int(item, f"{path}[{i}]", minimum=minimum, maximum=MAX_EXTENT) for i, item in items)
+
+
+def as_chunk_shape(value: object, itemsize: int, path: str) -> tuple[int, ...]:
+    """Return the shape of a chunk that could be held in memory on some machine."""
+    shape = as_int_tuple(value, path, minimum=1)
+    if len(shape) > _MAX_NDIM:
+        unsupported(path, f"{len(shape)} axes; numpy has {_MAX_NDIM}", actual=len(shape), limit=_MAX_NDIM)
+    nbytes = math.prod(shape) * itemsize
+    if nbytes > MAX_EXTENT:
+        reason = f"a chunk of {nbytes} bytes; at most {MAX_EXTENT} can be counted"
+        wrong(path, reason, actual=nbytes, limit=MAX_EXTENT)
+    return shape
+
+
+def as_mapping(value: object, path: str) -> Mapping[str, Any]:
+    """Return ``value`` if it is a JSON object."""
+    if not isinstance(value, Mapping):
+        wrong(path, f"expected an object, got {show(value)}", actual=value)
+    return value
+
+
+def check_keys(
+    value: Mapping[str, Any], path: str, *, required: Collection[str] = (), optional: Collection[str] = ()
+) -> None:
+    """Refuse missing and unknown keys: a key that is not understood may change what the bytes mean."""
+    for key in required:
+        if key not in value:
+            wrong(_join(path, key), "missing")
+    known = [*required, *optional]
+    for key in value:
+        if key not in known:
+            wrong(_join(path, str(key)), f"unknown key; known are {', '.join(known) or 'none'}", actual=key)
+
+
+def parse_named(data: object) -> tuple[str, Mapping[str, Any]]:
+    """Split the JSON of an extension point (codec, data type, chunk grid) into name and configuration.
+
+    Both ``"name"`` and ``{"name": ..., "configuration": {...}, "must_understand": ...}`` are taken (core
+    specification 3.1). ``must_understand`` makes no difference here: none of the three can be left out.
+    """
+    if isinstance(data, str):
+        return data, {}
+    data = as_mapping(data, "")
+    check_keys(data, "", required=("name",), optional=("configuration", "must_understand"))
+    if not isinstance(data["name"], str):
+        wrong("name", f"expected a string, got {show(data['name'])}", actual=data["name"])
+    if not isinstance(data.get("must_understand", True), bool):
+        wrong("must_understand", f"expected true or false, got {show(data['must_understand'])}")
+    return data["name"], as_mapping(data.get("configuration", {}), "configuration")

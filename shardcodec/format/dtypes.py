@@ -1,0 +1,246 @@
+# dtypes.py - data types of Zarr v3: JSON to numpy and back, and where their bytes are reversed
+# SPDX-License-Identifier: MIT
+"""Data types, as far as a shard cares: the size of an element, and what in it a byte order reverses.
+
+Zarr v3 keeps the byte order in the `bytes` codec, not in the data type, so a dtype here is always in native
+order. Types of variable length (`string`, `variable_length_bytes`) have no fixed itemsize and are
+`UnsupportedError`, as is every name that is not known.
+
+Source: Zarr v3 core specification, "Data types"; zarr-extensions, ``data-types``; what zarr-python 3.1 to 3.4
+writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .checks import as_int, as_items, as_mapping, check_keys, parse_named, show, unsupported, within, wrong
+
+__all__ = ["SwapField", "as_dtype", "dtype_repr", "dtype_to_json", "parse_data_type", "swap_fields"]
+
+# (offset, unit, count): `count` units of `unit` bytes from `offset` on; struct sc_swap_field in C.
+SwapField = tuple[int, int, int]
+
+DType = np.dtype[Any]
+
+_CORE = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_TIME = {"numpy.datetime64": "datetime64", "numpy.timedelta64": "timedelta64"}
+_STRUCT = ("struct", "structured")
+_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
+_LENGTH_CODES = {"fixed_length_utf32": "U", "null_terminated_bytes": "S", "raw_bytes": "V"}
+_LENGTH_NAMES = {code: name for name, code in _LENGTH_CODES.items()}
+_MAX_LENGTH = 2**31 - 1  # numpy keeps an itemsize in a C int
+
+
+def parse_data_type(data: object) -> DType:
+    """Return the numpy dtype, in native byte order, of the ``data_type`` of a ``zarr.json``.
+
+    Raises
+    ------
+    SpecError
+        A known type is configured wrongly.
+    UnsupportedError
+        The type is not known, or its elements have no fixed size.
+    """
+    name, configuration = parse_named(data)
+    if name not in (*_CORE, *_LENGTH_CODES, *_TIME, *_STRUCT) and not _is_raw_bits(name):
+        unsupported("", f"data type {show(name)} is not one that shardcodec implements", data_type=name)
+    with within("configuration"):
+        if name in _LENGTH_CODES:
+            return _parse_length(name, configuration)
+        if name in _TIME:
+            return _parse_time(name, configuration)
+        if name in _STRUCT:
+            return _parse_struct(configuration)
+        check_keys(configuration, "")
+    return _raw_bits(name) if _is_raw_bits(name) else np.dtype(name)
+
+
+def _is_raw_bits(name: str) -> bool:
+    return name.startswith("r") and name[1:].isdecimal()
+
+
+def _raw_bits(name: str) -> DType:
+    """``r16`` of the core specification; zarr-python spells it ``raw_bytes``."""
+    bits = int(name[1:11])  # digits beyond that are out of range anyway
+    if bits < 8 or bits % 8 or len(name) > 11 or bits // 8 > _MAX_LENGTH:
+        wrong("", f"raw type {show(name)} needs a positive multiple of 8 bits", actual=name)
+    return np.dtype(f"V{bits // 8}")
+
+
+def _parse_length(name: str, configuration: Mapping[str, Any]) -> DType:
+    check_keys(configuration, "", required=("length_bytes",))
+    nbytes = as_int(configuration["length_bytes"], "length_bytes", minimum=1, maximum=_MAX_LENGTH)
+    if name != "fixed_length_utf32":
+        return np.dtype(f"{_LENGTH_CODES[name]}{nbytes}")
+    if nbytes % 4:
+        wrong("length_bytes", f"{nbytes} is not a multiple of 4, the size of a code point", actual=nbytes)
+    return np.dtype(f"U{nbytes // 4}")
+
+
+def _parse_time(name: str, configuration: Mapping[str, Any]) -> DType:
+    check_keys(configuration, "", required=("unit", "scale_factor"))
+    unit = configuration["unit"]
+    if unit == "\N{GREEK SMALL LETTER MU}s":
+        unit = "us"
+    if unit not in _UNITS:
+        wrong("unit", f"expected one of {', '.join(_UNITS)}, got {show(unit)}", actual=unit)
+    scale = as_int(configuration["scale_factor"], "scale_factor", minimum=1, maximum=_MAX_LENGTH)
+    return np.dtype(f"{_TIME[name]}[{scale}{unit}]")
+
+
+def _parse_struct(configuration: Mapping[str, Any]) -> DType:
+    """Fields lie one behind the other, without padding."""
+    check_keys(configuration, "", required=("fields",))
+    fields: dict[str, DType] = {}
+    for i, item in enumerate(as_items(configuration["fields"], "fields")):
+        with within(f"fields[{i}]"):
+            name, dtype = _parse_field(item)
+            if name in fields:
+                wrong("", f"second field with the name {show(name)}", actual=name)
+            fields[name] = dtype
+    if not fields:
+        wrong("fields", "a struct needs at least one field")
+    nbytes = sum(dtype.itemsize for dtype in fields.values())
+    if nbytes > _MAX_LENGTH:
+        wrong("fields", f"{nbytes} bytes; numpy ends at {_MAX_LENGTH}", actual=nbytes, limit=_MAX_LENGTH)
+    return np.dtype(list(fields.items()))
+
+
+def _parse_field(item: object) -> tuple[str, DType]:
+    """One field: an object in `struct`, a pair in the older `structured`; both are read in both."""
+    if isinstance(item, Mapping):
+        check_keys(as_mapping(item, ""), "", required=("name", "data_type"))
+        name, data_type, place = item["name"], item["data_type"], "data_type"
+    else:
+        pair = as_items(item, "")
+        if len(pair) != 2:
+            wrong("", f"expected a name and a data type, got {show(item)}", expected=2, actual=len(pair))
+        (name, data_type), place = pair, "[1]"
+    if not isinstance(name, str) or not name:
+        wrong("name" if place == "data_type" else "[0]", f"expected a name, got {show(name)}", actual=name)
+    with within(place):
+        return name, parse_data_type(data_type)
+
+
+def as_dtype(value: object) -> DType:
+    """Return a native-order dtype for ``value``: JSON of a Zarr data type, or anything `numpy.dtype` takes.
+
+    Raises
+    ------
+    SpecError
+        Elements of no bytes, or JSON that is wrong.
+    UnsupportedError
+        Elements that are Python objects, of variable length, or of a kind that Zarr has no name for.
+    """
+    if isinstance(value, Mapping) and "name" in value:
+        return parse_data_type(value)
+    if isinstance(value, str) and (_is_raw_bits(value) or value in ("string", "variable_length_bytes")):
+        return parse_data_type(value)
+    dtype: DType = np.dtype(value)  # type: ignore[call-overload]
+    if dtype.subdtype is not None:
+        unsupported("", f"{dtype} is an array, not the type of an element", data_type=str(dtype))
+    return _checked(dtype).newbyteorder("=")
+
+
+def _checked(dtype: DType) -> DType:
+    """Refuse what has no fixed bytes; structs are checked to the bottom."""
+    if dtype.subdtype is not None:
+        _checked(dtype.subdtype[0])
+    elif dtype.names is not None:
+        for name in dtype.names:
+            _checked(dtype[name])
+    elif dtype.kind not in "biufcmMSUV":
+        unsupported("", f"elements of type {dtype} have no fixed bytes", data_type=str(dtype))
+    elif dtype.char in "gG" or (dtype.kind == "V" and dtype.type is not np.void):
+        # long double is another format on every platform; extension types such as bfloat16 pose as void
+        unsupported("", f"shardcodec does not know the bytes of {dtype}", data_type=str(dtype))
+    if dtype.itemsize == 0:
+        wrong("", f"elements of type {dtype} have no bytes", actual=0)
+    return dtype
+
+
+def dtype_to_json(dtype: DType) -> Any:
+    """Return the ``data_type`` for a ``zarr.json``, in the spelling that zarr-python 3.4 writes.
+
+    Raises
+    ------
+    UnsupportedError
+        A struct with padding, titles or array fields: numpy and shards can hold them, Zarr metadata cannot.
+    """
+    if dtype.name in _CORE:
+        return dtype.name
+    if dtype.kind in "mM":
+        unit, scale = np.datetime_data(dtype)
+        name = "numpy.datetime64" if dtype.kind == "M" else "numpy.timedelta64"
+        return {"name": name, "configuration": {"unit": unit, "scale_factor": scale}}
+    if dtype.names is None and dtype.kind in "USV" and dtype.subdtype is None:
+        name = _LENGTH_NAMES[dtype.kind]
+        return {"name": name, "configuration": {"length_bytes": dtype.itemsize}}
+    if dtype.names is None or not _is_packed(dtype):
+        unsupported("data_type", f"Zarr v3 has none for {dtype}", data_type=str(dtype))
+    fields = [{"name": name, "data_type": dtype_to_json(dtype[name])} for name in dtype.names]
+    return {"name": "struct", "configuration": {"fields": fields}}
+
+
+def _is_packed(dtype: DType) -> bool:
+    end = 0
+    for name in dtype.names or ():
+        field = dtype.fields[name]  # type: ignore[index]
+        if field[1] != end or len(field) > 2:
+            return False
+        end += field[0].itemsize
+    return end == dtype.itemsize
+
+
+def dtype_repr(dtype: DType) -> str:
+    """Return an expression for a dtype that `numpy.dtype` takes and that hides the byte order."""
+    if dtype.names is not None:
+        # descr alone keeps padding as nameless fields, which numpy does not read back
+        return repr(dtype.descr) if _is_packed(dtype) else repr(dtype).replace("dtype(", "np.dtype(", 1)
+    if dtype.kind in "USV":
+        return repr(dtype.str[1:])
+    if dtype.kind in "mM":
+        unit, scale = np.datetime_data(dtype)
+        name = "datetime64" if dtype.kind == "M" else "timedelta64"
+        return repr(f"{name}[{scale if scale > 1 else ''}{unit}]")
+    return repr(dtype.name)
+
+
+def swap_fields(dtype: DType) -> tuple[SwapField, ...]:
+    """Return the runs of units that a change of byte order reverses, by ascending offset.
+
+    Single bytes have no order, so there may be none. Neighbouring runs of one unit size are merged: two int32
+    fields side by side are one run of two.
+    """
+    merged: list[SwapField] = []
+    for offset, unit, count in sorted(_raw_swap_fields(dtype, 0)):
+        if merged and merged[-1][1] == unit and merged[-1][0] + unit * merged[-1][2] == offset:
+            merged[-1] = (merged[-1][0], unit, merged[-1][2] + count)
+        else:
+            merged.append((offset, unit, count))
+    return tuple(merged)
+
+
+def _raw_swap_fields(dtype: DType, base: int) -> list[SwapField]:
+    if dtype.subdtype is not None:
+        item, n = dtype.subdtype[0], dtype.itemsize // dtype.subdtype[0].itemsize
+        one = _raw_swap_fields(item, base)
+        if len(one) == 1 and one[0][1] * one[0][2] == item.itemsize:
+            return [(base, one[0][1], one[0][2] * n)]  # the usual case: a long array of one number type
+        return [(offset + i * item.itemsize, unit, count) for i in range(n) for offset, unit, count in one]
+    if dtype.names is not None:
+        fields = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]
+        return [f for field in fields for f in _raw_swap_fields(field[0], base + field[1])]
+    if dtype.kind == "U":
+        return [(base, 4, dtype.itemsize // 4)]
+    unit = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+    if dtype.kind in "SV" or unit == 1:
+        return []
+    return [(base, unit, dtype.itemsize // unit)]

@@ -1,0 +1,293 @@
+# fill.py - fill values: from JSON or Python to the exact bytes of one element, and back
+# SPDX-License-Identifier: MIT
+"""Fill values, bit by bit.
+
+An inner chunk that is absent reads as the fill value, and a written one is dropped when it equals it, so the
+bytes have to be right: -0.0 is not 0.0, and one NaN is not another. Everything is done on the bytes of one
+element in native order; numpy's casts, which may change a NaN, are kept out of the way.
+
+Source: Zarr v3 core specification, "Fill value"; zarr-extensions, ``data-types``; what zarr-python 3.1 to 3.4
+writes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .checks import as_int, as_items, show, within, wrong
+from .dtypes import DType
+
+__all__ = ["fill_bytes", "fill_from_json", "fill_repr", "fill_scalar", "fill_to_json"]
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NAT = -(2**63)
+
+
+def fill_from_json(dtype: DType, value: object) -> bytes:
+    """Return the bytes of one element for the ``fill_value`` of a ``zarr.json``.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        As `shardcodec.format.dtypes.parse_data_type` returns it.
+    value
+        The JSON value: a number, ``"NaN"`` and its like, a hexadecimal float ``"0x7fc00000"``, a pair for a
+        complex number, base64 or an array of numbers for bytes, base64 or an object for a struct.
+
+    Raises
+    ------
+    SpecError
+        The value does not fit the type.
+    """
+    if dtype.names is not None:
+        return _struct(dtype, value)
+    match dtype.kind:
+        case "b":
+            if not isinstance(value, bool):
+                wrong("", f"expected true or false, got {show(value)}", actual=value)
+            return bytes([value])
+        case "i" | "u":
+            return _integer(dtype, value)
+        case "f":
+            return _float(dtype.itemsize, value, "")
+        case "c":
+            return _complex(dtype, value)
+        case "m" | "M":
+            return _integer(np.dtype("int64"), _NAT if value == "NaT" else value)
+        case "U":
+            return _text(dtype, value)
+    return _octets(dtype, value)
+
+
+def _integer(dtype: DType, value: object) -> bytes:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 0.0 for 0 is common in the wild and cannot be misread
+    info = np.iinfo(dtype)
+    number = as_int(value, "", minimum=int(info.min), maximum=int(info.max))
+    return number.to_bytes(dtype.itemsize, sys.byteorder, signed=dtype.kind == "i")
+
+
+def _float(itemsize: int, value: object, path: str) -> bytes:
+    if isinstance(value, str) and value not in _SPECIAL:
+        return _hex_float(itemsize, value, path)
+    if isinstance(value, str):
+        value = _SPECIAL[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        wrong(path, f"expected a number, got {show(value)}", actual=value)
+    try:
+        number = float(value)
+    except OverflowError:
+        wrong(path, f"{show(value)} is beyond the range of a float", actual=value)
+    with np.errstate(over="ignore"):
+        stored = np.array(number, dtype=f"f{itemsize}")
+    if math.isfinite(number) and not np.isfinite(stored):
+        wrong(path, f"{show(value)} is beyond the range of float{8 * itemsize}", actual=value)
+    return stored.tobytes()
+
+
+def _hex_float(itemsize: int, value: str, path: str) -> bytes:
+    """``0x7fc00000``: the bits as one unsigned number, the only way to spell a NaN with a payload."""
+    n_digits = 2 * itemsize
+    if re.fullmatch(rf"0x[0-9a-fA-F]{{{n_digits}}}", value) is None:
+        reason = f"expected a number, {', '.join(_SPECIAL)} or 0x and {n_digits} digits, got {show(value)}"
+        wrong(path, reason, actual=value)
+    return int(value, 16).to_bytes(itemsize, sys.byteorder)
+
+
+def _complex(dtype: DType, value: object) -> bytes:
+    parts = as_items(value, "")
+    if len(parts) != 2:
+        reason = f"expected a real and an imaginary part, got {show(value)}"
+        wrong("", reason, expected=2, actual=len(parts))
+    return b"".join(_float(dtype.itemsize // 2, part, f"[{i}]") for i, part in enumerate(parts))
+
+
+def _text(dtype: DType, value: object) -> bytes:
+    if not isinstance(value, str):
+        wrong("", f"expected a string, got {show(value)}", actual=value)
+    limit = dtype.itemsize // 4
+    if len(value) > limit:
+        wrong("", f"{len(value)} code points do not fit into {limit}", actual=len(value), limit=limit)
+    return np.array(value, dtype=dtype).tobytes()
+
+
+def _octets(dtype: DType, value: object) -> bytes:
+    """Bytes of a fixed length: base64 (zarr-python) or an array of numbers (core specification, raw)."""
+    if isinstance(value, str):
+        return _fit(dtype, _unbase64(value))
+    items = enumerate(as_items(value, ""))
+    return _fit(dtype, bytes(as_int(item, f"[{i}]", minimum=0, maximum=255) for i, item in items))
+
+
+def _unbase64(value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        wrong("", f"{show(value)} is not base64: {error}", actual=value)
+
+
+def _fit(dtype: DType, data: bytes) -> bytes:
+    """Pad null-terminated bytes; all else has its full length."""
+    if dtype.kind == "S" and len(data) <= dtype.itemsize:
+        return data.ljust(dtype.itemsize, b"\0")
+    if len(data) != dtype.itemsize:
+        reason = f"{len(data)} bytes given for an element of {dtype.itemsize}"
+        wrong("", reason, expected=dtype.itemsize, actual=len(data))
+    return data
+
+
+def _struct(dtype: DType, value: object) -> bytes:
+    """An object of fields, those left out being zero (NaT for times); or base64 of little-endian fields."""
+    if isinstance(value, str):
+        data = _fit(dtype, _unbase64(value))
+        stored = np.frombuffer(data, dtype.newbyteorder("<"))
+        return data if sys.byteorder == "little" else stored.astype(dtype).tobytes()
+    if not isinstance(value, Mapping):
+        wrong("", f"expected an object or base64, got {show(value)}", actual=value)
+    for name in value:
+        if name not in (dtype.names or ()):
+            wrong("", f"no field has the name {show(name)}", actual=name)
+    given = {}
+    for name in dtype.names or ():
+        if name in value:
+            with within(name):
+                given[name] = fill_from_json(dtype[name], value[name])
+        elif dtype[name].kind in "mM":
+            given[name] = _NAT.to_bytes(8, sys.byteorder, signed=True)
+    return _assemble(dtype, given)
+
+
+def _assemble(dtype: DType, fields: Mapping[str, bytes]) -> bytes:
+    element = bytearray(dtype.itemsize)
+    for name, data in fields.items():
+        offset = dtype.fields[name][1]  # type: ignore[index]
+        element[offset : offset + len(data)] = data
+    return bytes(element)
+
+
+def fill_bytes(dtype: DType, value: object) -> bytes:
+    """Return the bytes of one element for a fill value given in Python, or as in JSON.
+
+    The two never clash: a `str` for a type of bytes is base64, raw bytes are `bytes`. A `bytes` object for a
+    struct is the element itself, in native order; a tuple has one value per field.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        return _from_numpy(dtype, value)
+    if isinstance(value, bytes | bytearray | memoryview) and dtype.kind in "SV":
+        return _fit(dtype, bytes(value))
+    if dtype.names is not None and isinstance(value, tuple):
+        return _from_tuple(dtype, value)
+    if dtype.kind == "b" and type(value) is int and value in (0, 1):
+        value = bool(value)
+    elif dtype.kind in "iuf" and isinstance(value, bool):
+        value = int(value)
+    elif dtype.kind == "c" and isinstance(value, int | float | complex):
+        value = (complex(value).real, complex(value).imag)
+    elif dtype.kind in "mM" and value is not None and not isinstance(value, bool | int | float):
+        return _from_time(dtype, value)
+    return fill_from_json(dtype, value)
+
+
+def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes:
+    array = np.asarray(value)
+    if array.ndim:
+        wrong("", f"expected one element, got an array of shape {array.shape}", actual=array.shape)
+    if array.dtype.newbyteorder("=") == dtype:
+        # between byte orders astype moves bits; between sizes of floats it would not
+        return array.astype(dtype).tobytes()
+    if array.dtype.kind in "mM" and array.dtype.kind == dtype.kind:
+        return _from_time(dtype, value)
+    if array.dtype.kind == "V" and array.dtype.names is None:
+        return _fit(dtype, array.tobytes())
+    return fill_bytes(dtype, array.item())
+
+
+def _from_tuple(dtype: DType, value: tuple[object, ...]) -> bytes:
+    names = dtype.names or ()
+    if len(value) != len(names):
+        wrong(
+            "", f"{len(value)} values given for {len(names)} fields", expected=len(names), actual=len(value)
+        )
+    fields = {}
+    for name, item in zip(names, value, strict=True):
+        with within(name):
+            fields[name] = _from_field(dtype[name], item)
+    return _assemble(dtype, fields)
+
+
+def _from_field(dtype: DType, value: object) -> bytes:
+    if dtype.subdtype is None:
+        return fill_bytes(dtype, value)
+    element = np.zeros((), dtype=[("field", dtype)])
+    try:
+        element["field"] = value
+    except (ValueError, TypeError, OverflowError) as error:
+        wrong("", f"{show(value)} does not fit {dtype}: {error}", actual=value)
+    return element.tobytes()
+
+
+def _from_time(dtype: DType, value: object) -> bytes:
+    """A point or span of time in any unit, as long as this dtype can hold it exactly."""
+    try:
+        given = np.asarray(value, dtype=None if isinstance(value, np.generic) else dtype)
+        stored = given.astype(dtype)
+    except (ValueError, TypeError) as error:
+        wrong("", f"{show(value)} is not a value of {dtype}: {error}", actual=value)
+    if not np.isnat(given) and stored != given:
+        wrong("", f"{show(value)} is not a multiple of the unit of {dtype}", actual=value)
+    return stored.tobytes()
+
+
+def fill_scalar(dtype: DType, fill: bytes) -> Any:
+    """Return the numpy scalar whose bytes are ``fill``."""
+    return np.frombuffer(fill, dtype=dtype)[0]
+
+
+def fill_to_json(dtype: DType, fill: bytes) -> Any:
+    """Return the JSON whose `fill_from_json` is exactly ``fill``, as zarr-python 3.4 spells it."""
+    if dtype.names is not None:
+        return {name: fill_to_json(dtype[name], _field(dtype, fill, name)) for name in dtype.names}
+    match dtype.kind:
+        case "f":
+            return _float_to_json(dtype.itemsize, fill)
+        case "c":
+            half = dtype.itemsize // 2
+            return [_float_to_json(half, fill[:half]), _float_to_json(half, fill[half:])]
+        case "m" | "M":
+            return int.from_bytes(fill, sys.byteorder, signed=True)
+        case "S":
+            return base64.b64encode(fill.rstrip(b"\0")).decode("ascii")
+        case "V":
+            return base64.b64encode(fill).decode("ascii")
+    return fill_scalar(dtype, fill).item()
+
+
+def _field(dtype: DType, fill: bytes, name: str) -> bytes:
+    field = dtype.fields[name]  # type: ignore[index]
+    return fill[field[1] : field[1] + field[0].itemsize]
+
+
+def _float_to_json(itemsize: int, fill: bytes) -> float | str:
+    number = float(np.frombuffer(fill, dtype=f"f{itemsize}")[0])
+    name = next((name for name, value in _SPECIAL.items() if value == number), None)
+    if name is None and math.isnan(number):
+        name = "NaN"
+    json = number if name is None else name
+    if _float(itemsize, json, "") == fill:
+        return json
+    return f"0x{int.from_bytes(fill, sys.byteorder):0{2 * itemsize}x}"
+
+
+def fill_repr(dtype: DType, fill: bytes) -> str:
+    """Return an expression that `fill_bytes` takes back to exactly ``fill``."""
+    if dtype.names is not None or dtype.kind in "SV":
+        return repr(fill)
+    return repr(fill_to_json(dtype, fill))

@@ -1,0 +1,138 @@
+# metadata.py - the parts of a zarr.json that say how one chunk is encoded
+# SPDX-License-Identifier: MIT
+"""Array metadata: what surrounds the codecs in a ``zarr.json``.
+
+Source: Zarr v3 core specification 3.1, "Array metadata"; zarr-extensions, ``chunk-grids/rectilinear``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .checks import (
+    MAX_EXTENT,
+    as_int,
+    as_int_tuple,
+    as_items,
+    as_mapping,
+    check_keys,
+    parse_named,
+    show,
+    unsupported,
+    within,
+    wrong,
+)
+from .dtypes import DType, parse_data_type
+from .fill import fill_from_json, fill_scalar
+
+__all__ = ["ArrayLayout", "parse_array"]
+
+Edges = tuple[tuple[int, ...], ...]
+
+_REQUIRED = ("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "fill_value", "codecs")
+_KNOWN = (*_REQUIRED, "chunk_key_encoding", "attributes", "dimension_names", "storage_transformers")
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """An array cut into chunks; a sharded array's chunks are its shards.
+
+    ``edges[axis]`` has the different chunk sizes that occur along an axis, first the one that occurs first:
+    exactly one of them in a regular grid.
+    """
+
+    shape: tuple[int, ...]
+    edges: Edges
+    dtype: DType
+    fill_value: Any
+    codecs: Any
+
+
+def parse_array(metadata: object) -> ArrayLayout:
+    """Read a whole ``zarr.json``; the codecs are left as they are.
+
+    Raises
+    ------
+    SpecError
+        Something is missing or wrong; ``.path`` says what. A key that is not known counts as wrong, unless
+        its value says ``"must_understand": false``.
+    UnsupportedError
+        An unknown data type or chunk grid, or a storage transformer.
+    """
+    metadata = as_mapping(metadata, "")
+    for key, only in (("zarr_format", 3), ("node_type", "array")):
+        if key in metadata and metadata[key] != only:
+            wrong(key, f"expected {only!r}, got {show(metadata[key])}", expected=only, actual=metadata[key])
+    ignored = [key for key, value in metadata.items() if key not in _KNOWN and _may_be_ignored(value)]
+    check_keys(metadata, "", required=_REQUIRED, optional=(*_KNOWN, *ignored))
+    if metadata.get("storage_transformers"):
+        unsupported("storage_transformers", "none is implemented here")
+    with within("data_type"):
+        dtype = parse_data_type(metadata["data_type"])
+    with within("fill_value"):
+        fill = fill_from_json(dtype, metadata["fill_value"])
+    shape = as_int_tuple(metadata["shape"], "shape", minimum=0)
+    with within("chunk_grid"):
+        edges = _parse_grid(metadata["chunk_grid"], shape)
+    return ArrayLayout(shape, edges, dtype, fill_scalar(dtype, fill), metadata["codecs"])
+
+
+def _may_be_ignored(value: object) -> bool:
+    return isinstance(value, Mapping) and value.get("must_understand") is False
+
+
+def _parse_grid(data: object, shape: tuple[int, ...]) -> Edges:
+    name, configuration = parse_named(data)
+    if name not in ("regular", "rectilinear"):
+        unsupported("", f"chunk grid {show(name)} is not one that shardcodec implements", chunk_grid=name)
+    with within("configuration"):
+        key = "chunk_shape" if name == "regular" else "chunk_shapes"
+        check_keys(configuration, "", required=(key,) if name == "regular" else (key, "kind"))
+        if name == "regular":
+            edges: Edges = tuple((size,) for size in as_int_tuple(configuration[key], key, minimum=1))
+        else:
+            edges = _parse_rectilinear(configuration, shape)
+        if len(edges) != len(shape):
+            reason = f"{len(edges)} axes given for an array of {len(shape)}"
+            wrong(key, reason, expected=len(shape), actual=len(edges))
+    return edges
+
+
+def _parse_rectilinear(configuration: Mapping[str, Any], shape: tuple[int, ...]) -> Edges:
+    if configuration["kind"] != "inline":
+        wrong("kind", f"expected inline, got {show(configuration['kind'])}", actual=configuration["kind"])
+    edges: list[tuple[int, ...]] = []
+    for axis, item in enumerate(as_items(configuration["chunk_shapes"], "chunk_shapes")):
+        path = f"chunk_shapes[{axis}]"
+        if isinstance(item, int):
+            edges.append((as_int(item, path, minimum=1, maximum=MAX_EXTENT),))
+            continue
+        sizes, total = _parse_runs(item, path)
+        if axis < len(shape) and total < shape[axis]:
+            reason = f"chunks end at {total}, before the end of the axis at {shape[axis]}"
+            wrong(path, reason, axis=axis, actual=total, limit=shape[axis])
+        edges.append(sizes)
+    return tuple(edges)
+
+
+def _parse_runs(item: object, path: str) -> tuple[tuple[int, ...], int]:
+    """Sizes, and ``[size, count]`` for a run of them. Runs are not unrolled: a count may be anything."""
+    sizes: dict[int, None] = {}
+    total = 0
+    for i, run in enumerate(as_items(item, path)):
+        here = f"{path}[{i}]"
+        size, count = (run, 1) if isinstance(run, int) else _pair(run, here)
+        sizes[as_int(size, here, minimum=1, maximum=MAX_EXTENT)] = None
+        total += size * count
+    if not sizes:
+        wrong(path, "no chunk sizes")
+    return tuple(sizes), total
+
+
+def _pair(run: object, path: str) -> tuple[int, int]:
+    pair = as_int_tuple(run, path, minimum=1)
+    if len(pair) != 2:
+        wrong(path, f"expected a size and a count, got {show(run)}", expected=2, actual=len(pair))
+    return pair[0], pair[1]

@@ -1,0 +1,480 @@
+# spec.py - how one chunk or shard of an array is encoded, as plain immutable data
+# SPDX-License-Identifier: MIT
+"""Specs: shape, data type, fill value and codecs of one chunk, checked once and then only read.
+
+`ChainSpec` describes any chunk: the chunks of an array without shards, a whole shard, and the inner chunks of
+a shard. `ShardSpec` describes a shard and knows the geometry of its index. Two specs are equal when their
+codecs and shapes are and their fill values agree bit by bit. Nothing here reads data, and zarr is not needed.
+
+    shard_shape --before--> stored_shape --cut into--> grid_shape of inner chunks --after--> object
+              (transposes)                             each through `codecs`  (bytes -> bytes)
+
+The inner ``chunk_shape`` divides the *stored* shape, the one behind the transposes, because that is the array
+the sharding codec is handed.
+
+Source: Zarr v3 codec `sharding_indexed` 1.0; Zarr v3 core specification 3.1, "Array metadata".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+from .checks import as_chunk_shape, as_int_tuple, as_mapping, bounded_depth, parse_named, show, within, wrong
+from .codecs import (
+    Bytes,
+    Codec,
+    CodecLike,
+    Crc32c,
+    Endian,
+    IndexLocation,
+    Shape,
+    Sharding,
+    Zstd,
+    compose_transposes,
+    parse_codecs,
+    parse_sharding,
+    resolve_codecs,
+)
+from .dtypes import DType, SwapField, as_dtype, dtype_repr, dtype_to_json, swap_fields
+from .fill import fill_bytes, fill_repr, fill_scalar, fill_to_json
+from .metadata import parse_array
+
+__all__ = ["ChainSpec", "ShardSpec"]
+
+_SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location")
+
+
+def _element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
+    with within("dtype"):
+        native = as_dtype(dtype)
+    with within("fill_value"):
+        return native, fill_bytes(native, fill_value)
+
+
+def _assign(spec: object, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(spec, name, value)
+
+
+def _options(sharding: Any) -> dict[str, Any]:
+    """Take from a codec or spec what makes up the sharding codec, to be handed on as keywords."""
+    return {name: getattr(sharding, name) for name in _SHARDING_FIELDS}
+
+
+def _repr(spec: Any, names: Iterable[str]) -> str:
+    """Return an expression that makes an equal spec; numpy's repr of dtypes and scalars would not."""
+    special = {"dtype": dtype_repr(spec.dtype), "fill_value": fill_repr(spec.dtype, spec.fill)}
+    values = (f"{name}={special.get(name) or repr(getattr(spec, name))}" for name in names)
+    return f"{type(spec).__name__}({', '.join(values)})"
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class ChainSpec:
+    """How a chunk becomes bytes: its array, and the codecs it goes through.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the chunk, each at least 1; empty for an array without axes.
+    dtype
+        Anything `numpy.dtype` takes, or the JSON of a Zarr data type. Kept in native byte order.
+    fill_value
+        A Python or numpy scalar, or the JSON of a Zarr fill value. Kept as a numpy scalar of ``dtype``.
+    codecs : iterable
+        Codecs of `shardcodec.format.codecs`, JSON objects, or bare names, in any mixture. Kept as codecs with
+        everything filled in that the JSON may leave open.
+
+    Attributes
+    ----------
+    fill : bytes
+        The fill value, bit by bit: one element in native byte order.
+
+    Raises
+    ------
+    SpecError
+        A value is wrong; ``.path`` says which.
+    UnsupportedError
+        A codec or data type is not one that shardcodec implements.
+
+    Examples
+    --------
+    >>> ChainSpec((2, 2), "uint8", 0, ["bytes", "crc32c"]).fixed_nbytes
+    8
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    fill_value: Any = field(compare=False)
+    codecs: tuple[Codec, ...]
+    fill: bytes = field(init=False)
+
+    def __init__(
+        self, shape: Iterable[int], dtype: Any, fill_value: Any, codecs: Iterable[CodecLike]
+    ) -> None:
+        dtype, fill = _element(dtype, fill_value)
+        shape = as_chunk_shape(shape, dtype.itemsize, "shape")
+        codecs = resolve_codecs(parse_codecs(codecs, "codecs"), shape, dtype, "codecs")
+        _assign(self, shape=shape, dtype=dtype, codecs=codecs, fill=fill)
+        _assign(self, fill_value=fill_scalar(dtype, fill))
+
+    @classmethod
+    def from_json(
+        cls, codecs: Any, *, shape: Iterable[int], dtype: Any, fill_value: Any, lenient: bool = False
+    ) -> Self:
+        """Make a spec from the ``codecs`` of a ``zarr.json``.
+
+        Parameters
+        ----------
+        codecs : sequence
+            The list of codecs.
+        shape, dtype, fill_value
+            As for the class.
+        lenient : bool
+            Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
+        """
+        with bounded_depth("codecs"):
+            return cls(shape, dtype, fill_value, parse_codecs(codecs, "codecs", lenient=lenient))
+
+    @classmethod
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], *, shape: Iterable[int] | None = None, lenient: bool = False
+    ) -> Self:
+        """Make a spec from a whole ``zarr.json``.
+
+        Parameters
+        ----------
+        metadata : mapping
+            The parsed JSON, or what ``to_dict()`` of zarr's metadata returns.
+        shape : tuple of int, optional
+            Shape of the chunk in question where the grid is rectilinear; without it, the first one. Every
+            chunk size of the grid is checked in either case.
+        lenient : bool
+            Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
+        """
+        with bounded_depth("metadata"):
+            layout = parse_array(metadata)
+            codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
+            first = tuple(edges[0] for edges in layout.edges)
+            as_chunk_shape(first, layout.dtype.itemsize, "chunk_grid.configuration.chunk_shape")
+            spec = cls(first, layout.dtype, layout.fill_value, codecs)
+            for axis, edges in enumerate(layout.edges):
+                for edge in edges[1:]:
+                    spec.with_shape((*first[:axis], edge, *first[axis + 1 :]))
+        return spec if shape is None else spec.with_shape(shape)
+
+    def with_shape(self, shape: Iterable[int]) -> Self:
+        """Return the spec of a chunk of another shape."""
+        return replace(self, shape=tuple(shape))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the ``codecs`` for a ``zarr.json``."""
+        return [codec.to_json() for codec in self.codecs]
+
+    def to_metadata(
+        self,
+        array_shape: Iterable[int],
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        dimension_names: Iterable[str | None] | None = None,
+    ) -> dict[str, Any]:
+        """Return a ``zarr.json`` for an array on a regular grid of such chunks."""
+        array_shape = as_int_tuple(array_shape, "shape", minimum=0)
+        if len(array_shape) != self.ndim:
+            reason = f"{len(array_shape)} axes given for chunks of {self.ndim}"
+            wrong("shape", reason, expected=self.ndim, actual=len(array_shape))
+        metadata = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(array_shape),
+            "data_type": dtype_to_json(self.dtype),
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shape)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": fill_to_json(self.dtype, self.fill),
+            "codecs": self.to_json(),
+            "attributes": dict(attributes or {}),
+        }
+        if dimension_names is not None:
+            metadata["dimension_names"] = list(dimension_names)
+        return metadata
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the decoded chunk."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def serializer(self) -> Bytes | Sharding:
+        """The array -> bytes codec."""
+        return next(codec for codec in self.codecs if isinstance(codec, Bytes | Sharding))
+
+    @property
+    def bytes_codecs(self) -> tuple[Codec, ...]:
+        """The bytes -> bytes codecs."""
+        return tuple(codec for codec in self.codecs if codec.kind == "bytes -> bytes")
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """The sharding codec, if there is one."""
+        return self.serializer if isinstance(self.serializer, Sharding) else None
+
+    @cached_property
+    def perm(self) -> tuple[int, ...]:
+        """All transposes in one: stored axis i is axis ``perm[i]`` of the chunk."""
+        return compose_transposes(self.codecs, self.ndim)
+
+    @property
+    def stored_shape(self) -> Shape:
+        """The shape behind the transposes."""
+        return tuple(self.shape[axis] for axis in self.perm)
+
+    @cached_property
+    def inner(self) -> ChainSpec | None:
+        """How the inner chunks are encoded, or None without sharding."""
+        sharding = self.sharding
+        if sharding is None:
+            return None
+        return ChainSpec(sharding.chunk_shape, self.dtype, self.fill_value, sharding.codecs)
+
+    @property
+    def fixed_nbytes(self) -> int | None:
+        """Size that every encoded chunk has, or None when it depends on the data."""
+        if self.sharding is None and all(isinstance(codec, Crc32c) for codec in self.bytes_codecs):
+            return self.nbytes + 4 * len(self.bytes_codecs)
+        return None
+
+    @property
+    def has_checksum(self) -> bool:
+        """True when a checksum protects the encoded chunk, so that one damaged bit is noticed."""
+        return any(isinstance(c, Crc32c) or (isinstance(c, Zstd) and c.checksum) for c in self.bytes_codecs)
+
+    @property
+    def swap(self) -> tuple[SwapField, ...]:
+        """Runs of units that a byte order other than the native one reverses; see `swap_fields`."""
+        return swap_fields(self.dtype)
+
+    def __repr__(self) -> str:
+        return _repr(self, ("shape", "dtype", "fill_value", "codecs"))
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class ShardSpec:
+    """How a shard becomes one object: inner chunks, their codecs, and the index.
+
+    Parameters
+    ----------
+    shard_shape : tuple of int
+        Shape of the shard, which is a chunk of the array's grid.
+    chunk_shape : tuple of int
+        Shape of an inner chunk; divides ``shard_shape`` as it is behind the transposes of ``before``.
+    dtype, fill_value
+        As in `ChainSpec`.
+    codecs, index_codecs : iterable
+        As ``codecs`` of `ChainSpec`. Those of the index need a fixed size: `transpose`, `bytes`, `crc32c`.
+    index_location : {"end", "start"}
+    before, after : iterable, keyword-only
+        What the array's own list of codecs has around `sharding_indexed`: transposes before it,
+        bytes -> bytes codecs after it.
+
+    Attributes
+    ----------
+    fill : bytes
+        The fill value, bit by bit: one element in native byte order.
+
+    Raises
+    ------
+    SpecError
+        A value is wrong; ``.path`` says which.
+    UnsupportedError
+        A codec or data type is not one that shardcodec implements.
+
+    Examples
+    --------
+    >>> spec = ShardSpec((4, 6), (2, 3), "uint8", 0, codecs=["bytes", "crc32c"])
+    >>> spec.grid_shape, spec.index_nbytes
+    ((2, 2), 68)
+    """
+
+    shard_shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: DType
+    fill_value: Any = field(compare=False)
+    codecs: tuple[Codec, ...]
+    index_codecs: tuple[Codec, ...]
+    index_location: IndexLocation
+    before: tuple[Codec, ...]
+    after: tuple[Codec, ...]
+    fill: bytes = field(init=False)
+
+    def __init__(
+        self,
+        shard_shape: Iterable[int],
+        chunk_shape: Iterable[int],
+        dtype: Any,
+        fill_value: Any,
+        codecs: Iterable[CodecLike] = Sharding.codecs,
+        index_codecs: Iterable[CodecLike] = Sharding.index_codecs,
+        index_location: IndexLocation = "end",
+        *,
+        before: Iterable[CodecLike] = (),
+        after: Iterable[CodecLike] = (),
+    ) -> None:
+        dtype, fill = _element(dtype, fill_value)
+        shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
+        sharding = Sharding(chunk_shape, codecs, index_codecs, index_location)  # type: ignore[arg-type]
+        parts = parse_codecs((*before, sharding, *after), "codecs")
+        place = parts.index(sharding)
+        before = resolve_codecs(parts[:place], shape, dtype, "before")
+        after = resolve_codecs(parts[place + 1 :], shape, dtype, "after")
+        perm = compose_transposes(before, len(shape))
+        sharding = sharding.resolve(tuple(shape[axis] for axis in perm), dtype)
+        _assign(self, shard_shape=shape, dtype=dtype, fill_value=fill_scalar(dtype, fill), fill=fill)
+        _assign(self, before=before, after=after, **_options(sharding))
+
+    @classmethod
+    def from_json(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        shard_shape: Iterable[int],
+        dtype: Any,
+        fill_value: Any,
+        lenient: bool = False,
+    ) -> Self:
+        """Make a spec from the JSON of a `sharding_indexed` codec, or from its configuration alone.
+
+        Parameters
+        ----------
+        config : mapping
+            ``{"name": "sharding_indexed", "configuration": {...}}`` or what stands in ``configuration``.
+        shard_shape : tuple of int
+            The shape that is handed to the codec: behind transposes, if there are any.
+        dtype, fill_value
+            As in `ChainSpec`.
+        lenient : bool
+            Let it go without ``codecs`` and ``index_codecs``, as zarr-python does.
+        """
+        place = ""
+        if "name" in as_mapping(config, ""):
+            name, config = parse_named(config)
+            place = "configuration"
+            if name != Sharding.json_name:
+                wrong("name", f"expected {Sharding.json_name}, got {show(name)}", actual=name)
+        dtype, _ = _element(dtype, fill_value)
+        shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
+        with bounded_depth("codecs"), within(place):
+            options = _options(parse_sharding(config, lenient))
+            return cls(shape, dtype=dtype, fill_value=fill_value, **options)
+
+    @classmethod
+    def from_chain(cls, chain: ChainSpec) -> Self:
+        """Make a spec from that of a chunk which is a shard."""
+        sharding = chain.sharding
+        if sharding is None:
+            wrong("codecs", "not a shard: there is no sharding_indexed", actual=chain.serializer.json_name)
+        place = chain.codecs.index(sharding)
+        options = _options(sharding)
+        options |= {"before": chain.codecs[:place], "after": chain.codecs[place + 1 :]}
+        return cls(chain.shape, dtype=chain.dtype, fill_value=chain.fill_value, **options)
+
+    @classmethod
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], *, shard_shape: Iterable[int] | None = None, lenient: bool = False
+    ) -> Self:
+        """Make a spec from a whole ``zarr.json`` of a sharded array; see `ChainSpec.from_metadata`."""
+        return cls.from_chain(ChainSpec.from_metadata(metadata, shape=shard_shape, lenient=lenient))
+
+    def with_shard_shape(self, shard_shape: Iterable[int]) -> Self:
+        """Return the spec of a shard of another shape: on a rectilinear grid they differ."""
+        return replace(self, shard_shape=tuple(shard_shape))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `sharding_indexed` codec for a ``zarr.json``; for those around it see ``chain``."""
+        return self.sharding.to_json()
+
+    def to_metadata(self, array_shape: Iterable[int], **keywords: Any) -> dict[str, Any]:
+        """Return a ``zarr.json`` for an array of such shards; see `ChainSpec.to_metadata`."""
+        return self.chain.to_metadata(array_shape, **keywords)
+
+    @property
+    def sharding(self) -> Sharding:
+        """The codec alone."""
+        return Sharding(**_options(self))
+
+    @cached_property
+    def chain(self) -> ChainSpec:
+        """The same shard as a chunk of the array, with all codecs."""
+        codecs = (*self.before, self.sharding, *self.after)
+        return ChainSpec(self.shard_shape, self.dtype, self.fill_value, codecs)
+
+    @cached_property
+    def inner(self) -> ChainSpec:
+        """How one inner chunk is encoded."""
+        return ChainSpec(self.chunk_shape, self.dtype, self.fill_value, self.codecs)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shard_shape)
+
+    @property
+    def stored_shape(self) -> Shape:
+        """Shape of the shard behind the transposes: what the inner chunks divide."""
+        return self.chain.stored_shape
+
+    @cached_property
+    def grid_shape(self) -> Shape:
+        """Number of inner chunks along each stored axis."""
+        return self.sharding.grid_shape(self.stored_shape)
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of inner chunks in a full shard."""
+        return math.prod(self.grid_shape)
+
+    @property
+    def index_shape(self) -> Shape:
+        """Shape of the index: offset and size for each inner chunk."""
+        return (*self.grid_shape, 2)
+
+    @property
+    def n_index_checksums(self) -> int:
+        """Number of crc32c codecs behind the index; with none, damage to it may go unnoticed."""
+        return sum(isinstance(codec, Crc32c) for codec in self.index_codecs)
+
+    @property
+    def index_nbytes(self) -> int:
+        """Size of the stored index."""
+        return 16 * self.n_chunks + 4 * self.n_index_checksums
+
+    @property
+    def index_endian(self) -> Endian:
+        """Byte order of the stored index."""
+        return "big" if Bytes("big") in self.index_codecs else "little"
+
+    @property
+    def index_perm(self) -> tuple[int, ...]:
+        """Its transposes in one: stored axis i of the index is axis ``index_perm[i]`` of ``index_shape``."""
+        return compose_transposes(self.index_codecs, self.ndim + 1)
+
+    @property
+    def supports_partial_access(self) -> bool:
+        """True when an inner chunk can be read without the rest of the shard.
+
+        Codecs that follow the sharding codec encode the shard as a whole, so its index is out of reach until
+        all of it has been decoded.
+        """
+        return not self.after
+
+    def __repr__(self) -> str:
+        first = ("shard_shape", "chunk_shape", "dtype", "fill_value")
+        around = (name for name in ("before", "after") if getattr(self, name))
+        return _repr(self, (*first, *_SHARDING_FIELDS[1:], *around))

@@ -1,0 +1,45 @@
+# native.py - the way to the extension module, loaded when it is first needed
+# SPDX-License-Identifier: MIT
+"""Loading of ``shardcodec._native``.
+
+zarr imports our entry point in every process that opens an array, so importing the package must neither fail nor
+take long; only the first real use loads the extension.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from types import ModuleType
+
+from .errors import UnsupportedError
+
+__all__ = ["load"]
+
+
+@functools.cache
+def _load() -> ModuleType | ImportError:
+    try:
+        from . import _native
+    except ImportError as error:
+        warnings.warn(
+            f"shardcodec cannot load its extension module and leaves the work to zarr: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return error
+    return _native
+
+
+def load() -> ModuleType:
+    """Return ``shardcodec._native``.
+
+    Raises
+    ------
+    UnsupportedError
+        It cannot be loaded; the reason is the cause, and has been said once as a warning.
+    """
+    module = _load()
+    if isinstance(module, ImportError):
+        raise UnsupportedError(f"the extension module cannot be loaded: {module}") from module
+    return module

@@ -1,0 +1,181 @@
+# options.py - what a user may choose at run time, and where each choice comes from
+# SPDX-License-Identifier: MIT
+"""Run-time options: how work is done, never what is stored.
+
+A value is looked for in this order, and the first place that has it counts:
+
+1. the argument of a call,
+2. the innermost ``with shardcodec.options(...)`` around it,
+3. what is attached to the array (`shardcodec.attach`, or pickled with it),
+4. zarr's configuration, key ``shardcodec.<name>``: `shardcodec.enable` sets it, as does the environment variable
+   ``ZARR_SHARDCODEC__<NAME>`` of zarr,
+5. the environment variable ``SHARDCODEC_<NAME>`` (``SHARDCODEC_NUM_THREADS`` for ``threads``),
+6. the default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Options", "available_cpus", "check", "options", "resolve"]
+
+Choices = Mapping[str, Any]
+
+_active: ContextVar[Choices] = ContextVar("shardcodec.options", default={})  # noqa: B039 - never mutated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One value for every option.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of one call, the calling one included. Default: the processors that this process may use, as its
+        affinity and its cgroup quota say. zarr's ``threading.max_workers``, where set, is an upper bound.
+    order : {"morton", "lexicographic", "colexicographic"}
+        Sequence of the inner chunks in shards that are written whole.
+    durability : {"rename", "fsync"}
+        ``"rename"``: a killed process leaves the old or the new object, whole. ``"fsync"``: a power cut too.
+    strict : bool
+        Raise `UnsupportedError` where zarr's own pipeline would have to take over.
+    """
+
+    threads: int
+    order: str = "morton"
+    durability: str = "rename"
+    strict: bool = False
+
+
+NAMES = tuple(field.name for field in fields(Options))
+
+
+def _one_of(*allowed: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
+        return str(value)
+
+    return parse
+
+
+def _threads(value: object) -> int:
+    number = int(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"expected a number of at least 1, got {value!r}")
+    return number
+
+
+def _flag(value: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    result = words.get(value.lower()) if isinstance(value, str) else value
+    if result not in (True, False):
+        raise ValueError(f"expected true or false, got {value!r}")
+    return bool(result)
+
+
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "threads": _threads,
+    "order": _one_of("morton", "lexicographic", "colexicographic"),
+    "durability": _one_of("rename", "fsync"),
+    "strict": _flag,
+}
+
+
+def check(choices: Choices, *, where: str = "option") -> dict[str, Any]:
+    """Return the choices that were made (not None), parsed.
+
+    Raises
+    ------
+    TypeError
+        A name is not that of an option.
+    ValueError
+        A value is not one it can have.
+    """
+    parsed = {}
+    for name, value in choices.items():
+        if name not in _PARSERS:
+            raise TypeError(f"shardcodec has no option {name!r}; there are {', '.join(NAMES)}")
+        if value is None:
+            continue
+        try:
+            parsed[name] = _PARSERS[name](value)
+        except ValueError as error:
+            raise ValueError(f"{where} {name}: {error}") from None
+    return parsed
+
+
+@contextlib.contextmanager
+def options(**choices: Any) -> Iterator[None]:
+    """Set options for a piece of code, effective at once, also for arrays that are open already.
+
+    Parameters
+    ----------
+    **choices
+        Attributes of `Options`; None leaves one as it is. They hold for this thread (or asyncio task) and for what
+        it asks of zarr.
+
+    Examples
+    --------
+    >>> with shardcodec.options(threads=1, durability="fsync"):
+    ...     array[...] = values
+    """
+    token = _active.set({**_active.get(), **check(choices)})
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def resolve(*, argument: Choices = {}, attached: Choices = {}, config: Choices = {}, max_workers: int | None = None) -> Options:  # noqa: B006 - read only
+    """Settle every option.
+
+    Parameters
+    ----------
+    argument, attached, config : mapping
+        Values from a call, from an array, and from zarr's configuration. The first two have been checked.
+    max_workers : int, optional
+        Upper bound of ``threads``.
+    """
+    chosen = {**_environment(), **check(config, where="zarr.config shardcodec."), **attached, **_active.get(), **argument}
+    threads = chosen.pop("threads", None) or available_cpus()
+    if max_workers is not None:
+        threads = max(1, min(threads, max_workers))
+    return Options(threads=threads, **chosen)
+
+
+@functools.cache
+def _environment() -> dict[str, Any]:
+    names = {name: f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}" for name in NAMES}
+    given = {name: os.environ.get(variable) or None for name, variable in names.items()}
+    return check(given, where="environment variable of")
+
+
+def available_cpus() -> int:
+    """Processors that this process may use: the smaller of its affinity and its cgroup's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cpus = len(os.sched_getaffinity(0))
+    else:
+        cpus = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return cpus if quota is None else max(1, min(cpus, quota))
+
+
+@functools.cache
+def _cgroup_quota() -> int | None:
+    """Whole processors that the cgroup (version 2, then 1) grants, rounded up; None without a limit."""
+    with contextlib.suppress(OSError, ValueError):
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if limit == "max" else -(-int(limit) // int(period))
+    with contextlib.suppress(OSError, ValueError):
+        limit_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
+        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
+        return None if limit_us <= 0 else -(-limit_us // period_us)
+    return None

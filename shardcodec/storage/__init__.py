@@ -1,0 +1,1 @@
+"""Where bytes live and who holds them."""

@@ -1,0 +1,1 @@
+"""The way into zarr-python: a codec pipeline and a codec."""

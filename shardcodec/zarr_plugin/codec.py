@@ -1,0 +1,221 @@
+# codec.py - the sharding codec alone, for who keeps zarr's own pipeline
+# SPDX-License-Identifier: MIT
+"""`ShardingCodec`: zarr's class, with native code inside.
+
+zarr asks for it by name when it opens an array (``codecs.sharding_indexed`` in its configuration). What the engine
+does not do is left to the parent class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from zarr.codecs import ShardingCodec as ZarrShardingCodec
+
+from ..access.boxes import Box, whole
+from ..access.codec import compiled, memory_order
+from ..access.reader import ReadItem, read
+from ..access.writer import WriteItem, write
+from ..errors import ShardError
+from ..format.spec import ChainSpec
+from ..options import Options, resolve
+from ..storage import locks
+from .aio import to_its_end
+from .compat import StorePath, as_numpy, buffer_from, max_workers, options_of_zarr, write_order
+from .requests import INLINE_NBYTES, decoded_nbytes
+from .selection import array_axes, to_box
+from .stores import check_writable, is_local, is_memory, local_path, lock_key, stored_bytes
+
+__all__ = ["ShardingCodec"]
+
+
+class ShardingCodec(ZarrShardingCodec):
+    """Sharding codec over native code.
+
+    Takes the arguments of `zarr.codecs.ShardingCodec`, and is equal to one that was made with the same.
+
+    Examples
+    --------
+    >>> zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"})
+    """
+
+    # ---- equal to the parent's instances: an array that was created has zarr's class, the same one re-opened has ours
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ZarrShardingCodec):
+            return NotImplemented
+        return all(getattr(self, f.name) == getattr(other, f.name) for f in fields(ZarrShardingCodec))
+
+    __hash__ = ZarrShardingCodec.__hash__
+
+    # ---- one shard in memory
+
+    def _decode_sync(self, shard_bytes: Any, shard_spec: Any) -> Any:
+        job = self._job(shard_spec)
+        if job is None:
+            return super()._decode_sync(shard_bytes, shard_spec)
+        out = job.empty(shard_spec.shape)
+        job.read(shard_bytes.as_numpy_array(), whole(shard_spec.shape), out, tuple(range(out.ndim)))
+        return job.wrapped(out)
+
+    async def _decode_single(self, shard_bytes: Any, shard_spec: Any) -> Any:
+        if self._job(shard_spec) is None:
+            return await super()._decode_single(shard_bytes, shard_spec)
+        return await to_its_end(asyncio.to_thread(self._decode_sync, shard_bytes, shard_spec))
+
+    def _encode_sync(self, shard_array: Any, shard_spec: Any) -> Any:
+        job = self._job(shard_spec)
+        values = None if job is None else job.values(shard_array, shard_spec.shape)
+        if job is None or values is None:
+            return super()._encode_sync(shard_array, shard_spec)
+        result = job.write(None, None, whole(shard_spec.shape), True, values, tuple(range(values.ndim)))
+        return None if result is None else buffer_from(shard_spec.prototype, result)
+
+    async def _encode_single(self, shard_array: Any, shard_spec: Any) -> Any:
+        job = self._job(shard_spec)
+        if job is None or job.values(shard_array, shard_spec.shape) is None:
+            return await super()._encode_single(shard_array, shard_spec)
+        return await to_its_end(asyncio.to_thread(self._encode_sync, shard_array, shard_spec))
+
+    # ---- a part of a shard in a store
+
+    def _decode_partial_sync(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
+        job = self._job(shard_spec)
+        part = None if job is None else job.part(byte_getter, selection)
+        if job is None or part is None:
+            return super()._decode_partial_sync(byte_getter, selection, shard_spec)
+        return job.read_part(byte_getter, *part)
+
+    async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
+        job = self._job(shard_spec)
+        part = None if job is None else job.part(byte_getter, selection)
+        if job is None or part is None:
+            return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+        if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
+            return job.read_part(byte_getter, *part)
+        return await to_its_end(asyncio.to_thread(job.read_part, byte_getter, *part))
+
+    def _encode_partial_sync(self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any) -> None:
+        job = self._job(shard_spec)
+        part = None if job is None else job.part(byte_setter, selection)
+        values = None if job is None or part is None else job.values(value, part[2])
+        if job is None or part is None or values is None:
+            super()._encode_partial_sync(byte_setter, value, selection, shard_spec)
+            return
+        check_writable(byte_setter.store)
+        with locks.table().hold([lock_key(byte_setter)]):
+            job.write_part(byte_setter, part[0], part[1], values)
+
+    async def _encode_partial_single(self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any) -> None:
+        job = self._job(shard_spec)
+        part = None if job is None else job.part(byte_setter, selection)
+        values = None if job is None or part is None else job.values(value, part[2])
+        if job is None or part is None or values is None:
+            await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
+            return
+        check_writable(byte_setter.store)
+        async with locks.table().hold_async([lock_key(byte_setter)]):
+            if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
+                job.write_part(byte_setter, part[0], part[1], values)
+            else:
+                await to_its_end(asyncio.to_thread(job.write_part, byte_setter, part[0], part[1], values))
+
+    # ---- the engine's view of an array spec
+
+    def _job(self, shard_spec: Any) -> _Job | None:
+        """Return what the engine needs for shards of this kind; None when it does not do them."""
+        cache: dict[Any, ChainSpec | None] = self.__dict__.setdefault("_shardcodec_specs", {})
+        dtype = shard_spec.dtype.to_native_dtype()
+        try:
+            fill = np.asarray(shard_spec.fill_value, dtype=dtype).tobytes()
+            key = (shard_spec.shape, dtype, fill)
+            if key not in cache:
+                cache[key] = self._chain_spec(shard_spec.shape, dtype, fill)
+            spec = cache[key]
+            if spec is None:
+                return None
+            return _Job(self, shard_spec, spec, dtype)
+        except (ShardError, TypeError, ValueError):
+            return None
+
+    def _chain_spec(self, shape: tuple[int, ...], dtype: np.dtype[Any], fill: bytes) -> ChainSpec | None:
+        value = np.frombuffer(fill, dtype=dtype)[0]
+        try:
+            return ChainSpec(shape, dtype, value, [self.to_dict()])
+        except ShardError:
+            return None
+
+
+class _Job:
+    """Shards of one kind: the compiled chain and the options of the moment."""
+
+    def __init__(self, codec: ShardingCodec, shard_spec: Any, spec: ChainSpec, dtype: np.dtype[Any]) -> None:
+        self.shard_spec = shard_spec
+        self.spec = spec
+        self.dtype = dtype
+        self.chain = compiled(spec, memory_order(dtype, spec.dtype) is not False)
+        self.options: Options = resolve(
+            attached=write_order(codec), config=options_of_zarr(), max_workers=max_workers()
+        )
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        order = "F" if self.shard_spec.order == "F" else "C"
+        return np.empty(shape, dtype=self.dtype, order=order)
+
+    def wrapped(self, array: np.ndarray[Any, Any]) -> Any:
+        return self.shard_spec.prototype.nd_buffer.from_ndarray_like(array)
+
+    def values(self, buffer: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+        """The array behind a buffer when the engine can take it as it is."""
+        array = as_numpy(buffer)
+        if array is None or array.dtype != self.dtype or array.shape not in ((), shape):
+            return None
+        return array
+
+    def part(self, target: Any, selection: Any) -> tuple[Box, tuple[int, ...], tuple[int, ...]] | None:
+        """Box, axes and shape of a basic selection in a store that the engine reaches itself."""
+        axes = array_axes(selection)
+        if axes is None or type(target) is not StorePath or not (is_local(target.store) or is_memory(target.store)):
+            return None
+        ranges = [
+            range(*part.indices(extent)) if isinstance(part, slice) else range(part, part + 1)
+            for part, extent in zip(selection, self.spec.shape, strict=True)
+        ]
+        shape = tuple(len(r) for r, axis in zip(ranges, axes, strict=True) if axis >= 0)
+        box = to_box(selection, tuple(slice(0, n) for n in shape), axes, self.spec.shape)
+        return None if box is None or 0 in box.count else (box, axes, shape)
+
+    def read(self, source: Any, box: Box, out: Any, axes: tuple[int, ...], key: str = "") -> bool:
+        return not read([ReadItem(self.chain, source, box, key)], out, axes, self.options)
+
+    def read_part(self, target: Any, box: Box, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+        """Return the selected elements; None when there is no such object."""
+        local = is_local(target.store)
+        source = local_path(target) if local else stored_bytes(target, self.shard_spec.prototype)
+        out = self.empty(shape)
+        return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
+
+    def write(self, path: str | None, old: Any, box: Box, complete: bool, values: Any, axes: Any, key: str = "") -> Any:
+        if values.ndim == 0:
+            axes = (-1,) * len(box.count)
+        item = WriteItem(self.chain, path, old, box, complete, key)
+        empty = bool(self.shard_spec.config.write_empty_chunks)
+        return write([item], values, axes, self.options, write_empty=empty)[0]
+
+    def write_part(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> None:
+        """Store a part of a shard; its lock is held."""
+        if is_local(target.store):
+            self.write(local_path(target), None, box, False, values, axes, target.path)
+            return
+        old = stored_bytes(target, self.shard_spec.prototype)
+        result = self.write(None, old, box, False, values, axes, target.path)
+        if result is None:
+            target.store.delete_sync(target.path)
+        else:
+            target.store.set_sync(target.path, buffer_from(self.shard_spec.prototype, result))
+
+
+ShardingCodec.__module__ = "shardcodec"

@@ -1,0 +1,120 @@
+# compat.py - the only file that knows zarr's internals, and the differences between its versions
+# SPDX-License-Identifier: MIT
+"""zarr 3.1.6 to 3.4, seen as one.
+
+Everything taken from ``zarr.core``, which zarr calls private, is taken here.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import zarr.core.codec_pipeline as zarr_pipelines
+from zarr.abc.codec import CodecPipeline
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.array import AsyncArray
+from zarr.core.array_spec import ArrayConfig, ArraySpec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.config import config
+from zarr.core.metadata import ArrayV3Metadata
+from zarr.storage import LocalStore, MemoryStore, StorePath
+
+__all__ = [
+    "ArraySpec",
+    "ArrayV3Metadata",
+    "CodecPipeline",
+    "LocalStore",
+    "MemoryStore",
+    "RangeByteRequest",
+    "Store",
+    "StorePath",
+    "SuffixByteRequest",
+    "as_numpy",
+    "buffer_from",
+    "config",
+    "get_result",
+    "max_workers",
+    "memory_identity",
+    "options_of_zarr",
+    "own_pipeline",
+    "own_pipeline_class",
+    "with_pipeline",
+    "write_order",
+]
+
+
+def own_pipeline_class() -> type[CodecPipeline]:
+    """Return zarr's best pipeline: the fused one where it exists (3.3 and later)."""
+    fused = getattr(zarr_pipelines, "FusedCodecPipeline", None)
+    return fused if fused is not None else zarr_pipelines.BatchedCodecPipeline
+
+
+def own_pipeline(metadata: ArrayV3Metadata) -> CodecPipeline:
+    """Build the pipeline that zarr itself would use for an array.
+
+    The codecs are evolved here, one by one: before 3.2 zarr uses the pipeline as it is, and evolving it as a whole
+    fails there for a lone sharding codec.
+    """
+    ndim = len(metadata.shape)
+    spec = ArraySpec(
+        shape=getattr(metadata.chunk_grid, "chunk_shape", None) or (1,) * ndim,  # rectilinear: as zarr does
+        dtype=metadata.data_type,
+        fill_value=metadata.fill_value,
+        config=ArrayConfig.from_dict({}),
+        prototype=default_buffer_prototype(),
+    )
+    codecs = []
+    for codec in metadata.codecs:
+        evolved = codec.evolve_from_array_spec(array_spec=spec)
+        spec = evolved.resolve_metadata(spec)
+        codecs.append(evolved)
+    return own_pipeline_class().from_codecs(codecs)
+
+
+def get_result(missing: bool) -> Any:
+    """What `CodecPipeline.read` returns for one chunk from 3.2 on; before, its result is not looked at."""
+    return {"status": "missing" if missing else "present"}
+
+
+def as_numpy(buffer: Any) -> np.ndarray[Any, Any] | None:
+    """Return the array behind an NDBuffer, or None when it is not numpy's (a GPU buffer)."""
+    array = buffer.as_ndarray_like()
+    return array if isinstance(array, np.ndarray) else None
+
+
+def buffer_from(prototype: Any, data: Any) -> Any:
+    """Wrap bytes as a zarr Buffer, without a copy."""
+    return prototype.buffer.from_array_like(np.frombuffer(data, dtype=np.uint8))
+
+
+def memory_identity(store: MemoryStore) -> int:
+    """Tell memory stores apart; a read-only view of a store is that store."""
+    return id(getattr(store, "_store_dict", store))
+
+
+def max_workers() -> int | None:
+    """Return zarr's ``threading.max_workers``, None where it is not set."""
+    value = config.get("threading.max_workers", None)
+    return int(value) if value else None
+
+
+def options_of_zarr() -> dict[str, Any]:
+    """Return what zarr's configuration says under ``shardcodec``, its environment variables included."""
+    return dict(config.get("shardcodec", None) or {})
+
+
+def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
+    """Return a new handle on the same array that uses another pipeline."""
+    is_async = isinstance(array, AsyncArray)
+    old = array if is_async else array.async_array
+    new = copy.copy(old)
+    object.__setattr__(new, "codec_pipeline", pipeline)  # a frozen dataclass
+    return new if is_async else type(array)(new)
+
+
+def write_order(codec: Any) -> dict[str, Any]:
+    """Return the order that a sharding codec of zarr 3.3 or later was given, as an option; empty for its default."""
+    order = getattr(codec, "subchunk_write_order", "morton")
+    return {} if order in ("morton", "unordered") else {"order": order}

@@ -1,0 +1,150 @@
+# requests.py - a request of zarr, taken apart: what of it the engine can do, and how large it is
+# SPDX-License-Identifier: MIT
+"""The common first step of reading and writing.
+
+A `Request` is a batch that the engine takes as a whole. Whatever it does not take raises `Declined` with the reason;
+then zarr's own pipeline does the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..access.boxes import Box
+from ..access.codec import memory_order
+from ..format.spec import ChainSpec
+from .compat import Store, StorePath, as_numpy
+from .selection import array_axes, to_box
+
+__all__ = ["INLINE_NBYTES", "Declined", "Part", "Request", "prepare"]
+
+# Work up to this many decoded bytes is done on zarr's event loop itself: a hop to another thread would cost more.
+INLINE_NBYTES = 1 << 20
+
+GetChain = Callable[[tuple[int, ...], bool], Any]
+
+
+class Declined(Exception):
+    """The engine does not do this; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a request wants of one object."""
+
+    target: StorePath
+    spec: Any
+    chain: Any
+    box: Box
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A batch for the engine.
+
+    Attributes
+    ----------
+    parts : sequence of Part
+        Those that want any element at all.
+    positions : sequence of int
+        Where they stand in the batch.
+    axes : tuple of int
+        Which axis of `array` each axis of the chunks is; -1 for none.
+    array : ndarray
+        What is filled or stored.
+    """
+
+    store: Store
+    parts: Sequence[Part]
+    positions: Sequence[int]
+    axes: tuple[int, ...]
+    array: np.ndarray[Any, Any]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it can be done at once, on the event loop."""
+        total = 0
+        for part in self.parts:
+            total += decoded_nbytes(part.chain, part.box)
+            if total > INLINE_NBYTES:
+                return False
+        return True
+
+
+def decoded_nbytes(chain: Any, box: Box) -> int:
+    """Bytes that are decoded for a box: whole inner chunks, and the index."""
+    if not chain.is_shard:
+        return math.prod(chain.shape) * int(chain.itemsize)
+    n = int(chain.itemsize)
+    for axis, extent in zip(chain.perm, chain.inner.shape, strict=True):
+        step = 1 if box.step is None else box.step[axis]
+        last = box.start[axis] + (box.count[axis] - 1) * step
+        n *= min(last // extent - box.start[axis] // extent + 1, box.count[axis]) * extent
+    return n + int(chain.index_nbytes)
+
+
+def prepare(batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], spec: ChainSpec, get_chain: GetChain) -> Request:
+    """Take a batch of `CodecPipeline.read` or `write` apart.
+
+    Parameters
+    ----------
+    batch : sequence
+        As zarr passes it; not empty.
+    buffer : NDBuffer
+        Destination or source. One of rank 0 stands for every element.
+    drop_axes : sequence of int
+        Axes that zarr removes afterwards; only orthogonal selections have any.
+    spec : ChainSpec
+        Of the array.
+    get_chain : callable
+        From a chunk shape and the byte order of the memory to the compiled chain.
+
+    Raises
+    ------
+    Declined
+    """
+    array = as_numpy(buffer)
+    if array is None:
+        raise Declined("the buffers are not numpy's")
+    native_order = memory_order(array.dtype, spec.dtype)
+    if native_order is None:
+        raise Declined(f"memory has dtype {array.dtype}, chunks {spec.dtype}")
+    if drop_axes:
+        raise Declined("selection with dropped axes")
+    axes = array_axes(batch[0][2])
+    if axes is None:
+        raise Declined("not a basic selection")
+    scalar = array.ndim == 0
+    if not scalar and array.ndim != sum(axis >= 0 for axis in axes):
+        raise Declined(f"selection of rank {sum(axis >= 0 for axis in axes)} for an array of rank {array.ndim}")
+    store = _common_store(batch)
+    parts, positions = [], []
+    chain, chain_shape = None, None
+    for position, (target, chunk_spec, chunk_selection, array_selection, complete) in enumerate(batch):
+        if chunk_spec.shape != chain_shape:
+            chain_shape = chunk_spec.shape
+            chain = get_chain(chain_shape, native_order)
+        box = to_box(chunk_selection, array_selection, axes, chain_shape)
+        if box is None:
+            raise Declined("not a basic selection")
+        if 0 not in box.count:
+            parts.append(Part(target, chunk_spec, chain, box, complete))
+            positions.append(position)
+    return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array)
+
+
+def _common_store(batch: Sequence[Any]) -> Store:
+    first = batch[0][0]
+    if type(first) is not StorePath:
+        raise Declined(f"objects are reached through {type(first).__name__}")
+    store = first.store
+    for target, *_ in batch:
+        if type(target) is not StorePath or target.store is not store:
+            raise Declined("objects of several stores in one request")
+    return store

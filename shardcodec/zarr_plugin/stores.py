@@ -1,0 +1,71 @@
+# stores.py - how the bytes of a zarr store are reached
+# SPDX-License-Identifier: MIT
+"""Stores, by what they allow.
+
+`LocalStore`: the engine opens the files itself. `MemoryStore`: the engine works on the stored buffers. All others:
+their own asynchronous calls. A subclass may do anything in its `get` and `set`, so only the classes themselves count
+as local or in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from .compat import LocalStore, MemoryStore, Store, StorePath, memory_identity
+
+__all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_key", "stored_bytes"]
+
+
+def is_local(store: Store) -> bool:
+    """Tell whether objects are files below ``store.root``."""
+    return type(store) is LocalStore
+
+
+def is_memory(store: Store) -> bool:
+    """Tell whether objects are buffers of this process."""
+    return type(store) is MemoryStore
+
+
+def local_path(target: StorePath) -> str:
+    """Return the file of an object of a LocalStore."""
+    return f"{_root(target.store)}/{target.path}"
+
+
+def _root(store: Any) -> str:
+    return _root_text(store.root)
+
+
+@functools.lru_cache(maxsize=64)
+def _root_text(root: Any) -> str:
+    return os.fspath(root)
+
+
+def lock_key(target: StorePath) -> str:
+    """Name an object for the lock table: the same for every store through which this process reaches it."""
+    store: Any = target.store
+    if is_local(store):
+        return f"{os.path.realpath(_root(store))}/{target.path}"
+    if is_memory(store):
+        return f"memory:{memory_identity(store)}:{target.path}"
+    return f"{type(store).__name__}:{store}:{target.path}"
+
+
+def stored_bytes(target: StorePath, prototype: Any) -> Any:
+    """Return an object of a MemoryStore as an array, not copied; None when there is none."""
+    store: Any = target.store
+    buffer = store.get_sync(target.path, prototype=prototype)
+    return None if buffer is None else buffer.as_numpy_array()
+
+
+def check_writable(store: Store) -> None:
+    """Refuse what the store would refuse.
+
+    Raises
+    ------
+    ValueError
+        The store is read-only.
+    """
+    if store.read_only:
+        raise ValueError("store was opened in read-only mode and does not support writing")

@@ -1,0 +1,112 @@
+# writing.py - a request to store elements, carried out
+# SPDX-License-Identifier: MIT
+"""Writing through zarr's stores.
+
+The locks of all objects of the request are held from the first look at the old objects until the new ones are in
+place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..access.writer import WriteItem, write
+from ..options import Options
+from ..storage import locks
+from .aio import all_of, to_its_end
+from .compat import buffer_from, config
+from .requests import Part, Request
+from .stores import check_writable, is_local, is_memory, local_path, lock_key, stored_bytes
+
+__all__ = ["run"]
+
+# Decoded bytes of the objects that are encoded at a time where their bytes are held in memory.
+MEMORY_NBYTES = 128 << 20
+
+
+async def run(request: Request, options: Options) -> None:
+    """Store the request's array."""
+    check_writable(request.store)
+    if not request.parts:
+        return
+    async with locks.table().hold_async(lock_key(part.target) for part in request.parts):
+        if is_local(request.store):
+            await _run_engine(request, request.parts, [local_path(p.target) for p in request.parts], None, options)
+        elif is_memory(request.store):
+            for parts in _groups(request.parts):
+                await _write_memory(request, parts, options)
+        else:
+            for parts in _groups(request.parts):
+                await _write_remote(request, parts, options)
+
+
+async def _run_engine(
+    request: Request, parts: Sequence[Part], paths: Sequence[str] | None, olds: Sequence[Any] | None, options: Options
+) -> list[Any]:
+    items = [
+        WriteItem(
+            part.chain,
+            None if paths is None else paths[i],
+            None if olds is None else olds[i],
+            part.box,
+            part.complete,
+            part.target.path,
+        )
+        for i, part in enumerate(parts)
+    ]
+    empty = bool(parts[0].spec.config.write_empty_chunks)
+    if request.is_small:
+        return write(items, request.array, request.axes, options, write_empty=empty)
+    # the locks are ours until the files are whole
+    return await to_its_end(
+        asyncio.to_thread(write, items, request.array, request.axes, options, write_empty=empty)
+    )
+
+
+def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Parts of a request, some at a time, so that their encoded objects fit the memory set aside for them."""
+    group: list[Part] = []
+    total = 0
+    for part in parts:
+        nbytes = math.prod(part.chain.shape) * int(part.chain.itemsize)
+        if group and total + nbytes > MEMORY_NBYTES:
+            yield group
+            group, total = [], 0
+        group.append(part)
+        total += nbytes
+    yield group
+
+
+async def _write_memory(request: Request, parts: Sequence[Part], options: Options) -> None:
+    olds = [None if part.complete else stored_bytes(part.target, part.spec.prototype) for part in parts]
+    store: Any = request.store
+    for part, result in zip(parts, await _run_engine(request, parts, None, olds, options), strict=True):
+        if result is None:
+            store.delete_sync(part.target.path)
+        else:
+            store.set_sync(part.target.path, buffer_from(part.spec.prototype, result))
+
+
+async def _write_remote(request: Request, parts: Sequence[Part], options: Options) -> None:
+    limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
+
+    async def get(part: Part) -> Any:
+        if part.complete:
+            return None
+        async with limit:
+            buffer = await part.target.get(prototype=part.spec.prototype)
+        return None if buffer is None else buffer.as_numpy_array()
+
+    async def put(part: Part, result: Any) -> None:
+        async with limit:
+            if result is None:
+                await part.target.delete()
+            else:
+                await part.target.set(buffer_from(part.spec.prototype, result))
+
+    olds = await all_of(get(part) for part in parts)
+    results = await _run_engine(request, parts, None, olds, options)
+    await all_of(put(part, result) for part, result in zip(parts, results, strict=True))

@@ -1,0 +1,116 @@
+/* fuzz_codec.c - hostile streams for every codec, and round trips
+ *
+ * The first bytes choose the codec, its parameters, the room for the result, and whether the rest is a stream to decode, or
+ * data to encode, whose stream is decoded again: whole, or after a few of its bytes were changed.
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "sc_codec.h"
+#include "sc_cpu.h"
+#include "sc_crc32c.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define HEAD_NBYTES 16
+
+static void
+require(bool condition)
+{
+    if (!condition)
+        __builtin_trap();
+}
+
+static uint8_t *
+allocate(size_t n)
+{
+    uint8_t *p = malloc(n ? n : 1);
+
+    require(p != NULL);
+    return p;
+}
+
+static struct sc_codec_state *
+state(void)
+{
+    static struct sc_codec_state *shared;
+
+    if (!shared) {
+        sc_cpu_init();
+        sc_crc32c_init();
+        shared = sc_codec_state_new();
+        require(shared != NULL);
+    }
+    return shared;
+}
+
+static struct sc_op
+choose(const uint8_t *head)
+{
+    static const enum sc_codec_id ids[] = { SC_CODEC_ZSTD, SC_CODEC_GZIP, SC_CODEC_ZLIB, SC_CODEC_LZ4, SC_CODEC_BLOSC };
+    struct sc_op op = { .codec = ids[head[0] % SC_ARRAY_SIZE(ids)] };
+
+    op.level = head[1] % 10;
+    op.checksum = head[2] & 1;
+    op.compressor = head[3] % 5;
+    op.shuffle = head[4] % 3;
+    op.typesize = head[5] ? head[5] : 1;
+    op.blocksize = head[6] & 1 ? 256u * head[7] : 0;
+    return op;
+}
+
+static void
+decode(const struct sc_op *op, const uint8_t *src, size_t n, size_t room)
+{
+    uint8_t *dst = allocate(room);
+    struct sc_where where;
+    size_t n_out = SIZE_MAX;
+    enum sc_status status;
+
+    sc_where_clear(&where);
+    status = sc_codec_get(op->codec)->decode(op, state(), src, n, dst, room, &n_out, &where);
+    require(status == SC_OK || status == SC_CODEC_DATA || status == SC_DST_TOO_SMALL || status == SC_NO_MEMORY);
+    require(status != SC_OK || n_out <= room);
+    free(dst);
+}
+
+static void
+round_trip(const struct sc_op *op, const uint8_t *data, size_t n, const uint8_t *head)
+{
+    const struct sc_codec *codec = sc_codec_get(op->codec);
+    size_t bound = codec->bound(op, n), n_encoded = 0, n_decoded = 0;
+    uint8_t *encoded, *decoded;
+    struct sc_where where;
+
+    sc_where_clear(&where);
+    require(bound > 0);
+    encoded = allocate(bound);
+    decoded = allocate(n);
+    require(codec->encode(op, state(), data, n, encoded, bound, &n_encoded, &where) == SC_OK && n_encoded <= bound);
+    require(codec->decode(op, state(), encoded, n_encoded, decoded, n, &n_decoded, &where) == SC_OK);
+    require(n_decoded == n && (n == 0 || memcmp(decoded, data, n) == 0));
+
+    for (size_t i = 0; i < head[8] % 4u && n_encoded; i++)
+        encoded[(head[9 + i] * 257u + head[10 + i]) % (i ? n_encoded : min_u64(n_encoded, 32))] ^= head[12 + i];
+    /* A copy of exact size, so that reading past the stream is seen. */
+    free(decoded);
+    decoded = allocate(n_encoded);
+    memcpy(decoded, encoded, n_encoded);
+    decode(op, decoded, n_encoded - (head[8] & 16 ? head[15] % (n_encoded + 1) : 0), n + head[11]);
+    free(encoded);
+    free(decoded);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct sc_op op;
+
+    if (size < HEAD_NBYTES)
+        return 0;
+    op = choose(data);
+    if (data[2] & 2)
+        round_trip(&op, data + HEAD_NBYTES, size - HEAD_NBYTES, data);
+    else
+        decode(&op, data + HEAD_NBYTES, size - HEAD_NBYTES, (size_t)data[9] << (data[10] % 12));
+    return 0;
+}

@@ -1,0 +1,372 @@
+"""The engine against the naive twin: same metadata, same data, same selections, and equal bits out.
+
+Hypothesis draws a shard (rank, shapes, data type, codecs, index), data with empty inner chunks, and what is
+done with it. `TestShard` drives `shardcodec.encode` and `decode`; `TestArray` drives zarr arrays of several shards
+with ragged edges through our pipeline. The same array tests run over zarr's own pipeline as well: when those
+fail too, the test is wrong and not the engine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+from reference import ABSENT, MalformedShard, ShardMeta, decode_shard, encode_shard, read_index, update_shard
+from shard_strategies import (
+    Array,
+    Layout,
+    assert_same_bits,
+    empty_like,
+    layouts,
+    random_array,
+    random_items,
+    selections,
+)
+
+
+def load_engine() -> Any:
+    """Return the package, or None where the extension is not built; anything else that is wrong fails."""
+    found = importlib.util.find_spec("shardcodec") and importlib.util.find_spec("shardcodec._native")
+    return importlib.import_module("shardcodec") if found else None
+
+
+shardcodec = load_engine()
+needs_engine = pytest.mark.skipif(shardcodec is None, reason="shardcodec is not built")
+no_deadline = settings(deadline=None, suppress_health_check=list(HealthCheck))
+ORDERS = ("morton", "lexicographic", "colexicographic")
+
+
+def engine_spec(layout: Layout) -> Any:
+    meta = layout.meta
+    return shardcodec.ShardSpec.from_json(
+        meta.configuration, shard_shape=meta.shape, dtype=meta.dtype, fill_value=meta.fill_value
+    )
+
+
+seeds = st.integers(0, 2**32 - 1)
+out_layouts = st.sampled_from(["C", "F", "gaps"])
+
+
+# ---------------------------------------------------------------------------------------------------------
+# one shard, no zarr
+
+
+@needs_engine
+class TestShard:
+    @no_deadline
+    @given(layout=layouts(), seed=seeds, order=st.sampled_from(ORDERS))
+    def test_the_twin_reads_what_the_engine_encodes(self, layout: Layout, seed: int, order: str) -> None:
+        array = random_array(layout.meta, layout.meta.shape, seed)
+        blob = shardcodec.encode(array, engine_spec(layout), order=order)
+        assert (blob is None) == (encode_shard(array, layout.meta) is None)
+        assert_same_bits(decode_shard(blob, layout.meta), array)
+
+    @no_deadline
+    @given(layout=layouts(compress=False), seed=seeds, order=st.sampled_from(ORDERS))
+    def test_uncompressed_bytes_are_equal(self, layout: Layout, seed: int, order: str) -> None:
+        array = random_array(layout.meta, layout.meta.shape, seed)
+        blob = shardcodec.encode(array, engine_spec(layout), order=order)
+        assert blob == encode_shard(array, layout.meta, order)
+
+    @no_deadline
+    @given(layout=layouts(), seed=seeds, how=out_layouts)
+    def test_the_layout_of_the_input_does_not_matter(self, layout: Layout, seed: int, how: str) -> None:
+        array = random_array(layout.meta, layout.meta.shape, seed)
+        strided = empty_like(array, how)
+        strided[...] = array
+        spec = engine_spec(layout)
+        assert shardcodec.encode(strided, spec) == shardcodec.encode(array, spec)
+
+    @no_deadline
+    @given(st.data(), layouts(), seeds, st.sampled_from(ORDERS), st.booleans())
+    def test_the_engine_reads_what_the_twin_encodes(
+        self, data: st.DataObject, layout: Layout, seed: int, order: str, write_empty: bool
+    ) -> None:
+        array = random_array(layout.meta, layout.meta.shape, seed)
+        blob = encode_shard(array, layout.meta, order, write_empty)
+        assume(blob is not None)
+        selection = data.draw(st.one_of(st.none(), selections(layout.meta.shape)))
+        expected = np.asarray(array if selection is None else array[selection])
+        spec = engine_spec(layout)
+        assert_same_bits(shardcodec.decode(blob, spec, selection), expected)
+        out = empty_like(expected, data.draw(out_layouts))
+        shardcodec.decode(bytearray(blob or b""), spec, selection, out=out)
+        assert_same_bits(out, expected)
+
+    @no_deadline
+    @given(st.data(), layouts(compress=False), seeds)
+    def test_broken_bytes_are_refused_alike(self, data: st.DataObject, layout: Layout, seed: int) -> None:
+        """Without a compressor both see the same faults; with one, libraries differ in what they forgive."""
+        blob = encode_shard(random_array(layout.meta, layout.meta.shape, seed), layout.meta)
+        assume(blob is not None)
+        broken = data.draw(broken_copies(blob or b""))
+        selection = data.draw(st.one_of(st.just(...), selections(layout.meta.shape)))
+        try:
+            expected = decode_shard(broken, layout.meta, selection)
+        except MalformedShard:
+            event("refused")
+            with pytest.raises(shardcodec.errors.ShardError):
+                shardcodec.decode(broken, engine_spec(layout), selection)
+        else:
+            event("accepted")
+            assert_same_bits(shardcodec.decode(broken, engine_spec(layout), selection), expected)
+
+
+@st.composite
+def broken_copies(draw: st.DrawFn, blob: bytes) -> bytes:
+    """Cut, lengthen, or change a few bytes, most of them near an end, where the index is."""
+    kind = draw(st.sampled_from(["cut tail", "cut head", "longer", "flip", "flip", "ones"]))
+    n = draw(st.integers(1, min(len(blob), 40)))
+    event(kind)
+    if kind == "cut tail":
+        return blob[:-n]
+    if kind == "cut head":
+        return blob[n:]
+    if kind == "longer":
+        return blob + bytes(n)
+    broken = bytearray(blob)
+    at = draw(st.integers(0, len(blob) - 1))
+    if kind == "ones":
+        broken[at : at + 8] = b"\xff" * len(broken[at : at + 8])
+    else:
+        broken[at] ^= draw(st.integers(1, 255))
+    return bytes(broken)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# zarr arrays of several shards
+
+ZARR = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+OURS = "shardcodec.ShardCodecPipeline"
+
+
+@pytest.fixture(
+    params=[pytest.param(OURS, marks=needs_engine, id="shardcodec"), pytest.param(ZARR, id="zarr")]
+)
+def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
+    zarr = pytest.importorskip("zarr")
+    with zarr.config.set({"codec_pipeline.path": request.param}):
+        yield request.param
+
+
+class SomeArray(NamedTuple):
+    layout: Layout
+    shape: tuple[int, ...]
+
+    def document(self) -> bytes:
+        document = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.layout.data_type,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.layout.meta.shape)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": self.layout.fill_json,
+            "codecs": [{"name": "sharding_indexed", "configuration": self.layout.meta.configuration}],
+            "attributes": {},
+        }
+        return json.dumps(document).encode()
+
+    def shards(self) -> Iterator[tuple[str, tuple[slice, ...]]]:
+        """Yield the key of each shard and the part of the array it holds."""
+        extents = self.layout.meta.shape
+        counts = [range(-(-n // extent)) for n, extent in zip(self.shape, extents, strict=True)]
+        for coords in itertools.product(*counts):
+            key = "/".join(["c", *map(str, coords)])
+            yield key, tuple(slice(c * n, c * n + n) for c, n in zip(coords, extents, strict=True))
+
+
+@st.composite
+def some_arrays(draw: st.DrawFn) -> SomeArray:
+    layout = draw(layouts())
+    extents = layout.meta.shape
+    assume(math.prod(extents) <= 600)
+    shape = tuple(draw(st.integers(1, 2 * extent + 1)) for extent in extents)
+    assume(math.prod(shape) <= 4000)
+    return SomeArray(layout, shape)
+
+
+@contextmanager
+def stored(array: SomeArray, kind: str) -> Iterator[tuple[Any, Any]]:
+    """Make an empty array in a store; yield the store and a function that gets an object as bytes or None."""
+    import zarr
+
+    if kind == "memory":
+        buffer = zarr.buffer.cpu.Buffer if hasattr(zarr, "buffer") else zarr.core.buffer.cpu.Buffer
+        objects: dict[str, Any] = {"zarr.json": buffer.from_bytes(array.document())}
+        yield zarr.storage.MemoryStore(objects), lambda k: objects[k].to_bytes() if k in objects else None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "zarr.json").write_bytes(array.document())
+        yield (
+            zarr.storage.LocalStore(root),
+            lambda k: (root / k).read_bytes() if (root / k).exists() else None,
+        )
+
+
+def opened(store: Any, order: str = "C") -> Any:
+    import zarr
+
+    config: Any = {"order": order}
+    return zarr.open_array(store, mode="r+", config=config)
+
+
+def padded(part: Array, meta: ShardMeta) -> Array:
+    """Extend what an array holds of a shard to the whole shard."""
+    whole = np.full(meta.shape, meta.fill_value, dtype=meta.dtype)
+    whole[tuple(slice(n) for n in part.shape)] = part
+    return whole
+
+
+def is_exact(pipeline: str) -> bool:
+    """zarr forgets the payload of a NaN and the sign of a zero where it looks for empty chunks."""
+    return pipeline == OURS
+
+
+def assert_same(pipeline: str, actual: Any, expected: Array) -> None:
+    if is_exact(pipeline):
+        assert_same_bits(actual, expected)
+    else:
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["local", "memory"])
+class TestArray:
+    @no_deadline
+    @given(st.data(), some_arrays(), seeds, st.sampled_from(ORDERS), st.sampled_from("CF"))
+    def test_reads(
+        self,
+        pipeline: str,
+        kind: str,
+        data: st.DataObject,
+        array: SomeArray,
+        seed: int,
+        order: str,
+        memory: str,
+    ) -> None:
+        expected = random_array(array.layout.meta, array.shape, seed)
+        with stored(array, kind) as (store, _):
+            put_shards(store, kind, array, expected, order)
+            opened_array = opened(store, memory)
+            assert_same(pipeline, opened_array[...], expected)
+            for _ in range(3):
+                selection = data.draw(selections(array.shape))
+                assert_same(pipeline, opened_array[selection], np.asarray(expected[selection]))
+
+    @no_deadline
+    @given(st.data(), some_arrays(), seeds)
+    def test_writes_one_after_another(
+        self, pipeline: str, kind: str, data: st.DataObject, array: SomeArray, seed: int
+    ) -> None:
+        """Any sequence of writes leaves shards that the twin decodes to what NumPy holds."""
+        meta = array.layout.meta
+        model = np.full(array.shape, meta.fill_value, dtype=meta.dtype)
+        with stored(array, kind) as (store, get):
+            target = opened(store)
+            for step in range(data.draw(st.integers(1, 5))):
+                selection, value = data.draw(some_writes(array, seed + step, finite=not is_exact(pipeline)))
+                model[selection] = value
+                target[selection] = value
+                probe = data.draw(selections(array.shape))
+                assert_same(pipeline, target[probe], np.asarray(model[probe]))
+            check_shards(pipeline, get, array, model)
+            assert_same(pipeline, opened(store, "F")[...], model)
+
+    @no_deadline
+    @given(st.data(), some_arrays(), seeds)
+    def test_updates_what_the_twin_wrote(
+        self, pipeline: str, kind: str, data: st.DataObject, array: SomeArray, seed: int
+    ) -> None:
+        """One write over foreign shards, against the twin's own update of each of them."""
+        meta = array.layout.meta
+        finite = not is_exact(pipeline)
+        before = random_array(meta, array.shape, seed, finite)
+        selection, value = data.draw(some_writes(array, seed + 1, finite))
+        after = before.copy()
+        after[selection] = value
+        with stored(array, kind) as (store, get):
+            put_shards(store, kind, array, before, "lexicographic")
+            opened(store)[selection] = value
+            check_shards(pipeline, get, array, after)
+            if is_exact(pipeline):
+                check_neighbours(get, array, before, after, selection)
+
+
+@st.composite
+def some_writes(draw: st.DrawFn, array: SomeArray, seed: int, finite: bool) -> tuple[Any, Any]:
+    """Draw where and what to write: random items, one item for all, or the fill value, which erases."""
+    meta = array.layout.meta
+    selection = draw(st.one_of(st.just(...), selections(array.shape)))
+    shape = np.empty(array.shape, dtype=bool)[selection].shape
+    match draw(st.sampled_from(["items", "items", "F", "one", "fill"])):
+        case "fill":
+            return selection, meta.fill_value
+        case "one":
+            return selection, random_items(np.random.default_rng(seed), (1,), meta.dtype, finite)[0]
+        case how:
+            items = random_items(np.random.default_rng(seed), shape, meta.dtype, finite)
+            return selection, items.copy(order="F") if how == "F" else items
+
+
+def check_neighbours(get: Any, array: SomeArray, before: Array, after: Array, selection: Any) -> None:
+    """The same inner chunks exist as in the twin's update; those outside the selection kept their bytes."""
+    meta = array.layout.meta
+    written = np.zeros(array.shape, dtype=bool)
+    written[selection] = True
+    for key, box in array.shards():
+        old = encode_shard(padded(before[box], meta), meta)
+        touched = padded(written[box], meta._replace(dtype=np.dtype(bool), fill_value=False))
+        twin = update_shard(old, meta, touched, padded(after[box], meta)[touched])
+        assert stored_chunks(get(key), meta).keys() == stored_chunks(twin, meta).keys(), key
+        if not touched.any():
+            assert get(key) == old, key
+        unchanged = stored_chunks(old, meta).items() & stored_chunks(twin, meta).items()
+        assert unchanged <= stored_chunks(get(key), meta).items(), key
+
+
+def stored_chunks(blob: bytes | None, meta: ShardMeta) -> dict[tuple[int, ...], bytes]:
+    """Return the encoded bytes of the inner chunks that exist."""
+    if blob is None:
+        return {}
+    index = read_index(blob, meta)
+    found = {}
+    for coords in np.ndindex(*meta.grid):
+        offset, nbytes = (int(v) for v in index[coords])
+        if offset != ABSENT:
+            found[coords] = blob[offset : offset + nbytes]
+    return found
+
+
+def put_shards(store: Any, kind: str, array: SomeArray, content: Array, order: str) -> None:
+    meta = array.layout.meta
+    for key, box in array.shards():
+        blob = encode_shard(padded(content[box], meta), meta, order)
+        if blob is None:
+            continue
+        if kind == "memory":
+            store._store_dict[key] = type(store._store_dict["zarr.json"]).from_bytes(blob)
+        else:
+            path = Path(store.root, key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(blob)
+
+
+def check_shards(pipeline: str, get: Any, array: SomeArray, content: Array) -> None:
+    meta = array.layout.meta
+    for key, box in array.shards():
+        part = content[box]
+        decoded = decode_shard(get(key), meta)
+        assert_same(pipeline, decoded[tuple(slice(n) for n in part.shape)], part)

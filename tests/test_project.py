@@ -1,0 +1,320 @@
+# test_project.py - rules of the project itself: layers, symbols, sizes, versions, README, sdist
+# SPDX-License-Identifier: MIT
+"""What no unit test sees: who imports whom, what the binary exports, whether the README tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "shardcodec"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# A module may import its own layer's folder and every layer above its line in this table, nothing below.
+# Modules that share a line and are no folder together do not import each other.
+LAYERS: list[tuple[str, ...]] = [
+    ("errors",),
+    ("_native",),
+    ("native",),
+    ("options", "build_info", "checksum"),
+    ("format",),
+    ("storage",),
+    ("access",),
+    ("zarr_plugin", "kv", "transformer"),
+    ("tools",),
+    ("cli",),
+]
+RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+TOP = len(LAYERS)  # shardcodec/__init__.py only re-exports, from anywhere
+
+# The same for csrc: what a file includes lies in its own line or above it.
+C_LAYERS: list[tuple[str, ...]] = [
+    ("sc_common",),
+    ("sc_status", "sc_cpu"),
+    ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_order", "sc_strided"),
+    ("sc_codec", "sc_libs", "codec_"),
+    ("sc_chain", "sc_walk", "sc_worker", "sc_pool", "sc_file"),
+    ("sc_engine", "sc_read", "sc_write"),
+]
+
+SOFT_LINES = 500
+HARD_LINES = 700
+
+
+class Import(NamedTuple):
+    """One import statement; ``target`` is absolute."""
+
+    path: Path
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} imports {self.target}"
+
+
+def absolute(path: Path, level: int, module: str) -> str:
+    """Resolve ``from ..x import``, written in ``path``, to a dotted name."""
+    if level == 0:
+        return module
+    folder = path.relative_to(ROOT).with_suffix("").parts[:-level]
+    return ".".join([*folder, *([module] if module else [])])
+
+
+def python_imports(path: Path) -> Iterator[Import]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (Import(path, node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(path, node.level, node.module or "")
+            yield from (Import(path, node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def cython_imports(path: Path) -> Iterator[Import]:
+    for line, text in enumerate(path.read_text().splitlines(), 1):
+        if m := re.match(r"\s*from\s+(\.*)([\w.]*)\s+c?import\s+(.*)", text):
+            base = absolute(path, len(m[1]), m[2])
+            for name in re.findall(r"(\w+)(?:\s+as\s+\w+)?", m[3]):
+                yield Import(path, line, f"{base}.{name}")
+        elif m := re.match(r"\s*c?import\s+([\w.]+)", text):
+            yield Import(path, line, m[1])
+
+
+def package_imports() -> list[Import]:
+    found = [i for path in PACKAGE.rglob("*.py") for i in python_imports(path)]
+    return found + [i for path in PACKAGE.glob("*.pyx") for i in cython_imports(path)]
+
+
+def part_of_package(dotted: str) -> str | None:
+    """Name in LAYERS that a module of ours belongs to; None for others and for the package itself."""
+    head, _, rest = dotted.partition(".")
+    return rest.partition(".")[0] if head == "shardcodec" and rest else None
+
+
+def source_files(*suffixes: str) -> list[Path]:
+    folders = ("csrc", "shardcodec", "tests", "bench", "examples", "scripts")
+    return sorted(p for name in folders for p in (ROOT / name).rglob("*") if p.suffix in suffixes)
+
+
+# ---------------------------------------------------------------- layers
+
+
+def test_every_module_has_a_layer() -> None:
+    parts = {p.stem for p in PACKAGE.iterdir() if p.suffix in (".py", ".pyx") or (p / "__init__.py").exists()}
+    assert parts - {"__init__"} <= set(RANKS), "give the new module its line in LAYERS"
+
+
+def test_imports_go_downwards_only() -> None:
+    wrong = []
+    for i in package_imports():
+        importer = part_of_package(absolute(i.path, 1, i.path.stem))
+        imported = part_of_package(i.target)
+        if importer == "__init__" or imported in (None, "csrc", importer):
+            continue
+        # A name that is no module, as in `from shardcodec import ShardSpec`, reaches for the top.
+        if RANKS.get(imported, TOP) >= RANKS[importer]:
+            wrong.append(str(i))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_compat_touches_the_insides_of_zarr() -> None:
+    def inside(target: str) -> bool:
+        parts = target.split(".")
+        return parts[0] == "zarr" and (parts[1:2] == ["core"] or any(p.startswith("_") for p in parts[1:]))
+
+    compat = PACKAGE / "zarr_plugin" / "compat.py"
+    wrong = [str(i) for i in package_imports() if i.path != compat and inside(i.target)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_importing_the_package_does_not_load_the_extension() -> None:
+    # zarr imports our entry point in every process that opens an array.
+    code = "import sys, shardcodec; sys.exit('shardcodec._native' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def c_rank(path: str) -> int:
+    """Line of a file of csrc in C_LAYERS; the longest prefix decides."""
+    matches = [
+        (len(prefix), rank)
+        for rank, names in enumerate(C_LAYERS)
+        for prefix in names
+        if path.startswith(prefix)
+    ]
+    assert matches, f"csrc/{path}: give it its line in C_LAYERS"
+    return max(matches)[1]
+
+
+def test_c_includes_go_downwards_only() -> None:
+    wrong = []
+    for path in (ROOT / "csrc").rglob("*.[ch]"):
+        name = path.relative_to(ROOT / "csrc").as_posix()
+        if PurePosixPath(name).name.startswith("test"):
+            continue
+        for included in re.findall(r'^#\s*include\s+"(?:\.\./)?([^"]+)"', path.read_text(), re.M):
+            if c_rank(included) > c_rank(name):
+                wrong.append(f"csrc/{name} includes {included}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_kernels_know_neither_python_nor_a_terminal() -> None:
+    banned = re.compile(r"Python\.h|\b(?:printf|fprintf|puts|putchar|perror|exit|abort)\s*\(")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in (ROOT / "csrc").rglob("*.[ch]")
+        if not path.name.startswith("test")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if banned.search(re.sub(r"/\*.*?\*/", "", line)) and not line.lstrip().startswith(("/*", "*"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+# ---------------------------------------------------------------- the binary
+
+
+def extension_path() -> Path:
+    from shardcodec import _native
+
+    return Path(_native.__file__)
+
+
+def test_the_extension_exports_one_symbol() -> None:
+    nm = shutil.which("nm") or pytest.skip("nm is not installed")
+    flags = ["-gU"] if sys.platform == "darwin" else ["-D", "--defined-only"]
+    listing = subprocess.run(
+        [nm, *flags, extension_path()], check=True, capture_output=True, text=True
+    ).stdout
+    symbols = {line.split()[-1].split("@")[0].removeprefix("_") for line in listing.splitlines() if line}
+    assert {s.removeprefix("_") for s in symbols} == {"PyInit__native"}
+
+
+def test_tests_run_against_the_installed_package() -> None:
+    import shardcodec
+
+    assert shardcodec.__file__ is not None
+    beside = Path(shardcodec.__file__).parent
+    assert extension_path().parent == beside, "the package and its extension come from different places"
+
+
+def test_the_wheel_carries_the_notices() -> None:
+    files = {f.name for f in importlib.metadata.files("shardcodec") or []}
+    assert {"LICENSE", "NOTICES"} <= files
+    assert not {f for f in files if f.endswith((".c", ".h", ".pyx"))}
+
+
+# ---------------------------------------------------------------- files and versions
+
+
+def test_no_file_is_too_long() -> None:
+    tables = ("_tables.h",)
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in source_files(".py", ".pyx", ".pyi", ".pxd", ".c", ".h")
+        if not path.name.endswith(tables)
+    }
+    if long := {name: n for name, n in lengths.items() if n > SOFT_LINES}:
+        warnings.warn(f"longer than {SOFT_LINES} lines: {long}", stacklevel=1)
+    assert not {name: n for name, n in lengths.items() if n > HARD_LINES}
+
+
+def test_every_source_file_names_its_licence() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in source_files(".c", ".h", ".pyx", ".pxd")
+        if "SPDX-License-Identifier: MIT" not in path.read_text()
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_versions_agree() -> None:
+    import shardcodec
+
+    version = PYPROJECT["project"]["version"]
+    assert shardcodec.__version__ == version
+    assert importlib.metadata.version("shardcodec") == version
+    newest = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert version in newest[1]
+
+
+def test_entry_points_load() -> None:
+    wanted = {"zarr.codecs": "sharding_indexed", "zarr.codec_pipeline": "shardcodec"}
+    for group, name in wanted.items():
+        (entry,) = [
+            e for e in importlib.metadata.entry_points(group=group, name=name) if e.dist.name == "shardcodec"
+        ]
+        assert entry.load().__module__ == "shardcodec", "zarr registers a class under its module"
+
+
+# ---------------------------------------------------------------- documentation
+
+
+def readme() -> str:
+    path = ROOT / "README.md"
+    if not path.exists():
+        pytest.skip("README.md is not there")
+    return path.read_text()
+
+
+def test_readme_code_runs(tmp_path: Path) -> None:
+    """All ```python blocks, in order, as one program; ```python no-run are shown only."""
+    blocks = re.findall(r"^```python\n(.*?)^```", readme(), re.M | re.S)
+    assert blocks
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_commands_in_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"^(?:\S+=\S+ )*make ([a-z-]+)", readme(), re.M))
+    assert named <= targets
+    assert {"demo", "test"} <= named
+
+
+# ---------------------------------------------------------------- the source distribution
+
+
+@pytest.mark.slow
+def test_the_sdist_has_all_that_a_build_needs(tmp_path: Path) -> None:
+    """Made with setuptools alone: no compiler, no Cython, no codec library."""
+    tree = tmp_path / "tree"
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+    env = os.environ | {"PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=tree,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("shardcodec-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    needed = {
+        p.relative_to(ROOT).as_posix()
+        for folder in ("csrc", "shardcodec")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in (".c", ".h", ".py", ".pyi", ".pyx", ".pxd") or p.name.startswith("exports.")
+    }
+    assert needed | {"setup.py", "pyproject.toml", "LICENSE", "NOTICES", "Makefile"} <= names

@@ -1,0 +1,355 @@
+"""The twin against zarr's own pipeline and TensorStore, so that it may judge the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from packaging.version import Version
+from reference import MalformedShard, ShardMeta, decode_shard, encode_shard, read_index, update_shard
+
+zarr = pytest.importorskip("zarr", minversion="3.1")
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+CRC = {"name": "crc32c"}
+ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": True}}
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
+LZ4 = {"name": "numcodecs.lz4", "configuration": {"acceleration": 1}}
+ZLIB = {"name": "numcodecs.zlib", "configuration": {"level": 1}}
+
+
+def blosc(cname: str, shuffle: str, typesize: int) -> dict[str, Any]:
+    conf = {"cname": cname, "clevel": 5, "shuffle": shuffle, "typesize": typesize, "blocksize": 0}
+    return {"name": "blosc", "configuration": conf}
+
+
+def transpose(*order: int) -> dict[str, Any]:
+    return {"name": "transpose", "configuration": {"order": list(order)}}
+
+
+def sharding(inner: list[int], codecs: Any, index_codecs: Any = (LITTLE, CRC), at: str = "end") -> Any:
+    return {
+        "chunk_shape": inner,
+        "codecs": list(codecs),
+        "index_codecs": list(index_codecs),
+        "index_location": at,
+    }
+
+
+NESTED = {"name": "sharding_indexed", "configuration": sharding([2, 1], [BIG, CRC])}
+NESTED_START = {"name": "sharding_indexed", "configuration": sharding([1, 2], [LITTLE], [BIG], "start")}
+
+CASES: dict[str, tuple[Any, tuple[int, ...], str, Any]] = {
+    "plain": (sharding([2, 2], [LITTLE]), (4, 6), "int16", 7),
+    "start": (sharding([2, 2], [LITTLE], at="start"), (4, 6), "int16", 7),
+    "big": (sharding([2, 3], [BIG]), (4, 6), "float64", np.nan),
+    "no-index-crc": (sharding([2, 3], [LITTLE], [LITTLE]), (4, 6), "uint32", 1),
+    "two-index-crcs": (sharding([2, 3], [LITTLE, CRC], [BIG, CRC, CRC]), (4, 6), "uint32", 1),
+    "index-order-f": (sharding([2, 3], [LITTLE], [transpose(2, 1, 0), LITTLE, CRC]), (4, 6), "uint8", 1),
+    "index-order-201": (sharding([1, 2], [LITTLE], [transpose(2, 0, 1), BIG], "start"), (4, 6), "uint8", 1),
+    "index-order-120": (sharding([1, 2], [LITTLE], [transpose(1, 2, 0), LITTLE, CRC]), (4, 6), "uint8", 1),
+    "transposed": (sharding([2, 3], [transpose(1, 0), LITTLE]), (4, 6), "complex64", 1 + 2j),
+    "transposed-3d": (sharding([1, 2, 3], [transpose(2, 0, 1), BIG, CRC]), (2, 4, 3), "int64", -1),
+    "transposed-twice": (
+        sharding([1, 2, 3], [transpose(2, 0, 1), transpose(0, 2, 1), LITTLE]), (2, 4, 3), "int8", -1
+    ),
+    "zstd": (sharding([2, 3], [LITTLE, ZSTD]), (4, 6), "float32", -0.0),
+    "gzip": (sharding([2, 3], [LITTLE, GZIP, CRC]), (4, 6), "bool", True),
+    "blosc-lz4": (sharding([2, 3], [LITTLE, blosc("lz4", "shuffle", 4)]), (4, 6), "int32", 0),
+    "blosc-zstd": (sharding([2, 3], [LITTLE, blosc("zstd", "bitshuffle", 2)]), (4, 6), "uint16", 0),
+    "lz4": (sharding([2, 3], [LITTLE, LZ4]), (4, 6), "int32", 0),
+    "zlib": (sharding([2, 3], [LITTLE, ZLIB]), (4, 6), "int32", 0),
+    "nested": (sharding([4, 2], [NESTED]), (8, 6), "int16", 3),
+    "nested-start": (sharding([2, 4], [transpose(1, 0), NESTED_START, ZSTD], at="start"), (4, 8), "int16", 3),
+    "rank-0": (sharding([], [LITTLE, CRC]), (), "int32", 5),
+    "rank-1": (sharding([1], [LITTLE]), (7,), "uint64", 5),
+    "rank-4": (sharding([1, 2, 1, 3], [LITTLE, ZSTD]), (2, 2, 3, 3), "uint8", 0),
+    "datetime": (sharding([2], [BIG]), (6,), "datetime64[s]", np.datetime64("NaT", "s")),
+}  # fmt: skip
+
+SECONDS = {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}
+DATA_TYPES = {"datetime64[s]": SECONDS}
+
+
+def meta(name: str) -> ShardMeta:
+    configuration, shape, dtype, fill = CASES[name]
+    return ShardMeta(configuration, shape, np.dtype(dtype), np.array(fill, dtype=dtype)[()])
+
+
+def fill_json(spec: ShardMeta) -> Any:
+    kind, fill = spec.dtype.kind, spec.fill_value
+    if kind == "c":
+        return [float(fill.real), float(fill.imag)]
+    if kind == "f":
+        return "NaN" if np.isnan(fill) else float(fill)
+    return "NaT" if kind == "M" else fill.item()
+
+
+def array_metadata(spec: ShardMeta, data_type: Any) -> bytes:
+    """Write the zarr.json of an array of one shard."""
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(spec.shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(spec.shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_json(spec),
+        "codecs": [{"name": "sharding_indexed", "configuration": spec.configuration}],
+        "attributes": {},
+    }
+    return json.dumps(document).encode()
+
+
+def sample(spec: ShardMeta, seed: int = 1) -> np.ndarray[Any, Any]:
+    """Random values in some inner chunks, fill in the others, so that every case has missing ones."""
+    rng = np.random.default_rng(seed)
+    array = rng.integers(0, 2 if spec.dtype.kind == "b" else 100, spec.shape).astype(spec.dtype)
+    keep = np.array(rng.integers(0, 2, spec.grid))
+    keep.flat[0] = 1
+    for axis, extent in enumerate(spec.chunk_shape):
+        keep = keep.repeat(extent, axis)
+    return np.where(keep, array, spec.fill_value).astype(spec.dtype)
+
+
+class OneShard:
+    """A directory with an array of exactly one shard."""
+
+    def __init__(self, path: Path, spec: ShardMeta, data_type: Any) -> None:
+        self.path = path
+        self.object = path.joinpath("c", *["0"] * len(spec.shape))
+        self.object.parent.mkdir(parents=True, exist_ok=True)
+        (path / "zarr.json").write_bytes(array_metadata(spec, data_type))
+
+    def put(self, blob: bytes | None) -> None:
+        if blob is not None:
+            self.object.write_bytes(blob)
+
+    def get(self) -> bytes | None:
+        return self.object.read_bytes() if self.object.exists() else None
+
+
+@pytest.fixture(params=CASES)
+def spec(request: pytest.FixtureRequest) -> ShardMeta:
+    return meta(request.param)
+
+
+@pytest.fixture
+def shard(tmp_path: Path, spec: ShardMeta) -> OneShard:
+    return OneShard(tmp_path, spec, DATA_TYPES.get(str(spec.dtype), str(spec.dtype)))
+
+
+@pytest.fixture(autouse=True)
+def own_pipeline() -> Iterator[None]:
+    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}):
+        yield
+
+
+def is_sharded_in(codecs: Any) -> bool:
+    return any(codec["name"] == "sharding_indexed" for codec in codecs)
+
+
+def skip_what_zarr_lacks(spec: ShardMeta) -> None:
+    if spec.shape == () and Version(zarr.__version__) < Version("3.4"):
+        pytest.skip("this zarr cannot write a sharded array of rank 0 (SC-39)")
+
+
+def skip_what_tensorstore_lacks(spec: ShardMeta) -> Any:
+    tensorstore = pytest.importorskip("tensorstore")
+    text = json.dumps(spec.configuration)
+    if "numcodecs." in text or spec.dtype.kind == "M":
+        pytest.skip("TensorStore has no such codec or data type")
+    if is_sharded_in(spec.configuration["codecs"][:-1]):
+        pytest.skip("TensorStore takes no bytes -> bytes codec behind sharding (SC-14)")
+    return tensorstore
+
+
+def open_tensorstore(tensorstore: Any, path: Path) -> Any:
+    kvstore = {"driver": "file", "path": str(path)}
+    return tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True).result()
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+class TestAgainstZarr:
+    def test_zarr_reads_what_the_twin_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
+        array = sample(spec)
+        shard.put(encode_shard(array, spec))
+        assert same(np.asarray(zarr.open_array(shard.path, mode="r")[...]), array)
+
+    def test_the_twin_reads_what_zarr_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_what_zarr_lacks(spec)
+        array = sample(spec)
+        zarr.open_array(shard.path, mode="r+")[...] = array
+        assert same(decode_shard(shard.get(), spec), array)
+
+    def test_the_bytes_are_zarrs_in_morton_order(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_what_zarr_lacks(spec)
+        if "gzip" in json.dumps(spec.configuration):
+            pytest.skip("a gzip header holds what its writer likes")
+        array = sample(spec)
+        zarr.open_array(shard.path, mode="r+")[...] = array
+        assert encode_shard(array, spec, "morton") == shard.get()
+
+    def test_zarr_reads_an_update_and_the_twin_reads_zarrs(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_what_zarr_lacks(spec)
+        before, after = sample(spec, 1), sample(spec, 2)
+        selection = tuple(slice(n // 3, None, 2) for n in spec.shape)
+        expected = before.copy()
+        expected[selection] = after[selection]
+        blob = encode_shard(before, spec)
+        shard.put(update_shard(blob, spec, selection, after[selection]))
+        array = zarr.open_array(shard.path, mode="r+")
+        assert same(np.asarray(array[...]), expected)
+        shard.put(blob)
+        corner = tuple(slice(n // 3, None) for n in spec.shape)
+        array[corner] = expected[corner]
+        assert same(decode_shard(shard.get(), spec), expected)
+
+    def test_nothing_is_stored_for_fill_alone(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_what_zarr_lacks(spec)
+        array = np.full(spec.shape, spec.fill_value, dtype=spec.dtype)
+        zarr.open_array(shard.path, mode="r+")[...] = array
+        assert encode_shard(array, spec) is None
+        assert shard.get() is None
+        assert same(decode_shard(None, spec), array)
+
+    def test_empty_chunks_are_stored_on_request(self, spec: ShardMeta, shard: OneShard) -> None:
+        array = np.full(spec.shape, spec.fill_value, dtype=spec.dtype)
+        blob = encode_shard(array, spec, write_empty=True)
+        assert blob is not None
+        assert (read_index(blob, spec) != reference.ABSENT).all()
+        shard.put(blob)
+        assert same(np.asarray(zarr.open_array(shard.path, mode="r")[...]), array)
+
+
+class TestAgainstTensorStore:
+    def test_it_reads_what_the_twin_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_what_tensorstore_lacks(spec)
+        array = sample(spec)
+        shard.put(encode_shard(array, spec))
+        assert same(open_tensorstore(tensorstore, shard.path).read().result(), array)
+
+    def test_the_twin_reads_what_it_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_what_tensorstore_lacks(spec)
+        array = sample(spec)
+        open_tensorstore(tensorstore, shard.path).write(array).result()
+        assert same(decode_shard(shard.get(), spec), array)
+
+    def test_the_bytes_are_its_own_in_c_order(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_what_tensorstore_lacks(spec)
+        text = json.dumps(spec.configuration)
+        if any(name in text for name in ("gzip", "blosc", "zstd")):
+            pytest.skip("another build of the compressor")
+        array = sample(spec)
+        open_tensorstore(tensorstore, shard.path).write(array).result()
+        assert encode_shard(array, spec, "lexicographic") == shard.get()
+
+    def test_it_reads_an_update(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_what_tensorstore_lacks(spec)
+        before, after = sample(spec, 1), sample(spec, 2)
+        selection = tuple(slice(n // 2, None) for n in spec.shape)
+        expected = before.copy()
+        expected[selection] = after[selection]
+        shard.put(update_shard(encode_shard(before, spec), spec, selection, after[selection]))
+        assert same(open_tensorstore(tensorstore, shard.path).read().result(), expected)
+
+
+PAIR = ShardMeta(sharding([2], [LITTLE, CRC]), (6,), np.dtype("uint16"), np.uint16(0))
+PAIR_BLOB = encode_shard(np.array([1, 2, 0, 0, 5, 6], dtype="uint16"), PAIR) or b""
+
+
+def with_entry(coords: tuple[int, ...], offset: int, nbytes: int) -> bytes:
+    """Return PAIR_BLOB with one entry replaced and the checksum of the index made anew."""
+    index = read_index(PAIR_BLOB, PAIR)
+    index[coords] = offset, nbytes
+    pairs = index.astype("<u8").tobytes()
+    return PAIR_BLOB[: -len(pairs) - 4] + pairs + reference.crc32c(pairs).to_bytes(4, "little")
+
+
+class TestRules:
+    def test_crc32c_is_the_one_of_rfc_3720(self) -> None:
+        assert reference.crc32c(b"123456789") == 0xE3069283
+        assert reference.crc32c(bytes(32)) == 0x8A9136AA
+
+    def test_morton_order_of_three_by_five(self) -> None:
+        flat = [5 * a + b for a, b in reference.chunk_order((3, 5), "morton")]
+        assert flat == [0, 5, 1, 6, 10, 11, 2, 7, 3, 8, 12, 13, 4, 9, 14]
+
+    @pytest.mark.parametrize("grid", [(4, 4), (5, 2), (1, 7), (2, 3, 4), (1, 1, 1), (8,), (3, 1, 6, 2)])
+    def test_morton_order_is_zarrs(self, tmp_path: Path, grid: tuple[int, ...]) -> None:
+        """Inner chunks of one byte, so that the body of zarr's shard spells out its order."""
+        spec = ShardMeta(sharding([1] * len(grid), [LITTLE]), grid, np.dtype("uint8"), np.uint8(0))
+        shard = OneShard(tmp_path, spec, "uint8")
+        array = np.arange(1, 1 + np.prod(grid), dtype="uint8").reshape(grid)
+        zarr.open_array(shard.path, mode="r+")[...] = array
+        body = bytes(int(array[c]) for c in reference.chunk_order(grid, "morton"))
+        assert (shard.get() or b"").startswith(body)
+
+    def test_offsets_count_from_the_first_byte_in_both_places(self) -> None:
+        array = np.arange(1, 7, dtype="uint16")
+        at_start = PAIR._replace(configuration={**PAIR.configuration, "index_location": "start"})
+        for spec, first in ((PAIR, 0), (at_start, 52)):
+            index = read_index(encode_shard(array, spec) or b"", spec)
+            assert index.tolist() == [[first, 8], [first + 8, 8], [first + 16, 8]]
+
+    @pytest.mark.parametrize(
+        ("offset", "nbytes"),
+        [
+            (reference.ABSENT, 8),
+            (0, reference.ABSENT),
+            (0, 2**63),
+            (2**64 - 2, 8),
+            (9, 8),
+            (17, 8),
+            (0, 7),
+            (0, 9),
+            (4, 8),
+            (0, 0),
+        ],
+        ids=lambda v: str(v) if v < 100 else f"2^{v.bit_length()}",
+    )
+    def test_a_bad_entry_is_refused_where_it_is_used(self, offset: int, nbytes: int) -> None:
+        blob = with_entry((0,), offset, nbytes)
+        with pytest.raises(MalformedShard):
+            decode_shard(blob, PAIR)
+        assert decode_shard(blob, PAIR, slice(4, 6)).tolist() == [5, 6]
+
+    def test_a_bad_neighbour_stops_an_update(self) -> None:
+        with pytest.raises(MalformedShard, match="half empty"):
+            update_shard(with_entry((0,), 0, reference.ABSENT), PAIR, 5, 9)
+
+    def test_a_full_overwrite_heals(self) -> None:
+        blob = update_shard(b"\0", PAIR, ..., 7)
+        assert decode_shard(blob, PAIR).tolist() == [7] * 6
+
+    def test_an_update_keeps_the_bytes_of_the_neighbours(self) -> None:
+        zstd = PAIR._replace(configuration={**PAIR.configuration, "codecs": [LITTLE, GZIP]})
+        blob = encode_shard(np.arange(1, 7, dtype="uint16"), zstd) or b""
+        offset, nbytes = read_index(blob, zstd)[2]
+        marked = blob[: offset + 4] + b"\1" + blob[offset + 5 :]  # the time in a gzip header means nothing
+        after = update_shard(marked, zstd, slice(0, 1), 9) or b""
+        new_offset, new_nbytes = read_index(after, zstd)[2]
+        assert after[new_offset : new_offset + new_nbytes] == marked[offset : offset + nbytes]
+
+    @pytest.mark.parametrize("cut", range(1, len(PAIR_BLOB) + 1))
+    def test_a_cut_shard_is_refused(self, cut: int) -> None:
+        with pytest.raises(MalformedShard):
+            decode_shard(PAIR_BLOB[:-cut], PAIR)
+
+    def test_a_shard_without_its_head_is_refused(self) -> None:
+        """SC-33: the index and its checksum are whole, so only the overlap with the index shows it."""
+        with pytest.raises(MalformedShard, match="overlaps the index"):
+            decode_shard(PAIR_BLOB[3:], PAIR, slice(4, 6))
+
+    def test_chunks_may_share_bytes_and_leave_gaps(self) -> None:
+        assert decode_shard(with_entry((1,), 0, 8), PAIR).tolist() == [1, 2, 1, 2, 5, 6]
