@@ -89,8 +89,8 @@ demo: .venv/demo-$(VERSION)/stamp ## a real MRI series through zarr, with and wi
 
 .PHONY: bench
 bench: .venv/bench-$(VERSION)/stamp ## measure against every rival in one run
-	$(call venv,bench) -m pip install $(PIP_FLAGS) --no-deps zarrista || echo 'zarrista: not installed, not measured'
-	mkdir -p build
+	$(call venv,bench) -c 'import zarrista' 2>/dev/null || $(call venv,bench) -m pip install $(PIP_FLAGS) --no-deps zarrista \
+	  || echo 'zarrista cannot be installed here and is not measured'
 	$(call pytest,bench) bench -c bench/pytest.ini $(BENCH_ARGS)
 
 # ---------------------------------------------------------------- testing

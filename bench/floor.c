@@ -68,6 +68,8 @@ int32_t zng_deflateReset(zng_stream *z);
 int32_t zng_deflate(zng_stream *z, int32_t flush);
 int32_t zng_deflateEnd(zng_stream *z);
 
+/* Level 1 of zlib-ng finds few matches in noise and pays for looking; Huffman codes alone are faster and smaller. */
+#define ZNG_HUFFMAN_ONLY 2
 #define ZNG_FINISH 4
 #define ZNG_STREAM_END 1
 #define GZIP_WINDOW (15 + 16)
@@ -332,7 +334,7 @@ gzip_decode(struct worker *w, const uint8_t *src, size_t n, uint8_t *dst, size_t
 static size_t
 gzip_encode(struct worker *w, int level, const uint8_t *src, size_t n, uint8_t *dst, size_t capacity)
 {
-    if (!w->gzip_ready && zng_deflateInit2(&w->gzip, level, 8, GZIP_WINDOW, 8, 0))
+    if (!w->gzip_ready && zng_deflateInit2(&w->gzip, level, 8, GZIP_WINDOW, 8, ZNG_HUFFMAN_ONLY))
         return 0;
     w->gzip_ready = true;
     zng_deflateReset(&w->gzip);

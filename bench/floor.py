@@ -16,7 +16,7 @@ from data import Array, Box, Case
 
 CODECS = {"raw": 0, "zstd 1": 1, "gzip 1": 2, "blosc lz4 shuffle": 3}
 
-# Blosc's clevel 5 is LZ4's acceleration 10 - 5. zlib-ng's level 1 is fast and leaves more bytes than anybody's zlib.
+# Blosc's clevel 5 is LZ4's acceleration 10 - 5.
 LEVELS = {"raw": 0, "zstd 1": 1, "gzip 1": 1, "blosc lz4 shuffle": 5}
 
 Triple = ctypes.c_uint64 * 3
@@ -25,7 +25,7 @@ Triple = ctypes.c_uint64 * 3
 class Plan(ctypes.Structure):
     """`struct floor_plan`."""
 
-    _fields_ = [  # noqa: RUF012 (ctypes wants a plain list)
+    _fields_ = [
         *((name, Triple) for name in ("array", "shard", "inner", "start", "count")),
         ("itemsize", ctypes.c_uint32),
         ("rank", ctypes.c_uint32),

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -191,7 +192,7 @@ class Floor(Peer):
             return "blosc2 with its static library is not installed"
         try:
             floor.library()
-        except (OSError, floor.subprocess.CalledProcessError) as error:
+        except (OSError, subprocess.CalledProcessError) as error:
             return f"floor.c does not build: {error}"
         return None
 
@@ -199,10 +200,12 @@ class Floor(Peer):
         return path, case
 
     def read(self, array: Any, box: Box) -> Array:
-        return floor.read(*array, box, N_THREADS)
+        path, case = array
+        return floor.read(path, case, box, N_THREADS)
 
     def write(self, array: Any, box: Box, values: Array) -> None:
-        floor.write(*array, values, N_THREADS)
+        path, case = array
+        floor.write(path, case, values, N_THREADS)
 
 
 ALL: tuple[Peer, ...] = (

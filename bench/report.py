@@ -122,10 +122,11 @@ def failures(rows: list[dict[str, Any]]) -> list[str]:
 def machine_text(document: dict[str, Any]) -> str:
     facts = document["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    where = f"{facts['cpu']}, {facts['cpus_used']} of {facts['cpus']} processors, {facts['memory_gib']} GiB"
+    system = f"Linux {facts['kernel']}, {facts['file_system']}, huge pages {facts['huge_pages']}"
+    how = f"{document['threads']} threads each, {document['rounds']} rounds, page cache warm, no fsync"
     lines = [
-        f"{facts['cpu']}, {facts['cpus_used']} of {facts['cpus']} processors, {facts['memory_gib']} GiB, "
-        f"Linux {facts['kernel']}, {facts['file_system']}, huge pages {facts['huge_pages']}; "
-        f"{document['threads']} threads each, {document['rounds']} rounds, page cache warm, no fsync.",
+        f"{where}, {system}; {how}.",
         f"Versions: {versions}.",
         f"Load average before: {facts['load']:.2f}, after: {document['load_after']:.2f}.",
     ]

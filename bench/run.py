@@ -19,10 +19,12 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import data
 import machine
 import memory
 import peers
@@ -66,7 +68,7 @@ def measure(
     return {
         "group": row.group,
         "name": row.name,
-        "nbytes": row.nbytes(),
+        "nbytes": row.nbytes,
         "disturbance": disturbance.value(),
         "peers": results,
     }
@@ -75,7 +77,7 @@ def measure(
 def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes) -> list[dict[str, Any]]:
     found = []
     for codec in ("raw", "zstd 1"):
-        case = suite.data.big(sizes.edge).with_codec(codec)
+        case = data.big(sizes.edge).with_codec(codec)
         source = context.source(case)
         for operation in ("read", "write"):
             for peer in contestants:
@@ -100,7 +102,7 @@ def line_writer(row: Row, context: Context) -> Context:
     """A million inner chunks take zarr minutes; TensorStore writes them in its own order, which nothing depends on."""
     found, _ = peers.available(["tensorstore"])
     if isinstance(row, suite.ReadCold) and found:
-        return Context(context.folder, found[0], context.checker, context.sources)
+        return replace(context, writer=found[0])  # the rest stays shared
     return context
 
 

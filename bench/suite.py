@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -24,6 +25,15 @@ class Context:
     writer: Peer  # makes the files that everybody reads
     checker: Peer  # reads back what the others wrote
     sources: dict[str, Path] = field(default_factory=dict)
+    latest: dict[str, Array] = field(default_factory=dict)
+
+    def values(self, case: Case) -> Array:
+        """Return the field of a case, to be left as it is. The one used last stays in memory, and no other."""
+        key = f"{case.dtype}-{case.shape}"
+        if key not in self.latest:
+            self.latest.clear()
+            self.latest[key] = data.field(case, self.folder)
+        return self.latest[key]
 
     def source(self, case: Case) -> Path:
         """Return an array that holds the field of a case; made once, and in the page cache since then."""
@@ -31,7 +41,7 @@ class Context:
         if slug not in self.sources:
             path = case.create(self.folder / f"source-{slug}")
             with self.writer.turn():
-                self.writer.write(self.writer.open(path, case), case.whole, data.field(case, self.folder))
+                self.writer.write(self.writer.open(path, case), case.whole, self.values(case))
             self.sources[slug] = path
         return self.sources[slug]
 
@@ -40,10 +50,18 @@ class Context:
         for slug in [s for s in self.sources if s != keep.slug()]:
             shutil.rmtree(self.sources.pop(slug))
 
+    def read_back(self, path: Path, case: Case) -> Array:
+        with self.checker.turn():
+            return self.checker.read(self.checker.open(path, case), case.whole)
+
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. A turn is one peer's part of a round; check() comes first and is not timed."""
+    """One line of the report.
+
+    check() comes first and is not timed. A turn is one peer's part of a round: prepare(), operate(), finish(), of
+    which only operate() is timed.
+    """
 
     group: str
     name: str
@@ -56,13 +74,37 @@ class Row:
         """Raise AssertionError unless the peer does the right thing; return what else is worth noting."""
         raise NotImplementedError
 
-    def turn(self, context: Context, peer: Peer, number: int) -> float:
-        """Return seconds."""
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
         raise NotImplementedError
 
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        """Do what is timed. The result outlives the clock: what it takes to free it is nobody's to pay."""
+        raise NotImplementedError
+
+    def finish(self, prepared: Any) -> None:
+        """Clean up."""
+
+    @property
+    def operations(self) -> int:
+        """How many operations operate() consists of."""
+        return 1
+
+    @property
     def nbytes(self) -> int:
-        """Return how many decoded bytes one timed operation moves."""
+        """Decoded bytes that one operation moves."""
         return self.case.nbytes
+
+    def turn(self, context: Context, peer: Peer, number: int) -> float:
+        """Return seconds per operation."""
+        prepared = self.prepare(context, peer, number)
+        try:
+            start = time.perf_counter()
+            result = self.operate(peer, prepared)
+            seconds = time.perf_counter() - start
+            del result
+        finally:
+            self.finish(prepared)
+        return seconds / self.operations
 
 
 def assert_equal(peer: Peer, actual: Array, expected: Array) -> None:
@@ -70,87 +112,77 @@ def assert_equal(peer: Peer, actual: Array, expected: Array) -> None:
         raise AssertionError(f"{peer.name} gives other values")
 
 
+def _n_items(box: Box) -> int:
+    return math.prod(s.stop - s.start for s in box)
+
+
 @dataclass(frozen=True)
 class Read(Row):
-    """Boxes of an array that is open, one after another; seconds per box."""
+    """Boxes of an array that is open, one after another."""
 
     boxes: tuple[Box, ...] = ()
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        values = data.field(self.case, context.folder)
         array = peer.open(context.source(self.case), self.case)
         for box in self.boxes:
-            assert_equal(peer, peer.read(array, box), values[box])
+            assert_equal(peer, peer.read(array, box), context.values(self.case)[box])
         return {}
 
-    def turn(self, context: Context, peer: Peer, number: int) -> float:
-        array = peer.open(context.source(self.case), self.case)
-        start = time.perf_counter()
-        for box in self.boxes:
-            result = peer.read(array, box)
-        seconds = time.perf_counter() - start
-        del result  # what it takes to give memory back is nobody's to pay
-        return seconds / len(self.boxes)
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        return peer.open(context.source(self.case), self.case)
 
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        for box in self.boxes:
+            result = peer.read(prepared, box)
+        return result
+
+    @property
+    def operations(self) -> int:
+        return len(self.boxes)
+
+    @property
     def nbytes(self) -> int:
-        items = [np.prod([s.stop - s.start for s in box]) for box in self.boxes]
-        return int(np.mean(items)) * np.dtype(self.case.dtype).itemsize
+        return sum(map(_n_items, self.boxes)) // len(self.boxes) * np.dtype(self.case.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class ReadCold(Read):
     """As `Read`, each turn on a copy with a new name, so that no cache of indexes can have seen it."""
 
-    def turn(self, context: Context, peer: Peer, number: int) -> float:
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
         copy = context.folder / f"cold-{peer.name.replace(' ', '-')}-{number}"
         shutil.copytree(context.source(self.case), copy)
-        try:
-            array = peer.open(copy, self.case)
-            start = time.perf_counter()
-            for box in self.boxes:
-                peer.read(array, box)
-            return (time.perf_counter() - start) / len(self.boxes)
-        finally:
-            shutil.rmtree(copy)
+        return copy, peer.open(copy, self.case)
+
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        return super().operate(peer, prepared[1])
+
+    def finish(self, prepared: Any) -> None:
+        shutil.rmtree(prepared[0])
 
 
 @dataclass(frozen=True)
 class Write(Row):
     """A whole array into an empty folder. Files are removed at once, so that they never reach the disk."""
 
-    def _write(self, context: Context, peer: Peer, values: Array) -> tuple[Path, float]:
-        path = self.case.create(context.folder / f"written-{peer.name.replace(' ', '-')}")
-        array = peer.open(path, self.case)
-        start = time.perf_counter()
-        peer.write(array, self.case.whole, values)
-        return path, time.perf_counter() - start
-
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        values = data.field(self.case, context.folder)
-        path, _ = self._write(context, peer, values)
-        with context.checker.turn():
-            array = context.checker.open(path, self.case)
-            assert_equal(peer, context.checker.read(array, self.case.whole), values)
-        stored = data.stored_nbytes(path)
-        shutil.rmtree(path)
+        prepared = self.prepare(context, peer, 0)
+        self.operate(peer, prepared)
+        assert_equal(peer, context.read_back(prepared[0], self.case), context.values(self.case))
+        stored = data.stored_nbytes(prepared[0])
+        self.finish(prepared)
         return {"stored_nbytes": stored}
 
-    def turn(self, context: Context, peer: Peer, number: int) -> float:
-        path, seconds = self._write(context, peer, _values(self.case, context.folder))
-        shutil.rmtree(path)
-        return seconds
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        path = self.case.create(context.folder / f"written-{peer.name.replace(' ', '-')}")
+        return path, peer.open(path, self.case), context.values(self.case)
 
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        _, array, values = prepared
+        peer.write(array, self.case.whole, values)
 
-_latest: dict[str, Array] = {}
-
-
-def _values(case: Case, folder: Path) -> Array:
-    """Keep the field that was used last in memory, and only that one."""
-    key = f"{case.dtype}-{case.shape}"
-    if key not in _latest:
-        _latest.clear()
-        _latest[key] = data.field(case, folder)
-    return _latest[key]
+    def finish(self, prepared: Any) -> None:
+        shutil.rmtree(prepared[0])
 
 
 @dataclass(frozen=True)
@@ -163,36 +195,31 @@ class Update(Row):
         return peer.can_update
 
     def _path(self, context: Context, peer: Peer) -> Path:
-        slug = f"{self.case.slug()}-{peer.name.replace(' ', '-')}"
+        slug = f"{self.name}-{peer.name}".replace(" ", "-")
         if slug not in context.sources:
             source = context.source(self.case)
             context.sources[slug] = Path(shutil.copytree(source, context.folder / f"own-{slug}"))
         return context.sources[slug]
 
-    def _write(self, context: Context, peer: Peer, number: int) -> float:
-        array = peer.open(self._path(context, peer), self.case)
-        values = data.field(self.case, context.folder)[self.box] + np.array(number, dtype=self.case.dtype)
-        start = time.perf_counter()
-        peer.write(array, self.box, values)
-        return time.perf_counter() - start
-
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        self._write(context, peer, 1)
-        expected = data.field(self.case, context.folder)
-        expected[self.box] += 1
-        with context.checker.turn():
-            array = context.checker.open(self._path(context, peer), self.case)
-            actual = context.checker.read(array, self.case.whole)
-        # a former row of the same case may have written elsewhere
-        near = tuple(slice(max(0, s.start - 40), s.stop + 40) for s in self.box)
-        assert_equal(peer, actual[near], expected[near])
+        prepared = self.prepare(context, peer, 0)
+        self.operate(peer, prepared)
+        expected = context.values(self.case).copy()
+        expected[self.box] = prepared[1]
+        assert_equal(peer, context.read_back(self._path(context, peer), self.case), expected)
         return {}
 
-    def turn(self, context: Context, peer: Peer, number: int) -> float:
-        return self._write(context, peer, number + 2)
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        values = context.values(self.case)[self.box] + np.array(number + 1, dtype=self.case.dtype)
+        return peer.open(self._path(context, peer), self.case), values
 
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        array, values = prepared
+        peer.write(array, self.box, values)
+
+    @property
     def nbytes(self) -> int:
-        return int(np.prod([s.stop - s.start for s in self.box])) * np.dtype(self.case.dtype).itemsize
+        return _n_items(self.box) * np.dtype(self.case.dtype).itemsize
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -141,6 +141,13 @@ bool sc_chain_has_layout(const struct sc_chain *chain, const int64_t *strides);
  * few times our own bound. SC_BAD_LENGTH. */
 enum sc_status sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_where *where);
 
+/* Can the inner chunks of an object of this chain be reached one by one? Not behind codecs that follow the sharding. */
+static inline bool
+sc_chain_is_shard(const struct sc_chain *chain)
+{
+    return chain->inner && !chain->n_ops;
+}
+
 /* Set the elements of a box of this chain's shape to the fill value. */
 void sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t *dst, const int64_t *dst_strides);
 

@@ -51,9 +51,9 @@ swap_block(uint8_t *dst, const uint8_t *src, size_t nbytes, size_t unit)
 {
     uint8_t block[SWAP_BLOCK];
 
+    memcpy(block, src, nbytes);
     for (size_t i = 0; i < nbytes; i += unit)
-        for (size_t k = 0; k < unit; k++)
-            block[i + k] = src[i + unit - 1 - k];
+        swap_unit(block + i, block + i, unit);
     memcpy(dst, block, nbytes);
 }
 
@@ -63,35 +63,74 @@ swap_row(uint8_t *dst, const uint8_t *src, size_t nbytes, size_t unit)
 {
     for (; nbytes >= SWAP_BLOCK; nbytes -= SWAP_BLOCK, dst += SWAP_BLOCK, src += SWAP_BLOCK)
         swap_block(dst, src, SWAP_BLOCK, unit);
+    if (nbytes >= SWAP_BLOCK / 2) {
+        swap_block(dst, src, SWAP_BLOCK / 2, unit);
+        nbytes -= SWAP_BLOCK / 2;
+        dst += SWAP_BLOCK / 2;
+        src += SWAP_BLOCK / 2;
+    }
     for (; nbytes; nbytes -= unit, dst += unit, src += unit)
         swap_unit(dst, src, unit);
 }
 
 static void
-swap_field(uint8_t *p, const struct sc_swap_field *field)
+reverse_bytes(uint8_t *p, size_t unit)
 {
-    const size_t unit = field->unit;
+    for (size_t k = 0; k < unit / 2; k++) {
+        uint8_t byte = p[k];
 
-    for (size_t i = 0; i < field->count; i++, p += unit) {
-        if (unit == 2 || unit == 4 || unit == 8) {
-            swap_unit(p, p, unit);
-            continue;
-        }
-        for (size_t k = 0; k < unit / 2; k++) {
-            uint8_t byte = p[k];
+        p[k] = p[unit - 1 - k];
+        p[unit - 1 - k] = byte;
+    }
+}
 
-            p[k] = p[unit - 1 - k];
-            p[unit - 1 - k] = byte;
+/* One field of n elements. */
+static ALWAYS_INLINE void
+swap_column(uint8_t *p, size_t n, size_t itemsize, size_t count, size_t unit)
+{
+    for (size_t i = 0; i < n; i++, p += itemsize)
+        for (size_t k = 0; k < count; k++)
+            swap_unit(p + k * unit, p + k * unit, unit);
+}
+
+static void
+swap_fields(uint8_t *p, size_t n, size_t itemsize, const struct sc_swap *swap)
+{
+    for (size_t f = 0; f < swap->n_fields; f++) {
+        const struct sc_swap_field field = swap->fields[f];
+        uint8_t *first = p + field.offset;
+
+        if (field.unit == 2) {
+            swap_column(first, n, itemsize, field.count, 2);
+        } else if (field.unit == 4) {
+            swap_column(first, n, itemsize, field.count, 4);
+        } else if (field.unit == 8) {
+            swap_column(first, n, itemsize, field.count, 8);
+        } else {
+            for (size_t i = 0; i < n; i++)
+                for (size_t k = 0; k < field.count; k++)
+                    reverse_bytes(first + i * itemsize + k * field.unit, field.unit);
         }
     }
 }
 
+/* A few elements at a time, which stay in the first-level cache from field to field. dst may be src. */
 static void
-swap_fields(uint8_t *p, size_t nbytes, size_t itemsize, const struct sc_swap *swap)
+move_fields(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
 {
-    for (const uint8_t *end = p + nbytes; p < end; p += itemsize)
-        for (size_t f = 0; f < swap->n_fields; f++)
-            swap_field(p + swap->fields[f].offset, &swap->fields[f]);
+    const size_t most = copy->itemsize < 4096 ? 4096 / copy->itemsize : 1;
+    size_t n = copy->row_nbytes / copy->itemsize;
+
+    while (n) {
+        const size_t piece = n < most ? n : most, nbytes = piece * copy->itemsize;
+
+        if (dst != src)
+            memcpy(dst, src, nbytes);
+        swap_fields(dst, piece, copy->itemsize, copy->swap);
+        dst += nbytes;
+        src += nbytes;
+        n -= piece;
+    }
 }
 
 /* ---- one element over a whole row ---- */
@@ -146,13 +185,13 @@ spread_row(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
     if (itemsize > 16 || 16 % itemsize) {
         memcpy(dst, src, itemsize);
         if (copy->swap)
-            swap_fields(dst, itemsize, itemsize, copy->swap);
+            swap_fields(dst, 1, itemsize, copy->swap);
         spread_doubling(dst, itemsize, nbytes);
         return;
     }
     memcpy(element, src, itemsize);
     if (copy->swap)
-        swap_fields(element, itemsize, itemsize, copy->swap);
+        swap_fields(element, 1, itemsize, copy->swap);
     switch (itemsize) {
     case 1:
         spread_pattern(dst, element, 1, nbytes);
@@ -207,9 +246,7 @@ move_row(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum move
         swap_row(dst, src, row, size);
         break;
     case MOVE_FIELDS:
-        if (dst != src)
-            memcpy(dst, src, row);
-        swap_fields(dst, row, copy->itemsize, copy->swap);
+        move_fields(copy, dst, src);
         break;
     case MOVE_SPREAD:
         spread_row(copy, dst, src);
@@ -256,32 +293,123 @@ run_rows(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum move
     } while (SC_UNLIKELY(a > 0) && step_outer(copy, 3, index, &dst, &src));
 }
 
-/* A transpose walks down the columns of one side. A tile is as small as to leave in the first-level cache the lines it
- * touches on either side, even where strides are powers of two and the lines compete for a few sets. */
+/* ---- the loops of a transpose ----
+ *
+ * It walks down the columns of one side, from cache line to cache line. In tiles of LINE x LINE bytes every line is
+ * used up before it is left. Within a tile, blocks of 16 x 16 bytes are turned in registers: to interleave row i with
+ * row i + n/2 is to rotate an element's number (row, column) by one bit, and log2(n) times that exchange the two. */
+
+enum { LINE = 64, VECTOR = 16 };
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAVE_SHUFFLE 1
+#endif
+#endif
+
+#if defined(HAVE_SHUFFLE)
+
+typedef uint8_t vector __attribute__((vector_size(VECTOR)));
+
+#define SHUFFLE __builtin_shufflevector
+
+/* Elements of a and b in turn, from their lower and from their upper halves. */
+static ALWAYS_INLINE void
+interleave(vector a, vector b, vector *low, vector *high, size_t size)
+{
+    if (size == 1) {
+        *low = SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        *high = SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    } else if (size == 2) {
+        *low = SHUFFLE(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23);
+        *high = SHUFFLE(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31);
+    } else if (size == 4) {
+        *low = SHUFFLE(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+        *high = SHUFFLE(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    } else {
+        *low = SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+        *high = SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    }
+}
+
+/* Rows of 16 bytes at src become columns at dst. */
+static ALWAYS_INLINE void
+turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride, enum move how, size_t size)
+{
+    const int n = (int)(VECTOR / size);
+    vector rows[VECTOR], shuffled[VECTOR];
+
+    for (int i = 0; i < n; i++)
+        memcpy(&rows[i], src + i * src_stride, VECTOR);
+    for (int stage = 1; stage < n; stage *= 2) {
+        for (int i = 0; i < n / 2; i++)
+            interleave(rows[i], rows[i + n / 2], &shuffled[2 * i], &shuffled[2 * i + 1], size);
+        for (int i = 0; i < n; i++)
+            rows[i] = shuffled[i];
+    }
+    for (int i = 0; i < n; i++) {
+        if (how == MOVE_SWAP_ITEM)
+            swap_block((uint8_t *)&rows[i], (uint8_t *)&rows[i], VECTOR, size);
+        memcpy(dst + i * dst_stride, &rows[i], VECTOR);
+    }
+}
+
+#else
+
+static ALWAYS_INLINE void
+turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride, enum move how, size_t size)
+{
+    const int64_t n = VECTOR / (int64_t)size, element = (int64_t)size;
+
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++)
+            move_row(NULL, dst + i * dst_stride + j * element, src + j * src_stride + i * element, how, size);
+}
+
+#endif
+
+/* The two innermost axes of a transpose: the source runs fastest along i, the destination along j. */
+struct plane {
+    int64_t ni, nj, dst_i, dst_j, src_i, src_j;
+};
+
+/* All of a tile with blocks, as far as they fit. */
+static ALWAYS_INLINE void
+move_tile(const struct sc_copy *copy, const struct plane *p, int64_t ni, int64_t nj, uint8_t *dst, const uint8_t *src,
+          enum move how, size_t size)
+{
+    const int64_t side = VECTOR / (int64_t)size, element = (int64_t)size;
+    const bool blocks = size < VECTOR && p->dst_j == element && p->src_i == element;
+    const int64_t whole_i = blocks ? ni - ni % side : 0, whole_j = blocks ? nj - nj % side : 0;
+
+    for (int64_t i = 0; i < whole_i; i += side)
+        for (int64_t j = 0; j < whole_j; j += side)
+            turn_block(dst + i * p->dst_i + j * element, p->dst_i, src + i * element + j * p->src_j, p->src_j, how,
+                       size);
+    for (int64_t i = 0; i < ni; i++)
+        for (int64_t j = i < whole_i ? whole_j : 0; j < nj; j++)
+            move_row(copy, dst + i * p->dst_i + j * p->dst_j, src + i * p->src_i + j * p->src_j, how, size);
+}
+
 static ALWAYS_INLINE void
 run_tiles(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum move how, size_t size)
 {
-    enum { TILE = 16 };
     const int a = copy->ndim - 2;
-    const int64_t n0 = (int64_t)copy->shape[a], n1 = (int64_t)copy->shape[a + 1];
-    const int64_t d0 = copy->dst_strides[a], d1 = copy->dst_strides[a + 1];
-    const int64_t s0 = copy->src_strides[a], s1 = copy->src_strides[a + 1];
+    const struct plane p = {
+        .ni = (int64_t)copy->shape[a],    .nj = (int64_t)copy->shape[a + 1],
+        .dst_i = copy->dst_strides[a],    .dst_j = copy->dst_strides[a + 1],
+        .src_i = copy->src_strides[a],    .src_j = copy->src_strides[a + 1],
+    };
+    const int64_t side = LINE / (int64_t)size;
     uint64_t index[SC_MAX_NDIM];
 
     for (int i = 0; i < a; i++)
         index[i] = 0;
     do {
-        for (int64_t i0 = 0; i0 < n0; i0 += TILE) {
-            const int64_t i1 = i0 + TILE < n0 ? i0 + TILE : n0;
-
-            for (int64_t j0 = 0; j0 < n1; j0 += TILE) {
-                const int64_t j1 = j0 + TILE < n1 ? j0 + TILE : n1;
-
-                for (int64_t i = i0; i < i1; i++)
-                    for (int64_t j = j0; j < j1; j++)
-                        move_row(copy, dst + i * d0 + j * d1, src + i * s0 + j * s1, how, size);
-            }
-        }
+        for (int64_t i = 0; i < p.ni; i += side)
+            for (int64_t j = 0; j < p.nj; j += side)
+                move_tile(copy, &p, p.ni - i < side ? p.ni - i : side, p.nj - j < side ? p.nj - j : side,
+                          dst + i * p.dst_i + j * p.dst_j, src + i * p.src_i + j * p.src_j, how, size);
     } while (step_outer(copy, 2, index, &dst, &src));
 }
 

@@ -11,275 +11,18 @@
  * writes to one file are serialised by the kernel.
  *
  * SPDX-License-Identifier: MIT */
-#include "sc_engine.h"
-
-#include <errno.h>
 #include <stdlib.h>
 
-#include "sc_file.h"
 #include "sc_pool.h"
-#include "sc_walk.h"
-#include "sc_worker.h"
+#include "sc_write_impl.h"
 
-#define WINDOW 8u
 #define MAX_UNIT_CHUNKS 8192u
-
-/* Some inner chunks, encoded one after the other. */
-struct unit {
-    struct sc_buffer bytes;
-    size_t used;
-    uint64_t number;
-    uint64_t offset; /* in the object, once placed */
-    size_t n;
-    uint64_t *positions; /* in the index */
-    uint64_t *sizes;     /* SC_ABSENT: left out */
-    struct unit *next;
-};
-
-struct bench {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool ready;
-    bool failed;
-    unsigned guests;
-
-    size_t item_no;
-    struct sc_write_item *item;
-    struct sc_newfile file;
-    int old_fd;
-    struct sc_walk walk;
-    struct sc_order_iter order;
-    size_t unit_chunks;
-    bool all_claimed;
-    uint64_t n_claimed, n_placed;
-    struct unit *window[WINDOW];
-    uint64_t at; /* where the next unit goes */
-    struct sc_entry *entries;
-    struct sc_buffer entries_memory, index, result;
-};
-
-struct run {
-    struct sc_write_plan *plan;
-    struct sc_failure failure;
-    atomic_size_t next_bench;
-    size_t next_item;
-    unsigned n_benches;
-    struct bench *benches;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    unsigned n_opening;
-    uint64_t n_announced;
-    struct unit *free_units;
-    size_t unit_capacity; /* positions that every unit has room for */
-    struct sc_stats stats;
-};
-
-struct writer {
-    struct run *run;
-    struct sc_worker *worker;
-    struct sc_stats stats;
-    struct sc_where where;
-};
-
-static bool
-is_shard(const struct sc_chain *chain)
-{
-    return chain->inner && !chain->n_ops;
-}
 
 static bool
 stopped(const struct run *run, const struct bench *bench)
 {
     return sc_failure_before(&run->failure, bench->item_no) ||
            (run->plan->cancel && atomic_load_explicit(run->plan->cancel, memory_order_relaxed));
-}
-
-/* ---- units ---- */
-
-static void
-unit_free(struct unit *unit)
-{
-    sc_buffer_free(&unit->bytes);
-    free(unit->positions);
-    free(unit->sizes);
-    free(unit);
-}
-
-static struct unit *
-unit_take(struct run *run)
-{
-    struct unit *unit;
-
-    pthread_mutex_lock(&run->mutex);
-    unit = run->free_units;
-    if (unit)
-        run->free_units = unit->next;
-    pthread_mutex_unlock(&run->mutex);
-    if (unit)
-        return unit;
-    unit = calloc(1, sizeof *unit);
-    if (!unit)
-        return NULL;
-    unit->positions = malloc(run->unit_capacity * sizeof *unit->positions);
-    unit->sizes = malloc(run->unit_capacity * sizeof *unit->sizes);
-    if (!unit->positions || !unit->sizes) {
-        unit_free(unit);
-        return NULL;
-    }
-    return unit;
-}
-
-static void
-unit_put(struct run *run, struct unit *unit)
-{
-    pthread_mutex_lock(&run->mutex);
-    unit->next = run->free_units;
-    run->free_units = unit;
-    pthread_mutex_unlock(&run->mutex);
-}
-
-/* ---- one chunk ---- */
-
-static void
-c_strides(const struct sc_chain *chain, int64_t *strides)
-{
-    int64_t stride = (int64_t)chain->itemsize;
-
-    for (int a = chain->ndim - 1; a >= 0; a--) {
-        strides[a] = stride;
-        stride *= (int64_t)chain->shape[a];
-    }
-}
-
-static void
-whole_box(const struct sc_chain *chain, struct sc_box *box)
-{
-    for (int a = 0; a < chain->ndim; a++) {
-        box->start[a] = 0;
-        box->count[a] = chain->shape[a];
-        box->step[a] = 1;
-    }
-}
-
-/* Lay the given part over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
-static enum sc_status
-merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old, uint64_t old_nbytes,
-            const struct sc_box *part, const uint8_t *src, const int64_t *src_strides)
-{
-    struct sc_buffer *merge = &writer->worker->merge;
-    int64_t strides[SC_MAX_NDIM], part_strides[SC_MAX_NDIM], first = 0;
-    enum sc_status status = sc_buffer_reserve(merge, (size_t)chain->nbytes);
-    struct sc_box whole;
-    struct sc_copy copy;
-
-    if (status)
-        return status;
-    c_strides(chain, strides);
-    whole_box(chain, &whole);
-    if (old)
-        status = sc_chain_decode(chain, writer->worker, level, old, (size_t)old_nbytes, &whole, merge->data, strides,
-                                 &writer->where);
-    else
-        sc_chain_fill(chain, whole.count, merge->data, strides);
-    if (status)
-        return status;
-    for (int a = 0; a < chain->ndim; a++) {
-        first += (int64_t)part->start[a] * strides[a];
-        part_strides[a] = strides[a] * part->step[a];
-    }
-    sc_copy_prepare(&copy, chain->ndim, part->count, part_strides, src_strides, chain->itemsize, NULL);
-    sc_copy_run(&copy, merge->data + first, src);
-    return SC_OK;
-}
-
-/* The old encoded bytes of an object's range: in memory, or read into worker->io. */
-static enum sc_status
-fetch_old(struct writer *writer, const struct bench *bench, uint64_t offset, uint64_t nbytes, const uint8_t **bytes)
-{
-    enum sc_status status;
-
-    if (bench->old_fd < 0) {
-        *bytes = bench->item->old.data + offset;
-        return SC_OK;
-    }
-    status = sc_buffer_reserve(&writer->worker->io, (size_t)nbytes);
-    if (status)
-        return status;
-    *bytes = writer->worker->io.data;
-    writer->stats.reads++;
-    writer->stats.bytes_read += nbytes;
-    return sc_file_read_exactly(bench->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
-}
-
-/* Encode a chunk of which `part` is given; where there are old bytes, they supply the rest. Appends to the unit. */
-static enum sc_status
-encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *chain, unsigned level,
-             const struct sc_box *part, const uint8_t *src, const int64_t *src_strides, const uint8_t *old,
-             uint64_t old_nbytes, uint64_t *nbytes)
-{
-    size_t bound = sc_chain_bound(chain);
-    int64_t strides[SC_MAX_NDIM];
-    enum sc_status status;
-
-    if (!bound || bound > PTRDIFF_MAX - unit->used)
-        return SC_NO_MEMORY;
-    if (!sc_box_is_whole(chain, part->count)) {
-        status = merge_chunk(writer, chain, level, old, old_nbytes, part, src, src_strides);
-        if (status)
-            return status;
-        src = writer->worker->merge.data;
-        c_strides(chain, strides);
-        src_strides = strides;
-    }
-    status = sc_buffer_grow(&unit->bytes, unit->used, unit->used + bound);
-    if (status)
-        return status;
-    status = sc_chain_encode(chain, writer->worker, level, src, src_strides, &writer->run->plan->rules,
-                             unit->bytes.data + unit->used, bound, nbytes, &writer->where);
-    if (!status && *nbytes != SC_ABSENT)
-        unit->used += (size_t)*nbytes;
-    writer->stats.chunks_encoded++;
-    return status;
-}
-
-static enum sc_status
-encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size_t i)
-{
-    const struct sc_chain *shard = bench->item->chain;
-    const struct sc_entry *old_entries = bench->item->old_entries;
-    uint64_t position = unit->positions[i], c[SC_MAX_NDIM], old_nbytes = 0;
-    const uint8_t *old = NULL;
-    enum sc_status status;
-    struct sc_box part;
-    int64_t offset;
-
-    sc_walk_coordinates(shard, position, c);
-    sc_walk_cut(&bench->walk, shard->inner, c, &part, &offset);
-    if (old_entries && !sc_entry_is_absent(old_entries[position]) && !sc_box_is_whole(shard->inner, part.count)) {
-        old_nbytes = old_entries[position].nbytes;
-        status = sc_chain_check_nbytes(shard->inner, old_nbytes, &writer->where);
-        if (!status)
-            status = fetch_old(writer, bench, old_entries[position].offset, old_nbytes, &old);
-        if (status)
-            return status;
-    }
-    return encode_chunk(writer, unit, shard->inner, 1, &part, bench->item->src + offset, bench->walk.strides, old,
-                        old_nbytes, &unit->sizes[i]);
-}
-
-static enum sc_status
-encode_unit(struct writer *writer, struct bench *bench, struct unit *unit)
-{
-    unit->used = 0;
-    for (size_t i = 0; i < unit->n; i++) {
-        enum sc_status status = encode_inner(writer, bench, unit, i);
-
-        if (status) {
-            writer->where.entry = unit->positions[i];
-            return status;
-        }
-    }
-    return SC_OK;
 }
 
 /* ---- where bytes go ---- */
@@ -412,7 +155,7 @@ write_units(struct writer *writer, struct bench *bench, struct unit *units)
         }
         if (status)
             note_failure(writer, bench, status);
-        unit_put(writer->run, units);
+        sc_unit_put(writer->run, units);
         units = next;
     }
 }
@@ -421,7 +164,7 @@ write_units(struct writer *writer, struct bench *bench, struct unit *units)
 static bool
 work_on(struct writer *writer, struct bench *bench)
 {
-    struct unit *unit = unit_take(writer->run), *placed;
+    struct unit *unit = sc_unit_take(writer->run), *placed;
     enum sc_status status = SC_OK;
 
     sc_where_clear(&writer->where);
@@ -437,11 +180,11 @@ work_on(struct writer *writer, struct bench *bench)
         claim(bench, unit);
     pthread_mutex_unlock(&bench->mutex);
     if (!unit->n) {
-        unit_put(writer->run, unit);
+        sc_unit_put(writer->run, unit);
         return false;
     }
 
-    status = stopped(writer->run, bench) ? SC_CANCELLED : encode_unit(writer, bench, unit);
+    status = stopped(writer->run, bench) ? SC_CANCELLED : sc_unit_encode(writer, bench, unit);
     if (status) {
         unit->n = unit->used = 0; /* it takes its place all the same, or the others would wait for it */
         note_failure(writer, bench, status);
@@ -468,7 +211,7 @@ open_old(struct writer *writer, struct bench *bench)
     if (bench->item->old.path) {
         writer->stats.opens++;
         status = sc_file_open(bench->item->old.path, &bench->old_fd, &nbytes, &writer->where);
-        if (!status && !is_shard(bench->item->chain)) {
+        if (!status && !sc_chain_is_shard(bench->item->chain)) {
             bench->item->old.nbytes = nbytes;
         } else if (!status && nbytes != bench->item->old.nbytes) {
             /* the caller holds the lock and has measured it */
@@ -536,28 +279,15 @@ end_shard(struct writer *writer, struct bench *bench)
 static enum sc_status
 write_whole(struct writer *writer, struct bench *bench)
 {
-    struct sc_write_item *item = bench->item;
-    const uint8_t *old = NULL;
-    struct unit *unit = unit_take(writer->run);
-    enum sc_status status = unit ? SC_OK : SC_NO_MEMORY;
-    uint64_t nbytes = SC_ABSENT, old_nbytes = item->old.nbytes;
-    bool has_old = bench->old_fd >= 0 || item->old.data;
+    struct unit *unit = sc_unit_take(writer->run);
+    uint64_t nbytes = SC_ABSENT;
+    enum sc_status status = unit ? sc_unit_encode_whole(writer, bench, unit, &nbytes) : SC_NO_MEMORY;
 
-    if (!status && has_old && !sc_box_is_whole(item->chain, item->box.count)) {
-        status = sc_chain_check_nbytes(item->chain, old_nbytes, &writer->where);
-        if (!status)
-            status = fetch_old(writer, bench, 0, old_nbytes, &old);
-    }
-    if (!status) {
-        unit->used = 0;
-        status = encode_chunk(writer, unit, item->chain, 0, &item->box, item->src, writer->run->plan->src_strides, old,
-                              old_nbytes, &nbytes);
-    }
-    item->empty = !status && nbytes == SC_ABSENT;
-    if (!status && !item->empty)
+    bench->item->empty = !status && nbytes == SC_ABSENT;
+    if (!status && !bench->item->empty)
         status = put_bytes(writer, bench, unit->bytes.data, unit->used, 0);
     if (unit)
-        unit_put(writer->run, unit);
+        sc_unit_put(writer->run, unit);
     return status;
 }
 
@@ -580,16 +310,6 @@ finish(struct writer *writer, struct bench *bench)
     return sc_newfile_commit(&bench->file, writer->run->plan->sync, &writer->where);
 }
 
-static void
-announce(struct run *run)
-{
-    pthread_mutex_lock(&run->mutex);
-    run->n_opening--;
-    run->n_announced++;
-    pthread_cond_broadcast(&run->changed);
-    pthread_mutex_unlock(&run->mutex);
-}
-
 /* Encode the inner chunks, letting others help; on return every unit is written and every guest gone. */
 static void
 encode_shared(struct writer *writer, struct bench *bench)
@@ -597,7 +317,7 @@ encode_shared(struct writer *writer, struct bench *bench)
     pthread_mutex_lock(&bench->mutex);
     bench->ready = true;
     pthread_mutex_unlock(&bench->mutex);
-    announce(writer->run);
+    sc_crew_announce(&writer->run->crew);
     while (work_on(writer, bench))
         ;
     pthread_mutex_lock(&bench->mutex);
@@ -626,7 +346,7 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
 {
     struct run *run = writer->run;
     struct sc_write_item *item = &run->plan->items[item_no];
-    bool shared = is_shard(item->chain);
+    bool shared = sc_chain_is_shard(item->chain);
     enum sc_status status;
 
     bench_reset(bench, item_no, item);
@@ -639,7 +359,7 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
     if (!status && shared)
         status = carry(writer, bench);
     if (status || !shared)
-        announce(run);
+        sc_crew_announce(&run->crew);
     if (!status && shared) {
         encode_shared(writer, bench);
         sc_where_clear(&writer->where);
@@ -660,12 +380,13 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
 /* ---- threads ---- */
 
 static bool
-help_somebody(struct writer *writer)
+help_somebody(void *arg)
 {
+    struct writer *writer = arg;
     struct run *run = writer->run;
     bool helped = false;
 
-    for (unsigned i = 0; i < run->n_benches && !helped; i++) {
+    for (unsigned i = 0; i < run->crew.n_members && !helped; i++) {
         struct bench *bench = &run->benches[i];
         bool join;
 
@@ -685,48 +406,11 @@ help_somebody(struct writer *writer)
 }
 
 static void
-help(struct writer *writer)
-{
-    struct run *run = writer->run;
-
-    for (;;) {
-        uint64_t announced;
-        unsigned opening;
-
-        pthread_mutex_lock(&run->mutex);
-        announced = run->n_announced;
-        opening = run->n_opening;
-        pthread_mutex_unlock(&run->mutex);
-        if (help_somebody(writer))
-            continue;
-        if (!opening)
-            return;
-        pthread_mutex_lock(&run->mutex);
-        while (run->n_announced == announced)
-            pthread_cond_wait(&run->changed, &run->mutex);
-        pthread_mutex_unlock(&run->mutex);
-    }
-}
-
-static bool
-take_item(struct run *run, size_t *item_no)
-{
-    bool taken;
-
-    pthread_mutex_lock(&run->mutex);
-    taken = run->next_item < run->plan->n_items;
-    *item_no = run->next_item;
-    run->next_item += taken;
-    run->n_opening += taken;
-    pthread_mutex_unlock(&run->mutex);
-    return taken;
-}
-
-static void
 run_thread(void *arg)
 {
     struct run *run = arg;
-    size_t bench_no = atomic_fetch_add(&run->next_bench, 1), item_no;
+    struct bench *bench = &run->benches[sc_crew_join(&run->crew)];
+    size_t item_no;
     struct writer writer = { .run = run, .worker = sc_worker_take() };
 
     if (!writer.worker) {
@@ -734,10 +418,10 @@ run_thread(void *arg)
         sc_failure_note(&run->failure, SC_NO_MEMORY, &writer.where, 0);
         return;
     }
-    while (take_item(run, &item_no))
-        write_item(&writer, &run->benches[bench_no], item_no);
-    if (run->n_benches > 1)
-        help(&writer);
+    while (sc_crew_take(&run->crew, &item_no))
+        write_item(&writer, bench, item_no);
+    if (run->crew.n_members > 1)
+        sc_crew_help(&run->crew, help_somebody, &writer);
     sc_worker_put(writer.worker);
     pthread_mutex_lock(&run->mutex);
     sc_stats_add(&run->stats, &writer.stats);
@@ -751,7 +435,7 @@ unit_capacity(const struct sc_write_plan *plan)
     uint64_t most = 1;
 
     for (size_t i = 0; i < plan->n_items; i++)
-        if (is_shard(plan->items[i].chain))
+        if (sc_chain_is_shard(plan->items[i].chain))
             most = max_u64(most, plan->unit_nbytes / plan->items[i].chain->inner->nbytes);
     return (size_t)min_u64(most, MAX_UNIT_CHUNKS);
 }
@@ -759,7 +443,7 @@ unit_capacity(const struct sc_write_plan *plan)
 static void
 run_free(struct run *run)
 {
-    for (unsigned i = 0; i < run->n_benches; i++) {
+    for (unsigned i = 0; i < run->crew.n_members; i++) {
         struct bench *bench = &run->benches[i];
 
         sc_buffer_free(&bench->entries_memory);
@@ -771,11 +455,11 @@ run_free(struct run *run)
     while (run->free_units) {
         struct unit *next = run->free_units->next;
 
-        unit_free(run->free_units);
+        sc_unit_free(run->free_units);
         run->free_units = next;
     }
     pthread_mutex_destroy(&run->mutex);
-    pthread_cond_destroy(&run->changed);
+    sc_crew_destroy(&run->crew);
 }
 
 enum sc_status
@@ -783,22 +467,23 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
 {
     struct run run = { .plan = plan, .unit_capacity = unit_capacity(plan) };
     uint64_t nbytes = 0;
+    unsigned n_threads;
 
     sc_where_clear(where);
     for (size_t i = 0; i < plan->n_items; i++)
         nbytes += sc_box_nbytes(plan->items[i].chain, &plan->items[i].box);
-    run.n_benches = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
-    run.benches = calloc(run.n_benches, sizeof *run.benches);
+    n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
+    run.benches = calloc(n_threads, sizeof *run.benches);
     if (!run.benches)
         return SC_NO_MEMORY;
     sc_failure_init(&run.failure);
+    sc_crew_init(&run.crew, plan->n_items, n_threads);
     pthread_mutex_init(&run.mutex, NULL);
-    pthread_cond_init(&run.changed, NULL);
-    for (unsigned i = 0; i < run.n_benches; i++) {
+    for (unsigned i = 0; i < n_threads; i++) {
         pthread_mutex_init(&run.benches[i].mutex, NULL);
         pthread_cond_init(&run.benches[i].changed, NULL);
     }
-    sc_pool_run(run.n_benches, run_thread, &run);
+    sc_pool_run(n_threads, run_thread, &run);
     plan->stats = run.stats;
     run_free(&run);
     return sc_failure_end(&run.failure, where);

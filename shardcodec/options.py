@@ -134,7 +134,9 @@ def options(**choices: Any) -> Iterator[None]:
         _active.reset(token)
 
 
-def resolve(*, argument: Choices = {}, attached: Choices = {}, config: Choices = {}, max_workers: int | None = None) -> Options:  # noqa: B006 - read only
+def resolve(
+    *, argument: Choices = {}, attached: Choices = {}, config: Choices = {}, max_workers: int | None = None
+) -> Options:  # noqa: B006 - read only
     """Settle every option.
 
     Parameters
@@ -144,7 +146,13 @@ def resolve(*, argument: Choices = {}, attached: Choices = {}, config: Choices =
     max_workers : int, optional
         Upper bound of ``threads``.
     """
-    chosen = {**_environment(), **check(config, where="zarr.config shardcodec."), **attached, **_active.get(), **argument}
+    chosen = {
+        **_environment(),
+        **check(config, where="zarr.config shardcodec."),
+        **attached,
+        **_active.get(),
+        **argument,
+    }
     threads = chosen.pop("threads", None) or available_cpus()
     if max_workers is not None:
         threads = max(1, min(threads, max_workers))

@@ -50,7 +50,9 @@ def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
 
 
-def touched(box: Box, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]) -> np.ndarray[Any, Any]:
+def touched(
+    box: Box, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
+) -> np.ndarray[Any, Any]:
     """Which inner chunks a box has elements in.
 
     Parameters

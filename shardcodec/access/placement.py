@@ -95,9 +95,7 @@ def _packed(entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: 
     carries = np.stack([entries[chosen, 0], sizes, starts], axis=1)
     moved = entries.copy()
     moved[chosen, 0] = starts
-    return Placement(
-        _merged(carries[sizes > 0]), moved, int(ends[-1]) if len(ends) else first, compact=True
-    )
+    return Placement(_merged(carries[sizes > 0]), moved, int(ends[-1]) if len(ends) else first, compact=True)
 
 
 def _merged(carries: Entries) -> Entries:

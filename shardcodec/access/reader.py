@@ -53,12 +53,16 @@ def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
     context: dict[str, Any] = {"shard": item.key}
     grid_shape = item.chain.grid_shape
     if error.entry is not None and item.chain.inner is not None and error.entry < item.chain.n_chunks:
-        context["chunk_coords"] = tuple(int(i) for i in np.unravel_index(error.entry, grid_shape)) if grid_shape else ()
+        context["chunk_coords"] = (
+            tuple(int(i) for i in np.unravel_index(error.entry, grid_shape)) if grid_shape else ()
+        )
     error.shard = None
     return error.with_context(**context)
 
 
-def read(items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options) -> list[int]:
+def read(
+    items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
+) -> list[int]:
     """Read boxes into an array.
 
     Parameters

@@ -109,7 +109,9 @@ class ShardingCodec(ZarrShardingCodec):
         with locks.table().hold([lock_key(byte_setter)]):
             job.write_part(byte_setter, part[0], part[1], values)
 
-    async def _encode_partial_single(self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any) -> None:
+    async def _encode_partial_single(
+        self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
+    ) -> None:
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_setter, selection)
         values = None if job is None or part is None else job.values(value, part[2])
@@ -178,7 +180,11 @@ class _Job:
     def part(self, target: Any, selection: Any) -> tuple[Box, tuple[int, ...], tuple[int, ...]] | None:
         """Box, axes and shape of a basic selection in a store that the engine reaches itself."""
         axes = array_axes(selection)
-        if axes is None or type(target) is not StorePath or not (is_local(target.store) or is_memory(target.store)):
+        if (
+            axes is None
+            or type(target) is not StorePath
+            or not (is_local(target.store) or is_memory(target.store))
+        ):
             return None
         ranges = [
             range(*part.indices(extent)) if isinstance(part, slice) else range(part, part + 1)
@@ -198,7 +204,9 @@ class _Job:
         out = self.empty(shape)
         return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
 
-    def write(self, path: str | None, old: Any, box: Box, complete: bool, values: Any, axes: Any, key: str = "") -> Any:
+    def write(
+        self, path: str | None, old: Any, box: Box, complete: bool, values: Any, axes: Any, key: str = ""
+    ) -> Any:
         if values.ndim == 0:
             axes = (-1,) * len(box.count)
         item = WriteItem(self.chain, path, old, box, complete, key)

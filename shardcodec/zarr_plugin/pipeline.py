@@ -21,7 +21,15 @@ from ..format.spec import ChainSpec
 from ..options import Options, resolve
 from ..storage import locks
 from . import reading, writing
-from .compat import ArrayV3Metadata, get_result, max_workers, options_of_zarr, own_pipeline, own_pipeline_class, write_order
+from .compat import (
+    ArrayV3Metadata,
+    get_result,
+    max_workers,
+    options_of_zarr,
+    own_pipeline,
+    own_pipeline_class,
+    write_order,
+)
 from .requests import Declined, Request, prepare
 from .stores import check_writable, lock_key
 
@@ -181,7 +189,9 @@ class ShardCodecPipeline(CodecPipeline):
             await self._own.write(batch, value, drop_axes)
 
     def _options(self) -> Options:
-        return resolve(attached={**self._order, **self._attached}, config=options_of_zarr(), max_workers=max_workers())
+        return resolve(
+            attached={**self._order, **self._attached}, config=options_of_zarr(), max_workers=max_workers()
+        )
 
     @staticmethod
     def _refuse_if_strict(why: Declined, options: Options) -> None:

@@ -89,7 +89,9 @@ def decoded_nbytes(chain: Any, box: Box) -> int:
     return n + int(chain.index_nbytes)
 
 
-def prepare(batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], spec: ChainSpec, get_chain: GetChain) -> Request:
+def prepare(
+    batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], spec: ChainSpec, get_chain: GetChain
+) -> Request:
     """Take a batch of `CodecPipeline.read` or `write` apart.
 
     Parameters
@@ -122,7 +124,9 @@ def prepare(batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], spec: C
         raise Declined("not a basic selection")
     scalar = array.ndim == 0
     if not scalar and array.ndim != sum(axis >= 0 for axis in axes):
-        raise Declined(f"selection of rank {sum(axis >= 0 for axis in axes)} for an array of rank {array.ndim}")
+        raise Declined(
+            f"selection of rank {sum(axis >= 0 for axis in axes)} for an array of rank {array.ndim}"
+        )
     store = _common_store(batch)
     parts, positions = [], []
     chain, chain_shape = None, None

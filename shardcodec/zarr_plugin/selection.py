@@ -33,7 +33,9 @@ def array_axes(chunk_selection: Any) -> tuple[int, ...] | None:
     return tuple(axes)
 
 
-def to_box(chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]) -> Box | None:
+def to_box(
+    chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
+) -> Box | None:
     """Turn one chunk's selections into a box.
 
     Parameters
@@ -73,7 +75,12 @@ def to_box(chunk_selection: Any, array_selection: Any, axes: Sequence[int], shap
             return None
         first, stop, stride = part.indices(extent)
         n = len(range(first, stop, stride))
-        if stride < 1 or target.start is None or n != target.stop - target.start or target.step not in (None, 1):
+        if (
+            stride < 1
+            or target.start is None
+            or n != target.stop - target.start
+            or target.step not in (None, 1)
+        ):
             return None
         plain = plain and stride == 1
         start.append(first)

@@ -18,7 +18,9 @@ __all__ = ["attach", "disable", "enable"]
 PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
 
 _mutex = threading.Lock()
-_settings: list[Any] = []  # what config.set() returned, in the order of the calls; each knows what was there before
+_settings: list[
+    Any
+] = []  # what config.set() returned, in the order of the calls; each knows what was there before
 
 
 class _Enabled:

@@ -34,7 +34,9 @@ async def run(request: Request, options: Options) -> None:
         return
     async with locks.table().hold_async(lock_key(part.target) for part in request.parts):
         if is_local(request.store):
-            await _run_engine(request, request.parts, [local_path(p.target) for p in request.parts], None, options)
+            await _run_engine(
+                request, request.parts, [local_path(p.target) for p in request.parts], None, options
+            )
         elif is_memory(request.store):
             for parts in _groups(request.parts):
                 await _write_memory(request, parts, options)
@@ -44,7 +46,11 @@ async def run(request: Request, options: Options) -> None:
 
 
 async def _run_engine(
-    request: Request, parts: Sequence[Part], paths: Sequence[str] | None, olds: Sequence[Any] | None, options: Options
+    request: Request,
+    parts: Sequence[Part],
+    paths: Sequence[str] | None,
+    olds: Sequence[Any] | None,
+    options: Options,
 ) -> list[Any]:
     items = [
         WriteItem(

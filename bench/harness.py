@@ -1,0 +1,31 @@
+"""How a row of the suite becomes a benchmark of pytest-benchmark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from peers import Peer
+from run import line_writer
+from suite import Context, Row
+
+ROUNDS = 5
+
+
+def bench(benchmark: Any, context: Context, peer: Peer, row: Row) -> None:
+    """Check, then time row.operate(); a row of several operations says so in its extra info."""
+    if not row.takes(peer):
+        pytest.skip(f"{peer.name} writes whole arrays only")
+    context = line_writer(row, context)
+    benchmark.group = row.name
+    benchmark.extra_info.update(row.check(context, peer), bytes=row.nbytes, operations=row.operations)
+    numbers = iter(range(1, 1000))
+
+    def prepare() -> tuple[tuple[Peer, Any], dict[str, Any]]:
+        return (peer, row.prepare(context, peer, next(numbers))), {}
+
+    def finish(_peer: Peer, prepared: Any) -> None:
+        row.finish(prepared)
+
+    benchmark.pedantic(row.operate, setup=prepare, teardown=finish, rounds=ROUNDS)
+    context.drop_sources(row.case)

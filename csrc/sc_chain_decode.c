@@ -1,0 +1,250 @@
+/* sc_chain_decode.c - one encoded chunk to elements, nested shards included (see sc_chain.h)
+ *
+ * Decoding walks the codecs from the last to the first. crc32c is checked where the bytes lie and costs no copy; each
+ * compressor writes into a stage buffer, the first one (the last to be undone) into the destination itself when the box is
+ * the whole chunk and the memory there has the layout of the decoded chunk. What remains is one strided copy:
+ *
+ *     src --[crc32c: check, drop 4]--[zstd: stage]--...--[blosc: chunk buffer or dst]-- scatter --> dst
+ *
+ * SPDX-License-Identifier: MIT */
+#include "sc_chain_impl.h"
+#include "sc_crc32c.h"
+#include "sc_walk.h"
+
+/* Encoded bytes come from another writer, whose encoder may be more wasteful than ours: this much more than our own bound
+ * is believed before the stream is refused. */
+#define SLACK_NBYTES ((size_t)1 << 20)
+#define SLACK_FACTOR 4u
+
+/* ---- copies between a chunk and the caller's array ---- */
+
+static bool
+cache_fits(const struct sc_copy_cache *cache, const struct sc_chain *chain, bool gather, const uint64_t *count,
+           const int64_t *step, const int64_t *strides)
+{
+    size_t n = (size_t)chain->ndim * sizeof *count;
+
+    return cache->chain == chain && cache->gather == gather && !memcmp(cache->count, count, n) &&
+           !memcmp(cache->step, step, n) && !memcmp(cache->strides, strides, n);
+}
+
+const struct sc_copy *
+sc_chain_copy(struct sc_copy_cache *cache, const struct sc_chain *chain, bool gather, const uint64_t *count,
+              const int64_t *step, const int64_t *strides)
+{
+    int64_t chunk_strides[SC_MAX_NDIM];
+    size_t n = (size_t)chain->ndim * sizeof *count;
+
+    if (SC_LIKELY(cache_fits(cache, chain, gather, count, step, strides)))
+        return &cache->copy;
+    for (int a = 0; a < chain->ndim; a++)
+        chunk_strides[a] = chain->strides[a] * step[a];
+    sc_copy_prepare(&cache->copy, chain->ndim, count, gather ? chunk_strides : strides,
+                    gather ? strides : chunk_strides, chain->itemsize, &chain->swap);
+    cache->chain = chain;
+    cache->gather = gather;
+    memcpy(cache->count, count, n);
+    memcpy(cache->step, step, n);
+    memcpy(cache->strides, strides, n);
+    return &cache->copy;
+}
+
+static void
+scatter(const struct sc_chain *chain, struct sc_level *level, const uint8_t *elements, const struct sc_box *box,
+        uint8_t *dst, const int64_t *dst_strides)
+{
+    int64_t first = 0;
+
+    for (int a = 0; a < chain->ndim; a++)
+        first += (int64_t)box->start[a] * chain->strides[a];
+    sc_copy_run(sc_chain_copy(&level->cache, chain, false, box->count, box->step, dst_strides), dst, elements + first);
+}
+
+/* ---- bytes -> bytes codecs ---- */
+
+static enum sc_status
+bad_length(struct sc_where *where, uint64_t expected, uint64_t actual)
+{
+    where->expected = expected;
+    where->actual = actual;
+    return SC_BAD_LENGTH;
+}
+
+static size_t
+plausible_nbytes(size_t bound)
+{
+    return !bound || bound > (PTRDIFF_MAX - SLACK_NBYTES) / SLACK_FACTOR ? PTRDIFF_MAX
+                                                                        : bound * SLACK_FACTOR + SLACK_NBYTES;
+}
+
+enum sc_status
+sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_where *where)
+{
+    size_t bound = sc_chain_bound(chain);
+    bool exact = !chain->inner && !has_compressor(chain);
+
+    if (exact ? nbytes == bound : nbytes <= plausible_nbytes(bound))
+        return SC_OK;
+    return bad_length(where, bound, nbytes);
+}
+
+static enum sc_status
+check_crc32c(const uint8_t *src, size_t *n, struct sc_where *where)
+{
+    uint32_t expected, actual;
+
+    if (*n < 4)
+        return sc_codec_failed(SC_CODEC_DATA, where, "crc32c", "fewer than the 4 bytes of a checksum", 0, *n);
+    *n -= 4;
+    expected = load_le32(src + *n);
+    actual = sc_crc32c_extend(0, src, *n);
+    if (expected == actual)
+        return SC_OK;
+    where->codec = "crc32c";
+    where->expected = expected;
+    where->actual = actual;
+    return SC_CHUNK_CHECKSUM;
+}
+
+/* Undo one compressor into a buffer whose final size is not known, only that it should be near `bound`. */
+static enum sc_status
+decode_stage(const struct sc_op *op, struct sc_worker *worker, const uint8_t *src, size_t n, size_t bound,
+             struct sc_buffer *buffer, size_t *n_out, struct sc_where *where)
+{
+    size_t limit = plausible_nbytes(bound), capacity = bound ? bound : SLACK_NBYTES;
+
+    for (;;) {
+        enum sc_status status = sc_buffer_reserve(buffer, capacity);
+
+        if (status)
+            return status;
+        status = sc_codec_get(op->codec)->decode(op, worker->codecs, src, n, buffer->data, capacity, n_out, where);
+        if (status != SC_DST_TOO_SMALL)
+            return status;
+        if (capacity >= limit)
+            return bad_length(where, bound, SC_NOWHERE);
+        capacity = capacity > limit / 2 ? limit : capacity * 2;
+    }
+}
+
+/* Undo ops[first..n_ops-1]. On success *bytes, *n are what ops[first] was given when it was encoded. */
+static enum sc_status
+undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, size_t first,
+         const uint8_t **bytes, size_t *n, struct sc_where *where)
+{
+    unsigned stage = 0;
+
+    for (size_t i = chain->n_ops; i-- > first;) {
+        const struct sc_op *op = &chain->ops[i];
+        enum sc_status status;
+
+        if (op->codec == SC_CODEC_CRC32C) {
+            status = check_crc32c(*bytes, n, where);
+        } else {
+            struct sc_buffer *buffer = &level->stage[stage];
+
+            status = decode_stage(op, worker, *bytes, *n, chain->bounds[i], buffer, n, where);
+            *bytes = buffer->data;
+            stage ^= 1;
+        }
+        if (status)
+            return status;
+    }
+    return SC_OK;
+}
+
+/* ---- decoding ---- */
+
+static enum sc_status
+decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
+            size_t n, const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)
+{
+    bool last_is_exact = chain->n_ops && is_compressor(&chain->ops[0]);
+    enum sc_status status = undo_ops(chain, worker, level, last_is_exact, &src, &n, where);
+    size_t nbytes = (size_t)chain->nbytes, n_out;
+    bool direct;
+    uint8_t *out;
+
+    if (status)
+        return status;
+    if (!last_is_exact) {
+        if (n != nbytes)
+            return bad_length(where, nbytes, n);
+        scatter(chain, level, src, box, dst, dst_strides);
+        return SC_OK;
+    }
+
+    direct = !chain->swap.n_fields && sc_box_is_whole(chain, box->count) && sc_chain_has_layout(chain, dst_strides);
+    if (!direct && (status = sc_buffer_reserve(&level->chunk, nbytes)))
+        return status;
+    out = direct ? dst : level->chunk.data;
+    status = sc_codec_get(chain->ops[0].codec)->decode(&chain->ops[0], worker->codecs, src, n, out, nbytes, &n_out, where);
+    if (status == SC_DST_TOO_SMALL)
+        return bad_length(where, nbytes, SC_NOWHERE);
+    if (status)
+        return status;
+    if (n_out != nbytes)
+        return bad_length(where, nbytes, n_out);
+    if (!direct)
+        scatter(chain, level, out, box, dst, dst_strides);
+    return SC_OK;
+}
+
+/* A shard whose bytes are all in memory: one nested in an inner chunk, or one behind further bytes -> bytes codecs. */
+static enum sc_status
+decode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned depth, const uint8_t *src, size_t n,
+             const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)
+{
+    const struct sc_chain *inner = chain->inner;
+    struct sc_index_extent extent;
+    struct sc_walk walk;
+    enum sc_status status = sc_index_locate(&chain->index, n, &extent, where);
+
+    if (!status)
+        status = sc_index_verify(&chain->index, src + extent.offset, where);
+    if (status) {
+        where->level = depth;
+        return status;
+    }
+    sc_walk_begin(&walk, chain, box, dst_strides);
+    do {
+        struct sc_box part;
+        int64_t offset;
+        struct sc_entry e;
+
+        if (!sc_walk_cut(&walk, inner, walk.c, &part, &offset))
+            continue;
+        e = sc_index_get(chain, src + extent.offset, 0, walk.c);
+        if (sc_entry_is_absent(e)) {
+            sc_chain_fill(inner, part.count, dst + offset, walk.strides);
+            continue;
+        }
+        status = sc_entry_check(e, &extent, false, where);
+        if (!status)
+            status = sc_chain_decode(inner, worker, depth + 1, src + e.offset, (size_t)e.nbytes, &part, dst + offset,
+                                     walk.strides, where);
+        if (status) {
+            where->entry = sc_walk_entry(chain, walk.c); /* the outermost shard writes this last, */
+            if (depth > where->level) {           /* the innermost this first */
+                where->level = depth;
+                where->nested_entry = where->entry;
+            }
+            return status;
+        }
+    } while (sc_walk_next(&walk, chain->ndim));
+    return SC_OK;
+}
+
+enum sc_status
+sc_chain_decode(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src, size_t n,
+                const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)
+{
+    enum sc_status status;
+
+    if (!chain->inner)
+        return decode_leaf(chain, worker, &worker->levels[level], src, n, box, dst, dst_strides, where);
+    status = undo_ops(chain, worker, &worker->levels[level], 0, &src, &n, where);
+    if (status)
+        return status;
+    return decode_shard(chain, worker, level, src, n, box, dst, dst_strides, where);
+}

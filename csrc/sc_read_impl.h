@@ -1,0 +1,71 @@
+/* sc_read_impl.h - what the two halves of reading share: finding out what there is to do, and doing it; for sc_read*.c only
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_READ_IMPL_H
+#define SC_READ_IMPL_H
+
+#include "sc_crew.h"
+#include "sc_engine.h"
+#include "sc_walk.h"
+#include "sc_worker.h"
+
+/* One inner chunk that is present. */
+struct task {
+    uint64_t offset, nbytes, entry;
+};
+
+struct stall {
+    pthread_mutex_t mutex;
+    pthread_cond_t left;
+    bool ready;
+    unsigned guests; /* other threads at work on it */
+
+    size_t item_no;
+    struct sc_read_item *item;
+    int fd;
+    uint64_t nbytes;           /* of the object */
+    struct sc_walk walk;
+    struct sc_index_extent extent;
+    struct sc_buffer index;    /* stored pairs, from word first_word on */
+    uint64_t first_word;
+    const uint8_t *pairs;
+
+    struct sc_buffer tasks_memory, absent_memory, sort_memory;
+    struct task *tasks; /* by offset */
+    uint64_t *absent;   /* positions in the index */
+    size_t n_tasks, next_task, n_absent, next_absent;
+    size_t n_parts, next_part;
+};
+
+struct run {
+    struct sc_read_plan *plan;
+    struct sc_failure failure;
+    struct sc_crew crew;
+    struct stall *stalls; /* one for each member of the crew */
+    pthread_mutex_t mutex;
+    struct sc_stats stats; /* under the mutex */
+};
+
+/* One thread in one run. */
+struct reader {
+    struct run *run;
+    struct sc_worker *worker;
+    struct sc_stats stats;
+    struct sc_where where;
+};
+
+static inline const struct sc_chain *
+chain_of(const struct stall *stall)
+{
+    return stall->item->chain;
+}
+
+/* Open the object of stall->item and find out what there is to do; the stall is not shared yet. */
+enum sc_status sc_stall_plan(struct reader *reader, struct stall *stall);
+void sc_stall_close(struct stall *stall);
+void sc_stall_free_memory(struct stall *stall);
+
+/* n bytes of the object at `offset`: where they are, or read into `buffer`. The range has been checked against the size. */
+enum sc_status sc_stall_fetch(struct reader *reader, const struct stall *stall, uint64_t offset, uint64_t n,
+                              struct sc_buffer *buffer, const uint8_t **bytes);
+
+#endif

@@ -1,0 +1,78 @@
+/* sc_write_impl.h - what the halves of writing share: encoding units, and making objects of them; for sc_write*.c only
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_WRITE_IMPL_H
+#define SC_WRITE_IMPL_H
+
+#include "sc_crew.h"
+#include "sc_engine.h"
+#include "sc_file.h"
+#include "sc_walk.h"
+#include "sc_worker.h"
+
+/* How many units of one object may be encoded before the first of them has its place. */
+#define WINDOW 8u
+
+/* Some inner chunks, encoded one after the other. */
+struct unit {
+    struct sc_buffer bytes;
+    size_t used;
+    uint64_t number;
+    uint64_t offset; /* in the object, once placed */
+    size_t n;
+    uint64_t *positions; /* in the index */
+    uint64_t *sizes;     /* SC_ABSENT: left out */
+    struct unit *next;
+};
+
+struct bench {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool ready;
+    bool failed;
+    unsigned guests;
+
+    size_t item_no;
+    struct sc_write_item *item;
+    struct sc_newfile file;
+    int old_fd;
+    struct sc_walk walk;
+    struct sc_order_iter order;
+    size_t unit_chunks;
+    bool all_claimed;
+    uint64_t n_claimed, n_placed;
+    struct unit *window[WINDOW];
+    uint64_t at; /* where the next unit goes */
+    struct sc_entry *entries;
+    struct sc_buffer entries_memory, index, result;
+};
+
+struct run {
+    struct sc_write_plan *plan;
+    struct sc_failure failure;
+    struct sc_crew crew;
+    struct bench *benches; /* one for each member of the crew */
+    size_t unit_capacity;  /* positions that every unit has room for */
+    pthread_mutex_t mutex;
+    struct unit *free_units; /* under the mutex, as are the counters */
+    struct sc_stats stats;
+};
+
+struct writer {
+    struct run *run;
+    struct sc_worker *worker;
+    struct sc_stats stats;
+    struct sc_where where;
+};
+
+/* A unit with room for run->unit_capacity chunks, from the free ones; NULL: no memory. */
+struct unit *sc_unit_take(struct run *run);
+void sc_unit_put(struct run *run, struct unit *unit);
+void sc_unit_free(struct unit *unit);
+
+/* Encode the inner chunks at unit->positions, one after the other. On failure where.entry tells which. */
+enum sc_status sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit);
+
+/* Encode an object that is one chunk. *nbytes = SC_ABSENT when nothing is to be stored. */
+enum sc_status sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *unit, uint64_t *nbytes);
+
+#endif

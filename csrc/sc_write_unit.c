@@ -1,0 +1,217 @@
+/* sc_write_unit.c - encode some inner chunks into memory (see sc_engine.h)
+ *
+ * An inner chunk that the box covers whole is encoded straight from the caller's array. Of one that it covers in part the
+ * old content is decoded first (or the fill value taken), and the box laid over it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "sc_write_impl.h"
+
+void
+sc_unit_free(struct unit *unit)
+{
+    sc_buffer_free(&unit->bytes);
+    free(unit->positions);
+    free(unit->sizes);
+    free(unit);
+}
+
+struct unit *
+sc_unit_take(struct run *run)
+{
+    struct unit *unit;
+
+    pthread_mutex_lock(&run->mutex);
+    unit = run->free_units;
+    if (unit)
+        run->free_units = unit->next;
+    pthread_mutex_unlock(&run->mutex);
+    if (unit)
+        return unit;
+    unit = calloc(1, sizeof *unit);
+    if (!unit)
+        return NULL;
+    unit->positions = malloc(run->unit_capacity * sizeof *unit->positions);
+    unit->sizes = malloc(run->unit_capacity * sizeof *unit->sizes);
+    if (!unit->positions || !unit->sizes) {
+        sc_unit_free(unit);
+        return NULL;
+    }
+    return unit;
+}
+
+void
+sc_unit_put(struct run *run, struct unit *unit)
+{
+    pthread_mutex_lock(&run->mutex);
+    unit->next = run->free_units;
+    run->free_units = unit;
+    pthread_mutex_unlock(&run->mutex);
+}
+
+/* ---- one chunk ---- */
+
+static void
+c_strides(const struct sc_chain *chain, int64_t *strides)
+{
+    int64_t stride = (int64_t)chain->itemsize;
+
+    for (int a = chain->ndim - 1; a >= 0; a--) {
+        strides[a] = stride;
+        stride *= (int64_t)chain->shape[a];
+    }
+}
+
+static void
+whole_box(const struct sc_chain *chain, struct sc_box *box)
+{
+    for (int a = 0; a < chain->ndim; a++) {
+        box->start[a] = 0;
+        box->count[a] = chain->shape[a];
+        box->step[a] = 1;
+    }
+}
+
+/* Lay the given part over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
+static enum sc_status
+merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old, uint64_t old_nbytes,
+            const struct sc_box *part, const uint8_t *src, const int64_t *src_strides)
+{
+    struct sc_buffer *merge = &writer->worker->merge;
+    int64_t strides[SC_MAX_NDIM], part_strides[SC_MAX_NDIM], first = 0;
+    enum sc_status status = sc_buffer_reserve(merge, (size_t)chain->nbytes);
+    struct sc_box whole;
+    struct sc_copy copy;
+
+    if (status)
+        return status;
+    c_strides(chain, strides);
+    whole_box(chain, &whole);
+    if (old)
+        status = sc_chain_decode(chain, writer->worker, level, old, (size_t)old_nbytes, &whole, merge->data, strides,
+                                 &writer->where);
+    else
+        sc_chain_fill(chain, whole.count, merge->data, strides);
+    if (status)
+        return status;
+    for (int a = 0; a < chain->ndim; a++) {
+        first += (int64_t)part->start[a] * strides[a];
+        part_strides[a] = strides[a] * part->step[a];
+    }
+    sc_copy_prepare(&copy, chain->ndim, part->count, part_strides, src_strides, chain->itemsize, NULL);
+    sc_copy_run(&copy, merge->data + first, src);
+    return SC_OK;
+}
+
+/* The old encoded bytes of an object's range: in memory, or read into worker->io. */
+static enum sc_status
+fetch_old(struct writer *writer, const struct bench *bench, uint64_t offset, uint64_t nbytes, const uint8_t **bytes)
+{
+    enum sc_status status;
+
+    if (bench->old_fd < 0) {
+        *bytes = bench->item->old.data + offset;
+        return SC_OK;
+    }
+    status = sc_buffer_reserve(&writer->worker->io, (size_t)nbytes);
+    if (status)
+        return status;
+    *bytes = writer->worker->io.data;
+    writer->stats.reads++;
+    writer->stats.bytes_read += nbytes;
+    return sc_file_read_exactly(bench->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
+}
+
+/* Encode a chunk of which `part` is given; where there are old bytes, they supply the rest. Appends to the unit. */
+static enum sc_status
+encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *chain, unsigned level,
+             const struct sc_box *part, const uint8_t *src, const int64_t *src_strides, const uint8_t *old,
+             uint64_t old_nbytes, uint64_t *nbytes)
+{
+    size_t bound = sc_chain_bound(chain);
+    int64_t strides[SC_MAX_NDIM];
+    enum sc_status status;
+
+    if (!bound || bound > PTRDIFF_MAX - unit->used)
+        return SC_NO_MEMORY;
+    if (!sc_box_is_whole(chain, part->count)) {
+        status = merge_chunk(writer, chain, level, old, old_nbytes, part, src, src_strides);
+        if (status)
+            return status;
+        src = writer->worker->merge.data;
+        c_strides(chain, strides);
+        src_strides = strides;
+    }
+    status = sc_buffer_grow(&unit->bytes, unit->used, unit->used + bound);
+    if (status)
+        return status;
+    status = sc_chain_encode(chain, writer->worker, level, src, src_strides, &writer->run->plan->rules,
+                             unit->bytes.data + unit->used, bound, nbytes, &writer->where);
+    if (!status && *nbytes != SC_ABSENT)
+        unit->used += (size_t)*nbytes;
+    writer->stats.chunks_encoded++;
+    return status;
+}
+
+static enum sc_status
+encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size_t i)
+{
+    const struct sc_chain *shard = bench->item->chain;
+    const struct sc_entry *old_entries = bench->item->old_entries;
+    uint64_t position = unit->positions[i], c[SC_MAX_NDIM], old_nbytes = 0;
+    const uint8_t *old = NULL;
+    enum sc_status status;
+    struct sc_box part;
+    int64_t offset;
+
+    sc_walk_coordinates(shard, position, c);
+    sc_walk_cut(&bench->walk, shard->inner, c, &part, &offset);
+    if (old_entries && !sc_entry_is_absent(old_entries[position]) && !sc_box_is_whole(shard->inner, part.count)) {
+        old_nbytes = old_entries[position].nbytes;
+        status = sc_chain_check_nbytes(shard->inner, old_nbytes, &writer->where);
+        if (!status)
+            status = fetch_old(writer, bench, old_entries[position].offset, old_nbytes, &old);
+        if (status)
+            return status;
+    }
+    return encode_chunk(writer, unit, shard->inner, 1, &part, bench->item->src + offset, bench->walk.strides, old,
+                        old_nbytes, &unit->sizes[i]);
+}
+
+enum sc_status
+sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit)
+{
+    unit->used = 0;
+    for (size_t i = 0; i < unit->n; i++) {
+        enum sc_status status = encode_inner(writer, bench, unit, i);
+
+        if (status) {
+            writer->where.entry = unit->positions[i];
+            return status;
+        }
+    }
+    return SC_OK;
+}
+
+enum sc_status
+sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *unit, uint64_t *nbytes)
+{
+    const struct sc_write_item *item = bench->item;
+    const struct sc_chain *chain = item->chain;
+    bool has_old = !item->complete && (bench->old_fd >= 0 || item->old.data);
+    uint64_t old_nbytes = item->old.nbytes;
+    const uint8_t *old = NULL;
+
+    if (has_old && !sc_box_is_whole(chain, item->box.count)) {
+        enum sc_status status = sc_chain_check_nbytes(chain, old_nbytes, &writer->where);
+
+        if (!status)
+            status = fetch_old(writer, bench, 0, old_nbytes, &old);
+        if (status)
+            return status;
+    }
+    unit->used = 0;
+    return encode_chunk(writer, unit, chain, 0, &item->box, item->src, writer->run->plan->src_strides, old, old_nbytes,
+                        nbytes);
+}

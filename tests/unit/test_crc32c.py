@@ -1,0 +1,363 @@
+# test_crc32c.py - the checksum, every variant against published values and a naive twin
+# SPDX-License-Identifier: MIT
+"""Every variant, same suite: it must not show which one computed a checksum, where the bytes lay or how they were cut."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+from itertools import accumulate
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardcodec import _native as native
+
+Bytes = npt.NDArray[np.uint8]
+
+CSRC = Path(__file__).parents[2] / "csrc"
+IMPLS = native.crc32c_implementations()
+IMPLS_FASTEST_FIRST = ["vpclmulqdq", "sse42", "armv8", "portable"]
+
+# Where the variants change their ways: one stream, one masked block, three streams, the last sum, folding, an aligned
+# start, rounds of 128 and of 512 words in three streams.
+THRESHOLDS = [16, 24, 64, 96, 128, 512, 768, 1024, 1536, 3072, 4096, 4096 + 64, 6144, 12288, 24576]
+SIZES = sorted(
+    {n + d for n in THRESHOLDS for d in (-65, -64, -9, -8, -1, 0, 1, 7, 8, 23, 63, 64) if n + d >= 0}
+)
+
+BLOB = random.Random(20).randbytes(max(SIZES))
+
+
+def step(register: int, byte: int) -> int:
+    """Advance by one byte, as the definition says, bit by bit."""
+    register ^= byte
+    for _ in range(8):
+        register = register >> 1 ^ (0x82F63B78 if register & 1 else 0)
+    return register
+
+
+# Entry n is the checksum of the first n bytes of BLOB.
+PREFIXES = [register ^ 0xFFFFFFFF for register in accumulate(BLOB, step, initial=0xFFFFFFFF)]
+
+READ_PDU = bytes.fromhex(
+    "01c00000 00000000 00000000 00000000 14000000 00000400 00000014 00000018 28000000 00000000 02000000 00000000"
+)
+PUBLISHED = [
+    pytest.param(b"", 0x00000000, id="nothing"),
+    pytest.param(b"123456789", 0xE3069283, id="check value"),
+    pytest.param(bytes(32), 0x8A9136AA, id="RFC 3720, zeros"),
+    pytest.param(b"\xff" * 32, 0x62A8AB43, id="RFC 3720, ones"),
+    pytest.param(bytes(range(32)), 0x46DD794E, id="RFC 3720, ascending"),
+    pytest.param(bytes(range(31, -1, -1)), 0x113FDB5C, id="RFC 3720, descending"),
+    pytest.param(READ_PDU, 0xD9963A56, id="RFC 3720, read command"),
+]
+
+every_impl = pytest.mark.parametrize("impl", IMPLS)
+
+
+def at_alignment(nbytes: int, alignment: int) -> Bytes:
+    """Return a fresh buffer that starts `alignment` bytes past a cache line."""
+    room = np.zeros(nbytes + 128, dtype=np.uint8)
+    first = (alignment - room.ctypes.data) % 64
+    return room[first : first + nbytes]
+
+
+def placed(data: bytes, alignment: int) -> Bytes:
+    buffer = at_alignment(len(data), alignment)
+    buffer[:] = np.frombuffer(data, dtype=np.uint8)
+    return buffer
+
+
+# ---- values
+
+
+@every_impl
+@pytest.mark.parametrize(("data", "expected"), PUBLISHED)
+def test_published_values(impl: str, data: bytes, expected: int) -> None:
+    assert native.crc32c(data, impl=impl) == expected
+
+
+def test_twin_agrees_with_the_one_that_judges_shards() -> None:
+    assert [reference.crc32c(BLOB[:n]) for n in (0, 1, 9, 500)] == [PREFIXES[n] for n in (0, 1, 9, 500)]
+
+
+@every_impl
+def test_sizes_around_every_threshold(impl: str) -> None:
+    wrong = [n for n in [*range(300), *SIZES] if native.crc32c(BLOB[:n], impl=impl) != PREFIXES[n]]
+    assert not wrong
+
+
+@every_impl
+@pytest.mark.parametrize(
+    "nbytes", [1, 7, 8, 63, 64, 65, 100, 200, 1000, 1024, 1100, 3100, 4095, 4096, 4250, 12400]
+)
+def test_every_alignment(impl: str, nbytes: int) -> None:
+    found = {native.crc32c(placed(BLOB[:nbytes], a), impl=impl) for a in range(64)}
+    assert found == {PREFIXES[nbytes]}
+
+
+@every_impl
+@pytest.mark.parametrize("nbytes", [300, 1500])
+def test_every_split(impl: str, nbytes: int) -> None:
+    blob = BLOB[:nbytes]
+    for cut in range(nbytes + 1):
+        first = native.crc32c(blob[:cut], impl=impl)
+        assert native.crc32c(blob[cut:], first, impl=impl) == PREFIXES[nbytes], cut
+
+
+@every_impl
+def test_a_value_extended_by_nothing_is_unchanged(impl: str) -> None:
+    assert native.crc32c(b"", 0xDEADBEEF, impl=impl) == 0xDEADBEEF
+
+
+@every_impl
+def test_each_bit_counts(impl: str) -> None:
+    """One wrong bit anywhere gives another value, all of them different: CRCs promise that at this length."""
+    message = bytearray(BLOB[:1200])
+    found = {native.crc32c(message, impl=impl)}
+    for bit in range(8 * len(message)):
+        message[bit // 8] ^= 1 << bit % 8
+        found.add(native.crc32c(message, impl=impl))
+        message[bit // 8] ^= 1 << bit % 8
+    assert len(found) == 8 * len(message) + 1
+
+
+@every_impl
+@given(data=st.binary(max_size=5000), start=st.integers(0, 2**32 - 1))
+def test_google_crc32c_agrees(impl: str, data: bytes, start: int) -> None:
+    google = pytest.importorskip("google_crc32c")
+    assert native.crc32c(data, start, impl=impl) == google.extend(start, data)
+
+
+@every_impl
+@given(seed=st.integers(0, 2**32), nbytes=st.integers(5000, 300_000))
+@settings(max_examples=30)
+def test_google_crc32c_agrees_on_long_messages(impl: str, seed: int, nbytes: int) -> None:
+    google = pytest.importorskip("google_crc32c")
+    data = random.Random(seed).randbytes(nbytes)
+    assert native.crc32c(data, impl=impl) == google.value(data)
+
+
+def test_the_chosen_variant_gives_the_same() -> None:
+    wrong = [n for n in [*range(300), *SIZES, 20_000] if native.crc32c(BLOB[:n]) != PREFIXES[n]]
+    assert not wrong
+
+
+# ---- copying
+
+
+def check_copy(impl: str | None, nbytes: int, to: int, of: int) -> None:
+    """Copy into the middle of a page of 0xA5 and look at every byte of it."""
+    room = at_alignment(nbytes + 256, to)
+    room[:] = 0xA5
+    source = placed(BLOB[:nbytes], of)
+    middle = room[128 : 128 + nbytes]
+    assert native.crc32c_copy(middle, source, impl=impl) == PREFIXES[nbytes]
+    assert middle.tobytes() == BLOB[:nbytes]
+    assert (room[:128] == 0xA5).all()
+    assert (room[128 + nbytes :] == 0xA5).all()
+
+
+@every_impl
+def test_copy_around_every_threshold(impl: str) -> None:
+    for nbytes in [*range(200), *SIZES]:
+        check_copy(impl, nbytes, to=0, of=0)
+
+
+@every_impl
+@pytest.mark.parametrize("nbytes", [5, 63, 64, 100, 1000, 1100, 4250, 12400])
+def test_copy_at_every_alignment(impl: str, nbytes: int) -> None:
+    for to in range(64):
+        check_copy(impl, nbytes, to, of=(37 * to + 11) % 64)
+
+
+def test_copy_with_the_chosen_variant() -> None:
+    for nbytes in (0, 1, 64, 1000, 20_000):
+        check_copy(None, nbytes, to=16, of=3)
+
+
+@every_impl
+def test_copy_extends_a_value(impl: str) -> None:
+    out = bytearray(700)
+    assert native.crc32c_copy(out, BLOB[300:1000], PREFIXES[300], impl=impl) == PREFIXES[1000]
+
+
+# ---- joining
+
+
+@given(data=st.binary(max_size=400), cut=st.integers(0, 400))
+def test_combine_joins_two_parts(data: bytes, cut: int) -> None:
+    a, b = data[:cut], data[cut:]
+    assert native.crc32c_combine(native.crc32c(a), native.crc32c(b), len(b)) == native.crc32c(data)
+
+
+def generator() -> ModuleType:
+    """Import csrc/gen_crc32c_tables.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("gen_crc32c_tables", CSRC / "gen_crc32c_tables.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "nbytes", [0, 1, 2**31 - 2, 2**31 - 1, 2**31, 2**32, 2**61 - 1, 2**61, 2**63, 2**64 - 2, 2**64 - 1]
+)
+def test_combine_of_lengths_that_nobody_can_hold(nbytes: int) -> None:
+    """The first part times x to the number of bits that follow, squared and multiplied without any short cut."""
+    maths = generator()
+    power, square, bits = 1, 2, 8 * nbytes
+    while bits:
+        if bits & 1:
+            power = maths.multiply(power, square)
+        square = maths.multiply(square, square)
+        bits >>= 1
+    shifted = maths.multiply(maths.mirror(0x12345678, 32), power)
+    assert native.crc32c_combine(0x12345678, 0x9ABCDEF0, nbytes) == maths.mirror(shifted, 32) ^ 0x9ABCDEF0
+
+
+# ---- the choice
+
+REPORT = """
+import json, sys
+from shardcodec import _native as native
+blob = sys.stdin.buffer.read()
+sizes = json.loads(sys.argv[1])
+out = bytearray(len(blob))
+print(json.dumps({
+    "chosen": native.crc32c_chosen(),
+    "impls": native.crc32c_implementations(),
+    "features": native.cpu_features(),
+    "values": [native.crc32c(blob[:n]) for n in sizes],
+    "copied": [native.crc32c_copy(out, blob[:n]) for n in sizes],
+    "out_is_right": out == blob,
+}))
+"""
+
+
+def report_under(override: str | None) -> Any:
+    """Run a fresh interpreter with SHARDCODEC_CPU set, since the choice is made at import."""
+    environment = {k: v for k, v in os.environ.items() if k != "SHARDCODEC_CPU"}
+    if override is not None:
+        environment["SHARDCODEC_CPU"] = override
+    sizes = [*range(300), *SIZES, len(BLOB)]
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT, json.dumps(sizes)],
+        input=BLOB, capture_output=True, check=True, env=environment,
+    )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert report["values"] == [PREFIXES[n] for n in sizes]
+    assert report["copied"] == report["values"]
+    assert report["out_is_right"]
+    return report
+
+
+def test_variants_are_listed_fastest_first() -> None:
+    assert [name for name in IMPLS_FASTEST_FIRST if name in IMPLS] == IMPLS
+    assert IMPLS[-1] == "portable"
+
+
+def test_the_fastest_usable_variant_is_chosen() -> None:
+    report = report_under(None)
+    assert report["chosen"] == report["impls"][0]
+    assert report["features"]["used"] == report["features"]["detected"]
+    assert report["features"]["override"] is None
+
+
+def test_portable_can_be_forced() -> None:
+    report = report_under("portable")
+    assert report["chosen"] == "portable"
+    assert report["impls"] == ["portable"]
+    assert report["features"]["used"] == []
+    assert report["features"]["override_valid"]
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="features of x86")
+@pytest.mark.parametrize("override", ["sse42", "sse42,pclmul", " sse42 , pclmul "])
+def test_features_of_x86_can_be_narrowed(override: str) -> None:
+    """Without pclmul the streams are joined by other code: the values above are checked for both."""
+    wanted = {name.strip() for name in override.split(",")}
+    detected = set(native.cpu_features()["detected"])
+    if not wanted <= detected:
+        pytest.skip(f"this processor lacks {wanted - detected}")
+    report = report_under(override)
+    assert report["chosen"] == "sse42"
+    assert report["impls"] == ["sse42", "portable"]
+    assert set(report["features"]["used"]) == wanted
+    assert report["features"]["override_valid"]
+
+
+@pytest.mark.skipif(platform.machine() not in {"aarch64", "arm64"}, reason="features of ARM")
+def test_features_of_arm_can_be_narrowed() -> None:
+    if "armv8_crc" not in native.cpu_features()["detected"]:
+        pytest.skip("this processor lacks armv8_crc")
+    assert report_under("armv8_crc")["chosen"] == "armv8"
+
+
+@pytest.mark.parametrize("override", ["sse24", "portable,", "SSE42", "portable;sse42", "portable," * 40])
+def test_a_misspelt_override_is_reported_and_changes_nothing(override: str) -> None:
+    features = report_under(override)["features"]
+    assert not features["override_valid"]
+    assert features["used"] == features["detected"]
+    assert override.startswith(features["override"])
+
+
+def test_an_empty_override_is_none() -> None:
+    features = report_under("")["features"]
+    assert features["override"] is None and features["override_valid"]
+
+
+@pytest.mark.parametrize("impl", ["", "fast", "SSE42"])
+def test_an_unknown_variant_is_refused(impl: str) -> None:
+    with pytest.raises(ValueError):
+        native.crc32c(b"x", impl=impl)
+
+
+# ---- memory that is not ours
+
+GUARDED = """
+import ctypes, mmap, sys
+from shardcodec import _native as native
+PAGE = mmap.PAGESIZE
+protect = ctypes.CDLL(None).mprotect
+protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+pages = mmap.mmap(-1, 4 * PAGE)
+first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+assert protect(first, PAGE, 0) == 0 and protect(first + 3 * PAGE, PAGE, 0) == 0
+inside = memoryview(pages)[PAGE : 3 * PAGE]
+for n in [*range(1300), *range(4090, 4240), 2 * PAGE]:
+    for part in (inside[:n], inside[len(inside) - n :]):
+        out = bytearray(n)
+        assert native.crc32c(part, impl=sys.argv[1]) == native.crc32c_copy(out, part, impl=sys.argv[1])
+        native.crc32c_copy(part, out, impl=sys.argv[1])
+print("survived", flush=True)
+"""
+
+
+@every_impl
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="mprotect")
+def test_no_byte_outside_is_touched(impl: str) -> None:
+    """Between two pages that nobody may read; in a process of its own, as the failure is a SIGSEGV."""
+    done = subprocess.run([sys.executable, "-c", GUARDED, impl], capture_output=True, text=True, check=False)
+    assert done.stdout == "survived\n", (done.returncode, done.stderr)
+
+
+# ---- generated constants
+
+
+def test_committed_header_is_what_the_generator_prints() -> None:
+    printed = "\n".join(generator().sections()) + "\n"
+    assert (CSRC / "sc_crc32c_tables.h").read_text() == printed

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# run.py - zarr-python's own tests, with another codec pipeline under them
+# SPDX-License-Identifier: MIT
+"""Run the tests of the installed zarr release through shardcodec.
+
+The tests come from zarr's source distribution on PyPI, fetched once and only unpacked; zarr itself is the installed
+one. What is run stands in `sets.toml`, what may fail in `known.toml`, and README.md tells how the two pipelines meet.
+Arguments after ``--`` go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+HERE = Path(__file__).resolve().parent
+OURS = "shardcodec.ShardCodecPipeline"
+CODEC = "shardcodec.ShardingCodec"
+
+SETS = {"parity": ["parity"], "core": ["parity", "other"], "ci": ["parity", "other"]}
+# The cost of the sets is that of tests/test_properties.py: half of the time with zarr's own 300 examples.
+EXAMPLES = {"parity": 300, "core": 300, "ci": 50}
+
+# Of zarr's dependency group "remote-tests": what the tests of the sets import. The others are for S3, for coverage, for
+# timing, and for building zarr.
+NEEDED = {"fsspec", "hypothesis", "numpydoc", "obstore", "pytest", "pytest-asyncio", "pytest-xdist", "tomlkit"}
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The command line; pytest's share, after ``--``, as `pytest`."""
+    argv, _, rest = (argv[: argv.index("--")], "--", argv[argv.index("--") + 1 :]) if "--" in argv else (argv, "", [])
+    parser = argparse.ArgumentParser(description="Run zarr-python's own tests through another codec pipeline.")
+    parser.add_argument("--set", choices=sorted(SETS), default="ci", help="which tests (ci: core, fewer examples)")
+    parser.add_argument("--pipeline", default=OURS, metavar="PATH", help="dotted path of the class (%(default)s)")
+    parser.add_argument(
+        "--codec",
+        nargs="?",
+        const="reopened",
+        choices=["reopened", "everywhere"],
+        help="select shardcodec's sharding codec too: in the configuration, which counts for arrays that are opened "
+        "again, or in place of each of zarr's names as well",
+    )
+    parser.add_argument("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit report")
+    parser.add_argument(
+        "--cache", type=Path, default=HERE.parents[1] / "build" / "zarr-suite", metavar="DIR", help="for zarr's sources"
+    )
+    parser.add_argument("--requirements", action="store_true", help="print what the tests need, for pip, and stop")
+    options = parser.parse_args(argv)
+    options.pytest = rest
+    return options
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack the tests and their settings, in one step as far as others can see."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch, tarfile.open(archive) as tar:
+        wanted = [m for m in tar if m.name.split("/")[1:2] in (["tests"], ["pyproject.toml"])]
+        tar.extractall(scratch, wanted, filter="data")
+        (unpacked,) = Path(scratch).iterdir()
+        unpacked.rename(target)
+
+
+def source(version: str, cache: Path) -> Path:
+    """The folder with the tests of this zarr release."""
+    folder = cache.resolve() / f"zarr-{version}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as download:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        chosen = ["--no-deps", "--no-binary", "zarr", "--dest", download, f"zarr=={version}"]
+        # Standard output is the list of requirements.
+        subprocess.run(pip + chosen, check=True, stdout=sys.stderr)
+        (archive,) = Path(download).glob("zarr-*.tar.gz")
+        unpack(archive, folder)
+    return folder
+
+
+def requirements(folder: Path) -> list[str]:
+    """The requirements of zarr's tests, with zarr's own version limits."""
+    groups = tomllib.loads((folder / "pyproject.toml").read_text())["dependency-groups"]
+    lines = [line for group in ("test", "remote-tests") for line in groups[group] if isinstance(line, str)]
+    found = {Requirement(line).name: line for line in lines}
+    missing = NEEDED - found.keys()
+    if missing:
+        raise SystemExit(f"zarr's test requirements no longer name {', '.join(sorted(missing))}")
+    return [found[name] for name in sorted(NEEDED)]
+
+
+def select(name: str, version: str, folder: Path) -> list[str]:
+    """The tests of a set, as arguments for pytest."""
+    tables = tomllib.loads((HERE / "sets.toml").read_text())
+    entries = {test: limits for table in SETS[name] for test, limits in tables[table].items()}
+    present = [
+        test
+        for test, limits in entries.items()
+        if limits == "*" or SpecifierSet(limits).contains(version, prereleases=True)
+    ]
+    missing = [test for test in present if not (folder / test.partition("::")[0]).is_file()]
+    if missing:
+        raise SystemExit(f"zarr {version} has no {', '.join(missing)}: correct sets.toml")
+    return sorted(present)
+
+
+def environment(options: argparse.Namespace, tests: list[str]) -> dict[str, str]:
+    """The environment of pytest: zarr's configuration, and the settings of the plugin."""
+    settings = {
+        "pipeline": options.pipeline,
+        "ours": options.pipeline == OURS,
+        "codec": CODEC if options.codec else None,
+        "codec_everywhere": options.codec == "everywhere",
+        "known": str(HERE / "known.toml"),
+        "tests": tests,
+        "whole": not options.pytest,
+        "examples": EXAMPLES[options.set],
+    }
+    env = dict(os.environ, SHARDCODEC_SUITE=json.dumps(settings))
+    env["ZARR_CODEC_PIPELINE__PATH"] = options.pipeline
+    if options.codec:
+        env["ZARR_CODECS__SHARDING_INDEXED"] = CODEC
+    env["HYPOTHESIS_PROFILE"] = "shardcodec"
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), env.get("PYTHONPATH")]))
+    return env
+
+
+def command(options: argparse.Namespace, tests: list[str]) -> list[str]:
+    """pytest with zarr's settings, but without its habits of reporting and timing."""
+    call = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-o", "addopts=", "-p", "plugin"]
+    call += ["-p", "no:cacheprovider", "--tb=short", "-rfE", "-n", options.n, "--dist", "worksteal"]
+    # A test that hangs ends the run with a trace of every thread; the slowest takes about 20 s on an idle machine.
+    call += ["-o", "faulthandler_timeout=300", "-o", "faulthandler_exit_on_timeout=true"]
+    if options.junit:
+        call.append(f"--junitxml={options.junit.resolve()}")
+    return call + tests + options.pytest
+
+
+def main(argv: list[str]) -> int:
+    """Fetch, select, run; returns pytest's exit code."""
+    options = parse(argv)
+    version = importlib.metadata.version("zarr")
+    folder = source(version, options.cache)
+    if options.requirements:
+        print("\n".join(requirements(folder)))
+        return 0
+    tests = select(options.set, version, folder)
+    return subprocess.run(command(options, tests), cwd=folder, env=environment(options, tests)).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
