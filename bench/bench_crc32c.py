@@ -104,7 +104,7 @@ def bench_crc32c_copy(benchmark: Any, how: str, nbytes: int) -> None:
     benchmark(run)
 
 
-@pytest.mark.parametrize("nbytes", [1, 64 * KIB, 2**64 - 1], ids=["1-B", "64-KiB", "2^64-1"])
+@pytest.mark.parametrize("nbytes", [64 * KIB, 10**12], ids=["64-KiB", "1-TB"])
 def bench_crc32c_combine(benchmark: Any, nbytes: int) -> None:
-    """Joining two checksums costs a shift per bit set in the length, not per byte."""
+    """Joining two checksums costs a shift per bit set in the length, at most 31, and none per byte."""
     benchmark(native.crc32c_combine, 0x12345678, 0x9ABCDEF0, nbytes)

@@ -3,11 +3,11 @@
  * Read as Python's gzip module reads: members one after another, zero bytes allowed behind each, no member at all is an
  * empty file. Checksum and length of every member are compared by the library.
  *
- * Levels. What the name says for zlib, zlib-ng spells otherwise: its level 1 is a one-pass encoder with fixed codes whose
- * files are 13 to 64 % larger than those of zlib at level 1. Our level 1 is zlib-ng's 2. On 64 KiB chunks of uint16
- * fields with noise its files are 0 to 11 % smaller than zlib's at level 1, and 1.2 to 1.7 times as fast to make. Only
- * on chunks that hardly compress (ratio 1.16) they are 3 % larger, since zlib-ng looks for no matches of 3 bytes. The
- * other levels agree within 2 % there and are left alone.
+ * Levels. zlib-ng's level 1 is a one-pass encoder with fixed codes, whose files are 13 to 64 % larger than those of zlib
+ * at level 1; so our level 1 is its 2. Measured on 64 KiB chunks of eleven uint16 fields, our files at levels 1, 2, 3 and
+ * 6 are between 11 % smaller and 3 % larger than zlib's at the same level (3 % where nothing compresses well), and are
+ * made 1.2 to 2 times as fast. What no mapping mends: below level 9 zlib-ng looks for no matches of 3 bytes. Data that
+ * live on these, such as a ramp of uint32, become 1.8 times as large as with zlib.
  * SPDX-License-Identifier: MIT */
 #include "codec_impl.h"
 

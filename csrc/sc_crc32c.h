@@ -21,7 +21,8 @@ void sc_crc32c_init(void);
 /* The variants compiled in, fastest first; the last one needs nothing. */
 size_t sc_crc32c_n_impls(void);
 const char *sc_crc32c_impl_name(size_t i);
-bool sc_crc32c_impl_usable(size_t i); /* the machine has what it needs */
+bool sc_crc32c_impl_usable(size_t i); /* the machine has what it needs, and SHARDCODEC_CPU leaves it */
+/* By row; i must be usable. */
 uint32_t sc_crc32c_extend_impl(size_t i, uint32_t crc, const uint8_t *p, size_t n);
 uint32_t sc_crc32c_copy_impl(size_t i, uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t n);
 size_t sc_crc32c_chosen(void);

@@ -133,23 +133,30 @@ pair_for_transpose(struct sc_copy *copy)
     return true;
 }
 
-/* Take the innermost axis into the row if it can be, and say what the row is. */
-static enum sc_row_kind
-make_row(struct sc_copy *copy, enum sc_swap_kind swap)
+/* Take the innermost axis into the row if it can be, and choose the kernel. */
+static sc_copy_fn *
+finish(struct sc_copy *copy, enum sc_swap_kind swap)
 {
     const int last = copy->ndim - 1;
     const int64_t itemsize = (int64_t)copy->itemsize;
+    sc_copy_fn *tiled;
 
-    if (last < 0)
-        return SC_ROW_PLAIN;
-    if (copy->dst_strides[last] == itemsize && (copy->src_strides[last] == itemsize || !copy->src_strides[last])) {
-        copy->row_nbytes *= (size_t)copy->shape[last];
-        copy->ndim--;
-        return copy->src_strides[last] ? SC_ROW_PLAIN : SC_ROW_SPREAD;
+    if (last >= 0 && copy->dst_strides[last] == itemsize) {
+        const int64_t src_stride = copy->src_strides[last];
+
+        if (src_stride == itemsize || src_stride == 0) {
+            copy->row_nbytes *= (size_t)copy->shape[last];
+            copy->ndim--;
+        }
+        if (src_stride == 0)
+            return sc_strided_spread_kernel();
     }
-    if (pair_for_transpose(copy) && sc_strided_can_tile(copy->itemsize, swap))
-        return SC_ROW_TILED;
-    return SC_ROW_PLAIN;
+    if (copy->row_nbytes == copy->itemsize && pair_for_transpose(copy)) {
+        tiled = sc_strided_tiled_kernel(copy->itemsize, swap);
+        if (tiled)
+            return tiled;
+    }
+    return sc_strided_rows_kernel(copy->row_nbytes, swap);
 }
 
 /* The kernels have three loops; leading axes of extent 1 cost less than a kernel for each rank. */
@@ -171,7 +178,6 @@ sc_copy_prepare(struct sc_copy *copy, int ndim, const uint64_t *shape, const int
 {
     const enum sc_swap_kind kind = kind_of(swap, itemsize);
     bool empty = itemsize == 0;
-    enum sc_row_kind row;
 
     copy->ndim = 0;
     copy->itemsize = itemsize;
@@ -184,9 +190,8 @@ sc_copy_prepare(struct sc_copy *copy, int ndim, const uint64_t *shape, const int
         return;
     sort_axes(copy, ndim, shape, dst_strides, src_strides);
     merge_axes(copy);
-    row = make_row(copy, kind);
+    copy->run = finish(copy, kind);
     pad_axes(copy);
-    copy->run = sc_strided_kernel(copy, row, kind);
 }
 
 void

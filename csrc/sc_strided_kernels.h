@@ -17,17 +17,14 @@ enum sc_swap_kind {
     SC_SWAP_8 = 8,
 };
 
-/* How the innermost level of a prepared copy looks. */
-enum sc_row_kind {
-    SC_ROW_PLAIN,  /* row_nbytes contiguous bytes on both sides */
-    SC_ROW_SPREAD, /* row_nbytes at the destination, all from one element */
-    SC_ROW_TILED,  /* one element, and the two innermost axes are a transpose */
-};
-
-/* The kernel for a copy whose axes are merged; it has three of them or more. */
-sc_copy_fn *sc_strided_kernel(const struct sc_copy *copy, enum sc_row_kind row, enum sc_swap_kind swap);
-
-/* Is there a tiled kernel for elements of this size? */
-bool sc_strided_can_tile(size_t itemsize, enum sc_swap_kind swap);
+/* All kernels take a copy whose axes are merged and number three or more.
+ *
+ * rows:   row_nbytes contiguous bytes on both sides
+ * spread: row_nbytes at the destination, all from one element
+ * tiled:  row_nbytes is one element, and the source runs fastest along the second to last axis, the destination along
+ *         the last one. NULL: there is none for this element, rows will do. */
+sc_copy_fn *sc_strided_rows_kernel(size_t row_nbytes, enum sc_swap_kind swap);
+sc_copy_fn *sc_strided_spread_kernel(void);
+sc_copy_fn *sc_strided_tiled_kernel(size_t itemsize, enum sc_swap_kind swap);
 
 #endif

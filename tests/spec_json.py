@@ -110,6 +110,11 @@ any_dtypes = st.recursive(
 ).filter(lambda dtype: dtype.subdtype is None and 0 < dtype.itemsize < 4096)
 
 
+def counted_bytes(n: int) -> bytes:
+    """Bytes in which neighbours differ, so that no exchange of two goes unseen."""
+    return bytes(i % 251 + 1 for i in range(n))
+
+
 def element_bytes(dtype: np.dtype[Any]) -> st.SearchStrategy[bytes]:
     """Any bits that are a value of the type: all of them, but for booleans and text."""
     if dtype.subdtype is not None:

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from spec_json import BIG, CRC, LITTLE, any_dtypes, named, shard, sharding, transpose
+from spec_json import BIG, CRC, LITTLE, any_dtypes, counted_bytes, named, shard, sharding, transpose
 
 from shardcodec.errors import UnsupportedError
 from shardcodec.format.chain import MAX_ITEMSIZE, MAX_NDIM, MAX_OPS, lower
@@ -188,18 +188,16 @@ def test_memory_in_the_other_byte_order() -> None:
     )
 
 
-@given(any_dtypes, st.randoms())
-def test_any_dtype_decodes_as_zarr_does(dtype: np.dtype[Any], random: Any) -> None:
+@given(any_dtypes)
+def test_any_dtype_decodes_as_zarr_does(dtype: np.dtype[Any]) -> None:
     """Stored bytes, reversed by the lowered runs, are the element; zarr gets it with newbyteorder."""
-    stored = random.randbytes(dtype.itemsize)
+    stored = counted_bytes(dtype.itemsize)
     zero = bytes(dtype.itemsize)
     low = lower(ChainSpec((1,), dtype, np.frombuffer(zero, dtype)[0], [FOREIGN]))
     element = bytearray(stored)
     for offset, unit, count in low["swap"]:
         for at in range(offset, offset + unit * count, unit):
             element[at : at + unit] = stored[at : at + unit][::-1]
-    view = np.frombuffer(stored, dtype.newbyteorder("S")).view(np.dtype(f"V{dtype.itemsize}"))
-    assert view.tobytes() == stored
     # byteswap() knows nothing of structs, so it is asked field by field
     assert bytes(element) == byteswapped(dtype, stored)
 

@@ -1,0 +1,153 @@
+# _native.pyi - types of the extension module
+# SPDX-License-Identifier: MIT
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, final
+
+from typing_extensions import Buffer
+
+Order = Literal["morton", "lexicographic", "colexicographic"]
+Ints = Sequence[int]
+SwapFields = Sequence[tuple[int, int, int]]
+# (chain, source, start, count, step or None, at)
+ReadPlanItem = tuple[Chain, Any, Ints, Ints, Ints | None, Ints]
+# (source, nbytes, entries, carries, new entries, data offset)
+OldObject = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
+# (chain, path, start, count, step or None, at, complete, old)
+WritePlanItem = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, bool, OldObject | None]
+
+CODECS: dict[str, int]
+COMPRESSORS: tuple[str, ...]
+SHUFFLES: tuple[str, ...]
+
+class Cancelled(Exception): ...
+
+@final
+class Bytes:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class View: ...
+
+@final
+class Sorted: ...
+
+@final
+class Swap: ...
+
+@final
+class Batch: ...
+
+@final
+class Chain:
+    inner: Chain | None
+    shape: tuple[int, ...]
+    perm: tuple[int, ...]
+    grid_shape: tuple[int, ...]
+    def __init__(
+        self,
+        *,
+        shape: Ints,
+        itemsize: int,
+        swap: SwapFields,
+        perm: Ints,
+        fill: bytes,
+        ops: Sequence[tuple[str, Mapping[str, Any]]],
+        inner: Chain | Mapping[str, Any] | None = None,
+        index: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    def set_index(
+        self, *, at_start: bool, big_endian: bool, n_checksums: int, perm: Ints | None = None
+    ) -> None: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def is_shard(self) -> bool: ...
+    @property
+    def n_chunks(self) -> int: ...
+    @property
+    def index_nbytes(self) -> int: ...
+    @property
+    def index_at_start(self) -> bool: ...
+
+@final
+class Fetched:
+    def __init__(
+        self, chain: Chain, entries: Buffer, data: Buffer | None, first: int, *, fill_absent: bool
+    ) -> None: ...
+
+def cpu_features() -> dict[str, Any]: ...
+def crc32c_implementations() -> list[str]: ...
+def crc32c_chosen() -> str: ...
+def crc32c(data: Buffer, value: int = 0, *, impl: str | None = None) -> int: ...
+def crc32c_copy(dst: Buffer, src: Buffer, value: int = 0, *, impl: str | None = None) -> int: ...
+def crc32c_combine(a: int, b: int, nbytes_b: int) -> int: ...
+def order(
+    out: Buffer, grid_shape: Ints, name: Order = "morton", first: Ints | None = None, last: Ints | None = None
+) -> int: ...
+def index_decode(data: Buffer, out: Buffer, *, big_endian: bool = False) -> None: ...
+def index_encode(entries: Buffer, out: Buffer, *, big_endian: bool = False) -> None: ...
+def index_check(
+    entries: Buffer,
+    shard_nbytes: int,
+    index_offset: int,
+    index_nbytes: int,
+    *,
+    allow_in_index: bool = False,
+) -> None: ...
+def index_overlaps(entries: Buffer, *, capacity: int = 1024) -> tuple[list[tuple[int, int]], int]: ...
+def index_gaps(
+    entries: Buffer, shard_nbytes: int, index_offset: int, index_nbytes: int, *, capacity: int = 1024
+) -> tuple[list[tuple[int, int]], int]: ...
+def strided_copy(
+    dst: Buffer,
+    dst_offset: int,
+    dst_strides: Ints,
+    src: Buffer,
+    src_offset: int,
+    src_strides: Ints,
+    shape: Ints,
+    itemsize: int,
+    swap: SwapFields = (),
+) -> None: ...
+def fill(dst: Buffer, dst_offset: int, strides: Ints, shape: Ints, pattern: Buffer) -> None: ...
+def all_equal(data: Buffer, pattern: Buffer) -> bool: ...
+def swap_items(buffer: Buffer, itemsize: int, swap: SwapFields) -> None: ...
+def codec_encode(name: str, data: Buffer, **params: Any) -> bytes: ...
+def codec_decode(name: str, data: Buffer, max_nbytes: int, **params: Any) -> bytes: ...
+def read(
+    items: Sequence[ReadPlanItem],
+    out: Buffer,
+    axes: Ints,
+    *,
+    n_threads: int = 1,
+    max_gap_nbytes: int = 65536,
+    group_nbytes: int = 262144,
+    allow_in_index: bool = False,
+) -> tuple[list[int], dict[str, int]]: ...
+def read_index(chain: Chain, source: Any, out: Buffer, *, allow_in_index: bool = False) -> int | None: ...
+def plan_ranges(
+    chain: Chain,
+    entries: Buffer,
+    start: Ints,
+    count: Ints,
+    step: Ints | None,
+    *,
+    max_gap_nbytes: int,
+    max_nbytes: int,
+) -> list[tuple[int, int]]: ...
+def load_index(chain: Chain, stored: Buffer, out: Buffer) -> None: ...
+def write(
+    items: Sequence[WritePlanItem],
+    value: Buffer,
+    axes: Ints,
+    *,
+    order: Order = "morton",
+    write_empty: bool = False,
+    keep_empty: bool = False,
+    sync: bool = False,
+    n_threads: int = 1,
+    unit_nbytes: int = 524288,
+) -> tuple[list[Bytes | None], dict[str, int]]: ...
+def pool_size() -> int: ...
+def library_version(library: str) -> str | None: ...
