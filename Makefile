@@ -16,6 +16,7 @@ FUZZ_SECONDS ?= 20
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+.SECONDARY:
 MAKEFLAGS += --no-builtin-rules
 
 ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),help)),)

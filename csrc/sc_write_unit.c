@@ -143,9 +143,11 @@ encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *ch
         c_strides(chain, strides);
         src_strides = strides;
     }
-    status = sc_buffer_grow(&unit->bytes, unit->used, unit->used + bound);
-    if (status)
-        return status;
+    if (unit->used + bound > unit->bytes.capacity) {
+        status = sc_buffer_grow(&unit->bytes, unit->used, unit->used + bound + unit->bytes.capacity / 2);
+        if (status)
+            return status;
+    }
     status = sc_chain_encode(chain, writer->worker, level, src, src_strides, &writer->run->plan->rules,
                              unit->bytes.data + unit->used, bound, nbytes, &writer->where);
     if (!status && *nbytes != SC_ABSENT)

@@ -1,19 +1,19 @@
 # _native.pyi - types of the extension module
 # SPDX-License-Identifier: MIT
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import Buffer
 
-Order = Literal["morton", "lexicographic", "colexicographic"]
-Ints = Sequence[int]
-SwapFields = Sequence[tuple[int, int, int]]
+Order: TypeAlias = Literal["morton", "lexicographic", "colexicographic"]
+Ints: TypeAlias = Sequence[int]
+SwapFields: TypeAlias = Sequence[tuple[int, int, int]]
 # (chain, source, start, count, step or None, at)
-ReadPlanItem = tuple[Chain, Any, Ints, Ints, Ints | None, Ints]
+ReadPlanItem: TypeAlias = tuple[Chain, Any, Ints, Ints, Ints | None, Ints]
 # (source, nbytes, entries, carries, new entries, data offset)
-OldObject = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
+OldObject: TypeAlias = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
 # (chain, path, start, count, step or None, at, complete, old)
-WritePlanItem = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, bool, OldObject | None]
+WritePlanItem: TypeAlias = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, bool, OldObject | None]
 
 CODECS: dict[str, int]
 COMPRESSORS: tuple[str, ...]

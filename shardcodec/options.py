@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -67,8 +68,11 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
 
 
 def _threads(value: object) -> int:
-    number = int(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+    try:
+        number = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = 0
+    if isinstance(value, bool) or number < 1:
         raise ValueError(f"expected a number of at least 1, got {value!r}")
     return number
 
@@ -136,7 +140,7 @@ def options(**choices: Any) -> Iterator[None]:
 
 def resolve(
     *, argument: Choices = {}, attached: Choices = {}, config: Choices = {}, max_workers: int | None = None
-) -> Options:  # noqa: B006 - read only
+) -> Options:
     """Settle every option.
 
     Parameters

@@ -291,8 +291,15 @@ def _filled(spec: ShardMeta, shape: tuple[int, ...]) -> Array:
 
 def _assemble(chunks: Mapping[Coords, bytes], spec: ShardMeta, order: str) -> bytes | None:
     """Lay encoded inner chunks one behind the other and put the index before or behind them."""
-    if not chunks:
-        return None  # SC-52: nothing to store
+    return _with_index(chunks, spec, order) if chunks else None  # SC-52: nothing to store
+
+
+def empty_shard(spec: ShardMeta) -> bytes:
+    """Return a shard in which every inner chunk is absent: an index and nothing else. SC-27."""
+    return _with_index({}, spec, "lexicographic")
+
+
+def _with_index(chunks: Mapping[Coords, bytes], spec: ShardMeta, order: str) -> bytes:
     index = np.full((*spec.grid, 2), ABSENT, dtype=np.uint64)
     offset = _index_nbytes(spec) if spec.index_at_start else 0  # SC-54
     body = b""

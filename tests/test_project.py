@@ -30,7 +30,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("errors",),
     ("_native",),
     ("native",),
-    ("options", "build_info", "checksum"),
+    ("options", "checksum"),
+    ("build_info",),
     ("format",),
     ("storage",),
     ("access",),
@@ -47,12 +48,16 @@ C_LAYERS: list[tuple[str, ...]] = [
     ("sc_status", "sc_cpu"),
     ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_order", "sc_strided"),
     ("sc_codec", "sc_libs", "codec_"),
-    ("sc_chain", "sc_walk", "sc_worker", "sc_pool", "sc_file"),
+    ("sc_chain", "sc_walk", "sc_worker", "sc_pool", "sc_file", "sc_crew"),
     ("sc_engine", "sc_read", "sc_write"),
 ]
 
 SOFT_LINES = 500
 HARD_LINES = 700
+LONG_BY_DECISION = {
+    "shardcodec/_native.pyx": "one extension module, so that there is one thread pool and one copy of each compressor",
+    "bench/floor.c": "one program that shares nothing with what it is the measure of",
+}
 
 
 class Import(NamedTuple):
@@ -223,7 +228,7 @@ def test_no_file_is_too_long() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())
         for path in source_files(".py", ".pyx", ".pyi", ".pxd", ".c", ".h")
-        if not path.name.endswith(tables)
+        if not path.name.endswith(tables) and str(path.relative_to(ROOT)) not in LONG_BY_DECISION
     }
     if long := {name: n for name, n in lengths.items() if n > SOFT_LINES}:
         warnings.warn(f"longer than {SOFT_LINES} lines: {long}", stacklevel=1)

@@ -31,7 +31,7 @@ class Box(NamedTuple):
     """
 
     start: Ints
-    count: Ints
+    count: Ints  # type: ignore[assignment]  # hides tuple.count, which nobody wants of a box
     step: Ints | None
     at: Ints
 

@@ -121,7 +121,8 @@ def decode(
 def parse_selection(selection: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int, ...], tuple[int, ...]]:
     """Turn a basic selection into a box, the axes that remain, and the shape of the result."""
     parts = list(_expanded(selection, len(shape)))
-    start, count, step, axes, remaining = [], [], [], [], []
+    start, count, step, axes = [], [], [], []
+    remaining: list[int] = []
     for axis, (part, extent) in enumerate(zip(parts, shape, strict=True)):
         if isinstance(part, slice):
             chosen = range(*part.indices(extent))

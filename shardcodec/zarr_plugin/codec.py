@@ -164,8 +164,9 @@ class _Job:
         )
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        order = "F" if self.shard_spec.order == "F" else "C"
-        return np.empty(shape, dtype=self.dtype, order=order)
+        if self.shard_spec.order == "F":
+            return np.empty(shape, dtype=self.dtype, order="F")
+        return np.empty(shape, dtype=self.dtype)
 
     def wrapped(self, array: np.ndarray[Any, Any]) -> Any:
         return self.shard_spec.prototype.nd_buffer.from_ndarray_like(array)

@@ -10,6 +10,7 @@ results, or fails under the option ``strict``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from zarr.abc.codec import Codec, CodecPipeline
@@ -43,7 +44,7 @@ class ShardCodecPipeline(CodecPipeline):
     before an array is opened.
     """
 
-    def __init__(self, metadata: ArrayV3Metadata, store: Any, attached: Mapping[str, Any] = {}) -> None:  # noqa: B006
+    def __init__(self, metadata: ArrayV3Metadata, store: Any, attached: Mapping[str, Any] = {}) -> None:
         self._metadata = metadata
         self._store = store
         self._attached = dict(attached)
@@ -53,7 +54,8 @@ class ShardCodecPipeline(CodecPipeline):
         self._reason = ""
         self._order = next((write_order(c) for c in metadata.codecs if hasattr(c, "index_codecs")), {})
         try:
-            self._spec = ChainSpec.from_metadata(metadata.to_dict())
+            # JSON has one NaN; the fill value itself has its bits
+            self._spec = replace(ChainSpec.from_metadata(metadata.to_dict()), fill_value=metadata.fill_value)
         except (SpecError, UnsupportedError) as error:
             self._reason = str(error)
 

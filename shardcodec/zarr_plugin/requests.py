@@ -80,7 +80,7 @@ class Request:
 def decoded_nbytes(chain: Any, box: Box) -> int:
     """Bytes that are decoded for a box: whole inner chunks, and the index."""
     if not chain.is_shard:
-        return math.prod(chain.shape) * int(chain.itemsize)
+        return int(math.prod(chain.shape) * chain.itemsize)
     n = int(chain.itemsize)
     for axis, extent in zip(chain.perm, chain.inner.shape, strict=True):
         step = 1 if box.step is None else box.step[axis]
@@ -129,9 +129,10 @@ def prepare(
         )
     store = _common_store(batch)
     parts, positions = [], []
-    chain, chain_shape = None, None
+    chain: Any = None
+    chain_shape: tuple[int, ...] = ()
     for position, (target, chunk_spec, chunk_selection, array_selection, complete) in enumerate(batch):
-        if chunk_spec.shape != chain_shape:
+        if chain is None or chunk_spec.shape != chain_shape:
             chain_shape = chunk_spec.shape
             chain = get_chain(chain_shape, native_order)
         box = to_box(chunk_selection, array_selection, axes, chain_shape)

@@ -34,7 +34,7 @@ def local_path(target: StorePath) -> str:
 
 
 def _root(store: Any) -> str:
-    return _root_text(store.root)
+    return str(_root_text(store.root))
 
 
 @functools.lru_cache(maxsize=64)

@@ -90,6 +90,25 @@ make_chains(void)
     shards[4].perm[1] = 0;
 }
 
+/* What is damaged later must be right to begin with. */
+static void
+check_encoded(const struct sc_chain *shard, const uint8_t *object, uint64_t n, const uint16_t *elements)
+{
+    uint16_t decoded[EXTENT * EXTENT];
+    struct sc_read_item item = { .chain = shard, .source = { .data = object, .nbytes = n }, .dst = (uint8_t *)decoded };
+    struct sc_read_plan plan = { .items = &item, .n_items = 1, .n_threads = 1, .group_nbytes = 64 };
+    struct sc_where where;
+
+    for (int a = 0; a < 2; a++) {
+        item.box.step[a] = 1;
+        item.box.count[a] = EXTENT;
+    }
+    plan.dst_strides[0] = 2 * EXTENT;
+    plan.dst_strides[1] = 2;
+    sc_where_clear(&where);
+    require(sc_read(&plan, &where) == SC_OK && memcmp(decoded, elements, sizeof decoded) == 0);
+}
+
 static void
 encode_all(void)
 {
@@ -116,6 +135,7 @@ encode_all(void)
         encoded[i] = allocate(bound);
         require(sc_chain_encode(&shards[i], worker, 0, (const uint8_t *)elements, strides, &rules, encoded[i], bound,
                                 &encoded_nbytes[i], &where) == SC_OK);
+        check_encoded(&shards[i], encoded[i], encoded_nbytes[i], elements);
     }
     sc_worker_put(worker);
 }

@@ -231,6 +231,13 @@ class TestAgainstZarr:
         shard.put(blob)
         assert same(np.asarray(zarr.open_array(shard.path, mode="r")[...]), array)
 
+    def test_a_shard_of_an_index_alone_is_all_fill(self, spec: ShardMeta, shard: OneShard) -> None:
+        blob = reference.empty_shard(spec)
+        shard.put(blob)
+        expected = np.full(spec.shape, spec.fill_value, dtype=spec.dtype)
+        assert same(np.asarray(zarr.open_array(shard.path, mode="r")[...]), expected)
+        assert same(decode_shard(blob, spec), expected)
+
 
 class TestAgainstTensorStore:
     def test_it_reads_what_the_twin_wrote(self, spec: ShardMeta, shard: OneShard) -> None:

@@ -156,6 +156,11 @@ class Suite:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # zarr's conftest.py has loaded the profile that the environment names: "ci", which draws the same examples in each
+    # run, so that what is known does not depend on luck. (A name of our own there would be unknown to the processes that
+    # some tests start, and they would wait for ever.)
+    settings.register_profile("shardcodec", parent=settings.get_profile("ci"), max_examples=SETTINGS["examples"])
+    settings.load_profile("shardcodec")
     config.pluginmanager.register(Suite(), "shardcodec-suite")
 
 
@@ -167,8 +172,6 @@ def prepare() -> None:
         count_use(pipeline, name)
     if SETTINGS["codec"] and SETTINGS["codec_everywhere"]:
         stand_in_for_codec(class_at(SETTINGS["codec"]))
-    # Same examples in each run: what is listed as known must not depend on luck.
-    settings.register_profile("shardcodec", parent=settings.get_profile("ci"), max_examples=SETTINGS["examples"])
 
 
 prepare()

@@ -130,7 +130,7 @@ def environment(options: argparse.Namespace, tests: list[str]) -> dict[str, str]
     env["ZARR_CODEC_PIPELINE__PATH"] = options.pipeline
     if options.codec:
         env["ZARR_CODECS__SHARDING_INDEXED"] = CODEC
-    env["HYPOTHESIS_PROFILE"] = "shardcodec"
+    env["HYPOTHESIS_PROFILE"] = "ci"
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), env.get("PYTHONPATH")]))
     return env
 

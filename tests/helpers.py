@@ -1,0 +1,246 @@
+# helpers.py - shards put together by hand, arrays on every store, and stores that keep a record
+# SPDX-License-Identifier: MIT
+"""What the tests of the engine and of the zarr plug-in share.
+
+A shard of letters is easier to check than one of numbers: `letters` lays four inner chunks of 2 x 2 bytes, named
+"zero", "one.", "two." and "three", into a shard of 4 x 4.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from reference import crc32c
+from spec_json import CRC, LITTLE, named
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.storage import WrapperStore
+
+import shardcodec
+
+ABSENT = 2**64 - 1
+WORDS = (b"zero", b"one.", b"two.", b"tres")
+RAW = [{"name": "bytes"}]
+ZARR_IS_31 = zarr.__version__.startswith("3.1.")
+
+Entry = tuple[int, int]
+
+
+# ---- shards by hand
+
+
+def index_bytes(entries: Sequence[Entry], *, crc: bool = True) -> bytes:
+    """An index as it is stored: little endian pairs and, as a rule, their checksum."""
+    stored = b"".join(struct.pack("<QQ", *entry) for entry in entries)
+    return stored + struct.pack("<I", crc32c(stored)) if crc else stored
+
+
+def assemble(body: bytes, entries: Sequence[Entry], *, at_start: bool = False, crc: bool = True) -> bytes:
+    """A shard of these bytes and that index; offsets are taken as they are, right or wrong."""
+    index = index_bytes(entries, crc=crc)
+    return index + body if at_start else body + index
+
+
+def entries_of(blob: bytes, n: int, *, at_start: bool = False, crc: bool = True) -> list[Entry]:
+    """The index of a shard of n inner chunks, not checked."""
+    nbytes = 16 * n + 4 * crc
+    stored = blob[:nbytes] if at_start else blob[len(blob) - nbytes :]
+    numbers = struct.unpack(f"<{2 * n}Q", stored[: 16 * n])
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def chunk_bytes(blob: bytes, entry: Entry) -> bytes:
+    offset, nbytes = entry
+    assert offset + nbytes <= len(blob)
+    return blob[offset : offset + nbytes]
+
+
+def letters_spec(*, at_start: bool = False, crc: bool = True, codecs: Any = RAW, fill: int = 46) -> Any:
+    """A spec for shards of letters; "." is the fill value."""
+    index_codecs = [LITTLE, CRC] if crc else [LITTLE]
+    return shardcodec.ShardSpec(
+        (4, 4), (2, 2), "uint8", fill, codecs, index_codecs, "start" if at_start else "end"
+    )
+
+
+def letters_index_nbytes(*, crc: bool = True) -> int:
+    return 64 + 4 * crc
+
+
+def letters(*, at_start: bool = False, crc: bool = True, checksums: bool = False) -> bytes:
+    """The four words, one after the other."""
+    stored = [word + struct.pack("<I", crc32c(word)) if checksums else word for word in WORDS]
+    first = letters_index_nbytes(crc=crc) if at_start else 0
+    entries = []
+    for blob in stored:
+        entries.append((first, len(blob)))
+        first += len(blob)
+    return assemble(b"".join(stored), entries, at_start=at_start, crc=crc)
+
+
+def text_of(array: np.ndarray[Any, Any]) -> str:
+    """The inner chunks of an array of 4 x 4 letters as words."""
+    chunks = [array[r : r + 2, c : c + 2].tobytes().decode() for r in (0, 2) for c in (0, 2)]
+    return " ".join(chunks)
+
+
+LETTERS = " ".join(word.decode() for word in WORDS)
+
+
+def random_array(shape: Sequence[int], dtype: Any, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Elements of any bits that are no NaN, in C order."""
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(tuple(shape)).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, tuple(shape)).astype(dtype)
+    return rng.integers(1, 100, tuple(shape)).astype(dtype)
+
+
+def bits(array: Any) -> bytes:
+    """An array's elements, bit by bit, in C order."""
+    return np.asarray(array).tobytes()
+
+
+# ---- arrays
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """zarr warns of data types without a specification and of sharding beside other codecs; tests know."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def create(store: Any, *, own: bool = False, **arguments: Any) -> Any:
+    """A zarr array on our pipeline that never falls back (`strict`); with `own`, on zarr's.
+
+    Unless said otherwise: shards of 8 x 12 with inner chunks of 4 x 3, uncompressed.
+    """
+    defaults: dict[str, Any] = {
+        "shape": (16, 24),
+        "shards": (8, 12),
+        "chunks": (4, 3),
+        "dtype": "int32",
+        "fill_value": -1,
+        "compressors": None,
+    }
+    with quiet():
+        array = zarr.create_array(store, **(defaults | arguments))
+    return array if own else shardcodec.attach(array, strict=True)
+
+
+def zarrs_view(array: Any) -> Any:
+    """The same array through zarr's own pipeline and nothing of ours."""
+    with quiet():
+        return zarr.open_array(array.store, path=array.path, mode="r")
+
+
+def ours(store: Any, *, mode: str = "r+", strict: bool = True, **options: Any) -> Any:
+    """An existing array through our pipeline."""
+    with quiet():
+        return shardcodec.attach(zarr.open_array(store, mode=mode), strict=strict, **options)
+
+
+def shard_path(array: Any, key: str = "c/0/0") -> Path:
+    """File of a shard of an array in a LocalStore."""
+    return Path(array.store.root) / array.path / key
+
+
+def files_below(folder: Path) -> list[str]:
+    """Everything in a folder, hidden or not."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
+
+
+def zstd(level: int = 1) -> dict[str, Any]:
+    return named("zstd", level=level, checksum=False)
+
+
+# ---- stores
+
+
+class RecordingStore(WrapperStore):  # type: ignore[type-arg]
+    """Passes everything on and notes the requests for values: (key, "all" | "last n" | (start, end))."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.requests: list[tuple[str, Any]] = []
+        self.written: list[str] = []
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        wanted: Any = "all"
+        if isinstance(byte_range, SuffixByteRequest):
+            wanted = f"last {byte_range.suffix}"
+        elif isinstance(byte_range, RangeByteRequest):
+            wanted = (byte_range.start, byte_range.end)
+        self.requests.append((key, wanted))
+        return await super().get(key, prototype, byte_range)
+
+    async def set(self, key: str, value: Any) -> None:
+        self.written.append(key)
+        await super().set(key, value)
+
+    def forget(self) -> None:
+        self.requests.clear()
+        self.written.clear()
+
+    def chunk_requests(self) -> list[tuple[str, Any]]:
+        return [request for request in self.requests if not request[0].endswith("zarr.json")]
+
+
+# ---- processes
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter of its own, which sees the package that this one sees."""
+    paths = [str(Path(shardcodec.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def in_child(work: Any) -> None:
+    """Run a function in a forked child; what it raises fails the test, and so does a child that hangs."""
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of threads, which is the point here
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(read_end)
+            work()
+            status = 0
+        except BaseException as error:
+            os.write(write_end, f"{type(error).__name__}: {error}".encode()[:4000])
+        finally:
+            os._exit(status)
+    os.close(write_end)
+    told = _wait_for(pid, read_end)
+    assert told == "", told
+
+
+def _wait_for(pid: int, read_end: int, seconds: float = 60.0) -> str:
+    """What the child says before it ends; it is killed when that takes too long."""
+    import select
+    import signal
+
+    ready, _, _ = select.select([read_end], [], [], seconds)
+    told = os.read(read_end, 4000).decode() if ready else f"the child hung for {seconds} s"
+    os.close(read_end)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return told or ("" if status == 0 else f"the child ended with status {status}")

@@ -1,0 +1,340 @@
+# test_codec_blosc.py - the codec "blosc": containers of Blosc1, read and written by our own code
+# SPDX-License-Identifier: MIT
+"""Both directions against C-Blosc (through numcodecs), and headers that no Blosc1 encoder makes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import codec_battery as battery
+import numcodecs.blosc
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardcodec import _native as native
+from shardcodec.errors import CodecError
+
+COMPRESSORS = ["blosclz", "lz4", "lz4hc", "zlib", "zstd"]
+SHUFFLES = ["noshuffle", "shuffle", "bitshuffle"]
+TYPESIZES = [1, 2, 3, 4, 7, 8, 12, 16, 17, 255]
+SIZES = [1, 7, 127, 128, 129, 255, 1000, 4095, 6151, 32_769, 70_001]
+CAN_WRITE = [name for name in COMPRESSORS if name != "blosclz" or not battery.IS_SYSTEM_BUILD]
+HEADER = struct.Struct("<BBBBIII")
+STORED, UNKNOWN, NO_SPLIT = 0x02, 0x08, 0x10
+
+DATA = {
+    "walk": np.random.default_rng(3).integers(-3, 4, 40_000).cumsum().astype("<i2").tobytes(),
+    "ramp": (np.arange(20_000, dtype="<u4") * 3).tobytes(),
+    "noise": np.random.default_rng(4).bytes(80_000),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts of their own for each call, as zarr has it; C-Blosc's threads would order blocks by chance."""
+    monkeypatch.setattr(numcodecs.blosc, "use_threads", False)
+
+
+def c_blosc(compressor: str, shuffle: str, typesize: int, level: int, blocksize: int = 0) -> numcodecs.Blosc:
+    return numcodecs.Blosc(compressor, level, SHUFFLES.index(shuffle), blocksize, typesize=typesize)
+
+
+def container(flags: int, typesize: int, nbytes: int, blocksize: int, body: bytes, version: int = 2) -> bytes:
+    return HEADER.pack(version, 1, flags, typesize, nbytes, blocksize, HEADER.size + len(body)) + body
+
+
+def with_blocks(flags: int, typesize: int, nbytes: int, blocksize: int, blocks: list[list[bytes]]) -> bytes:
+    """A container of blocks, each a list of encoded parts."""
+    bodies = [b"".join(len(part).to_bytes(4, "little") + part for part in parts) for parts in blocks]
+    at = HEADER.size + 4 * len(blocks)
+    starts = [at + sum(map(len, bodies[:i])) for i in range(len(blocks))]
+    return container(
+        flags, typesize, nbytes, blocksize, struct.pack(f"<{len(starts)}I", *starts) + b"".join(bodies)
+    )
+
+
+def patched(stream: bytes, **fields: int) -> bytes:
+    """The container with other numbers in its header."""
+    names = ["version", "lz_version", "flags", "typesize", "nbytes", "blocksize", "cbytes"]
+    values = dict(zip(names, HEADER.unpack_from(stream), strict=True)) | fields
+    return HEADER.pack(*values.values()) + stream[HEADER.size :]
+
+
+# ---------------------------------------------------------------- C-Blosc, both directions
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("typesize", TYPESIZES)
+@pytest.mark.parametrize(("level", "blocksize"), [(1, 0), (5, 0), (9, 0), (0, 0), (4, 200), (3, 4096)])
+def test_c_blosc_agrees(compressor: str, shuffle: str, typesize: int, level: int, blocksize: int) -> None:
+    theirs = c_blosc(compressor, shuffle, typesize, level, blocksize)
+    sizes = SIZES[:8] if compressor == "zstd" and level == 9 else SIZES
+    for kind, n in [(kind, n) for kind in DATA for n in sizes]:
+        data = DATA[kind][:n]
+        stream = theirs.encode(data)
+        assert native.codec_decode("blosc", stream, n) == data, (kind, n)
+        if compressor not in CAN_WRITE:
+            continue
+        ours = native.codec_encode(
+            "blosc",
+            data,
+            level=level,
+            compressor=compressor,
+            shuffle=shuffle,
+            typesize=typesize,
+            blocksize=blocksize,
+        )
+        assert theirs.decode(ours) == data, (kind, n)
+        assert native.codec_decode("blosc", ours, n) == data, (kind, n)
+        # sizes of blocks, splits and flags are C-Blosc's; another version of a compressor may store what it could not shrink
+        assert {stream[2] | STORED, ours[2] | STORED} == {ours[2] | STORED}, (kind, n)
+        assert ours[3:12] == stream[3:12], (kind, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("typesize", [1, 2, 8, 32])
+@pytest.mark.parametrize("level", range(1, 9))
+def test_c_blosc_agrees_on_chunks_of_many_blocks(
+    compressor: str, shuffle: str, typesize: int, level: int
+) -> None:
+    data = battery.field(1_100_003)
+    theirs = c_blosc(compressor, shuffle, typesize, level)
+    stream = theirs.encode(data)
+    assert native.codec_decode("blosc", stream, len(data)) == data
+    if compressor in CAN_WRITE:
+        ours = native.codec_encode(
+            "blosc", data, level=level, compressor=compressor, shuffle=shuffle, typesize=typesize
+        )
+        assert theirs.decode(ours) == data
+        assert ours[:12] == stream[:12]
+
+
+@pytest.mark.parametrize("compressor", CAN_WRITE)
+@pytest.mark.parametrize("kind", battery.PAYLOADS)
+def test_round_trip(compressor: str, kind: str) -> None:
+    for shuffle in SHUFFLES:
+        battery.check_round_trip(
+            "blosc", battery.PAYLOADS[kind], level=5, compressor=compressor, shuffle=shuffle, typesize=2
+        )
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_an_empty_chunk_is_a_header(shuffle: str) -> None:
+    ours = native.codec_encode("blosc", b"", compressor="lz4", shuffle=shuffle, typesize=4, level=5)
+    assert ours == c_blosc("lz4", shuffle, 4, 5).encode(b"")
+    assert native.codec_decode("blosc", ours, 0) == b""
+
+
+def test_bytes_behind_the_last_element_survive_bitshuffle() -> None:
+    """C-Blosc2's decoder forgets them when the number of elements is a multiple of 8."""
+    data = DATA["walk"][: 8 * 100 * 3 + 2]
+    stream = c_blosc("lz4", "bitshuffle", 3, 5).encode(data)
+    assert not stream[2] & STORED
+    assert native.codec_decode("blosc", stream, len(data)) == data
+
+
+@pytest.mark.parametrize("params", [{"level": 10}, {"level": -1}, {"typesize": 0}, {"typesize": 256}])
+def test_parameters_out_of_range_are_argument_errors(params: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        native.codec_encode("blosc", b"abc", **params)
+
+
+@pytest.mark.skipif(not battery.IS_SYSTEM_BUILD, reason="only a build against the system's libraries cannot")
+def test_the_system_build_says_that_it_cannot_write_blosclz() -> None:
+    with pytest.raises(CodecError, match="blosclz"):
+        native.codec_encode("blosc", b"abc", compressor="blosclz")
+
+
+# ---------------------------------------------------------------- legal, if unusual
+
+
+def test_blocks_may_lie_in_any_order() -> None:
+    """C-Blosc's threads write them as they come."""
+    stream = with_blocks(NO_SPLIT | 1 << 5, 1, 6, 2, [[b"ab"], [b"cd"], [b"ef"]])
+    starts = struct.unpack_from("<3I", stream, HEADER.size)
+    swapped = bytearray(stream)
+    struct.pack_into("<3I", swapped, HEADER.size, starts[2], starts[0], starts[1])
+    assert native.codec_decode("blosc", stream, 6) == b"abcdef"
+    assert native.codec_decode("blosc", bytes(swapped), 6) == b"efabcd"
+
+
+def test_large_elements_are_whole_without_the_flag() -> None:
+    """Containers older than the flag against splitting."""
+    data = DATA["ramp"]
+    stream = c_blosc("lz4", "shuffle", 17, 5).encode(data)
+    assert stream[2] & NO_SPLIT
+    assert native.codec_decode("blosc", patched(stream, flags=stream[2] & ~NO_SPLIT), len(data)) == data
+
+
+def test_a_stored_chunk_is_not_shuffled_whatever_the_flags() -> None:
+    for compressor in range(8):
+        assert (
+            native.codec_decode("blosc", container(STORED | 1 | compressor << 5, 2, 4, 4, b"abcd"), 4)
+            == b"abcd"
+        )
+
+
+# ---------------------------------------------------------------- malformed
+
+GOOD = with_blocks(NO_SPLIT | 1 << 5, 2, 300, 200, [[b"ab" * 100], [b"cd" * 50]])
+
+
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [
+        (b"", "header"),
+        (GOOD[:15], "header"),
+        (patched(GOOD, version=0), "format"),
+        (patched(GOOD, version=1), "format"),
+        (patched(GOOD, version=5), "Blosc2"),
+        (patched(GOOD, lz_version=2), "compressor"),
+        (patched(GOOD, flags=GOOD[2] | UNKNOWN), "flags"),
+        (patched(GOOD, flags=GOOD[2] | 5), "flags"),
+        (patched(GOOD, flags=NO_SPLIT | 2 << 5), "snappy"),
+        (patched(GOOD, flags=NO_SPLIT | 5 << 5), "compressor"),
+        (patched(GOOD, flags=GOOD[2] | STORED), "stored"),
+        (patched(GOOD, typesize=0), "typesize"),
+        (patched(GOOD, cbytes=len(GOOD) - 1), "as long"),
+        (patched(GOOD, cbytes=len(GOOD) + 1), "as long"),
+        (GOOD + b"\0", "as long"),
+        (GOOD[:-1], "as long"),
+        (patched(GOOD, nbytes=2**31 - 16), "size"),
+        (patched(GOOD, nbytes=2**32 - 1), "size"),
+        (patched(GOOD, blocksize=0), "block size"),
+        (patched(GOOD, blocksize=301), "block size"),
+        (patched(GOOD, blocksize=2**32 - 1), "block size"),
+        (patched(GOOD, blocksize=1), "too short"),
+        (with_blocks(1 << 5, 2, 401, 401, [[bytes(200), bytes(200)]]), "multiple"),
+        (with_blocks(NO_SPLIT | 1 << 5, 2, 300, 300, [[bytes(301)]]), "larger"),
+        (with_blocks(NO_SPLIT | 1 << 5, 2, 300, 300, [[bytes(299)]]), "block"),
+        (with_blocks(NO_SPLIT | 4 << 5, 2, 300, 300, [[b""]]), "frame"),
+    ],
+)
+def test_malformed_containers_are_refused(stream: bytes, why: str) -> None:
+    battery.refuses("blosc", stream, match=why)
+
+
+@pytest.mark.parametrize("start", [0, 15, 20, 23, len(GOOD) - 3, len(GOOD), len(GOOD) + 1, 2**31, 2**32 - 1])
+def test_a_block_outside_is_refused(start: int) -> None:
+    stream = bytearray(GOOD)
+    struct.pack_into("<I", stream, HEADER.size, start)
+    battery.refuses("blosc", bytes(stream), match="block")
+
+
+@pytest.mark.parametrize("size", [101, 201, 2**31, 2**32 - 1])
+def test_a_part_larger_than_its_content_is_refused(size: int) -> None:
+    stream = bytearray(GOOD)
+    struct.pack_into("<I", stream, len(GOOD) - 104, size)
+    battery.refuses("blosc", bytes(stream), match="larger")
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_every_cut_is_refused(compressor: str, shuffle: str) -> None:
+    data = DATA["ramp"][:900]
+    stream = c_blosc(compressor, shuffle, 4, 5).encode(data)
+    assert not stream[2] & STORED
+    battery.check_every_cut_is_refused("blosc", stream, len(data))
+    for n in range(
+        HEADER.size, len(stream)
+    ):  # the same with an honest header, so that more than it is looked at
+        battery.refuses("blosc", patched(stream[:n], cbytes=n), len(data))
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_mutations(compressor: str, shuffle: str) -> None:
+    data = DATA["ramp"][:3600]
+    stream = c_blosc(compressor, shuffle, 4, 5, 1024).encode(data)
+    battery.check_survives_mutations("blosc", stream, len(data), 1000)
+    honest = (
+        patched(damaged, cbytes=len(damaged))
+        for damaged in battery.mutations(stream, 1500)
+        if len(damaged) >= 16
+    )
+    assert sum(battery.outcome("blosc", damaged, len(data)) is None for damaged in honest) > 200
+
+
+# ---------------------------------------------------------------- blosclz, decoded by our own code
+
+
+def blosclz(stream: bytes, nbytes: int) -> bytes:
+    return with_blocks(NO_SPLIT, 1, nbytes, nbytes, [[stream]])
+
+
+def match(distance: int, length: int) -> bytes:
+    """The control bytes of a match of 3 bytes or more."""
+    far = distance >= 8192
+    high, low = (31, 255) if far else divmod(distance - 1, 256)
+    extension = b"" if length < 9 else b"\xff" * ((length - 9) // 255) + bytes([(length - 9) % 255])
+    tail = (distance - 8192).to_bytes(2, "big") if far else b""
+    return bytes([min(length - 2, 7) << 5 | high]) + extension + bytes([low]) + tail
+
+
+def literals(data: bytes) -> bytes:
+    return b"".join(bytes([len(data[i : i + 32]) - 1]) + data[i : i + 32] for i in range(0, len(data), 32))
+
+
+@given(
+    st.binary(min_size=1, max_size=100),
+    st.lists(
+        st.tuples(
+            st.integers(1, 80_000),
+            st.one_of(st.integers(3, 40), st.integers(41, 3000)),
+            st.binary(max_size=70),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+)
+def test_blosclz_against_a_naive_twin(first: bytes, steps: list[tuple[int, int, bytes]]) -> None:
+    out, stream = bytearray(first), bytearray(literals(first))
+    for distance, length, data in steps:
+        distance = min(distance, len(out), 8192 + 65_535)
+        for _ in range(length):
+            out.append(out[-distance])
+        out += data
+        stream += match(distance, length) + literals(data)
+    if len(stream) < len(out):  # a larger stream is not legal in a container
+        assert native.codec_decode("blosc", blosclz(bytes(stream), len(out)), len(out)) == bytes(out)
+
+
+@pytest.mark.parametrize("distance", [8191, 8192, 8193, 8447, 70_000, 8192 + 65_535])
+def test_blosclz_far_matches(distance: int) -> None:
+    data = DATA["noise"][:distance]
+    stream = (
+        literals(data) + match(distance, 20_000)
+        if distance > 20_000
+        else literals(data) + match(distance, 5000)
+    )
+    expected = data + (data * 4)[: 20_000 if distance > 20_000 else 5000]
+    assert native.codec_decode("blosc", blosclz(stream, len(expected)), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: b"",
+        lambda s: s[:-1],
+        lambda s: s + b"\x00",
+        lambda s: s + b"\x00x",
+        lambda _: b"\x00a" + match(2, 299),
+        lambda _: b"\x00a" + match(1, 300),
+        lambda _: b"\x00a" + match(1, 298),
+        lambda _: b"\x00a\xe0" + b"\xff" * 200,
+        lambda _: b"\x00a" + match(9000, 299),
+        lambda _: b"\x1fabc",
+    ],
+    ids=["empty", "cut", "control behind", "byte behind", "before the start", "too long", "too short",
+         "endless length", "far before the start", "literals cut"],
+)  # fmt: skip
+def test_malformed_blosclz_is_refused(spoil: Callable[[bytes], bytes]) -> None:
+    good = b"\x00a" + match(1, 299)
+    assert native.codec_decode("blosc", blosclz(good, 300), 300) == b"a" * 300
+    battery.refuses("blosc", blosclz(spoil(good), 300), match="blosclz")

@@ -1,0 +1,181 @@
+# test_codec_zstd.py - the codec "zstd": frames of every legal kind are read, one kind is written
+# SPDX-License-Identifier: MIT
+"""Frames are built by hand (RFC 8878) where numcodecs would not write them."""
+
+from __future__ import annotations
+
+import codec_battery as battery
+import numcodecs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardcodec import _native as native
+
+MAGIC = bytes.fromhex("28b52ffd")
+WINDOW_1K = b"\x00"
+
+
+def block(data: bytes, *, last: bool) -> bytes:
+    """A raw block."""
+    return (len(data) << 3 | last).to_bytes(3, "little") + data
+
+
+def frame_without_size(*parts: bytes) -> bytes:
+    """What a streaming writer leaves that does not know how much will follow."""
+    blocks = [block(part, last=part is parts[-1]) for part in parts]
+    return MAGIC + b"\x00" + WINDOW_1K + b"".join(blocks)
+
+
+def frame_with_size(data: bytes, claimed: int | None = None) -> bytes:
+    """One segment of one raw block, content size in one byte."""
+    size = len(data) if claimed is None else claimed
+    return MAGIC + b"\x20" + bytes([size]) + block(data, last=True)
+
+
+def skippable_frame(data: bytes) -> bytes:
+    return bytes.fromhex("5a2a4d18") + len(data).to_bytes(4, "little") + data
+
+
+def content_size(frame: bytes) -> int | None:
+    """The size that a frame's header tells."""
+    descriptor = frame[4]
+    is_single = bool(descriptor & 0x20)
+    width = (1 if is_single else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
+    if width == 0:
+        return None
+    return int.from_bytes(frame[start : start + width], "little") + (256 if width == 2 else 0)
+
+
+# ---------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("kind", battery.PAYLOADS)
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("level", [-50, -1, 0, 1, 3, 9, 22])
+def test_round_trip(kind: str, level: int, checksum: bool) -> None:
+    battery.check_round_trip("zstd", battery.PAYLOADS[kind], level=level, checksum=checksum)
+
+
+@pytest.mark.parametrize("n", [0, 1, 255, 256, 65_535, 65_791, 65_792, 300_000])
+def test_a_written_frame_names_its_content_size(n: int) -> None:
+    frame = native.codec_encode("zstd", bytes(n), level=1)
+    assert frame[:4] == MAGIC
+    assert content_size(frame) == n
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_the_checksum_is_written_only_when_asked_for(checksum: bool) -> None:
+    plain, frame = (native.codec_encode("zstd", b"abc", checksum=flag) for flag in (False, checksum))
+    assert bool(frame[4] & 4) == checksum
+    assert len(frame) == len(plain) + 4 * checksum
+
+
+def test_level_0_is_the_default_level_3() -> None:
+    data = battery.field(4000)
+    assert native.codec_encode("zstd", data, level=0) == native.codec_encode("zstd", data, level=3)
+
+
+def test_parameters_of_one_call_do_not_stick_to_the_next() -> None:
+    data = battery.field(4000)
+    first = native.codec_encode("zstd", data, level=1)
+    native.codec_encode("zstd", data, level=9, checksum=True)
+    assert native.codec_encode("zstd", data, level=1) == first
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_frames_without_a_size_are_read() -> None:
+    assert native.codec_decode("zstd", frame_without_size(b"(0, 1) ", b"(1, 0)"), 13) == b"(0, 1) (1, 0)"
+
+
+def test_one_repeated_byte_is_read() -> None:
+    assert (
+        native.codec_decode(
+            "zstd", MAGIC + b"\x20\x07" + (7 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"z", 7
+        )
+        == b"z" * 7
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["size", "no size", "skippable", "zstd"]), st.binary(max_size=200)),
+        min_size=1,
+    )
+)
+def test_frames_follow_one_another(parts: list[tuple[str, bytes]]) -> None:
+    write = {
+        "size": frame_with_size,
+        "no size": frame_without_size,
+        "skippable": skippable_frame,
+        "zstd": lambda data: native.codec_encode("zstd", data, checksum=True),
+    }
+    stream = b"".join(write[kind](data) for kind, data in parts)
+    content = b"".join(data for kind, data in parts if kind != "skippable")
+    assert native.codec_decode("zstd", stream, len(content)) == content
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"",
+        b"(0, 1)",
+        MAGIC,
+        frame_with_size(b"abc", claimed=4),
+        frame_with_size(b"abc", claimed=2),
+        frame_with_size(b"abc")[:-1],
+        frame_with_size(b"abc") + b"\x00",
+        skippable_frame(b"abc")[:-1],
+        MAGIC + b"\x28\x03" + block(b"abc", last=True),
+        MAGIC + b"\x20\x03" + block(b"abc", last=False),
+        MAGIC + b"\x20\x03" + (3 << 3 | 3 << 1 | 1).to_bytes(3, "little") + b"abc",
+        MAGIC + b"\x21\x01\x03" + block(b"abc", last=True),
+    ],
+    ids=["empty", "text", "magic", "too little", "too much", "cut", "byte behind", "cut skippable",
+         "reserved bit", "no last block", "reserved block", "dictionary"],
+)  # fmt: skip
+def test_malformed_streams_are_refused(stream: bytes) -> None:
+    battery.refuses("zstd", stream)
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    frame = bytearray(native.codec_encode("zstd", b"(0, 1)", checksum=True))
+    frame[-1] ^= 1
+    battery.refuses("zstd", bytes(frame), match="checksum")
+
+
+def test_a_giant_size_or_window_takes_no_memory() -> None:
+    battery.refuses("zstd", MAGIC + b"\xe0" + (2**62).to_bytes(8, "little") + block(b"abc", last=True))
+    widest = MAGIC + b"\x00" + b"\xff" + block(b"abc", last=True)
+    assert battery.outcome("zstd", widest, 3) in (None, b"abc")
+
+
+def test_every_cut_is_refused() -> None:
+    battery.check_every_cut_is_refused(
+        "zstd", native.codec_encode("zstd", b"(0, 1) " * 40, checksum=True), 280
+    )
+
+
+@pytest.mark.parametrize("kind", ["text", "field", "ramp"])
+@pytest.mark.parametrize("level", [1, 19])
+def test_mutations(kind: str, level: int) -> None:
+    data = battery.PAYLOADS[kind][:4000]
+    stream = native.codec_encode("zstd", data, level=level, checksum=level == 1)
+    battery.check_survives_mutations("zstd", stream, len(data))
+
+
+# ---------------------------------------------------------------- numcodecs
+
+
+@pytest.mark.parametrize("kind", battery.PAYLOADS)
+@pytest.mark.parametrize(("level", "checksum"), [(0, False), (1, True), (-7, False), (15, False)])
+def test_numcodecs_agrees(kind: str, level: int, checksum: bool) -> None:
+    data, theirs = battery.PAYLOADS[kind], numcodecs.Zstd(level, checksum)
+    ours = native.codec_encode("zstd", data, level=level, checksum=checksum)
+    assert theirs.decode(ours) == data
+    stream = theirs.encode(data)
+    assert native.codec_decode("zstd", stream, len(data)) == data
+    assert content_size(ours) == content_size(stream)

@@ -1,0 +1,343 @@
+# test_locks.py - the lock table: first come, first served, for threads and coroutines of any loop
+# SPDX-License-Identifier: MIT
+"""Nothing here depends on timing: a test waits until somebody is in the queue, never for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers import in_child
+
+from shardcodec.storage import locks
+from shardcodec.storage.locks import LockTable
+
+PATIENCE = 30.0
+
+
+def waiting(table: LockTable, key: str) -> int:
+    return len(table._queues.get(key, ()))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.0005)
+
+
+@contextmanager
+def threads(*work: Callable[[], Any]) -> Iterator[list[threading.Thread]]:
+    """Start threads; at the end all must have returned, and none by an exception."""
+    failures: list[BaseException] = []
+
+    def guarded(part: Callable[[], Any]) -> None:
+        try:
+            part()
+        except BaseException as error:
+            failures.append(error)
+
+    started = [threading.Thread(target=guarded, args=(part,), daemon=True) for part in work]
+    for thread in started:
+        thread.start()
+    yield started
+    for thread in started:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a thread hangs"
+    assert not failures, failures
+
+
+def test_a_lock_is_held_once_and_leaves_nothing_behind() -> None:
+    table = LockTable()
+    assert table.try_acquire("a")
+    assert not table.try_acquire("a")
+    assert table.try_acquire("b")
+    assert len(table) == 2
+    table.release("a")
+    table.release("b")
+    assert len(table) == 0
+    assert table.try_acquire("a")
+
+
+def test_threads_get_it_in_the_order_they_asked() -> None:
+    table = LockTable()
+    table.acquire("a")
+    served: list[int] = []
+    line: list[threading.Thread] = []
+
+    def want(number: int) -> None:
+        table.acquire("a")
+        served.append(number)
+        table.release("a")
+
+    for number in range(5):
+        line.append(threading.Thread(target=want, args=(number,), daemon=True))
+        line[-1].start()
+        wait_until(lambda: waiting(table, "a") == len(line))
+    table.release("a")
+    for thread in line:
+        thread.join(PATIENCE)
+    assert served == [0, 1, 2, 3, 4]
+    assert len(table) == 0
+
+
+def test_threads_and_coroutines_share_one_queue() -> None:
+    table = LockTable()
+    table.acquire("a")
+    served: list[str] = []
+
+    def thread(name: str) -> None:
+        with table.hold(["a"]):
+            served.append(name)
+
+    async def coroutine(name: str) -> None:
+        async with table.hold_async(["a"]):
+            served.append(name)
+
+    kinds: list[Callable[[], Any]] = [
+        lambda: thread("t0"),
+        lambda: asyncio.run(coroutine("c1")),
+        lambda: thread("t2"),
+        lambda: asyncio.run(coroutine("c3")),
+    ]
+    line = []
+    for work in kinds:
+        line.append(threading.Thread(target=work, daemon=True))
+        line[-1].start()
+        wait_until(lambda: waiting(table, "a") == len(line))
+    table.release("a")
+    for member in line:
+        member.join(PATIENCE)
+    assert served == ["t0", "c1", "t2", "c3"]
+    assert len(table) == 0
+
+
+def test_a_newcomer_does_not_overtake_the_queue() -> None:
+    table = LockTable()
+    table.acquire("a")
+    got = threading.Event()
+    go = threading.Event()
+
+    def patient() -> None:
+        table.acquire("a")
+        got.set()
+        go.wait(PATIENCE)
+        table.release("a")
+
+    with threads(patient):
+        wait_until(lambda: waiting(table, "a") == 1)
+        table.release("a")
+        assert not table.try_acquire("a")  # it went to the thread at once
+        assert got.wait(PATIENCE)
+        go.set()
+
+
+def test_a_waiting_coroutine_does_not_stop_its_loop() -> None:
+    table = LockTable()
+    table.acquire("a")
+    ticks: list[str] = []
+
+    async def main() -> None:
+        task = asyncio.create_task(table.acquire_async("a"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            ticks.append("tick")
+        table.release("a")
+        await task
+        ticks.append("held")
+        table.release("a")
+
+    asyncio.run(main())
+    assert ticks == ["tick", "tick", "tick", "held"]
+    assert len(table) == 0
+
+
+def test_a_cancelled_coroutine_leaves_the_queue() -> None:
+    table = LockTable()
+
+    async def main() -> None:
+        assert table.try_acquire("a")
+        first = asyncio.create_task(table.acquire_async("a"))
+        second = asyncio.create_task(table.acquire_async("a"))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert waiting(table, "a") == 1
+        table.release("a")
+        await asyncio.wait_for(second, PATIENCE)
+        table.release("a")
+
+    asyncio.run(main())
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_coroutine_cancelled_while_the_lock_is_on_its_way_passes_it_on(steps: int) -> None:
+    """Cancelled before the grant reaches the loop, after it did, and after the task has been woken."""
+    table = LockTable()
+
+    async def main() -> None:
+        assert table.try_acquire("a")
+        first = asyncio.create_task(table.acquire_async("a"))
+        second = asyncio.create_task(table.acquire_async("a"))
+        await asyncio.sleep(0)
+        table.release("a")
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if first.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await first
+        else:
+            await first
+            table.release("a")
+        await asyncio.wait_for(second, PATIENCE)
+        table.release("a")
+
+    asyncio.run(main())
+    assert len(table) == 0
+
+
+def test_holding_several_is_undone_when_one_is_cancelled() -> None:
+    table = LockTable()
+
+    async def main() -> None:
+        assert table.try_acquire("b")
+
+        async def both() -> None:
+            async with table.hold_async(["b", "a"]):
+                pytest.fail("b is not free")
+
+        task = asyncio.create_task(both())
+        await asyncio.sleep(0)
+        assert not table.try_acquire("a")  # taken first: ascending order
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert table.try_acquire("a")
+
+    asyncio.run(main())
+
+
+def test_a_closed_loop_is_passed_over() -> None:
+    table = LockTable()
+    table.acquire("a")
+
+    async def queue_up() -> None:
+        task = asyncio.ensure_future(table.acquire_async("a"))
+        await asyncio.sleep(0)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue_up())
+    assert waiting(table, "a") == 1
+    loop.close()
+    table.release("a")
+    assert table.try_acquire("a")
+
+
+def test_several_are_taken_once_each_and_given_back_on_errors() -> None:
+    table = LockTable()
+    with pytest.raises(KeyError), table.hold(["b", "a", "b"]):
+        assert len(table) == 2
+        raise KeyError
+    assert len(table) == 0
+
+
+def test_opposite_orders_do_not_block_each_other() -> None:
+    table = LockTable()
+    rounds = 200
+
+    def take(*keys: str) -> None:
+        for _ in range(rounds):
+            with table.hold(keys):
+                pass
+
+    async def take_async(*keys: str) -> None:
+        for _ in range(rounds):
+            async with table.hold_async(keys):
+                pass
+
+    with threads(
+        lambda: take("a", "b", "c"),
+        lambda: take("c", "b", "a"),
+        lambda: asyncio.run(take_async("b", "a", "c")),
+        lambda: asyncio.run(take_async("c", "a", "b")),
+    ):
+        pass
+    assert len(table) == 0
+
+
+@pytest.mark.threads
+def test_only_one_is_inside_whoever_it_is() -> None:
+    """Six threads and six coroutines of two loops count, without a lock of their own."""
+    table = LockTable()
+    count = 0
+    rounds = 100
+
+    def bump() -> None:
+        nonlocal count
+        before = count
+        time.sleep(0)  # an invitation to everybody else
+        count = before + 1
+
+    def thread() -> None:
+        for _ in range(rounds):
+            with table.hold(["a"]):
+                bump()
+
+    async def coroutine() -> None:
+        for _ in range(rounds):
+            async with table.hold_async(["a"]):
+                before = count
+                await asyncio.sleep(0)
+                bump_from(before)
+
+    def bump_from(before: int) -> None:
+        nonlocal count
+        count = before + 1
+
+    async def loop() -> None:
+        await asyncio.gather(*(coroutine() for _ in range(3)))
+
+    with threads(*[thread] * 6, lambda: asyncio.run(loop()), lambda: asyncio.run(loop())):
+        pass
+    assert count == 12 * rounds
+    assert len(table) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_starts_with_no_locks() -> None:
+    key = "a shard of test_locks"
+
+    def child() -> None:
+        assert len(locks.table()) == 0
+        assert locks.table().try_acquire(key)
+
+    with locks.table().hold([key]):
+        in_child(child)
+        assert not locks.table().try_acquire(key)  # the parent's is the parent's
+    assert locks.table().try_acquire(key)
+    locks.table().release(key)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_by_the_holder_may_leave_the_block() -> None:
+    key = "another shard of test_locks"
+    parent = os.getpid()
+
+    def child() -> None:
+        with locks.table().hold([key]):
+            pass
+
+    with locks.table().hold([key]):
+        in_child(child)
+    assert os.getpid() == parent
+    assert locks.table().try_acquire(key)
+    locks.table().release(key)

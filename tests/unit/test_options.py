@@ -1,0 +1,277 @@
+# test_options.py - which of several places decides, and what is no option
+# SPDX-License-Identifier: MIT
+"""Options: precedence, names and values, threads and processors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import run_python
+
+import shardcodec
+
+options_module = importlib.import_module("shardcodec.options")
+resolve = options_module.resolve
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment is read once per process: each test reads its own."""
+    for name in list(os.environ):
+        if name.startswith("SHARDCODEC_") and name != "SHARDCODEC_CPU":
+            monkeypatch.delenv(name)
+    cached = options_module._environment, options_module._cgroup_quota  # a test may patch the names
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
+
+
+# ---- precedence
+
+
+def test_each_place_overrules_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve().order == "morton"
+    monkeypatch.setenv("SHARDCODEC_ORDER", "colexicographic")
+    options_module._environment.cache_clear()
+    assert resolve().order == "colexicographic"
+    layers: dict[str, Any] = {"config": {"order": "lexicographic"}}
+    assert resolve(**layers).order == "lexicographic"
+    layers["attached"] = {"order": "morton"}
+    assert resolve(**layers).order == "morton"
+    with shardcodec.options(order="colexicographic"):
+        assert resolve(**layers).order == "colexicographic"
+        layers["argument"] = {"order": "lexicographic"}
+        assert resolve(**layers).order == "lexicographic"
+
+
+def test_places_are_asked_option_by_option() -> None:
+    with shardcodec.options(strict=True):
+        chosen = resolve(argument={"threads": 3}, attached={"strict": False, "durability": "fsync"})
+    assert chosen == shardcodec.Options(threads=3, durability="fsync", strict=True)
+
+
+def test_the_inner_block_counts_and_leaves_no_trace() -> None:
+    with shardcodec.options(order="lexicographic", threads=2):
+        with shardcodec.options(order="colexicographic"):
+            assert (resolve().order, resolve().threads) == ("colexicographic", 2)
+        assert resolve().order == "lexicographic"
+    assert resolve().order == "morton"
+
+
+def test_a_block_ends_with_an_exception_too() -> None:
+    with pytest.raises(ZeroDivisionError), shardcodec.options(strict=True):
+        _ = 1 // 0
+    assert not resolve().strict
+
+
+def test_none_leaves_an_option_as_it_is() -> None:
+    with shardcodec.options(order="lexicographic"), shardcodec.options(order=None):
+        assert resolve().order == "lexicographic"
+
+
+def test_a_false_value_is_a_choice() -> None:
+    with shardcodec.options(strict=True), shardcodec.options(strict=False):
+        assert not resolve().strict
+
+
+def test_another_thread_does_not_see_the_block() -> None:
+    seen: list[bool] = []
+    with shardcodec.options(strict=True):
+        thread = threading.Thread(target=lambda: seen.append(resolve().strict))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+# ---- names and values
+
+
+@pytest.mark.parametrize("use", [shardcodec.options, shardcodec.enable])
+def test_a_name_that_is_no_option(use: Any) -> None:
+    with pytest.raises(TypeError, match=r"no option 'thread'.*threads"), use(thread=1):
+        pass
+    shardcodec.disable()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("threads", 0),
+        ("threads", -1),
+        ("threads", 1.5),
+        ("threads", True),
+        ("threads", "many"),
+        ("threads", ""),
+        ("order", "z"),
+        ("order", 1),
+        ("order", ["morton"]),
+        ("durability", "sync"),
+        ("strict", "perhaps"),
+        ("strict", 2),
+        ("strict", [True]),
+    ],
+)
+def test_a_value_that_an_option_cannot_have(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name), shardcodec.options(**{name: value}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("threads", "3", 3),
+        ("threads", np.int64(3), 3),
+        ("strict", "yes", True),
+        ("strict", "FALSE", False),
+        ("strict", 1, True),
+        ("strict", "0", False),
+    ],
+)
+def test_values_from_text_and_from_numpy(name: str, given: Any, meant: Any) -> None:
+    with shardcodec.options(**{name: given}):
+        value = getattr(resolve(), name)
+    assert value == meant and type(value) is type(meant)
+
+
+def test_options_are_compared_and_printed_as_values() -> None:
+    options = shardcodec.Options(threads=2)
+    assert eval(repr(options), {"Options": shardcodec.Options}) == options
+    with pytest.raises(AttributeError):
+        options.threads = 3  # type: ignore[misc]
+
+
+def test_bad_configuration_names_its_place() -> None:
+    with zarr.config.set({"shardcodec.order": "z"}), pytest.raises(ValueError, match=r"zarr.*order"):
+        resolve(config={"order": "z"})
+
+
+# ---- the environment
+
+
+def test_variables_of_the_environment() -> None:
+    code = """
+        import importlib, shardcodec
+        options = importlib.import_module("shardcodec.options").resolve()
+        print(options.threads, options.order, options.durability, options.strict)
+    """
+    done = run_python(
+        code,
+        SHARDCODEC_NUM_THREADS="5",
+        SHARDCODEC_ORDER="lexicographic",
+        SHARDCODEC_DURABILITY="fsync",
+        SHARDCODEC_STRICT="1",
+    )
+    assert done.stdout == "5 lexicographic fsync True\n", done.stderr
+
+
+def test_an_empty_variable_is_none_at_all() -> None:
+    done = run_python(
+        "import importlib, shardcodec; print(importlib.import_module('shardcodec.options').resolve().order)",
+        SHARDCODEC_NUM_THREADS="",
+        SHARDCODEC_ORDER="",
+    )
+    assert done.stdout == "morton\n", done.stderr
+
+
+def test_a_wrong_variable_is_named() -> None:
+    code = """
+        import shardcodec
+        spec = shardcodec.ShardSpec((4,), (2,), "u1", 0, [{"name": "bytes"}])
+        shardcodec.encode(1, spec)
+    """
+    done = run_python(code, SHARDCODEC_NUM_THREADS="lots")
+    # importing succeeds; the message comes from the first use and names the variable
+    assert "SHARDCODEC_NUM_THREADS" in done.stderr
+    assert "lots" in done.stderr
+
+
+def test_zarrs_variables_reach_an_array() -> None:
+    code = """
+        import zarr, shardcodec
+        from shardcodec.zarr_plugin import pipeline
+        shardcodec.enable()
+        array = zarr.create_array({}, shape=(4,), shards=(4,), chunks=(2,), dtype="u1")
+        chosen = array.async_array.codec_pipeline._options()
+        print(chosen.threads, chosen.order)
+    """
+    done = run_python(code, ZARR_SHARDCODEC__THREADS="3", ZARR_SHARDCODEC__ORDER="lexicographic")
+    assert done.stdout == "3 lexicographic\n", done.stderr
+
+
+# ---- threads
+
+
+def test_max_workers_is_an_upper_bound() -> None:
+    assert resolve(argument={"threads": 8}, max_workers=2).threads == 2
+    assert resolve(argument={"threads": 1}, max_workers=2).threads == 1
+    assert resolve(argument={"threads": 8}, max_workers=0).threads == 1
+    with zarr.config.set({"threading.max_workers": 3}):
+        array = shardcodec.attach(
+            zarr.create_array({}, shape=(4,), shards=(4,), chunks=(2,), dtype="u1"), threads=9
+        )
+        assert array.async_array.codec_pipeline._options().threads == 3
+
+
+def test_the_default_is_the_processors_that_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.setattr(options_module, "_cgroup_quota", lambda: None)
+    assert resolve().threads == 6
+    monkeypatch.setattr(options_module, "_cgroup_quota", lambda: 4)
+    assert resolve().threads == 4
+    monkeypatch.setattr(options_module, "_cgroup_quota", lambda: 64)
+    assert resolve().threads == 6
+    monkeypatch.setattr(options_module, "_cgroup_quota", lambda: 0)
+    assert resolve().threads == 1
+
+
+def test_without_affinity_the_number_of_processors_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(options_module, "_cgroup_quota", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert options_module.available_cpus() == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert options_module.available_cpus() == 1
+
+
+V2 = "/sys/fs/cgroup/cpu.max"
+QUOTA = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"
+PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({V2: "max 100000\n"}, None),
+        ({V2: "200000 100000\n"}, 2),
+        ({V2: "150000 100000\n"}, 2),  # one and a half processors are two threads
+        ({V2: "50000 100000\n"}, 1),
+        ({QUOTA: "-1\n", PERIOD: "100000\n"}, None),
+        ({QUOTA: "400000\n", PERIOD: "100000\n"}, 4),
+        ({V2: "nonsense\n"}, None),
+        ({V2: "x y\n", QUOTA: "300000\n", PERIOD: "100000\n"}, 3),
+    ],
+)
+def test_quota_of_a_cgroup(
+    files: dict[str, str], quota: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FakePath:
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def read_text(self) -> str:
+            if self.path not in files:
+                raise FileNotFoundError(self.path)
+            return files[self.path]
+
+    monkeypatch.setattr(options_module, "Path", FakePath)
+    assert options_module._cgroup_quota() == quota

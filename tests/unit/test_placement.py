@@ -1,0 +1,188 @@
+# test_placement.py - where carried inner chunks go, as arithmetic
+# SPDX-License-Identifier: MIT
+"""Placement decides with numbers alone; each test plays its decision out on a string of bytes as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from shardcodec.access.placement import ABSENT, Placement, place
+
+GONE = (2**64 - 1, 2**64 - 1)
+
+
+def index(*entries: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.array(entries, dtype=np.uint64).reshape(-1, 2)
+
+
+def mask(n: int, *replaced: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    chosen = np.zeros(n, dtype=np.bool_)
+    chosen[list(replaced)] = True
+    return chosen
+
+
+def carried(placement: Placement, old: bytes) -> bytes:
+    """The new object as far as it is copied; bytes that nobody copies are dots."""
+    new = bytearray(b"." * placement.data_offset)
+    for source, nbytes, to in placement.carries.tolist():
+        assert nbytes > 0
+        assert source + nbytes <= len(old) and to + nbytes <= len(new)
+        new[to : to + nbytes] = old[source : source + nbytes]
+    return bytes(new)
+
+
+def chunks(entries: np.ndarray[Any, Any], blob: bytes) -> list[bytes | None]:
+    return [None if (o, n) == GONE else blob[o : o + n] for o, n in entries.tolist()]
+
+
+# Four chunks of three bytes; the index that follows takes four bytes of an imaginary kind.
+OLD = b"aaabbbcccdddINDX"
+FOUR = index((0, 3), (3, 3), (6, 3), (9, 3))
+
+
+def settle(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Placement:
+    sizes: dict[str, Any] = {"shard_nbytes": 16, "index_nbytes": 4, "index_at_start": False}
+    return place(entries, mask(len(entries), *replaced), **(sizes | changes))
+
+
+def test_nothing_replaced_keeps_everything_where_it_is() -> None:
+    placement = settle(())
+    assert not placement.compact
+    assert placement.carries.tolist() == [[0, 12, 0]]
+    assert placement.entries.tolist() == FOUR.tolist()
+    assert placement.data_offset == 12
+
+
+def test_one_replaced_stays_behind_as_dead_bytes() -> None:
+    placement = settle((1,))
+    assert not placement.compact
+    assert placement.entries.tolist() == [[0, 3], list(GONE), [6, 3], [9, 3]]
+    assert carried(placement, OLD) == b"aaabbbcccddd"
+
+
+def test_exactly_half_dead_is_kept() -> None:
+    assert not settle((0, 2)).compact
+
+
+def test_more_than_half_dead_is_packed() -> None:
+    placement = settle((0, 1, 3))
+    assert placement.compact
+    assert placement.entries.tolist() == [list(GONE), list(GONE), [0, 3], list(GONE)]
+    assert placement.data_offset == 3
+    assert carried(placement, OLD) == b"ccc"
+
+
+def test_everything_replaced_carries_nothing() -> None:
+    placement = settle((0, 1, 2, 3))
+    assert placement.carries.shape == (0, 3)
+    assert (placement.entries == ABSENT).all()
+    assert placement.data_offset == 0
+
+
+def test_neighbours_in_both_objects_move_as_one_run() -> None:
+    placement = settle((0,), dead_share=0.0)
+    assert placement.compact
+    assert placement.carries.tolist() == [[3, 9, 0]]
+    assert carried(placement, OLD) == b"bbbcccddd"
+
+
+def test_a_gap_ends_a_run() -> None:
+    placement = settle((1,), dead_share=0.0)
+    assert placement.carries.tolist() == [[0, 3, 0], [6, 6, 3]]
+    assert carried(placement, OLD) == b"aaacccddd"
+
+
+def test_packing_follows_the_old_file_and_not_the_grid() -> None:
+    entries = index((9, 3), GONE, (0, 3), (3, 3))
+    placement = settle((), entries, dead_share=0.0)
+    assert placement.carries.tolist() == [[0, 6, 0], [9, 3, 6]]
+    assert placement.entries.tolist() == [[6, 3], list(GONE), [0, 3], [3, 3]]
+
+
+def test_a_dead_share_of_one_never_packs() -> None:
+    assert not settle((0, 1, 2, 3), dead_share=1.0).compact
+
+
+@pytest.mark.parametrize("replaced", [(), (2,), (0, 1, 2, 3)])
+def test_an_index_at_the_start_keeps_its_room(replaced: tuple[int, ...]) -> None:
+    old = b"INDXaaabbbcccddd"
+    entries = index((4, 3), (7, 3), (10, 3), (13, 3))
+    placement = settle(replaced, entries, index_at_start=True)
+    assert placement.data_offset == (4 if len(replaced) == 4 else 16)
+    new = carried(placement, old)
+    assert new[:4] == b"...."
+    for before, after in zip(chunks(entries, old), chunks(placement.entries, new), strict=True):
+        assert after in (before, None)
+
+
+def test_an_object_that_is_only_an_index() -> None:
+    for at_start in (False, True):
+        placement = settle((), index(GONE, GONE), shard_nbytes=4, index_at_start=at_start)
+        assert placement.carries.shape == (0, 3)
+        assert placement.data_offset == 4 * at_start
+
+
+def test_a_chunk_of_no_bytes_is_kept_as_present() -> None:
+    entries = index((0, 3), (3, 0), (3, 3), GONE)
+    assert settle((), entries, shard_nbytes=10).entries.tolist() == entries.tolist()
+    packed = settle((0,), entries, shard_nbytes=10, dead_share=0.0)
+    assert packed.entries[1].tolist() == [0, 0]
+    assert chunks(packed.entries, carried(packed, b"aaacccINDX")) == [None, b"", b"ccc", None]
+
+
+def test_chunks_that_share_a_range_stay_readable() -> None:
+    entries = index((0, 3), (0, 3), (6, 3), GONE)
+    kept = settle((0,), entries)
+    assert kept.entries.tolist() == [list(GONE), [0, 3], [6, 3], list(GONE)]
+    packed = settle((2,), entries, dead_share=0.0)
+    assert chunks(packed.entries, carried(packed, OLD)) == [b"aaa", b"aaa", None, None]
+
+
+def test_the_old_index_is_not_touched() -> None:
+    entries = FOUR.copy()
+    settle((0, 1, 3), entries)
+    assert (entries == FOUR).all()
+
+
+@st.composite
+def old_objects(draw: st.DrawFn) -> tuple[bytes, Any, int]:
+    """Chunks anywhere in a body, also upon each other, some absent: (body, entries, n)."""
+    body = bytes(draw(st.lists(st.integers(1, 255), max_size=40)))
+    n = draw(st.integers(1, 8))
+    entries = []
+    for _ in range(n):
+        low, high = sorted(draw(st.tuples(*[st.integers(0, len(body))] * 2)))
+        entries.append(draw(st.sampled_from([(low, high - low), GONE])))
+    return body, index(*entries), n
+
+
+@given(st.data(), old_objects(), st.booleans(), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+def test_carried_chunks_keep_their_bytes(
+    data: st.DataObject, old: tuple[bytes, Any, int], at_start: bool, share: float
+) -> None:
+    body, entries, n = old
+    first = 4 if at_start else 0
+    entries = np.where(entries == ABSENT, entries, entries + np.array([first, 0], dtype=np.uint64))
+    blob = b"INDX" + body if at_start else body + b"INDX"
+    replaced = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=np.bool_)
+    placement = place(
+        entries, replaced, shard_nbytes=len(blob), index_nbytes=4, index_at_start=at_start, dead_share=share
+    )
+    new = carried(placement, blob)
+    for i, before in enumerate(chunks(entries, blob)):
+        after = chunks(placement.entries, new)[i]
+        assert after == (None if replaced[i] else before)
+    assert placement.data_offset >= first
+    assert all(to >= first for to in placement.carries[:, 2].tolist())
+    if not placement.compact:
+        keep = ~replaced
+        assert (placement.entries[keep] == entries[keep]).all()
+    elif len(placement.carries):  # packed bytes touch each other and overlap nowhere
+        ends = placement.carries[:, 2] + placement.carries[:, 1]
+        assert placement.carries[:, 2].tolist() == [first, *ends[:-1].tolist()]
+        assert ends[-1] == placement.data_offset
