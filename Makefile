@@ -10,6 +10,7 @@
 PYTHON ?= python3
 TEST_ARGS ?= -n 2
 BENCH_ARGS ?=
+SUITE_ARGS ?=
 FUZZ_SECONDS ?= 20
 
 .DEFAULT_GOAL := help
@@ -67,7 +68,7 @@ $(eval $(call wheel,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
 define environment
 .venv/$(1)-$(VERSION)/stamp: build/wheels/$(2)-$(VERSION)/stamp | .venv/$(1)-$(VERSION)/bin/python
 	$(call venv,$(1)) -m pip uninstall $(PIP_FLAGS) --yes shardcodec
-	$(call venv,$(1)) -m pip install $(PIP_FLAGS) "$$$$(echo $$(<D)/*.whl)[$(3)]"
+	$(call venv,$(1)) -m pip install $(PIP_FLAGS) "$$$$(echo $$(<D)/*.whl)$(if $(3),[$(3)])"
 	touch $$@
 endef
 $(eval $(call environment,demo,plain,demo))
@@ -75,6 +76,7 @@ $(eval $(call environment,test,plain,test))
 $(eval $(call environment,check,plain,dev))
 $(eval $(call environment,bench,plain,bench))
 $(eval $(call environment,system,system,test))
+$(eval $(call environment,suite,plain,))
 $(eval $(call environment,asan,asan,test))
 $(eval $(call environment,tsan,tsan,test))
 
@@ -105,8 +107,10 @@ test-system: .venv/system-$(VERSION)/stamp ## unit tests of a build against libz
 	$(call pytest,system) $(TEST_ARGS) tests/unit
 
 .PHONY: zarr-suite
-zarr-suite: .venv/test-$(VERSION)/stamp ## zarr-python's own tests, through our pipeline
-	PYTHONSAFEPATH=1 $(call venv,test) tests/zarr_suite/run.py
+zarr-suite: .venv/suite-$(VERSION)/stamp ## zarr-python's own tests, through our pipeline
+	$(call venv,suite) tests/zarr_suite/run.py --requirements > .venv/suite-$(VERSION)/requirements.txt
+	$(call venv,suite) -m pip install $(PIP_FLAGS) -r .venv/suite-$(VERSION)/requirements.txt
+	$(call venv,suite) tests/zarr_suite/run.py $(SUITE_ARGS)
 
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
 C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror

@@ -23,13 +23,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 __all__ = ["Options", "available_cpus", "check", "options", "resolve"]
 
 Choices = Mapping[str, Any]
 
-_active: ContextVar[Choices] = ContextVar("shardcodec.options", default={})  # noqa: B039 - never mutated
+NOTHING: Choices = MappingProxyType({})
+
+_active: ContextVar[Choices] = ContextVar("shardcodec.options", default=NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +142,11 @@ def options(**choices: Any) -> Iterator[None]:
 
 
 def resolve(
-    *, argument: Choices = {}, attached: Choices = {}, config: Choices = {}, max_workers: int | None = None
+    *,
+    argument: Choices = NOTHING,
+    attached: Choices = NOTHING,
+    config: Choices = NOTHING,
+    max_workers: int | None = None,
 ) -> Options:
     """Settle every option.
 

@@ -49,7 +49,7 @@ def outcome(name: str, stream: bytes, max_nbytes: int) -> bytes | None:
     return decoded
 
 
-def refuses(name: str, stream: bytes, max_nbytes: int = 1 << 16, match: str = "") -> None:
+def refuses(name: str, stream: bytes, max_nbytes: int = 1 << 16, match: str | None = None) -> None:
     with pytest.raises(CodecError, match=match) as caught:
         native.codec_decode(name, stream, max_nbytes)
     assert caught.value.codec == name

@@ -27,7 +27,7 @@ from .aio import to_its_end
 from .compat import StorePath, as_numpy, buffer_from, max_workers, options_of_zarr, write_order
 from .requests import INLINE_NBYTES, decoded_nbytes
 from .selection import array_axes, to_box
-from .stores import check_writable, is_local, is_memory, local_path, lock_key, stored_bytes
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
 
 __all__ = ["ShardingCodec"]
 
@@ -106,7 +106,7 @@ class ShardingCodec(ZarrShardingCodec):
             super()._encode_partial_sync(byte_setter, value, selection, shard_spec)
             return
         check_writable(byte_setter.store)
-        with locks.table().hold([lock_key(byte_setter)]):
+        with locks.table().hold(lock_keys([byte_setter])):
             job.write_part(byte_setter, part[0], part[1], values)
 
     async def _encode_partial_single(
@@ -119,7 +119,7 @@ class ShardingCodec(ZarrShardingCodec):
             await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_writable(byte_setter.store)
-        async with locks.table().hold_async([lock_key(byte_setter)]):
+        async with locks.table().hold_async(lock_keys([byte_setter])):
             if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
                 job.write_part(byte_setter, part[0], part[1], values)
             else:

@@ -40,6 +40,7 @@ __all__ = [
     "options_of_zarr",
     "own_pipeline",
     "own_pipeline_class",
+    "pipeline_of",
     "with_pipeline",
     "write_order",
 ]
@@ -105,13 +106,21 @@ def options_of_zarr() -> dict[str, Any]:
     return dict(config.get("shardcodec", None) or {})
 
 
+def _async_array(array: Any) -> Any:
+    return array if isinstance(array, AsyncArray) else array.async_array
+
+
+def pipeline_of(array: Any) -> CodecPipeline:
+    """Return the pipeline that an array uses."""
+    pipeline: CodecPipeline = _async_array(array).codec_pipeline
+    return pipeline
+
+
 def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
     """Return a new handle on the same array that uses another pipeline."""
-    is_async = isinstance(array, AsyncArray)
-    old = array if is_async else array.async_array
-    new = copy.copy(old)
+    new = copy.copy(_async_array(array))
     object.__setattr__(new, "codec_pipeline", pipeline)  # a frozen dataclass
-    return new if is_async else type(array)(new)
+    return new if isinstance(array, AsyncArray) else type(array)(new)
 
 
 def write_order(codec: Any) -> dict[str, Any]:

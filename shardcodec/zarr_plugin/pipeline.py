@@ -19,7 +19,7 @@ from .. import native
 from ..access.codec import compiled
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.spec import ChainSpec
-from ..options import Options, resolve
+from ..options import NOTHING, Options, resolve
 from ..storage import locks
 from . import reading, writing
 from .compat import (
@@ -32,7 +32,7 @@ from .compat import (
     write_order,
 )
 from .requests import Declined, Request, prepare
-from .stores import check_writable, lock_key
+from .stores import check_writable, lock_keys
 
 __all__ = ["ShardCodecPipeline"]
 
@@ -44,7 +44,7 @@ class ShardCodecPipeline(CodecPipeline):
     before an array is opened.
     """
 
-    def __init__(self, metadata: ArrayV3Metadata, store: Any, attached: Mapping[str, Any] = {}) -> None:
+    def __init__(self, metadata: ArrayV3Metadata, store: Any, attached: Mapping[str, Any] = NOTHING) -> None:
         self._metadata = metadata
         self._store = store
         self._attached = dict(attached)
@@ -187,7 +187,7 @@ class ShardCodecPipeline(CodecPipeline):
         targets = [item[0] for item in batch if hasattr(item[0], "store")]
         for target in targets[:1]:
             check_writable(target.store)
-        async with locks.table().hold_async(lock_key(target) for target in targets):
+        async with locks.table().hold_async(lock_keys(targets)):
             await self._own.write(batch, value, drop_axes)
 
     def _options(self) -> Options:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from .compat import LocalStore, MemoryStore, Store, StorePath, memory_identity
 
-__all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_key", "stored_bytes"]
+__all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_keys", "stored_bytes"]
 
 
 def is_local(store: Store) -> bool:
@@ -39,17 +40,21 @@ def _root(store: Any) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _root_text(root: Any) -> str:
-    return os.fspath(root)
+    return str(root)
 
 
-def lock_key(target: StorePath) -> str:
-    """Name an object for the lock table: the same for every store through which this process reaches it."""
-    store: Any = target.store
+def lock_keys(targets: Sequence[StorePath]) -> list[str]:
+    """Name objects of one store for the lock table: the same through whichever store this process reaches them."""
+    if not targets:
+        return []
+    store: Any = targets[0].store
     if is_local(store):
-        return f"{os.path.realpath(_root(store))}/{target.path}"
-    if is_memory(store):
-        return f"memory:{memory_identity(store)}:{target.path}"
-    return f"{type(store).__name__}:{store}:{target.path}"
+        prefix = os.path.realpath(_root(store))
+    elif is_memory(store):
+        prefix = f"memory:{memory_identity(store)}"
+    else:
+        prefix = f"{type(store).__name__}:{store}"
+    return [f"{prefix}/{target.path}" for target in targets]
 
 
 def stored_bytes(target: StorePath, prototype: Any) -> Any:

@@ -10,24 +10,61 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from ..options import check
-from .compat import ArrayV3Metadata, config, with_pipeline
+from .compat import ArrayV3Metadata, config, pipeline_of, with_pipeline
 from .pipeline import ShardCodecPipeline
 
 __all__ = ["attach", "disable", "enable"]
 
 PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
 
-_mutex = threading.Lock()
-_settings: list[
-    Any
-] = []  # what config.set() returned, in the order of the calls; each knows what was there before
+class _Switch:
+    """The calls of `enable` that are in force, as one setting of zarr's configuration.
+
+    One setting, made anew when a call is added or undone: so calls may be undone in any order, and what was there
+    before the first is what is there after the last.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._calls: list[Any] = []
+        self._setting: Any = None
+
+    def add(self, call: Any) -> None:
+        with self._mutex:
+            self._calls.append(call)
+            self._apply()
+
+    def remove(self, call: Any) -> None:
+        """Undo one call; nothing when it is undone already."""
+        with self._mutex:
+            if call in self._calls:
+                self._calls.remove(call)
+                self._apply()
+
+    def clear(self) -> None:
+        with self._mutex:
+            self._calls.clear()
+            self._apply()
+
+    def _apply(self) -> None:
+        if self._setting is not None:
+            self._setting.__exit__(None, None, None)
+            self._setting = None
+        if self._calls:
+            values: dict[str, Any] = {"codec_pipeline.path": PIPELINE_PATH}
+            for call in self._calls:
+                values.update({f"shardcodec.{name}": value for name, value in call.defaults.items()})
+            self._setting = config.set(values)
+
+
+_switch = _Switch()
 
 
 class _Enabled:
     """What `enable` returns: leaving it as a context undoes that one call."""
 
-    def __init__(self, setting: Any) -> None:
-        self._setting = setting
+    def __init__(self, defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
 
     def __enter__(self) -> None:
         return None
@@ -35,10 +72,7 @@ class _Enabled:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _mutex:
-            if self._setting in _settings:
-                _settings.remove(self._setting)
-                self._setting.__exit__(kind, error, trace)
+        _switch.remove(self)
 
 
 def enable(**defaults: Any) -> _Enabled:
@@ -65,18 +99,14 @@ def enable(**defaults: Any) -> _Enabled:
     >>> import shardcodec
     >>> shardcodec.enable(threads=8)
     """
-    chosen = {f"shardcodec.{name}": value for name, value in check(defaults).items()}
-    with _mutex:
-        setting = config.set({"codec_pipeline.path": PIPELINE_PATH, **chosen})
-        _settings.append(setting)
-    return _Enabled(setting)
+    call = _Enabled(check(defaults))
+    _switch.add(call)
+    return call
 
 
 def disable() -> None:
     """Undo every `enable`: zarr's configuration is again what it was before the first one."""
-    with _mutex:
-        while _settings:
-            _settings.pop().__exit__(None, None, None)
+    _switch.clear()
 
 
 def attach(array: Any, **choices: Any) -> Any:
@@ -96,5 +126,7 @@ def attach(array: Any, **choices: Any) -> Any:
     """
     if not isinstance(array.metadata, ArrayV3Metadata):
         raise UnsupportedError("shardcodec is for Zarr v3 arrays")
-    pipeline = ShardCodecPipeline(array.metadata, array.store, check(choices))
-    return with_pipeline(array, pipeline)
+    pipeline = pipeline_of(array)
+    if not isinstance(pipeline, ShardCodecPipeline):
+        pipeline = ShardCodecPipeline(array.metadata, array.store)
+    return with_pipeline(array, pipeline.with_options(**check(choices)))

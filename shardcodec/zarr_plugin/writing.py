@@ -19,7 +19,7 @@ from ..storage import locks
 from .aio import all_of, to_its_end
 from .compat import buffer_from, config
 from .requests import Part, Request
-from .stores import check_writable, is_local, is_memory, local_path, lock_key, stored_bytes
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
 
 __all__ = ["run"]
 
@@ -32,7 +32,7 @@ async def run(request: Request, options: Options) -> None:
     check_writable(request.store)
     if not request.parts:
         return
-    async with locks.table().hold_async(lock_key(part.target) for part in request.parts):
+    async with locks.table().hold_async(lock_keys([part.target for part in request.parts])):
         if is_local(request.store):
             await _run_engine(
                 request, request.parts, [local_path(p.target) for p in request.parts], None, options

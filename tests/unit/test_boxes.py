@@ -52,7 +52,9 @@ def cases(draw: st.DrawFn) -> tuple[Box, tuple[int, ...], list[int], list[int]]:
 
 
 @given(cases())
-def test_touched_against_marking_every_element(case: tuple[Box, tuple[int, ...], list[int], list[int]]) -> None:
+def test_touched_against_marking_every_element(
+    case: tuple[Box, tuple[int, ...], list[int], list[int]],
+) -> None:
     assert touched(*case).tolist() == brute_force(*case)
 
 

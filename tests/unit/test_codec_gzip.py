@@ -62,9 +62,9 @@ def test_a_level_out_of_range_is_an_argument_error(name: str, level: int) -> Non
 
 @pytest.mark.parametrize("level", [1, 2, 3, 6, 9])
 def test_equal_levels_give_files_of_about_equal_size(level: int) -> None:
-    """zlib-ng's own level 1 would be 13 % larger or more."""
+    """zlib-ng's own level 1 would be 29 % larger here."""
     data = battery.field(32_768)
-    assert len(native.codec_encode("zlib", data, level=level)) <= 1.05 * len(zlib.compress(data, level))
+    assert len(native.codec_encode("zlib", data, level=level)) <= 1.08 * len(zlib.compress(data, level))
 
 
 @pytest.mark.parametrize("name", ["gzip", "zlib"])

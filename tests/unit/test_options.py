@@ -261,9 +261,7 @@ PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
         ({V2: "x y\n", QUOTA: "300000\n", PERIOD: "100000\n"}, 3),
     ],
 )
-def test_quota_of_a_cgroup(
-    files: dict[str, str], quota: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quota_of_a_cgroup(files: dict[str, str], quota: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     class FakePath:
         def __init__(self, path: str) -> None:
             self.path = path

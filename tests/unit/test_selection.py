@@ -60,10 +60,12 @@ def through_boxes(parts: list[Any], chunks: tuple[int, ...], source: np.ndarray[
         steps = box.step or (1,) * len(shape)
         index = []
         for start, count, step, extent, at in zip(box.start, box.count, steps, shape, coords, strict=True):
-            assert 0 <= start and start + (count - 1) * step < extent
+            assert start >= 0 and start + (count - 1) * step < extent
             index.append(slice(at * extent + start, at * extent + start + (count - 1) * step + 1, step))
         to = tuple(
-            slice(at, at + count) for at, count, axis in zip(box.at, box.count, axes, strict=True) if axis >= 0
+            slice(at, at + count)
+            for at, count, axis in zip(box.at, box.count, axes, strict=True)
+            if axis >= 0
         )
         dropped = tuple(i for i, axis in enumerate(axes) if axis < 0)
         out[to] = source[tuple(index)].squeeze(dropped)

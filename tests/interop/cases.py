@@ -1,0 +1,240 @@
+# cases.py - the arrays that travel between implementations
+# SPDX-License-Identifier: MIT
+"""Arrays as plain metadata: no implementation is asked how to spell them, so all are given the same ``zarr.json``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Json = dict[str, Any]
+Box = tuple[slice, ...]
+
+
+def named(name: str, /, **configuration: Any) -> Json:
+    return {"name": name, "configuration": configuration} if configuration else {"name": name}
+
+
+LITTLE = named("bytes", endian="little")
+BIG = named("bytes", endian="big")
+BYTE = named("bytes")
+CRC = named("crc32c")
+GZIP = named("gzip", level=1)
+
+
+def zstd(level: int = 1, *, checksum: bool = False) -> Json:
+    return named("zstd", level=level, checksum=checksum)
+
+
+def blosc(cname: str, shuffle: str, typesize: int = 2, clevel: int = 5) -> Json:
+    return named("blosc", cname=cname, clevel=clevel, shuffle=shuffle, typesize=typesize, blocksize=0)
+
+
+def transpose(*order: int) -> Json:
+    return named("transpose", order=list(order))
+
+
+def sharding(
+    chunk: tuple[int, ...],
+    codecs: tuple[Json, ...],
+    *,
+    index_codecs: tuple[Json, ...] = (LITTLE, CRC),
+    index_location: str = "end",
+) -> Json:
+    return named(
+        "sharding_indexed",
+        chunk_shape=list(chunk),
+        codecs=list(codecs),
+        index_codecs=list(index_codecs),
+        index_location=index_location,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sharded array.
+
+    The default has ragged edges: 2 x 2 shards of 2 x 3 inner chunks, of which the last ones reach out of the array.
+    """
+
+    id: str
+    codecs: tuple[Json, ...] = (LITTLE,)
+    data_type: str = "int16"
+    fill_value: Any = 0
+    shape: tuple[int, ...] = (13, 20)
+    shard: tuple[int, ...] = (8, 12)
+    chunk: tuple[int, ...] = (4, 4)
+    index_codecs: tuple[Json, ...] = (LITTLE, CRC)
+    index_location: str = "end"
+    outer: tuple[Json, ...] = ()  # bytes -> bytes, after sharding
+
+    def metadata(self) -> Json:
+        """What stands in zarr.json."""
+        shards = sharding(
+            self.chunk, self.codecs, index_codecs=self.index_codecs, index_location=self.index_location
+        )
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.data_type,
+            "chunk_grid": named("regular", chunk_shape=list(self.shard)),
+            "chunk_key_encoding": named("default", separator="/"),
+            "fill_value": self.fill_value,
+            "codecs": [shards, *self.outer],
+            "attributes": {},
+        }
+
+    def create(self, folder: Path) -> Path:
+        """Lay the array into an empty folder; there are no shards yet."""
+        folder.mkdir()
+        (folder / "zarr.json").write_text(json.dumps(self.metadata()))
+        return folder
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.data_type)
+
+    @property
+    def region(self) -> Box:
+        """A box that begins and ends inside of inner chunks and, where there are several, crosses shards."""
+        return tuple(slice(1, max(2, n - 2)) for n in self.shape)
+
+    @property
+    def corner(self) -> Box:
+        """A box inside of the first inner chunk."""
+        return tuple(slice(0, max(1, n - 1)) for n in self.chunk)
+
+    def fill(self) -> Array:
+        """The array when nothing has been written."""
+        value = complex(*map(float, self.fill_value)) if self.dtype.kind == "c" else self.fill_value
+        return np.full(self.shape, float(value) if self.dtype.kind == "f" else value, self.dtype)
+
+    def values(self, seed: int = 0) -> Array:
+        """Values of the whole array: the awkward ones of its type, and one inner chunk of nothing but fill."""
+        rng = np.random.default_rng(seed)
+        items = rng.integers(0, 256, (math.prod(self.shape), self.dtype.itemsize), np.uint8)
+        if self.dtype.kind in "fc":
+            # Not any bits: implementations may give a NaN another payload.
+            parts = rng.choice([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -2.75e-3], (len(items), 2))
+            flat = (parts[:, 0] + 1j * parts[:, 1]) if self.dtype.kind == "c" else parts[:, 0]
+            flat = flat.astype(self.dtype)
+        elif self.dtype.kind == "b":
+            flat = items[:, 0] % 2 == 1
+        else:
+            flat = items.view(self.dtype)[:, 0]
+        out = flat.reshape(self.shape)
+        inside = tuple(slice(c, 2 * c) for c in self.chunk)
+        out[inside] = self.fill()[inside]
+        return out
+
+
+def _data_types() -> list[Case]:
+    fills: dict[str, Any] = {
+        "bool": True,
+        "int8": -3,
+        "uint8": 200,
+        "int16": -300,
+        "uint16": 65535,
+        "int32": 7,
+        "uint32": 2**32 - 1,
+        "int64": -(2**40),
+        "uint64": 2**64 - 1,
+        "float16": 1.5,
+        "float32": -0.1875,
+        "float64": 1e300,
+        "complex64": [1.5, -2.0],
+        "complex128": [0.0, 1.0],
+    }
+    cases = []
+    for name, fill in fills.items():
+        one_byte = np.dtype(name).itemsize == 1
+        for codec in [BYTE] if one_byte else [LITTLE, BIG]:
+            order = "" if one_byte else f"-{codec['configuration']['endian']}"
+            cases.append(Case(f"{name}{order}", (codec, zstd()), data_type=name, fill_value=fill))
+    return cases
+
+
+def _codecs() -> list[Case]:
+    shuffles = ("noshuffle", "shuffle", "bitshuffle")
+    chains: dict[str, tuple[Json, ...]] = {
+        "raw": (LITTLE,),
+        "zstd-default-level": (LITTLE, zstd(0)),
+        "zstd-checksum": (LITTLE, zstd(3, checksum=True)),
+        "zstd-negative-level": (LITTLE, zstd(-5)),
+        "gzip": (LITTLE, GZIP),
+        "gzip-stored": (LITTLE, named("gzip", level=0)),
+        "crc32c": (LITTLE, CRC),
+        "zstd-crc32c": (LITTLE, zstd(), CRC),
+        "crc32c-gzip": (LITTLE, CRC, GZIP),
+        "two-compressors": (LITTLE, blosc("lz4", "shuffle"), zstd()),
+        "transpose": (transpose(1, 0), LITTLE),
+        "transpose-big-zstd-crc32c": (transpose(1, 0), BIG, zstd(), CRC),
+        "transpose-twice": (transpose(1, 0), transpose(1, 0), LITTLE),
+        "blosc-clevel-0": (LITTLE, blosc("lz4", "shuffle", clevel=0)),
+        "blosc-typesize-7": (LITTLE, blosc("zstd", "shuffle", typesize=7)),
+    }
+    for cname, shuffle in itertools.product(("blosclz", "lz4", "lz4hc", "zlib", "zstd"), shuffles):
+        chains[f"blosc-{cname}-{shuffle}"] = (LITTLE, blosc(cname, shuffle))
+    return [Case(name, chain) for name, chain in chains.items()]
+
+
+def _layouts() -> list[Case]:
+    plain = Case("plain", (LITTLE, zstd()), fill_value=-1)
+    cases = []
+    for at, endian, crc in itertools.product(("start", "end"), ("little", "big"), (True, False)):
+        index_codecs = (named("bytes", endian=endian), *([CRC] if crc else []))
+        name = f"index-{at}-{endian}{'' if crc else '-no-crc32c'}"
+        cases.append(replace(plain, id=name, index_codecs=index_codecs, index_location=at))
+    solid = replace(plain, id="3-d", shape=(5, 6, 7), shard=(4, 4, 6), chunk=(2, 1, 3))
+    inner = sharding((2, 2), (LITTLE, CRC))
+    at_start = sharding((2, 1), (transpose(1, 0), BIG), index_codecs=(BIG,), index_location="start")
+    return [
+        *cases,
+        replace(plain, id="1-d", shape=(50,), shard=(16,), chunk=(4,)),
+        solid,
+        replace(solid, id="3-d-transposed", codecs=(transpose(2, 0, 1), LITTLE, zstd())),
+        replace(plain, id="4-d", shape=(3, 4, 5, 3), shard=(2, 4, 2, 2), chunk=(1, 2, 2, 1)),
+        replace(plain, id="odd-grid", shape=(30, 35), shard=(30, 35), chunk=(6, 5)),
+        replace(plain, id="one-inner-chunk", chunk=(8, 12)),
+        replace(plain, id="shard-larger-than-array", shape=(5, 6), shard=(64, 64)),
+        replace(plain, id="items-as-chunks", shard=(4, 4), chunk=(1, 1)),
+        replace(plain, id="nested", codecs=(inner,)),
+        replace(plain, id="nested-zstd", codecs=(inner, zstd())),
+        replace(plain, id="nested-start", codecs=(at_start, CRC), index_location="start"),
+        replace(plain, id="zstd-around-shard", outer=(zstd(),)),
+        replace(plain, id="crc32c-around-shard", outer=(CRC,), index_location="start"),
+    ]
+
+
+def _fills() -> list[Case]:
+    fills: dict[str, tuple[str, Any]] = {
+        "nan": ("float32", "NaN"),
+        "minus-zero": ("float64", -0.0),
+        "infinity": ("float32", "Infinity"),
+        "minus-infinity": ("float64", "-Infinity"),
+        "zero": ("float32", 0.0),
+        "complex-nan": ("complex64", ["NaN", 1.0]),
+        "complex-minus-zero": ("complex128", [-0.0, 0.0]),
+        "false": ("bool", False),
+        "negative": ("int32", -(2**31)),
+    }
+    return [
+        Case(f"fill-{name}", (BYTE if data_type == "bool" else LITTLE,), data_type=data_type, fill_value=fill)
+        for name, (data_type, fill) in fills.items()
+    ]
+
+
+DATA_TYPES = _data_types()
+CODECS = _codecs()
+LAYOUTS = _layouts()
+FILLS = _fills()
+ALL = [*DATA_TYPES, *CODECS, *LAYOUTS, *FILLS]

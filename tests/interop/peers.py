@@ -1,0 +1,111 @@
+# peers.py - the implementations, each behind two calls
+# SPDX-License-Identifier: MIT
+"""Read a box, write a box: all that the tests ask of an implementation. A peer that is not installed is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+
+Array = npt.NDArray[Any]
+Box = tuple[slice, ...]
+
+
+class Peer(Protocol):
+    """An implementation of Zarr v3."""
+
+    name: str
+
+    def missing(self) -> str | None:
+        """Why it cannot take part, if it cannot."""
+
+    def read(self, folder: Path, box: Box) -> Array: ...
+
+    def write(self, folder: Path, box: Box, value: Array) -> None: ...
+
+
+@dataclass(frozen=True)
+class Zarr:
+    """zarr-python with a codec pipeline.
+
+    `settings` forbid a pipeline to hand work to another one where it knows of such a setting, so that a test of zarrs
+    is not one of zarr.
+    """
+
+    name: str
+    pipeline: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def missing(self) -> str | None:
+        package = self.pipeline.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+        if package == "zarr" and not hasattr(zarr.core.codec_pipeline, self.pipeline.rpartition(".")[2]):
+            return f"zarr {zarr.__version__} has no {self.pipeline}"
+        return None
+
+    @contextmanager
+    def _open(self, folder: Path, mode: Any) -> Iterator[Any]:
+        with warnings.catch_warnings(), zarr.config.set({"codec_pipeline.path": self.pipeline, **self.settings}):
+            # zarr warns of sharding beside other codecs; the tests know.
+            warnings.filterwarnings("ignore", message="Combining a `sharding_indexed` codec")
+            array = zarr.open_array(str(folder), mode=mode)
+            # zarr takes its own pipeline, without a word, when the configured one declines.
+            assert type(array.async_array.codec_pipeline).__name__ == self.pipeline.rpartition(".")[2]
+            yield array
+
+    def read(self, folder: Path, box: Box) -> Array:
+        with self._open(folder, "r") as array:
+            return np.asarray(array[box])
+
+    def write(self, folder: Path, box: Box, value: Array) -> None:
+        with self._open(folder, "r+") as array:
+            array[box] = value
+
+
+@dataclass(frozen=True)
+class TensorStore:
+    """TensorStore's zarr3 driver, without its cache."""
+
+    name: str = "tensorstore"
+
+    def missing(self) -> str | None:
+        return None if importlib.util.find_spec("tensorstore") else "tensorstore is not installed"
+
+    @staticmethod
+    def _open(folder: Path) -> Any:
+        import tensorstore
+
+        kvstore = {"driver": "file", "path": f"{folder}/"}
+        return tensorstore.open({"driver": "zarr3", "kvstore": kvstore, "recheck_cached_data": True}).result()
+
+    def read(self, folder: Path, box: Box) -> Array:
+        return np.asarray(self._open(folder)[box].read().result())
+
+    def write(self, folder: Path, box: Box, value: Array) -> None:
+        self._open(folder)[box].write(value).result()
+
+
+# The tests themselves can be tested: with zarr's own pipeline in our place they must pass too.
+US = Zarr(
+    "shardcodec",
+    os.environ.get("SHARDCODEC_INTEROP_PIPELINE", "shardcodec.ShardCodecPipeline"),
+    {"shardcodec.strict": True},
+)
+
+PEERS: list[Peer] = [
+    Zarr("zarr", "zarr.core.codec_pipeline.BatchedCodecPipeline"),
+    Zarr("zarr-fused", "zarr.core.codec_pipeline.FusedCodecPipeline"),
+    Zarr("zarrs", "zarrs.ZarrsCodecPipeline", {"codec_pipeline.strict": True}),
+    TensorStore(),
+]

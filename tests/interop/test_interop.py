@@ -1,0 +1,95 @@
+# test_interop.py - what one implementation writes, the others read
+# SPDX-License-Identifier: MIT
+"""Both directions between shardcodec and every other implementation of Zarr v3 shards, bit by bit.
+
+`SHARDCODEC_INTEROP_PIPELINE=zarr.core.codec_pipeline.BatchedCodecPipeline` puts zarr's pipeline in our place: what fails
+then as well is not our fault.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .cases import ALL, CODECS, DATA_TYPES, FILLS, LAYOUTS, Array, Case
+from .peers import US, Peer
+
+pytestmark = pytest.mark.interop
+
+
+def over(cases: list[Case]) -> Any:
+    """Run a test on each of these arrays."""
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.id)
+
+
+def whole(case: Case) -> tuple[slice, ...]:
+    return tuple(slice(0, n) for n in case.shape)
+
+
+def assert_same(got: Array, expected: Array) -> None:
+    """Same values, and the same bits except those of a NaN, whose payload nobody promises."""
+    np.testing.assert_array_equal(got, expected)
+    if expected.dtype.kind in "fc":
+        unit = expected.real.dtype
+        got, expected = (np.ascontiguousarray(a).view(unit) for a in (got, expected))
+        got, expected = (np.where(np.isnan(a), np.nan, a) for a in (got, expected))
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
+
+
+@over(ALL)
+def test_whole_array(case: Case, pair: tuple[Peer, Peer], folder: Path) -> None:
+    writer, reader = pair
+    values = case.values()
+    writer.write(case.create(folder), whole(case), values)
+    assert_same(reader.read(folder, whole(case)), values)
+    assert_same(reader.read(folder, case.region), values[case.region])
+
+
+@over([*LAYOUTS, *CODECS])
+def test_update_of_the_others_shards(case: Case, pair: tuple[Peer, Peer], folder: Path) -> None:
+    writer, updater = pair
+    expected = case.values()
+    writer.write(case.create(folder), whole(case), expected)
+    expected[case.region] = case.values(seed=1)[case.region]
+    updater.write(folder, case.region, expected[case.region])
+    for reader in pair:
+        assert_same(reader.read(folder, whole(case)), expected)
+
+
+@over([*LAYOUTS, *FILLS, *DATA_TYPES])
+def test_missing_inner_chunks_and_shards(case: Case, pair: tuple[Peer, Peer], folder: Path) -> None:
+    writer, reader = pair
+    expected = case.fill()
+    assert_same(reader.read(case.create(folder), whole(case)), expected)
+    values = case.values(seed=2)
+    expected[case.corner] = values[case.corner]
+    writer.write(folder, case.corner, values[case.corner])
+    assert_same(reader.read(folder, whole(case)), expected)
+
+
+@over([*LAYOUTS, *FILLS])
+def test_shards_overwritten_with_fill(case: Case, pair: tuple[Peer, Peer], folder: Path) -> None:
+    writer, eraser = pair
+    expected = case.values()
+    writer.write(case.create(folder), whole(case), expected)
+    first_shard = tuple(slice(0, min(s, n)) for s, n in zip(case.shard, case.shape, strict=True))
+    expected[first_shard] = case.fill()[first_shard]
+    eraser.write(folder, first_shard, expected[first_shard])
+    for reader in pair:
+        assert_same(reader.read(folder, whole(case)), expected)
+
+
+@over([*LAYOUTS, *CODECS])
+def test_we_and_a_peer_in_turns(case: Case, peer: Peer, folder: Path) -> None:
+    """Inner chunks that several updates have carried along stay what they were."""
+    expected = case.fill()
+    case.create(folder)
+    for turn in range(4):
+        box = tuple(slice(turn % n, min(n, turn + 1 + c)) for n, c in zip(case.shape, case.chunk, strict=True))
+        expected[box] = case.values(seed=turn)[box]
+        (US, peer)[turn % 2].write(folder, box, expected[box])
+    for reader in (US, peer):
+        assert_same(reader.read(folder, whole(case)), expected)

@@ -1,0 +1,309 @@
+# test_whole.py - encode and decode: one shard in memory
+# SPDX-License-Identifier: MIT
+"""The codec without zarr. What comes out is compared bit by bit, the layout with bytes written by hand.
+
+Random specs against the naive twin are in tests/property; here is what a draw would seldom hit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    ABSENT,
+    LETTERS,
+    RAW,
+    assemble,
+    bits,
+    chunk_bytes,
+    entries_of,
+    letters,
+    letters_spec,
+    random_array,
+    text_of,
+    zstd,
+)
+from spec_json import CRC, LITTLE
+
+import shardcodec
+from shardcodec import ShardSpec, decode, encode
+
+ORDERS = {
+    "morton": [0, 3, 1, 4, 2, 5],  # 2 x 3: the first axis is the faster one
+    "lexicographic": [0, 1, 2, 3, 4, 5],
+    "colexicographic": [0, 3, 1, 4, 2, 5],
+}
+
+
+# ---- layout
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+@pytest.mark.parametrize("crc", [False, True])
+def test_letters(at_start: bool, crc: bool) -> None:
+    spec = letters_spec(at_start=at_start, crc=crc)
+    blob = letters(at_start=at_start, crc=crc)
+    array = decode(blob, spec)
+    assert text_of(array) == LETTERS
+    assert encode(array, spec, order="lexicographic") == blob
+    assert type(encode(array, spec)) is bytes
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders(order: str) -> None:
+    spec = ShardSpec((4, 6), (2, 2), "uint8", 0, RAW)
+    array = np.arange(1, 25, dtype="uint8").reshape(4, 6)
+    blob = encode(array, spec, order=order)
+    offsets = [offset for offset, _ in entries_of(blob, 6)]
+    assert np.argsort(offsets).tolist() == ORDERS[order]
+    assert (decode(blob, spec) == array).all()
+
+
+def test_morton_of_an_uneven_grid() -> None:
+    """zarr's sequence for 3 x 5."""
+    spec = ShardSpec((3, 5), (1, 1), "uint8", 0, RAW)
+    blob = encode(np.arange(1, 16, dtype="uint8").reshape(3, 5), spec)
+    expected = [0, 5, 1, 6, 10, 11, 2, 7, 3, 8, 12, 13, 4, 9, 14]
+    assert np.argsort([offset for offset, _ in entries_of(blob, 15)]).tolist() == expected
+    assert [b - 1 for b in blob[:15]] == expected
+
+
+def test_the_order_of_the_options_counts() -> None:
+    spec = ShardSpec((4, 6), (2, 2), "uint8", 0, RAW)
+    array = np.arange(1, 25, dtype="uint8").reshape(4, 6)
+    with shardcodec.options(order="lexicographic"):
+        assert encode(array, spec) == encode(array, spec, order="lexicographic")
+        assert encode(array, spec, order="morton") != encode(array, spec)
+
+
+def test_an_unknown_order() -> None:
+    with pytest.raises(ValueError, match="order"):
+        encode(np.zeros((4, 4), "u1"), letters_spec(), order="hilbert")
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_an_empty_shard_is_an_index_and_nothing_else(at_start: bool) -> None:
+    spec = letters_spec(at_start=at_start)
+    blob = encode(np.full((4, 4), 46, "u1"), spec)
+    assert blob == assemble(b"", [(ABSENT, ABSENT)] * 4)
+    assert (decode(blob, spec) == 46).all()
+
+
+def test_empty_chunks_are_left_out_or_stored() -> None:
+    array = decode(letters(), letters_spec())
+    array[2:, :2] = 46
+    sparse = encode(array, letters_spec(), order="lexicographic")
+    assert entries_of(sparse, 4) == [(0, 4), (4, 4), (ABSENT, ABSENT), (8, 4)]
+    full = encode(array, letters_spec(), order="lexicographic", write_empty_chunks=True)
+    assert chunk_bytes(full, entries_of(full, 4)[2]) == b"...."
+    assert bits(decode(sparse, letters_spec())) == bits(decode(full, letters_spec())) == bits(array)
+
+
+def test_gaps_headers_and_footers_are_read_over() -> None:
+    body = b"HEADtres..one.zeroFOOT"
+    blob = assemble(body, [(14, 4), (10, 4), (ABSENT, ABSENT), (4, 4)])
+    assert text_of(decode(blob, letters_spec())) == "zero one. .... tres"
+
+
+def test_shared_and_overlapping_ranges_are_read() -> None:
+    blob = assemble(b"zerone.", [(0, 4), (3, 4), (0, 4), (1, 4)])
+    assert text_of(decode(blob, letters_spec())) == "zero one. zero eron"
+
+
+# ---- what goes in
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(7, "uint8"), (7, "int32"), (1.5, "float32"), (True, "bool"), (3, "float64")]
+)
+def test_a_scalar_fills_the_shard(value: Any, dtype: str) -> None:
+    spec = ShardSpec((4, 4), (2, 2), dtype, 0, RAW if np.dtype(dtype).itemsize == 1 else [LITTLE])
+    array = decode(encode(value, spec), spec)
+    assert array.dtype == dtype and (array == value).all()
+
+
+def test_a_scalar_that_does_not_fit_is_refused() -> None:
+    spec = ShardSpec((4, 4), (2, 2), "uint8", 0, RAW)
+    for value in (1.5, 300, -1, "x"):
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            encode(value, spec)
+
+
+def test_safe_casts_only() -> None:
+    spec = ShardSpec((4, 4), (2, 2), "int32", 0, [LITTLE])
+    array = np.arange(16, dtype="int16").reshape(4, 4)
+    assert (decode(encode(array, spec), spec) == array).all()
+    for dtype in ("int64", "float32", "U3"):
+        with pytest.raises(TypeError):
+            encode(array.astype(dtype), spec)
+
+
+def test_another_shape_is_refused() -> None:
+    for shape in ((4, 5), (4,), (1, 4, 4), (0,), (1, 1)):
+        with pytest.raises(ValueError, match="shape"):
+            encode(np.zeros(shape, "u1"), letters_spec())
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "reversed", "strided", "broadcast", "swapped", "read-only"])
+def test_the_memory_of_the_input_does_not_matter(layout: str) -> None:
+    spec = ShardSpec((4, 6), (2, 3), "int32", 0, [LITTLE, CRC])
+    array = random_array((4, 6), "int32")
+    given = array
+    if layout == "F":
+        given = np.asfortranarray(array)
+    elif layout == "reversed":
+        given = array[::-1, ::-1].copy()[::-1, ::-1]
+    elif layout == "strided":
+        given = np.zeros((8, 18), "int32")[::2, ::3]
+        given[...] = array
+    elif layout == "broadcast":
+        array = np.broadcast_to(array[:1], (4, 6))
+        given = array
+    elif layout == "swapped":
+        given = array.astype(array.dtype.newbyteorder())
+    elif layout == "read-only":
+        given = array.copy()
+        given.flags.writeable = False
+    assert encode(given, spec) == encode(array.copy(), spec)
+    assert bits(decode(encode(given, spec), spec)) == bits(array)
+
+
+# ---- what comes out
+
+ARRAY = random_array((6, 8), "int32", seed=3)
+SPEC = ShardSpec((6, 8), (3, 2), "int32", -1, [LITTLE, zstd()])
+BLOB = encode(ARRAY, SPEC)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        None,
+        ...,
+        (),
+        0,
+        -1,
+        np.int64(2),
+        (1, 2),
+        (-6, -8),
+        np.s_[2:5],
+        np.s_[2:5, 3:4],
+        np.s_[::2, ::3],
+        np.s_[1::4, 1::7],
+        np.s_[..., 3],
+        np.s_[3, ...],
+        np.s_[1, ..., 2],
+        np.s_[1, 2, ...],
+        np.s_[-3:, -4:-1],
+        np.s_[3:3],
+        np.s_[5:2],
+        np.s_[100:, :],
+        np.s_[:100, -100:],
+    ],
+)
+def test_selections(selection: Any) -> None:
+    expected = ARRAY if selection is None else ARRAY[selection]
+    result = decode(BLOB, SPEC, selection)
+    assert isinstance(result, np.ndarray)
+    assert result.shape == np.shape(expected) and result.dtype == ARRAY.dtype
+    assert bits(result) == bits(expected)
+    assert result.flags.c_contiguous and result.flags.owndata
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        6,
+        -7,
+        (0, 8),
+        (0, 0, 0),
+        np.s_[::-1],
+        np.s_[5:1:-2],
+        (..., ...),
+        [0, 1],
+        "x",
+        1.0,
+        True,
+        np.bool_(True),
+        np.array([True] * 6),
+        (None, 1),
+    ],
+)
+def test_what_is_no_selection(selection: Any) -> None:
+    with pytest.raises(IndexError):
+        decode(BLOB, SPEC, selection)
+
+
+def test_a_step_of_nothing() -> None:
+    with pytest.raises((IndexError, ValueError)):
+        decode(BLOB, SPEC, np.s_[::0])
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "reversed", "strided", "transposed"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_out_may_lie_in_memory_as_it_likes(layout: str, swapped: bool) -> None:
+    dtype = ARRAY.dtype.newbyteorder() if swapped else ARRAY.dtype
+    memory = np.full((2 * 6, 3 * 8), -9, dtype)
+    out = {
+        "C": np.empty((6, 8), dtype),
+        "F": np.empty((6, 8), dtype, order="F"),
+        "reversed": np.empty((6, 8), dtype)[::-1, ::-1],
+        "strided": memory[1::2, 2::3],
+        "transposed": np.empty((8, 6), dtype).T,
+    }[layout]
+    assert decode(BLOB, SPEC, out=out) is out
+    assert out.dtype == dtype and (out == ARRAY).all()
+    outside = np.ones(memory.shape, dtype=np.bool_)
+    outside[1::2, 2::3] = False
+    assert (memory[outside] == -9).all()
+
+
+def test_out_of_a_part() -> None:
+    out = np.zeros((2, 3), "int32")
+    assert decode(BLOB, SPEC, np.s_[1:5:3, 2:5], out=out) is out
+    assert (out == ARRAY[1:5:3, 2:5]).all()
+    single = np.zeros((), "int32")
+    decode(BLOB, SPEC, (4, 5), out=single)
+    assert single == ARRAY[4, 5]
+
+
+def test_out_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        decode(BLOB, SPEC, out=np.empty((8, 6), "int32"))
+    with pytest.raises(TypeError, match="dtype"):
+        decode(BLOB, SPEC, out=np.empty((6, 8), "uint32"))
+    out = np.full((6, 8), 5, "int32")
+    out.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        decode(BLOB, SPEC, out=out)
+    assert (out == 5).all()
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, "numpy", "offset", "int32"])
+def test_any_buffer_is_taken(kind: Any) -> None:
+    blob: Any
+    if kind == "numpy":
+        blob = np.frombuffer(BLOB, dtype="u1")
+    elif kind == "offset":
+        blob = memoryview(b"x" + BLOB)[1:]
+    elif kind == "int32":
+        blob = np.frombuffer(BLOB + bytes(-len(BLOB) % 4), dtype="int32")
+        if len(BLOB) % 4:
+            pytest.skip("the shard is no whole number of items")
+    else:
+        blob = kind(BLOB)
+    assert bits(decode(blob, SPEC)) == bits(ARRAY)
+
+
+@pytest.mark.parametrize("what", [None, "a path", 7, [1, 2], np.zeros((4, 4), "u1")[:, ::2]])
+def test_what_is_no_buffer(what: Any) -> None:
+    """Above all: no object is not an empty one, and a text is not a file to open."""
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        decode(what, SPEC)
+
+
+def test_zero_bytes_are_no_shard() -> None:
+    with pytest.raises(shardcodec.ShardFormatError, match="0 bytes"):
+        decode(b"", SPEC)
