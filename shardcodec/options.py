@@ -172,9 +172,15 @@ def resolve(
 
 @functools.cache
 def _environment() -> dict[str, Any]:
-    names = {name: f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}" for name in NAMES}
-    given = {name: os.environ.get(variable) or None for name, variable in names.items()}
-    return check(given, where="environment variable of")
+    given = {}
+    for name in NAMES:
+        variable = f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}"
+        if value := os.environ.get(variable):
+            try:
+                given[name] = _PARSERS[name](value)
+            except ValueError as error:
+                raise ValueError(f"environment variable {variable}: {error}") from None
+    return given
 
 
 def available_cpus() -> int:
