@@ -115,13 +115,22 @@ zarr-suite: .venv/suite-$(VERSION)/stamp ## zarr-python's own tests, through our
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
 C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
 
-.PHONY: check
-check: .venv/check-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## formatters, linters, types, C warnings, layers, symbols
+# `make -k check` goes on after the first complaint.
+.PHONY: check check-python check-types check-c check-project
+check: check-python check-types check-c check-project ## formatters, linters, types, C warnings, layers, symbols
+
+check-python: .venv/check-$(VERSION)/stamp
 	$(call venv,check) -m ruff check
 	$(call venv,check) -m ruff format --check
+
+check-types: .venv/check-$(VERSION)/stamp
 	$(call venv,check) -m mypy
+
+check-c: .venv/check-$(VERSION)/stamp
 	.venv/check-$(VERSION)/bin/clang-format --dry-run --Werror $(C_FILES)
 	for file in $$(find csrc -name '*.c'); do gcc -std=c11 -O2 -fsyntax-only $(C_WARNINGS) -Icsrc $$file; done
+
+check-project: .venv/test-$(VERSION)/stamp
 	$(call pytest,test) -q -m 'not slow' tests/test_project.py
 
 .PHONY: format

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import resource
@@ -60,7 +61,8 @@ def versions() -> dict[str, str]:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            continue
+            if importlib.util.find_spec(package) is not None:
+                found[package] = "(not installed, from a source tree)"
     return found
 
 

@@ -7,7 +7,6 @@ to the disk. Handles are opened outside of what is timed.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -38,9 +37,6 @@ class Peer:
     def why_not(self) -> str | None:
         """Return why this peer cannot run here, or None."""
         return None if importlib.util.find_spec(self.package) else f"{self.package} is not installed"
-
-    def version(self) -> str:
-        return importlib.metadata.version(self.package)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -103,9 +99,6 @@ class ShardCodec(Zarr):
     pipeline = "shardcodec.ShardCodecPipeline"
     is_rival = False
 
-    def version(self) -> str:
-        return importlib.metadata.version("shardcodec")
-
 
 class ZarrBatched(Zarr):
     """The pipeline that zarr uses when nobody chooses."""
@@ -126,9 +119,6 @@ class Zarrs(Zarr):
 
     name = "zarrs"
     pipeline = "zarrs.ZarrsCodecPipeline"
-
-    def version(self) -> str:
-        return importlib.metadata.version("zarrs")
 
 
 class TensorStore(Peer):

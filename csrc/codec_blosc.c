@@ -1,7 +1,7 @@
 /* codec_blosc.c - Zarr codec "blosc": containers of Blosc1, read and written without a Blosc library
  *
- * Blosc2 cannot do it: it writes containers that Blosc1 (that is: zarr) refuses, and reads some bit-shuffled ones wrongly
- * without saying so. The container, all numbers little-endian:
+ * Blosc2 cannot do it: it writes containers that Blosc1 (that is: zarr) refuses, and reads some bit-shuffled ones
+ * wrongly without saying so. The container, all numbers little-endian:
  *
  *     0        1          2      3         4       8          12      16
  *     +--------+----------+------+---------+-------+----------+-------+-----------+-- ... --+---------+-- ... --+
@@ -309,25 +309,6 @@ choose_blocksize(const struct sc_op *op, uint32_t nbytes)
     return (uint32_t)(n > op->typesize ? n - n % op->typesize : n);
 }
 
-#ifdef SHARDCODEC_SYSTEM_LIBS
-#define HAS_BLOSCLZ_ENCODER 0
-#else
-#define HAS_BLOSCLZ_ENCODER 1
-#endif
-
-static size_t
-encode_blosclz(int level, const uint8_t *src, size_t n, uint8_t *dst, size_t capacity)
-{
-#if HAS_BLOSCLZ_ENCODER
-    /* its own rule, but it looks at the bytes before it asks for their number */
-    if (n >= 16 && capacity >= 66)
-        return (size_t)blosclz_compress(level, src, (int)n, dst, (int)capacity, NULL);
-#else
-    (void)level, (void)src, (void)n, (void)dst, (void)capacity;
-#endif
-    return 0;
-}
-
 /* Encode one part. *got is 0 when it does not fit into dst. */
 static enum sc_status
 encode_part(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t n, uint8_t *dst,
@@ -338,7 +319,7 @@ encode_part(const struct sc_op *op, struct sc_codec_state *state, const uint8_t 
     *got = 0;
     switch (op->compressor) {
     case SC_BLOSC_BLOSCLZ:
-        *got = encode_blosclz(op->level, src, n, dst, capacity);
+        *got = sc_blosclz_encode(op->level, src, n, dst, capacity);
         return SC_OK;
     case SC_BLOSC_LZ4:
         return sc_lz4_encode(state, 10 - op->level, src, n, dst, capacity, got);
@@ -480,7 +461,7 @@ encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
 
     if (!is_valid(op) || src_nbytes > MAX_NBYTES)
         return SC_BAD_ARGUMENT;
-    if (op->compressor == SC_BLOSC_BLOSCLZ && !HAS_BLOSCLZ_ENCODER)
+    if (op->compressor == SC_BLOSC_BLOSCLZ && !SC_HAS_BLOSCLZ_ENCODER)
         return sc_codec_failed(SC_CODEC_ENCODE, where, "blosc", "this build has no blosclz encoder", 0, src_nbytes);
     c = plan_container(op, src_nbytes);
     if (!(c.flags & FLAG_STORED))

@@ -1,6 +1,7 @@
-/* codec_blosclz.c - reading blosclz, the LZ77 format of Blosc's own compressor
+/* codec_blosclz.c - blosclz, the LZ77 format of Blosc's own compressor
  *
- * C-Blosc's decoder has a history of writing past its output, and a system build has none at all. The format is small:
+ * Written by the archive's encoder, read by our own decoder: that of C-Blosc has a history of writing past its output,
+ * and a system build has neither. The format is small:
  *
  *     000LLLLL                                  L + 1 literal bytes follow (1..32)
  *     LLLDDDDD                    dddddddd      match of L + 2 bytes (L = 1..6) at distance 256 D + d + 1
@@ -102,4 +103,17 @@ sc_blosclz_decode(const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t ds
             return c.dst == c.dst_end;
         control = *c.src++;
     }
+}
+
+size_t
+sc_blosclz_encode(int level, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t dst_capacity)
+{
+#if SC_HAS_BLOSCLZ_ENCODER
+    /* its own rule, but it looks at the bytes before it asks for their number */
+    if (src_nbytes >= 16 && dst_capacity >= 66)
+        return (size_t)blosclz_compress(level, src, (int)src_nbytes, dst, (int)dst_capacity, NULL);
+#else
+    (void)level, (void)src, (void)src_nbytes, (void)dst, (void)dst_capacity;
+#endif
+    return 0;
 }

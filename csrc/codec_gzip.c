@@ -3,11 +3,12 @@
  * Read as Python's gzip module reads: members one after another, zero bytes allowed behind each, no member at all is an
  * empty file. Checksum and length of every member are compared by the library.
  *
- * Levels. zlib-ng's level 1 is a one-pass encoder with fixed codes, whose files are 13 to 64 % larger than those of zlib
- * at level 1; so our level 1 is its 2. Over 19 arrays of many kinds in 64 KiB chunks, our files at level 1 are then between
- * 23 % smaller and 6 % larger than zlib's (median 2 % smaller), and made 1.3 to 1.7 times as fast; at the other levels,
- * taken as they are, about the same holds. What no mapping mends: below level 9 zlib-ng looks for no matches of 3 bytes.
- * Noisy 16-bit integers lose the 3 to 6 % by that, and a plain ramp of uint32, which lives on them, takes 1.8 times as much.
+ * Levels. zlib-ng's level 1 is a one-pass encoder with fixed codes, whose files are 13 to 64 % larger than those of
+ * zlib at level 1; so our level 1 is its 2. Over 19 arrays of many kinds in 64 KiB chunks, our files at level 1 are
+ * then between 23 % smaller and 6 % larger than zlib's (median 2 % smaller), and made 1.3 to 1.7 times as fast; at the
+ * other levels, taken as they are, about the same holds. What no mapping mends: below level 9 zlib-ng looks for no
+ * matches of 3 bytes. Noisy 16-bit integers lose the 3 to 6 % by that, and a plain ramp of uint32, which lives on them,
+ * takes 1.8 times as much.
  * SPDX-License-Identifier: MIT */
 #include "codec_impl.h"
 
@@ -28,8 +29,9 @@ offer(zng_stream *s, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t
     s->avail_out = (uint32_t)min_u64(dst_capacity, UINT32_MAX);
 }
 
-/* Run `step` (inflate or deflate) until the stream ends, fails, or neither takes nor gives a byte any more. Almost always
- * that is one call: Z_FINISH says that no input will follow, which spares inflate its window. Moves the four cursors. */
+/* Run `step` (inflate or deflate) until the stream ends, fails, or neither takes nor gives a byte any more. Almost
+ * always that is one call: Z_FINISH says that no input will follow, which spares inflate its window. The four cursors
+ * move. */
 static int
 run(zng_stream *s, int32_t (*step)(zng_stream *, int32_t), const uint8_t **src, size_t *src_nbytes, uint8_t **dst,
     size_t *dst_capacity)
@@ -113,7 +115,7 @@ open_inflater(struct sc_codec_state *state, enum sc_wrap wrap)
     return code;
 }
 
-/* What a stream that did not end is. Out of output with input left, it holds more than fits; out of input, it was cut. */
+/* What a stream is that did not end: out of output with input left, it holds more than fits; else it is cut. */
 static enum sc_status
 inflate_failed(const zng_stream *s, enum sc_wrap wrap, int code, size_t src_left, size_t dst_left, size_t nbytes,
                struct sc_where *where)

@@ -66,8 +66,8 @@ portable_unshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
     }
 }
 
-/* Bit c of byte r becomes bit r of byte c (bytes counted from the lowest): swap off-diagonal bits, then 2 x 2, then 4 x 4
- * blocks. Doing it twice undoes it. */
+/* Bit c of byte r becomes bit r of byte c (bytes counted from the lowest): swap off-diagonal bits, then 2 x 2, then
+ * 4 x 4 blocks. Doing it twice undoes it. */
 static uint64_t
 transpose_8x8(uint64_t x)
 {
@@ -81,14 +81,14 @@ transpose_8x8(uint64_t x)
     return x ^ t ^ t << 28;
 }
 
-/* n: a multiple of 8. */
+/* n: a multiple of 8. One byte of all elements after the other: eight rows grow in step and stay in the cache. */
 static void
 portable_bitshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
 {
     const size_t row = n / 8;
 
-    for (size_t i = 0; i < n; i += 8)
-        for (size_t b = 0; b < typesize; b++) {
+    for (size_t b = 0; b < typesize; b++)
+        for (size_t i = 0; i < n; i += 8) {
             uint64_t x = 0;
 
             for (size_t k = 0; k < 8; k++)
@@ -104,8 +104,8 @@ portable_bitunshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *ds
 {
     const size_t row = n / 8;
 
-    for (size_t i = 0; i < n; i += 8)
-        for (size_t b = 0; b < typesize; b++) {
+    for (size_t b = 0; b < typesize; b++)
+        for (size_t i = 0; i < n; i += 8) {
             uint64_t x = 0;
 
             for (size_t k = 0; k < 8; k++)

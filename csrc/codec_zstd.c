@@ -1,8 +1,8 @@
 /* codec_zstd.c - Zarr codec "zstd"
  *
  * A chunk is written as one frame that names its content size, byte for byte what numcodecs writes with the same zstd.
- * Read is whatever zstd itself reads: frames without a size, several frames, skippable ones among them. All is in memory,
- * so the window that a hostile frame asks for is never allocated.
+ * Read is whatever zstd itself reads: frames without a size, several frames, skippable ones among them. All is in
+ * memory, so the window that a hostile frame asks for is never allocated.
  *
  * A context costs 15 us to make, a 64-byte chunk 1 us to encode and 20 ns to decode (when it is stored); so contexts
  * are kept, and parameters, which stick to a context, are set only when they change.

@@ -101,7 +101,8 @@ struct sc_write_item {
     const struct sc_entry *old_entries; /* shard: its entries, checked; NULL: nothing to keep */
     const struct sc_carry *carries;
     size_t n_carries;
-    struct sc_entry *entries;   /* shard: in: what is carried, at its new offset; out: the new index. n_chunks of them */
+    struct sc_entry *entries;   /* shard: in: what is carried, at its new offset, and slots that new chunks of that very
+                                 * size shall take; out: the new index. n_chunks of them */
     uint64_t data_offset;       /* shard: where the first new chunk goes */
 
     /* out */

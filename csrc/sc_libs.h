@@ -112,10 +112,10 @@ int32_t zng_inflate(zng_stream *stream, int32_t flush);
 int32_t zng_inflateEnd(zng_stream *stream);
 const char *zlibng_version(void);
 
-#define zng_deflateInit2(stream, level, method, window_bits, mem_level, strategy)                                      \
-    zng_deflateInit2_((stream), (level), (method), (window_bits), (mem_level), (strategy), "2.3.3",                    \
+#define zng_deflateInit2(stream, level, method, window_bits, mem_level, strategy)                   \
+    zng_deflateInit2_((stream), (level), (method), (window_bits), (mem_level), (strategy), "2.3.3", \
                       (int32_t)sizeof(zng_stream))
-#define zng_inflateInit2(stream, window_bits)                                                                          \
+#define zng_inflateInit2(stream, window_bits) \
     zng_inflateInit2_((stream), (window_bits), "2.3.3", (int32_t)sizeof(zng_stream))
 
 /* ---- C-Blosc2 3.3.5: shuffles and blosclz; nothing that knows of contexts, so blosc2.c is not linked.

@@ -27,12 +27,28 @@ stopped(const struct run *run, const struct bench *bench)
 
 /* ---- where bytes go ---- */
 
+/* The new file is begun with its first byte: an object that turns out empty leaves no trace. */
+static enum sc_status
+begin_file(struct writer *writer, struct bench *bench)
+{
+    enum sc_status status = SC_OK;
+
+    pthread_mutex_lock(&bench->mutex);
+    if (bench->file.fd < 0)
+        status = sc_newfile_begin(&bench->file, bench->item->path, &writer->where);
+    pthread_mutex_unlock(&bench->mutex);
+    return status;
+}
+
 static enum sc_status
 put_bytes(struct writer *writer, struct bench *bench, const uint8_t *src, size_t n, uint64_t offset)
 {
     writer->stats.bytes_written += n;
-    if (bench->item->path)
-        return sc_newfile_write(&bench->file, src, n, offset, &writer->where);
+    if (bench->item->path) {
+        enum sc_status status = begin_file(writer, bench);
+
+        return status ? status : sc_newfile_write(&bench->file, src, n, offset, &writer->where);
+    }
 
     if (offset > PTRDIFF_MAX - n)
         return SC_NO_MEMORY;
@@ -58,7 +74,9 @@ carry(struct writer *writer, struct bench *bench)
         const struct sc_carry *run = &item->carries[i];
 
         if (item->path && bench->old_fd >= 0) {
-            status = sc_newfile_copy(&bench->file, bench->old_fd, run->from, run->nbytes, run->to, &writer->where);
+            status = begin_file(writer, bench);
+            if (!status)
+                status = sc_newfile_copy(&bench->file, bench->old_fd, run->from, run->nbytes, run->to, &writer->where);
             writer->stats.bytes_written += run->nbytes;
         } else {
             status = put_bytes(writer, bench, item->old.data + run->from, (size_t)run->nbytes, run->to);
@@ -108,7 +126,6 @@ place(struct bench *bench)
 
         bench->window[bench->n_placed % WINDOW] = NULL;
         bench->n_placed++;
-        unit->offset = at;
         for (size_t i = 0; i < unit->n; i++) {
             struct sc_entry *e = &bench->entries[unit->positions[i]];
 
@@ -116,8 +133,10 @@ place(struct bench *bench)
                 *e = (struct sc_entry){ SC_ABSENT, SC_ABSENT };
                 continue;
             }
-            *e = (struct sc_entry){ at, unit->sizes[i] };
-            at += unit->sizes[i];
+            if (sc_entry_is_absent(*e) || e->nbytes != unit->sizes[i]) {
+                *e = (struct sc_entry){ at, unit->sizes[i] };
+                at += unit->sizes[i];
+            } /* else it has a slot of its own already */
         }
         bench->at = at;
         *link = unit;
@@ -137,6 +156,32 @@ note_failure(struct writer *writer, struct bench *bench, enum sc_status status)
     pthread_mutex_unlock(&bench->mutex);
 }
 
+/* Write the chunks of a placed unit, those that go side by side at once. */
+static enum sc_status
+write_unit(struct writer *writer, struct bench *bench, const struct unit *unit)
+{
+    const uint8_t *bytes = unit->bytes.data;
+    uint64_t offset = 0;
+    size_t n = 0;
+    enum sc_status status = SC_OK;
+
+    for (size_t i = 0; !status && i < unit->n; i++) {
+        uint64_t to = bench->entries[unit->positions[i]].offset;
+
+        if (unit->sizes[i] == SC_ABSENT || !unit->sizes[i])
+            continue;
+        if (n && to != offset + n) {
+            status = put_bytes(writer, bench, bytes, n, offset);
+            bytes += n;
+            n = 0;
+        }
+        if (!n)
+            offset = to;
+        n += (size_t)unit->sizes[i];
+    }
+    return status || !n ? status : put_bytes(writer, bench, bytes, n, offset);
+}
+
 /* Write placed units. A result in memory may move when it grows, so that is done under the mutex. */
 static void
 write_units(struct writer *writer, struct bench *bench, struct unit *units)
@@ -144,15 +189,13 @@ write_units(struct writer *writer, struct bench *bench, struct unit *units)
     while (units) {
         struct unit *next = units->next;
         bool in_memory = !bench->item->path;
-        enum sc_status status = SC_OK;
+        enum sc_status status;
 
-        if (units->used) {
-            if (in_memory)
-                pthread_mutex_lock(&bench->mutex);
-            status = put_bytes(writer, bench, units->bytes.data, units->used, units->offset);
-            if (in_memory)
-                pthread_mutex_unlock(&bench->mutex);
-        }
+        if (in_memory)
+            pthread_mutex_lock(&bench->mutex);
+        status = write_unit(writer, bench, units);
+        if (in_memory)
+            pthread_mutex_unlock(&bench->mutex);
         if (status)
             note_failure(writer, bench, status);
         sc_unit_put(writer->run, units);
@@ -352,8 +395,6 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
     bench_reset(bench, item_no, item);
     sc_where_clear(&writer->where);
     status = stopped(run, bench) ? SC_CANCELLED : open_old(writer, bench);
-    if (!status && item->path)
-        status = sc_newfile_begin(&bench->file, item->path, &writer->where);
     if (!status && shared)
         status = begin_shard(writer, bench);
     if (!status && shared)

@@ -17,7 +17,6 @@ struct unit {
     struct sc_buffer bytes;
     size_t used;
     uint64_t number;
-    uint64_t offset; /* in the object, once placed */
     size_t n;
     uint64_t *positions; /* in the index */
     uint64_t *sizes;     /* SC_ABSENT: left out */

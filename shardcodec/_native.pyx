@@ -51,7 +51,7 @@ cdef object format_error(sc_status status, const sc_where *at):
     cdef str where = place(at)
     if status == SC_TOO_SHORT:
         return ShardFormatError(
-            f"{where}object has {at.nbytes} bytes, but its index alone takes {at.limit}",
+            f"{where}object of {at.nbytes} bytes is too short to hold its index of {at.limit}",
             nbytes=at.nbytes, limit=at.limit, level=at.level, entry=known(at.entry))
     if status == SC_HALF_EMPTY:
         return ShardFormatError(
@@ -695,6 +695,17 @@ cdef class Chain:
     @property
     def n_chunks(self):
         return self.chain.n_chunks if self.inner is not None else 1
+
+    @property
+    def fixed_nbytes(self):
+        """Size of every encoded chunk of a leaf without compressor; None otherwise."""
+        cdef size_t i
+        if self.inner is not None:
+            return None
+        for i in range(self.chain.n_ops):
+            if self.chain.ops[i].codec != SC_CODEC_CRC32C:
+                return None
+        return self.chain.nbytes + 4 * self.chain.n_ops
 
     @property
     def index_nbytes(self):

@@ -7,6 +7,9 @@ A partial write replaces the whole object, but most of its bytes stay what they 
     keep      [old bytes, at their old offsets, dead ones too .......][new chunks][index]
     compact   [live old chunks, moved together][new chunks][index]
 
+In `keep`, a new inner chunk takes the slot of the one it replaces where both have the same fixed size: a reader that
+finds it there has the new value of that inner chunk, whole.
+
 Offsets are kept as a rule: a reader that has fetched the old index and opens the new file with it still finds every
 old inner chunk where that index says. zarr-python and zarrs read that way, and a writer that moves chunks makes them
 return wrong values where there are no checksums. Only when more than `DEAD_SHARE` of the object would be dead bytes
@@ -37,7 +40,8 @@ class Placement:
     carries : ndarray of uint64, shape (n, 3)
         Runs of bytes: offset in the old object, size, offset in the new one.
     entries : ndarray of uint64, shape (n_chunks, 2)
-        The new index as far as carried inner chunks go; absent elsewhere.
+        The new index as far as it is known: carried inner chunks, and the slots of replaced ones that are used again;
+        absent elsewhere.
     data_offset : int
         Where the first new inner chunk goes.
     compact : bool
@@ -57,6 +61,7 @@ def place(
     shard_nbytes: int,
     index_nbytes: int,
     index_at_start: bool,
+    fixed_nbytes: int | None = None,
     dead_share: float = DEAD_SHARE,
 ) -> Placement:
     """Decide how the inner chunks that are not replaced reach the new object.
@@ -71,18 +76,34 @@ def place(
         Sizes of the old object and of its index.
     index_at_start : bool
         Where the index is.
+    fixed_nbytes : int, optional
+        Size of an encoded inner chunk where all have the same.
     dead_share : float
-        Pack when more than this share of the carried bytes is dead.
+        Pack when this share of the carried bytes, or more, is dead.
     """
     kept = (entries[:, 0] != ABSENT) & ~replaced
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
-    carried = np.where(kept[:, None], entries, ABSENT)
-    live = int(entries[kept, 1].sum(dtype=np.uint64))
-    if end - first - live > dead_share * (end - first):
-        return _packed(carried, kept, first)
+    in_place = _slots(entries, replaced, fixed_nbytes)
+    live = int(entries[kept | in_place, 1].sum(dtype=np.uint64))
+    if live < end - first and end - first - live >= dead_share * (end - first):
+        return _packed(np.where(kept[:, None], entries, ABSENT), kept, first)
+    carried = np.where((kept | in_place)[:, None], entries, ABSENT)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
     return Placement(carries, carried, max(end, first), compact=False)
+
+
+def _slots(
+    entries: Entries, replaced: np.ndarray[Any, np.dtype[np.bool_]], fixed_nbytes: int | None
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Replaced chunks whose bytes may be overwritten: of the right size, and no other chunk refers to any of them."""
+    if fixed_nbytes is None:
+        return np.zeros_like(replaced)
+    ranges = entries[entries[:, 0] != ABSENT]
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    if np.any(ranges[1:, 0] < ranges[:-1, 0] + ranges[:-1, 1]):
+        return np.zeros_like(replaced)
+    return replaced & (entries[:, 0] != ABSENT) & (entries[:, 1] == np.uint64(fixed_nbytes))
 
 
 def _packed(entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> Placement:

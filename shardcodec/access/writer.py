@@ -140,4 +140,5 @@ def _place(item: WriteItem, entries: np.ndarray[Any, Any], shard_nbytes: int) ->
         shard_nbytes=shard_nbytes,
         index_nbytes=chain.index_nbytes,
         index_at_start=chain.index_at_start,
+        fixed_nbytes=chain.inner.fixed_nbytes,
     )

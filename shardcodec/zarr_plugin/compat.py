@@ -124,6 +124,9 @@ def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
 
 
 def write_order(codec: Any) -> dict[str, Any]:
-    """Return the order that a sharding codec of zarr 3.3 or later was given, as an option; empty for its default."""
+    """Return the order that a sharding codec of zarr 3.3 or later was given, as an option; empty for its default.
+
+    Under "unordered", which promises nothing, zarr itself writes lexicographically.
+    """
     order = getattr(codec, "subchunk_write_order", "morton")
-    return {} if order in ("morton", "unordered") else {"order": order}
+    return {} if order == "morton" else {"order": "lexicographic" if order == "unordered" else order}

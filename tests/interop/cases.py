@@ -124,9 +124,9 @@ class Case:
         items = rng.integers(0, 256, (math.prod(self.shape), self.dtype.itemsize), np.uint8)
         if self.dtype.kind in "fc":
             # Not any bits: implementations may give a NaN another payload.
-            parts = rng.choice([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -2.75e-3], (len(items), 2))
-            flat = (parts[:, 0] + 1j * parts[:, 1]) if self.dtype.kind == "c" else parts[:, 0]
-            flat = flat.astype(self.dtype)
+            part = np.dtype(f"f{self.dtype.itemsize // 2}") if self.dtype.kind == "c" else self.dtype
+            awkward = np.array([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -2.75e-3], part)
+            flat = rng.choice(awkward, len(items) * self.dtype.itemsize // part.itemsize).view(self.dtype)
         elif self.dtype.kind == "b":
             flat = items[:, 0] % 2 == 1
         else:
@@ -164,7 +164,6 @@ def _data_types() -> list[Case]:
 
 
 def _codecs() -> list[Case]:
-    shuffles = ("noshuffle", "shuffle", "bitshuffle")
     chains: dict[str, tuple[Json, ...]] = {
         "raw": (LITTLE,),
         "zstd-default-level": (LITTLE, zstd(0)),
@@ -182,9 +181,18 @@ def _codecs() -> list[Case]:
         "blosc-clevel-0": (LITTLE, blosc("lz4", "shuffle", clevel=0)),
         "blosc-typesize-7": (LITTLE, blosc("zstd", "shuffle", typesize=7)),
     }
-    for cname, shuffle in itertools.product(("blosclz", "lz4", "lz4hc", "zlib", "zstd"), shuffles):
-        chains[f"blosc-{cname}-{shuffle}"] = (LITTLE, blosc(cname, shuffle))
     return [Case(name, chain) for name, chain in chains.items()]
+
+
+def _blosc() -> list[Case]:
+    cnames = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
+    shuffles = ("noshuffle", "shuffle", "bitshuffle")
+    # Inner chunks of 2 KiB: shorter ones Blosc stores as they are.
+    large = Case("", shape=(50, 70), shard=(64, 64), chunk=(32, 32))
+    return [
+        replace(large, id=f"blosc-{cname}-{shuffle}", codecs=(LITTLE, blosc(cname, shuffle)))
+        for cname, shuffle in itertools.product(cnames, shuffles)
+    ]
 
 
 def _layouts() -> list[Case]:
@@ -235,6 +243,7 @@ def _fills() -> list[Case]:
 
 DATA_TYPES = _data_types()
 CODECS = _codecs()
+BLOSC = _blosc()
 LAYOUTS = _layouts()
 FILLS = _fills()
-ALL = [*DATA_TYPES, *CODECS, *LAYOUTS, *FILLS]
+ALL = [*DATA_TYPES, *CODECS, *BLOSC, *LAYOUTS, *FILLS]

@@ -4,12 +4,34 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .peers import PEERS, US, Peer
+
+# What a peer cannot do, by the name of the test. Strict: a release that can is noticed.
+DIFFERENT = {
+    r"tensorstore-(nested-zstd|nested-start|zstd-around-shard|crc32c-around-shard)\]": (
+        "TensorStore 0.1.86 refuses bytes -> bytes codecs after sharding_indexed"
+    ),
+    r"(whole_array|box)\[from-us-zarrs-complex\d+-big\]": (
+        "zarrs 0.2.3 exchanges real and imaginary part when it reads part of a big-endian inner chunk"
+    ),
+    r"from-us-zarrs-blosc-typesize-7\]|update.*to-us-zarrs-blosc-typesize-7\]": (
+        "zarrs 0.2.3 cannot read part of a Blosc buffer whose size is no multiple of the type size"
+    ),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        for pattern, reason in DIFFERENT.items():
+            if item.path.parent == here and re.search(pattern, item.name):
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 @pytest.fixture(params=PEERS, ids=lambda peer: peer.name)

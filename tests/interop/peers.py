@@ -56,7 +56,8 @@ class Zarr:
 
     @contextmanager
     def _open(self, folder: Path, mode: Any) -> Iterator[Any]:
-        with warnings.catch_warnings(), zarr.config.set({"codec_pipeline.path": self.pipeline, **self.settings}):
+        settings = {"codec_pipeline.path": self.pipeline, **self.settings}
+        with warnings.catch_warnings(), zarr.config.set(settings):
             # zarr warns of sharding beside other codecs; the tests know.
             warnings.filterwarnings("ignore", message="Combining a `sharding_indexed` codec")
             array = zarr.open_array(str(folder), mode=mode)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from zarr.core import indexing
 from shardcodec import _native as native
 
 Coords = tuple[int, ...]
+Order = Literal["morton", "lexicographic", "colexicographic"]
 
 CSRC = Path(__file__).parents[2] / "csrc"
 no_deadline = settings(deadline=None)
 
-ORDERS = ("morton", "lexicographic", "colexicographic")
+ORDERS: tuple[Order, ...] = ("morton", "lexicographic", "colexicographic")
 
 
 # ---- the naive twin: a key for every inner chunk, and a sort
@@ -44,7 +46,7 @@ def morton_rank(coords: Coords, grid: Coords) -> int:
     return rank
 
 
-def sort_key(name: str, grid: Coords) -> Callable[[Coords], object]:
+def sort_key(name: Order, grid: Coords) -> Callable[[Coords], Any]:
     return {
         "morton": lambda c: morton_rank(c, grid),
         "lexicographic": lambda c: c,
@@ -60,7 +62,7 @@ def position(coords: Coords, grid: Coords) -> int:
 
 
 def naive_order(
-    name: str, grid: Coords, first: Coords | None = None, last: Coords | None = None
+    name: Order, grid: Coords, first: Coords | None = None, last: Coords | None = None
 ) -> list[int]:
     low = first or (0,) * len(grid)
     high = last or tuple(n - 1 for n in grid)
@@ -69,7 +71,7 @@ def naive_order(
 
 
 def native_order(
-    name: str, grid: Coords, first: Coords | None = None, last: Coords | None = None, spare: int = 0
+    name: Order, grid: Coords, first: Coords | None = None, last: Coords | None = None, spare: int = 0
 ) -> list[int]:
     low = first or (0,) * len(grid)
     high = last or tuple(n - 1 for n in grid)
@@ -95,35 +97,35 @@ def boxes(draw: st.DrawFn) -> tuple[Coords, Coords, Coords]:
 class TestAgainstTheTwin:
     @no_deadline
     @given(grid=grids)
-    def test_whole_grid(self, name: str, grid: Coords) -> None:
+    def test_whole_grid(self, name: Order, grid: Coords) -> None:
         assert native_order(name, grid) == naive_order(name, grid)
 
     @no_deadline
     @given(grid=grids)
-    def test_every_position_comes_once(self, name: str, grid: Coords) -> None:
+    def test_every_position_comes_once(self, name: Order, grid: Coords) -> None:
         assert sorted(native_order(name, grid)) == list(range(math.prod(grid)))
 
     @no_deadline
     @given(box=boxes())
-    def test_box(self, name: str, box: tuple[Coords, Coords, Coords]) -> None:
+    def test_box(self, name: Order, box: tuple[Coords, Coords, Coords]) -> None:
         assert native_order(name, *box) == naive_order(name, *box)
 
     @no_deadline
     @given(box=boxes())
     def test_box_is_the_whole_sequence_without_the_others(
-        self, name: str, box: tuple[Coords, Coords, Coords]
+        self, name: Order, box: tuple[Coords, Coords, Coords]
     ) -> None:
         inside = set(naive_order("lexicographic", *box))
         assert native_order(name, *box) == [p for p in native_order(name, box[0]) if p in inside]
 
     @pytest.mark.parametrize("grid", [(1,), (1, 1, 1), (64,), (63,), (65,), (8, 8), (4, 4, 4), (2,) * 12])
-    def test_edges_of_a_block_of_64(self, name: str, grid: Coords) -> None:
+    def test_edges_of_a_block_of_64(self, name: Order, grid: Coords) -> None:
         assert native_order(name, grid) == naive_order(name, grid)
 
-    def test_rank_0_has_one_position(self, name: str) -> None:
+    def test_rank_0_has_one_position(self, name: Order) -> None:
         assert native_order(name, (), spare=2) == [0]
 
-    def test_rank_32(self, name: str) -> None:
+    def test_rank_32(self, name: Order) -> None:
         """Rank bits of all axes do not fit 64 bits, extents of 1 have none."""
         grid = (3,) * 31 + (1,)
         first, last = (0,) * 32, (0,) * 5 + (2, 0, 1) + (0,) * 20 + (2, 0, 2, 0)
@@ -140,7 +142,7 @@ class TestAgainstTheTwin:
         ],
     )
     def test_box_far_inside_a_grid_that_nobody_could_walk(
-        self, name: str, grid: Coords, first: Coords
+        self, name: Order, grid: Coords, first: Coords
     ) -> None:
         last = tuple(min(a + 5, n - 1) for a, n in zip(first, grid, strict=True))
         assert native_order(name, grid, first, last) == naive_order(name, grid, first, last)
@@ -151,7 +153,7 @@ class TestAgainstTheTwin:
 
 def zarr_order(grid: Coords) -> list[int]:
     """The function is called otherwise since zarr 3.2 or so."""
-    coords = getattr(indexing, "morton_order_coords", None) or indexing.morton_order_iter
+    coords = getattr(indexing, "morton_order_coords", None) or indexing.morton_order_iter  # type: ignore[attr-defined]
     return [position(tuple(map(int, c)), grid) for c in coords(grid)]
 
 
@@ -178,7 +180,7 @@ def test_morton_of_three_by_five() -> None:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_no_room_for_the_last_position(name: str) -> None:
+def test_no_room_for_the_last_position(name: Order) -> None:
     with pytest.raises(ValueError, match="room for 59"):
         native.order(np.zeros(59, dtype=np.uint64), (3, 4, 5), name)
 
@@ -199,7 +201,7 @@ def test_box_outside_the_grid(grid: Coords, first: Coords | None, last: Coords |
 
 def test_unknown_order() -> None:
     with pytest.raises(ValueError, match="hilbert"):
-        native.order(np.zeros(1, dtype=np.uint64), (1,), "hilbert")
+        native.order(np.zeros(1, dtype=np.uint64), (1,), "hilbert")  # type: ignore[arg-type]
 
 
 # ---- stopping and going on, which only C callers do
@@ -213,7 +215,7 @@ class CIterator:
         self.library.sc_order_next.restype = ctypes.c_size_t
         self.state = (ctypes.c_uint64 * 2048)()  # more than struct sc_order_iter
 
-    def begin(self, name: str, grid: Coords, first: Coords, last: Coords) -> int:
+    def begin(self, name: Order, grid: Coords, first: Coords, last: Coords) -> int:
         numbers = [(ctypes.c_uint64 * max(len(grid), 1))(*values) for values in (grid, first, last)]
         status: int = self.library.sc_order_begin(self.state, ORDERS.index(name), len(grid), *numbers)
         return status
@@ -259,7 +261,7 @@ BOXES: list[tuple[Coords, Coords, Coords]] = [
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("box", BOXES, ids=str)
 def test_going_on_at_every_capacity(
-    iterator: CIterator, name: str, box: tuple[Coords, Coords, Coords]
+    iterator: CIterator, name: Order, box: tuple[Coords, Coords, Coords]
 ) -> None:
     expected = naive_order(name, *box)
     for capacity in range(1, len(expected) + 2):
@@ -268,7 +270,7 @@ def test_going_on_at_every_capacity(
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_going_on_at_changing_capacities(iterator: CIterator, name: str) -> None:
+def test_going_on_at_changing_capacities(iterator: CIterator, name: Order) -> None:
     for seed in range(20):
         rng = random.Random(seed)
         assert iterator.begin(name, (33, 9, 5), (1, 0, 2), (32, 8, 4)) == 0
@@ -277,7 +279,7 @@ def test_going_on_at_changing_capacities(iterator: CIterator, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_end_stays_the_end(iterator: CIterator, name: str) -> None:
+def test_the_end_stays_the_end(iterator: CIterator, name: Order) -> None:
     assert iterator.begin(name, (3, 4), (0, 0), (2, 3)) == 0
     assert len(iterator.take(100)) == 12
     assert [iterator.take(100) for _ in range(3)] == [[], [], []]

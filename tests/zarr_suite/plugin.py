@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Put a pipeline under zarr's tests, and hold their outcome against `known.toml`.
 
-Loaded with ``-p plugin`` by `run.py`, in every worker of pytest-xdist too. What has to be in place before zarr's own
-``conftest.py`` is imported is done on import; that is why the settings come through the environment.
+Loaded with ``-p plugin`` by `run.py`, in every worker of pytest-xdist too. What has to be in place before zarr's
+own ``conftest.py`` is imported is done on import; that is why the settings come through the environment.
 """
 
 from __future__ import annotations
@@ -78,10 +78,8 @@ class Known:
         self.reason: str = entry["reason"]
         self.used = False
         self._pattern = re.compile(".*".join(map(re.escape, self.id.split("*"))), re.DOTALL)
-        strict = kind == "failure"
-        self.mark = (
-            pytest.mark.xfail(reason=self.reason, strict=True) if strict else pytest.mark.skip(reason=self.reason)
-        )
+        mark = pytest.mark.xfail(strict=True) if kind == "failure" else pytest.mark.skip
+        self.mark = mark.with_args(reason=self.reason)
 
     def marks(self, item: pytest.Item) -> bool:
         """Mark `item` if this entry speaks about it."""
@@ -109,7 +107,8 @@ def applicable(kind: str, entry: dict[str, Any]) -> bool:
 def read_known() -> list[Known]:
     """The entries that speak about this run."""
     tables = tomllib.loads(Path(SETTINGS["known"]).read_text())
-    return [Known(kind, e) for kind in ("failure", "skip") for e in tables.get(kind, []) if applicable(kind, e)]
+    entries = [(kind, entry) for kind in ("failure", "skip") for entry in tables.get(kind, [])]
+    return [Known(kind, entry) for kind, entry in entries if applicable(kind, entry)]
 
 
 class Suite:
@@ -156,10 +155,11 @@ class Suite:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # zarr's conftest.py has loaded the profile that the environment names: "ci", which draws the same examples in each
-    # run, so that what is known does not depend on luck. (A name of our own there would be unknown to the processes that
-    # some tests start, and they would wait for ever.)
-    settings.register_profile("shardcodec", parent=settings.get_profile("ci"), max_examples=SETTINGS["examples"])
+    # zarr's conftest.py has loaded the profile that the environment names: "ci", which draws the same examples in
+    # each run, so that what is known does not depend on luck. (A name of our own there would be unknown to the
+    # processes that some tests start, and those would wait for ever.)
+    ci, examples = settings.get_profile("ci"), SETTINGS["examples"]
+    settings.register_profile("shardcodec", parent=ci, max_examples=examples)
     settings.load_profile("shardcodec")
     config.pluginmanager.register(Suite(), "shardcodec-suite")
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: MIT
 """Run the tests of the installed zarr release through shardcodec.
 
-The tests come from zarr's source distribution on PyPI, fetched once and only unpacked; zarr itself is the installed
-one. What is run stands in `sets.toml`, what may fail in `known.toml`, and README.md tells how the two pipelines meet.
+The tests come from zarr's source distribution on PyPI, fetched once and only unpacked; zarr itself is the
+installed one. What is run stands in `sets.toml`, what must fail in `known.toml`; README.md tells the rest.
 Arguments after ``--`` go to pytest.
 """
 
@@ -14,7 +14,6 @@ import argparse
 import importlib.metadata
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -26,6 +25,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / "build" / "zarr-suite"
 OURS = "shardcodec.ShardCodecPipeline"
 CODEC = "shardcodec.ShardingCodec"
 
@@ -33,33 +33,37 @@ SETS = {"parity": ["parity"], "core": ["parity", "other"], "ci": ["parity", "oth
 # The cost of the sets is that of tests/test_properties.py: half of the time with zarr's own 300 examples.
 EXAMPLES = {"parity": 300, "core": 300, "ci": 50}
 
-# Of zarr's dependency group "remote-tests": what the tests of the sets import. The others are for S3, for coverage, for
-# timing, and for building zarr.
-NEEDED = {"fsspec", "hypothesis", "numpydoc", "obstore", "pytest", "pytest-asyncio", "pytest-xdist", "tomlkit"}
+# Of zarr's test requirements: what the tests of the sets import. The others are for S3, coverage, timing, documentation.
+NEEDED = {
+    "fsspec",
+    "hypothesis",
+    "numpydoc",
+    "obstore",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-xdist",
+    "tomlkit",
+}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The command line; pytest's share, after ``--``, as `pytest`."""
-    argv, _, rest = (argv[: argv.index("--")], "--", argv[argv.index("--") + 1 :]) if "--" in argv else (argv, "", [])
-    parser = argparse.ArgumentParser(description="Run zarr-python's own tests through another codec pipeline.")
-    parser.add_argument("--set", choices=sorted(SETS), default="ci", help="which tests (ci: core, fewer examples)")
-    parser.add_argument("--pipeline", default=OURS, metavar="PATH", help="dotted path of the class (%(default)s)")
-    parser.add_argument(
-        "--codec",
-        nargs="?",
-        const="reopened",
-        choices=["reopened", "everywhere"],
-        help="select shardcodec's sharding codec too: in the configuration, which counts for arrays that are opened "
-        "again, or in place of each of zarr's names as well",
+    cut = argv.index("--") if "--" in argv else len(argv)
+    parser = argparse.ArgumentParser(description="Run zarr's own tests through another codec pipeline.")
+    add = parser.add_argument
+    add("--set", choices=sorted(SETS), default="ci", help="which tests (ci: core, fewer examples)")
+    add("--pipeline", default=OURS, metavar="PATH", help="dotted path of the class (%(default)s)")
+    where = (
+        "in the configuration, which counts when an array is opened again, or under each of zarr's names too"
     )
-    parser.add_argument("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit report")
-    parser.add_argument(
-        "--cache", type=Path, default=HERE.parents[1] / "build" / "zarr-suite", metavar="DIR", help="for zarr's sources"
-    )
-    parser.add_argument("--requirements", action="store_true", help="print what the tests need, for pip, and stop")
-    options = parser.parse_args(argv)
-    options.pytest = rest
+    choices = {"nargs": "?", "const": "reopened", "choices": ["reopened", "everywhere"]}
+    add("--codec", **choices, help=f"select shardcodec's sharding codec: {where}")
+    add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
+    add("--junit", type=Path, metavar="FILE", help="write a JUnit report")
+    add("--cache", type=Path, default=CACHE, metavar="DIR", help="for zarr's sources (%(default)s)")
+    add("--requirements", action="store_true", help="print what the tests need, for pip, and stop")
+    options = parser.parse_args(argv[:cut])
+    options.pytest = argv[cut + 1 :]
     return options
 
 
@@ -155,7 +159,8 @@ def main(argv: list[str]) -> int:
         print("\n".join(requirements(folder)))
         return 0
     tests = select(options.set, version, folder)
-    return subprocess.run(command(options, tests), cwd=folder, env=environment(options, tests)).returncode
+    call, env = command(options, tests), environment(options, tests)
+    return subprocess.run(call, cwd=folder, env=env, check=False).returncode
 
 
 if __name__ == "__main__":
