@@ -54,7 +54,7 @@ def zarr_order(grid: Grid, *, remembered: bool) -> Callable[[], Any]:
 
 
 def flat(coords: Any, grid: Grid) -> Positions:
-    return np.ravel_multi_index(np.array(coords).T, grid).astype(np.uint64)
+    return np.asarray(np.ravel_multi_index(np.array(coords).T, grid), dtype=np.uint64)
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=name_of)

@@ -50,14 +50,14 @@ enum sc_status sc_index_check(const struct sc_entry *entries, size_t n, const st
  * `entries` must have passed sc_index_check(). scratch: n more slots. No allocation; linear when offsets ascend. */
 void sc_index_by_offset(const struct sc_entry *entries, size_t n, uint64_t *order, uint64_t *scratch, size_t *n_out);
 
-/* Over positions sorted by sc_index_by_offset(): each range that shares a byte with an earlier one makes one pair (a, b),
- * b being that range and a the earlier one that reaches furthest. So a range that covers many others is paired with each
- * of them until one reaches further, and n equal ranges make n - 1 pairs: a hostile index cannot ask for n^2.
+/* Over positions sorted by sc_index_by_offset(): each range that shares a byte with an earlier one makes one pair
+ * (a, b), b being that range and a the earlier one that reaches furthest. So a range that covers many others is paired
+ * with each of them until one reaches further, and n equal ranges make n - 1 pairs: a hostile index cannot ask for n^2.
  * Up to `capacity` pairs are stored, in order of b; *n_found counts all. */
 void sc_index_overlaps(const struct sc_entry *entries, const uint64_t *order, size_t n, uint64_t (*pairs)[2],
                        size_t capacity, size_t *n_found);
 
-/* Over sorted positions: maximal ranges of [0, shard_nbytes) that neither an inner chunk nor the index covers, ascending.
+/* Over sorted positions: maximal ranges of [0, shard_nbytes) that neither an inner chunk nor the index covers, rising.
  * Up to `capacity` are stored; *n_found counts all. Overlaps are allowed. */
 void sc_index_gaps(const struct sc_entry *entries, const uint64_t *order, size_t n,
                    const struct sc_index_extent *extent, struct sc_entry *gaps, size_t capacity, size_t *n_found);

@@ -8,8 +8,8 @@
 
 #include "sc_status.h"
 
-/* How the bytes of one element are reversed between stored and native order: n_fields runs, field f covers `count` units
- * of `unit` bytes from `offset` on. n_fields == 0: bytes stay as they are. A plain dtype of 4 bytes: {0, 4, 1};
+/* How the bytes of one element are reversed between stored and native order: n_fields runs, field f covers `count`
+ * units of `unit` bytes from `offset` on. n_fields == 0: bytes stay as they are. A plain dtype of 4 bytes: {0, 4, 1};
  * complex128: {0, 8, 2}; fixed_length_utf32 of 5: {0, 4, 5}; a struct: one per numeric field. */
 struct sc_swap_field {
     uint32_t offset, unit, count;
@@ -20,12 +20,12 @@ struct sc_swap {
 };
 
 struct sc_copy {
-    int ndim; /* after merging axes; the row is what is left below them */
+    int ndim; /* after merging axes, the fastest last; leading axes of extent 1 make it 3 at least */
     uint64_t shape[SC_MAX_NDIM];
     int64_t dst_strides[SC_MAX_NDIM];
     int64_t src_strides[SC_MAX_NDIM];
     size_t itemsize;
-    size_t row_nbytes; /* contiguous on both sides; itemsize when no axis is */
+    size_t row_nbytes; /* below those axes: contiguous on both sides, or one element repeated; itemsize when neither */
     const struct sc_swap *swap; /* NULL: none */
     void (*run)(const struct sc_copy *, uint8_t *dst, const uint8_t *src);
 };
@@ -33,7 +33,7 @@ struct sc_copy {
 /* Drop axes of extent 1, merge the axes that are contiguous on both sides, order the rest so that the innermost one is
  * cheap, choose a kernel (rows of fixed small sizes, memcpy rows, single elements of 1, 2, 4, 8, 16 bytes, tiles for a
  * transpose, swapped units of 2, 4, 8 bytes, general fields). Any extent may be 0: running it does nothing.
- * `swap` may be NULL or empty and must outlive *copy. */
+ * `swap` may be NULL or empty and must outlive *copy. The two sides may not overlap. */
 void sc_copy_prepare(struct sc_copy *copy, int ndim, const uint64_t *shape, const int64_t *dst_strides,
                      const int64_t *src_strides, size_t itemsize, const struct sc_swap *swap);
 
@@ -47,7 +47,7 @@ sc_copy_run(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
 void sc_fill(uint8_t *dst, int ndim, const uint64_t *shape, const int64_t *strides, const uint8_t *fill,
              size_t itemsize);
 
-/* Are n_items contiguous elements all bitwise equal to the itemsize bytes at `fill`? Returns at the first that differs. */
+/* Are n_items contiguous elements all bitwise equal to the itemsize bytes at `fill`? Stops at the first that is not. */
 bool sc_all_equal(const uint8_t *p, size_t n_items, const uint8_t *fill, size_t itemsize);
 
 /* Reverse units in place: n_items contiguous elements. */

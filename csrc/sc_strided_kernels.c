@@ -1,7 +1,7 @@
 /* sc_strided_kernels.c - the loops under a prepared copy (see sc_strided.h)
  *
- * Inner chunks are small: 64 rows of 8 bytes take less time than a call of memcpy for each of them would. So each kernel
- * is a whole copy, all loops in one function, with the size of a row as a constant in it:
+ * Inner chunks are small: 64 rows of 8 bytes take less time than a call of memcpy for each of them would. So each
+ * kernel is a whole copy, all loops in one function, with the size of a row as a constant in it:
  *
  *     for each index of the outer axes          (the fourth axis from the inside on; seldom any)
  *         for i for j for k                     (a copy of fewer axes has leading ones of extent 1)

@@ -12,10 +12,10 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* A kernel of given loops and constants. */
-#define KERNEL(name, loops, how, size)                                                                                 \
-    static void name(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)                                     \
-    {                                                                                                                  \
-        loops(copy, dst, src, how, size);                                                                              \
+#define KERNEL(name, loops, how, size)                                             \
+    static void name(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src) \
+    {                                                                              \
+        loops(copy, dst, src, how, size);                                          \
     }
 
 /* ---- byte order ---- */

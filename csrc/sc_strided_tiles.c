@@ -1,8 +1,8 @@
 /* sc_strided_tiles.c - copies between transposed memory
  *
  * A transpose walks down the columns of one side, from cache line to cache line. In tiles of LINE x LINE bytes every
- * line is used up before it is left, those of the destination first: they are the ones to be written back, and in a large
- * array their distance is a large power of two, so that few of them find room in the cache at a time.
+ * line is used up before it is left, those of the destination first: they are the ones to be written back, and in a
+ * large array their distance is a large power of two, so that few of them find room in the cache at a time.
  *
  * Within a tile, blocks of 16 x 16 bytes are turned in registers: to interleave row i with row i + n/2 is to rotate an
  * element's number (row, column) by one bit, and log2(n) times that exchange the two.

@@ -697,6 +697,11 @@ cdef class Chain:
         return self.chain.n_chunks if self.inner is not None else 1
 
     @property
+    def fill(self):
+        """The fill value as it is in the caller's memory."""
+        return PyBytes_FromStringAndSize(<const char *>self.chain.fill, <Py_ssize_t>self.chain.itemsize)
+
+    @property
     def fixed_nbytes(self):
         """Size of every encoded chunk of a leaf without compressor; None otherwise."""
         cdef size_t i

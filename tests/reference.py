@@ -190,22 +190,24 @@ def _encode_chain(array: Array, codecs: Codecs, fill: Any, order: str, write_emp
     return data
 
 
-def _decode_chain(blob: bytes, codecs: Codecs, shape: Coords, dtype: np.dtype[Any], fill: Any) -> Array:
+def _decode_chain(
+    blob: bytes, codecs: Codecs, wanted: npt.NDArray[np.bool_], dtype: np.dtype[Any], fill: Any
+) -> Array:
+    """Decode to the shape of `wanted`, a mask: what it leaves out need not be valid in shards further in."""
     transposes, serializer, rest = _split(codecs)
     for codec in reversed(rest):
         blob = _bytes_decode(blob, codec)
-    stored_shape = shape
     for codec in transposes:
-        stored_shape = tuple(stored_shape[axis] for axis in codec["configuration"]["order"])
+        wanted = wanted.transpose(codec["configuration"]["order"])
     conf = serializer.get("configuration", {})
     if serializer["name"] == "sharding_indexed":
-        array = decode_shard(blob, ShardMeta(conf, stored_shape, dtype, fill))
+        array = _decode_masked(blob, ShardMeta(conf, wanted.shape, dtype, fill), wanted)
     else:
         stored = _stored_dtype(dtype, conf)
-        expected = int(np.prod(stored_shape, dtype=object)) * dtype.itemsize
+        expected = wanted.size * dtype.itemsize
         if len(blob) != expected:  # SC-31
             raise MalformedShard(f"decodes to {len(blob)} bytes, not to {expected}")
-        array = np.frombuffer(blob, dtype=stored).reshape(stored_shape).astype(dtype)
+        array = np.frombuffer(blob, dtype=stored).reshape(wanted.shape).astype(dtype)
     for codec in reversed(transposes):
         array = array.transpose(np.argsort(np.array(codec["configuration"]["order"], dtype=int)))
     return array
@@ -234,7 +236,8 @@ def read_index(blob: bytes, spec: ShardMeta) -> Array:
     """Return the pairs (offset, nbytes) of a shard: uint64, shape (*grid, 2). SC-20, SC-24."""
     at = _index_offset(spec, len(blob))
     stored = blob[at : at + _index_nbytes(spec)]
-    return _decode_chain(stored, spec.configuration["index_codecs"], (*spec.grid, 2), np.dtype(np.uint64), 0)
+    everything = np.ones((*spec.grid, 2), dtype=bool)
+    return _decode_chain(stored, spec.configuration["index_codecs"], everything, np.dtype(np.uint64), 0)
 
 
 def _range_of(index: Array, coords: Coords, blob: bytes, spec: ShardMeta) -> tuple[int, int] | None:
@@ -341,26 +344,31 @@ def encode_shard(
 def decode_shard(blob: bytes | None, spec: ShardMeta, selection: Any = ...) -> Array:
     """Decode what a basic NumPy selection asks for; None is an object that does not exist.
 
-    Entries that the selection does not touch are not looked at (SC-36). Gaps, shared ranges and any order
+    Entries that the selection does not touch are not looked at, at no level (SC-36). Gaps, shared ranges and any order
     of the inner chunks are fine (SC-34, SC-35).
     """
+    if blob is None:
+        return np.asarray(_filled(spec, spec.shape)[selection], dtype=spec.dtype)
+    return np.asarray(_decode_masked(blob, spec, _mask(spec, selection))[selection], dtype=spec.dtype)
+
+
+def _decode_masked(blob: bytes, spec: ShardMeta, wanted: npt.NDArray[np.bool_]) -> Array:
     array = _filled(spec, spec.shape)
-    if blob is not None:
-        index = read_index(blob, spec)
-        touched = _mask(spec, selection)
-        for coords, box in _boxes(spec):
-            if touched[box].any():
-                _decode_into(array[box], blob, index, coords, spec)
-    return np.asarray(array[selection], dtype=spec.dtype)
+    index = read_index(blob, spec)
+    for coords, box in _boxes(spec):
+        if wanted[box].any():
+            _decode_into(array[box], blob, index, coords, spec, wanted[box])
+    return array
 
 
-def _decode_into(target: Array, blob: bytes, index: Array, coords: Coords, spec: ShardMeta) -> None:
+def _decode_into(
+    target: Array, blob: bytes, index: Array, coords: Coords, spec: ShardMeta, wanted: npt.NDArray[np.bool_]
+) -> None:
     found = _range_of(index, coords, blob, spec)
     if found is not None:
         stored = blob[found[0] : found[0] + found[1]]
-        target[...] = _decode_chain(
-            stored, spec.configuration["codecs"], spec.chunk_shape, spec.dtype, spec.fill_value
-        )
+        codecs = spec.configuration["codecs"]
+        target[...] = _decode_chain(stored, codecs, wanted, spec.dtype, spec.fill_value)
 
 
 def _mask(spec: ShardMeta, selection: Any) -> npt.NDArray[np.bool_]:
@@ -392,7 +400,7 @@ def update_shard(
         if blob is None or index is None or covered[box].all():
             continue
         if covered[box].any():
-            _decode_into(array[box], blob, index, coords, spec)
+            _decode_into(array[box], blob, index, coords, spec, np.ones_like(covered[box]))
         elif (found := _range_of(index, coords, blob, spec)) is not None:
             chunks[coords] = blob[found[0] : found[0] + found[1]]
     array[selection] = value

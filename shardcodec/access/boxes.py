@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Box", "as_void", "touched", "whole"]
+from .. import native
+
+__all__ = ["Box", "as_void", "is_filled", "touched", "whole"]
 
 Ints = tuple[int, ...]
 
@@ -48,6 +50,20 @@ def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The buffer protocol has no letter for datetimes and structs with padding; opaque elements it always takes.
     """
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def is_filled(box: Box, array: np.ndarray[Any, Any], axes: Sequence[int], fill: bytes) -> bool:
+    """Tell whether all elements that a box takes from an array are the fill value, bit by bit."""
+    where = tuple(
+        slice(box.at[axis], box.at[axis] + box.count[axis])
+        for axis in sorted(range(len(axes)), key=axes.__getitem__)
+        if axes[axis] >= 0
+    )
+    values = as_void(array)[where]
+    if values.reshape(-1)[:1].tobytes() != fill:  # the usual case, told by one element
+        return False
+    rows = values if values.ndim else values.reshape(1)
+    return all(native.load().all_equal(np.ascontiguousarray(row).tobytes(), fill) for row in rows)
 
 
 def touched(

@@ -103,7 +103,8 @@ def _slots(
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     if np.any(ranges[1:, 0] < ranges[:-1, 0] + ranges[:-1, 1]):
         return np.zeros_like(replaced)
-    return replaced & (entries[:, 0] != ABSENT) & (entries[:, 1] == np.uint64(fixed_nbytes))
+    usable: np.ndarray[Any, np.dtype[np.bool_]] = entries[:, 1] == np.uint64(fixed_nbytes)
+    return usable & replaced & (entries[:, 0] != ABSENT)
 
 
 def _packed(entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> Placement:

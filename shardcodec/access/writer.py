@@ -11,7 +11,7 @@ The caller holds the locks of the objects (`storage.locks`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,8 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
-from .boxes import Box, as_void, touched
-from .placement import Placement, place
+from .boxes import Box, as_void, is_filled, touched
+from .placement import place
 from .reader import explain
 
 __all__ = ["WriteItem", "write"]
@@ -92,8 +92,12 @@ def write(
     engine = native.load()
     if not items:
         return []
+
+    def erases(item: WriteItem) -> bool:
+        return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
+
     plan = [
-        (item.chain, item.path, *item.box, item.complete, _old_object(item, position, items))
+        (item.chain, item.path, *item.box, item.complete, _old_object(position, items, erases))
         for position, item in enumerate(items)
     ]
     try:
@@ -112,8 +116,11 @@ def write(
     return results  # type: ignore[no-any-return]
 
 
-def _old_object(item: WriteItem, position: int, items: Sequence[WriteItem]) -> tuple[Any, ...] | None:
+def _old_object(
+    position: int, items: Sequence[WriteItem], erases: Callable[[WriteItem], bool]
+) -> tuple[Any, ...] | None:
     """What the engine needs to know of the object that is updated; None where it does not count."""
+    item = items[position]
     chain = item.chain
     source = item.old if item.path is None else item.path
     if item.complete or source is None or item.box.count == chain.shape:
@@ -128,17 +135,15 @@ def _old_object(item: WriteItem, position: int, items: Sequence[WriteItem]) -> t
         raise explain(error, items) from None
     if shard_nbytes is None:
         return None
-    placement = _place(item, entries, shard_nbytes)
-    return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)
-
-
-def _place(item: WriteItem, entries: np.ndarray[Any, Any], shard_nbytes: int) -> Placement:
-    chain = item.chain
-    return place(
+    fixed_nbytes = chain.inner.fixed_nbytes
+    if fixed_nbytes is not None and erases(item):
+        fixed_nbytes = None  # chunks that go need no slots
+    placement = place(
         entries,
         touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
         shard_nbytes=shard_nbytes,
         index_nbytes=chain.index_nbytes,
         index_at_start=chain.index_at_start,
-        fixed_nbytes=chain.inner.fixed_nbytes,
+        fixed_nbytes=fixed_nbytes,
     )
+    return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)

@@ -21,7 +21,7 @@ from ..access.reader import ReadItem, explain, read
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from .aio import all_of, to_its_end
-from .compat import RangeByteRequest, SuffixByteRequest, config
+from .compat import RangeByteRequest, SuffixByteRequest, config, get_ranges
 from .requests import INLINE_NBYTES, Part, Request, decoded_nbytes
 from .stores import is_local, is_memory, local_path, stored_bytes
 
@@ -60,38 +60,39 @@ async def run(request: Request, options: Options) -> set[int]:
 
 
 async def _run_remote(request: Request, options: Options) -> set[int]:
-    limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
-    missing = await all_of(_Fetch(request, part, options, limit).run() for part in request.parts)
+    concurrency = max(1, int(config.get("async.concurrency")))
+    limit = asyncio.Semaphore(concurrency)
+    share = max(1, concurrency // len(request.parts))
+    missing = await all_of(_Fetch(request, part, options, limit, share).run() for part in request.parts)
     return {position for position, is_missing in zip(request.positions, missing, strict=True) if is_missing}
 
 
 class _Fetch:
-    """One object of a store that is reached through its asynchronous calls."""
+    """One object of a store that is reached through its asynchronous calls.
 
-    def __init__(self, request: Request, part: Part, options: Options, limit: asyncio.Semaphore) -> None:
+    `limit` bounds the objects that are fetched at a time, `share` the ranges of one of them.
+    """
+
+    def __init__(
+        self, request: Request, part: Part, options: Options, limit: asyncio.Semaphore, share: int
+    ) -> None:
         self.request = request
         self.part = part
         self.options = options
         self.limit = limit
+        self.share = share
 
     async def run(self) -> bool:
         """Fill the part's box; return whether the object does not exist."""
-        if self.wants_most():
-            data = await self.get(None)
-            await self.decode(data, self.part.chain)
-            return data is None
-        entries = await self.index()
-        if entries is None:
-            await self.decode(None, self.part.chain)
-            return True
-        ranges = native.load().plan_ranges(
-            self.part.chain,
-            entries,
-            *self.part.box[:3],
-            max_gap_nbytes=MAX_GAP_NBYTES,
-            max_nbytes=MAX_RANGE_NBYTES,
-        )
-        await all_of(self.decode_range(entries, wanted) for wanted in (None, *ranges))
+        async with self.limit:
+            if self.wants_most():
+                data = await self.get(None)
+                await self.decode(data)
+                return data is None
+            entries = await self.index()
+            if entries is None or not await self.fetch_ranges(entries):
+                await self.decode(None)
+                return True
         return False
 
     def wants_most(self) -> bool:
@@ -103,9 +104,7 @@ class _Fetch:
 
     async def get(self, byte_range: Any) -> Any:
         """Return bytes of the object as an array; None when it does not exist."""
-        async with self.limit:
-            target = self.part.target
-            buffer = await target.get(prototype=self.part.spec.prototype, byte_range=byte_range)
+        buffer = await self.part.target.get(prototype=self.part.spec.prototype, byte_range=byte_range)
         return None if buffer is None else buffer.as_numpy_array()
 
     async def index(self) -> np.ndarray[Any, Any] | None:
@@ -125,30 +124,39 @@ class _Fetch:
             raise self.explained(error) from None
         return entries
 
-    async def decode_range(self, entries: np.ndarray[Any, Any], wanted: tuple[int, int] | None) -> None:
-        """Fetch a range and decode the inner chunks in it; without one, fill those that are absent."""
-        if wanted is None:
-            data, first = None, 0
-        else:
-            first, nbytes = wanted
-            data = await self.get(RangeByteRequest(first, first + nbytes))
-            if data is None or len(data) < nbytes:
-                got = "nothing" if data is None else f"{len(data)} bytes"
-                raise ShardFormatError(
-                    f"shard {self.part.target.path!r}: index refers to {nbytes} bytes at offset {first}, "
-                    f"but the store has {got} there",
-                    shard=self.part.target.path,
-                    offset=first,
-                    nbytes=nbytes,
-                    limit=None if data is None else first + len(data),
-                )
-        fetched = native.load().Fetched(self.part.chain, entries, data, first, fill_absent=wanted is None)
-        await self.decode(fetched, self.part.chain)
+    async def fetch_ranges(self, entries: np.ndarray[Any, Any]) -> bool:
+        """Fetch what the box needs and decode it range by range; False when the object is gone meanwhile."""
+        part = self.part
+        engine = native.load()
+        ranges = engine.plan_ranges(
+            part.chain, entries, *part.box[:3], max_gap_nbytes=MAX_GAP_NBYTES, max_nbytes=MAX_RANGE_NBYTES
+        )
+        await self.decode(engine.Fetched(part.chain, entries, None, 0, fill_absent=True))
+        try:
+            async for i, buffer in get_ranges(part.target, ranges, part.spec.prototype, self.share):
+                data = self.checked(buffer.as_numpy_array(), *ranges[i])
+                await self.decode(engine.Fetched(part.chain, entries, data, ranges[i][0], fill_absent=False))
+        except FileNotFoundError:
+            return False
+        return True
 
-    async def decode(self, source: Any, chain: Any) -> None:
+    def checked(self, data: np.ndarray[Any, Any], offset: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Refuse a range that is shorter than was asked for: the object ends within it."""
+        if len(data) == nbytes:
+            return data
+        key = self.part.target.path
+        raise ShardFormatError(
+            f"shard {key!r}: index refers to {nbytes} bytes at offset {offset}, but the store has {len(data)} there",
+            shard=key,
+            offset=offset,
+            nbytes=nbytes,
+            limit=offset + len(data),
+        )
+
+    async def decode(self, source: Any) -> None:
         part, request = self.part, self.request
-        items = [ReadItem(chain, source, part.box, part.target.path)]
-        if decoded_nbytes(chain, part.box) <= INLINE_NBYTES:
+        items = [ReadItem(part.chain, source, part.box, part.target.path)]
+        if decoded_nbytes(part.chain, part.box) <= INLINE_NBYTES:
             read(items, request.array, request.axes, self.options)
         else:
             await to_its_end(asyncio.to_thread(read, items, request.array, request.axes, self.options))

@@ -17,6 +17,7 @@ __all__ = ["attach", "disable", "enable"]
 
 PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
 
+
 class _Switch:
     """The calls of `enable` that are in force, as one setting of zarr's configuration.
 

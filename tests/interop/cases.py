@@ -115,8 +115,11 @@ class Case:
 
     def fill(self) -> Array:
         """The array when nothing has been written."""
-        value = complex(*map(float, self.fill_value)) if self.dtype.kind == "c" else self.fill_value
-        return np.full(self.shape, float(value) if self.dtype.kind == "f" else value, self.dtype)
+        if self.dtype.kind == "c":
+            real, imaginary = map(float, self.fill_value)
+            return np.full(self.shape, complex(real, imaginary), self.dtype)
+        value = float(self.fill_value) if self.dtype.kind == "f" else self.fill_value
+        return np.full(self.shape, value, self.dtype)
 
     def values(self, seed: int = 0) -> Array:
         """Values of the whole array: the awkward ones of its type, and one inner chunk of nothing but fill."""

@@ -24,7 +24,8 @@ Box = tuple[slice, ...]
 class Peer(Protocol):
     """An implementation of Zarr v3."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def missing(self) -> str | None:
         """Why it cannot take part, if it cannot."""
@@ -98,7 +99,7 @@ class TensorStore:
 
 
 # The tests themselves can be tested: with zarr's own pipeline in our place they must pass too.
-US = Zarr(
+US: Peer = Zarr(
     "shardcodec",
     os.environ.get("SHARDCODEC_INTEROP_PIPELINE", "shardcodec.ShardCodecPipeline"),
     {"shardcodec.strict": True},

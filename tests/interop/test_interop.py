@@ -9,7 +9,6 @@ fails then as well is not our fault.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from .peers import US, Peer
 pytestmark = pytest.mark.interop
 
 
-def over(cases: list[Case]) -> Any:
+def over(cases: list[Case]) -> pytest.MarkDecorator:
     """Run a test on each of these arrays."""
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.id)
 

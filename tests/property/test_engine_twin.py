@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 from reference import (
     ABSENT,
     MalformedShard,
@@ -245,6 +246,13 @@ def is_exact(pipeline: str) -> bool:
     return pipeline == OURS
 
 
+def assume_writable(pipeline: str, array: SomeArray) -> None:
+    """zarr before 3.4 cannot write a sharded array of rank 0 (SC-39)."""
+    import zarr
+
+    assume(array.shape != () or pipeline == OURS or Version(zarr.__version__) >= Version("3.4"))
+
+
 def assert_same(pipeline: str, actual: Any, expected: Array) -> None:
     if is_exact(pipeline):
         assert_same_bits(actual, expected)
@@ -282,6 +290,7 @@ class TestArray:
         self, pipeline: str, kind: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
         """Any sequence of writes leaves shards that the twin decodes to what NumPy holds."""
+        assume_writable(pipeline, array)
         meta = array.layout.meta
         model = np.full(array.shape, meta.fill_value, dtype=meta.dtype)
         with stored(array, kind) as (store, get):
@@ -301,6 +310,7 @@ class TestArray:
         self, pipeline: str, kind: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
         """One write over foreign shards, against the twin's own update of each of them."""
+        assume_writable(pipeline, array)
         meta = array.layout.meta
         finite = not is_exact(pipeline)
         before = random_array(meta, array.shape, seed, finite)

@@ -181,6 +181,9 @@ def test_transposes_around_the_edges_of_blocks_and_tiles(itemsize: int, swapped:
     for shape in itertools.product(extents, repeat=2):
         check_copy(contiguous(shape, itemsize), contiguous(shape, itemsize, "F"), swap)
         check_copy(contiguous(shape, itemsize, "F"), padded(shape, itemsize, 3), swap)
+        spaced = lay_out(shape, itemsize, [1, 0], (itemsize, itemsize), [False, False])
+        check_copy(contiguous(shape, itemsize), spaced, swap)
+        check_copy(spaced, contiguous(shape, itemsize), swap)
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16, 3])

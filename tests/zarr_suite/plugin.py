@@ -47,7 +47,7 @@ def stand_in_for_fused(pipeline: type) -> None:
     zarr's first one. Tests that import the class still have zarr's.
     """
     if hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
-        zarr.registry._pipeline_registry[FUSED] = pipeline  # type: ignore[type-abstract]
+        zarr.registry._pipeline_registry[FUSED] = pipeline
 
 
 def stand_in_for_codec(codec: type) -> None:

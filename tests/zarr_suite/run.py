@@ -53,11 +53,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--set", choices=sorted(SETS), default="ci", help="which tests (ci: core, fewer examples)")
     add("--pipeline", default=OURS, metavar="PATH", help="dotted path of the class (%(default)s)")
-    where = (
-        "in the configuration, which counts when an array is opened again, or under each of zarr's names too"
+    codec = (
+        "select shardcodec's sharding codec: in the configuration, which counts when an array is opened again"
     )
-    choices = {"nargs": "?", "const": "reopened", "choices": ["reopened", "everywhere"]}
-    add("--codec", **choices, help=f"select shardcodec's sharding codec: {where}")
+    codec += ", or under each of zarr's names too"
+    add("--codec", nargs="?", const="reopened", choices=["reopened", "everywhere"], help=codec)
     add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
     add("--junit", type=Path, metavar="FILE", help="write a JUnit report")
     add("--cache", type=Path, default=CACHE, metavar="DIR", help="for zarr's sources (%(default)s)")
@@ -147,7 +147,7 @@ def command(options: argparse.Namespace, tests: list[str]) -> list[str]:
     call += ["-o", "faulthandler_timeout=300", "-o", "faulthandler_exit_on_timeout=true"]
     if options.junit:
         call.append(f"--junitxml={options.junit.resolve()}")
-    return call + tests + options.pytest
+    return [*call, *tests, *options.pytest]
 
 
 def main(argv: list[str]) -> int:
