@@ -100,6 +100,8 @@ cdef int raise_status(sc_status status, const sc_where *at, object paths=None) e
         raise MemoryError("shardcodec: no memory for scratch or for an encoded chunk")
     if status == SC_CANCELLED:
         raise Cancelled
+    if status == SC_BAD_ARGUMENT:
+        raise ValueError(f"{text(at.codec) or 'engine'}: {text(at.detail) or 'argument out of range'}")
     if status == SC_IO:
         path = None
         if paths is not None and at.shard != SC_NOWHERE:

@@ -211,6 +211,12 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
+def write_and_read_row(array: Any, row: int) -> bytes:
+    """Here and not in a test, because a spawned process imports it by name."""
+    array[row] = row
+    return bits(array[row])
+
+
 def in_child(work: Any) -> None:
     """Run a function in a forked child; what it raises fails the test, and so does a child that hangs."""
     read_end, write_end = os.pipe()

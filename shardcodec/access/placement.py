@@ -103,8 +103,9 @@ def _slots(
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     if np.any(ranges[1:, 0] < ranges[:-1, 0] + ranges[:-1, 1]):
         return np.zeros_like(replaced)
-    usable: np.ndarray[Any, np.dtype[np.bool_]] = entries[:, 1] == np.uint64(fixed_nbytes)
-    return usable & replaced & (entries[:, 0] != ABSENT)
+    usable: np.ndarray[Any, np.dtype[np.bool_]] = replaced & (entries[:, 0] != ABSENT)
+    usable &= entries[:, 1] == np.uint64(fixed_nbytes)
+    return usable
 
 
 def _packed(entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> Placement:

@@ -131,7 +131,11 @@ class TestShard:
                 shardcodec.decode(broken, engine_spec(layout), selection)
         else:
             event("accepted")
-            assert_same_bits(shardcodec.decode(broken, engine_spec(layout), selection), expected)
+            actual = shardcodec.decode(broken, engine_spec(layout), selection)
+            if layout.data_type == "bool":  # 0xff is true: whether a copy makes it 0x01 is NumPy's affair
+                np.testing.assert_array_equal(actual, expected)
+            else:
+                assert_same_bits(actual, expected)
 
 
 @st.composite

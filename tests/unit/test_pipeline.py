@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from helpers import (
     random_array,
     run_python,
     shard_path,
+    write_and_read_row,
     zarrs_view,
 )
 from zarr.storage import LocalStore, MemoryStore
@@ -228,18 +230,12 @@ def test_a_forked_child_reads_and_writes(tmp_path: Path) -> None:
         array[...] = 1
 
 
-def read_one_row(array: Any, row: int) -> bytes:
-    array[row] = row
-    return bits(array[row])
-
-
 @pytest.mark.slow
 def test_spawned_processes_get_the_array_by_pickle(tmp_path: Path) -> None:
     array, _ = filled(tmp_path)
-    context = multiprocessing.get_context("spawn")
     rows = [0, 9]  # of two shards: locks are within a process
-    with context.Pool(2) as pool:
-        got = pool.starmap(read_one_row, [(array, row) for row in rows])
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        got = list(pool.map(write_and_read_row, [array] * 2, rows))
     assert got == [np.full(24, row, "int32").tobytes() for row in rows]
     assert all((array[row] == row).all() for row in rows)
 
