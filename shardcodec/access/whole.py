@@ -35,7 +35,7 @@ def encode(
     Parameters
     ----------
     array : array_like
-        Of the spec's shape; a scalar fills the shard. Cast to the spec's dtype where numpy calls that safe.
+        Of the spec's shape, cast to its dtype where numpy calls that safe. A scalar fills the shard.
     spec : ShardSpec or ChainSpec
     order : {"morton", "lexicographic", "colexicographic"}, optional
         Sequence of the inner chunks. Default: the option ``order``, which is Morton.
@@ -57,10 +57,10 @@ def encode(
     """
     chain = _chain(spec)
     options = resolve(argument=check({"order": order, "threads": threads}))
-    values = np.asarray(array)
+    values = np.asarray(array) if np.ndim(array) else np.asarray(array, dtype=chain.dtype)
     native_order = memory_order(values.dtype, chain.dtype)
     if native_order is None:
-        values = values.astype(chain.dtype, casting="safe" if values.ndim else "same_kind")
+        values = values.astype(chain.dtype, casting="safe")
         native_order = True
     if values.shape not in ((), chain.shape):
         raise ValueError(f"array has shape {values.shape}, the shard {chain.shape}")
@@ -113,6 +113,7 @@ def decode(
     native_order = memory_order(out.dtype, chain.dtype)
     if native_order is None:
         raise TypeError(f"out has dtype {out.dtype}, the shard {chain.dtype}")
+    memoryview(buffer)  # None and str mean something else further down
     if 0 not in box.count:
         read([ReadItem(compiled(chain, native_order), buffer, box, "")], out, axes, options)
     return out
@@ -159,7 +160,7 @@ def _expanded(selection: Any, ndim: int) -> tuple[Any, ...]:
 def _position(part: Any, extent: int, axis: int) -> int:
     try:
         position = part.__index__()
-    except AttributeError:
+    except (AttributeError, TypeError):
         raise IndexError(f"axis {axis}: {part!r} is no integer, slice or ellipsis") from None
     if isinstance(part, bool | np.bool_) or not -extent <= position < extent:
         raise IndexError(f"axis {axis}: index {part!r} is out of bounds for {extent} elements")

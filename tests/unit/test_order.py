@@ -280,9 +280,11 @@ def test_going_on_at_changing_capacities(iterator: CIterator, name: Order) -> No
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_the_end_stays_the_end(iterator: CIterator, name: Order) -> None:
-    assert iterator.begin(name, (3, 4), (0, 0), (2, 3)) == 0
-    assert len(iterator.take(100)) == 12
-    assert [iterator.take(100) for _ in range(3)] == [[], [], []]
+    """Of one block of 64, and of several."""
+    for grid in [(3, 4), (9, 17)]:
+        assert iterator.begin(name, grid, (0, 0), (grid[0] - 1, grid[1] - 1)) == 0
+        assert len(iterator.take(500)) == math.prod(grid)
+        assert [iterator.take(500) for _ in range(3)] == [[], [], []]
 
 
 BAD_ARGUMENT = 2

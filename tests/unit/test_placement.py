@@ -65,8 +65,13 @@ def test_one_replaced_stays_behind_as_dead_bytes() -> None:
     assert carried(placement, OLD) == b"aaabbbcccddd"
 
 
-def test_exactly_half_dead_is_kept() -> None:
-    assert not settle((0, 2)).compact
+def test_less_than_half_dead_is_kept() -> None:
+    assert not settle((0,)).compact
+
+
+def test_half_dead_is_packed() -> None:
+    """zarr's own suite counts the bytes of a shard of two inner chunks of which one was erased."""
+    assert settle((0, 2)).compact
 
 
 def test_more_than_half_dead_is_packed() -> None:
@@ -104,8 +109,25 @@ def test_packing_follows_the_old_file_and_not_the_grid() -> None:
     assert placement.entries.tolist() == [[6, 3], list(GONE), [0, 3], [3, 3]]
 
 
-def test_a_dead_share_of_one_never_packs() -> None:
-    assert not settle((0, 1, 2, 3), dead_share=1.0).compact
+def test_a_dead_share_of_one_packs_only_what_is_dead_throughout() -> None:
+    assert not settle((0, 1, 2), dead_share=1.0).compact
+    assert settle((0, 1, 2, 3), dead_share=1.0).compact
+
+
+def test_replaced_chunks_of_fixed_size_keep_their_slots() -> None:
+    placement = settle((0, 2, 3), fixed_nbytes=3)
+    assert not placement.compact
+    assert placement.entries.tolist() == FOUR.tolist()
+
+
+def test_a_slot_of_another_size_is_not_used_again() -> None:
+    entries = index((0, 2), (3, 3), (6, 3), (9, 3))
+    assert settle((0, 1), entries, fixed_nbytes=3).entries.tolist() == [list(GONE), [3, 3], [6, 3], [9, 3]]
+
+
+def test_a_slot_that_another_chunk_refers_to_is_not_used_again() -> None:
+    entries = index((0, 3), (0, 3), (6, 3), (9, 3))
+    assert settle((0,), entries, fixed_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
 
 
 @pytest.mark.parametrize("replaced", [(), (2,), (0, 1, 2, 3)])
@@ -137,7 +159,7 @@ def test_a_chunk_of_no_bytes_is_kept_as_present() -> None:
 
 def test_chunks_that_share_a_range_stay_readable() -> None:
     entries = index((0, 3), (0, 3), (6, 3), GONE)
-    kept = settle((0,), entries)
+    kept = settle((0,), entries, dead_share=1.0)
     assert kept.entries.tolist() == [list(GONE), [0, 3], [6, 3], list(GONE)]
     packed = settle((2,), entries, dead_share=0.0)
     assert chunks(packed.entries, carried(packed, OLD)) == [b"aaa", b"aaa", None, None]
