@@ -23,8 +23,9 @@ import numpy as np
 import zarr
 from reference import crc32c
 from spec_json import CRC, LITTLE, named
-from zarr.abc.store import RangeByteRequest, SuffixByteRequest
-from zarr.storage import WrapperStore
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from zarr.storage import MemoryStore, WrapperStore
 
 import shardcodec
 
@@ -142,10 +143,26 @@ def create(store: Any, *, own: bool = False, **arguments: Any) -> Any:
     return array if own else shardcodec.attach(array, strict=True)
 
 
+def checked(store: Any, *, at_start: bool = False, **arguments: Any) -> Any:
+    """An array of 16 x 24 in shards of 8 x 12 of inner chunks with zstd and a checksum; strict."""
+    codec = ShardingCodec(
+        chunk_shape=(4, 3),
+        codecs=[BytesCodec(), ZstdCodec(level=1), Crc32cCodec()],
+        index_location="start" if at_start else "end",
+    )
+    defaults: dict[str, Any] = {"shape": (16, 24), "chunks": (8, 12), "dtype": "int32", "fill_value": -1}
+    with quiet():
+        array = zarr.create_array(
+            store, serializer=codec, compressors=None, filters=None, **(defaults | arguments)
+        )
+    return shardcodec.attach(array, strict=True)
+
+
 def zarrs_view(array: Any) -> Any:
     """The same array through zarr's own pipeline and nothing of ours."""
     with quiet():
-        return zarr.open_array(array.store, path=array.path, mode="r")
+        # "r" wants a read-only copy of the store, which a zip file has not
+        return zarr.open_array(array.store, path=array.path, mode="r" if array.store.read_only else "r+")
 
 
 def ours(store: Any, *, mode: str = "r+", strict: bool = True, **options: Any) -> Any:
@@ -171,6 +188,10 @@ def zstd(level: int = 1) -> dict[str, Any]:
 # ---- stores
 
 
+class OtherMemoryStore(MemoryStore):
+    """A subclass may override anything, so it counts as any other store."""
+
+
 class RecordingStore(WrapperStore):  # type: ignore[type-arg]
     """Passes everything on and notes the requests for values: (key, "all" | "last n" | (start, end))."""
 
@@ -187,6 +208,9 @@ class RecordingStore(WrapperStore):  # type: ignore[type-arg]
             wanted = (byte_range.start, byte_range.end)
         self.requests.append((key, wanted))
         return await super().get(key, prototype, byte_range)
+
+    if hasattr(Store, "get_ranges"):  # zarr 3.3; a wrapper hands it to the store inside, past our `get`
+        get_ranges = Store.get_ranges
 
     async def set(self, key: str, value: Any) -> None:
         self.written.append(key)

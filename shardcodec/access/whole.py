@@ -57,7 +57,7 @@ def encode(
     """
     chain = _chain(spec)
     options = resolve(argument=check({"order": order, "threads": threads}))
-    values = np.asarray(array) if np.ndim(array) else np.asarray(array, dtype=chain.dtype)
+    values = np.asarray(array) if np.ndim(array) else _scalar(array, chain.dtype)
     native_order = memory_order(values.dtype, chain.dtype)
     if native_order is None:
         values = values.astype(chain.dtype, casting="safe")
@@ -68,6 +68,14 @@ def encode(
     item = WriteItem(compiled(chain, native_order), None, None, whole(chain.shape), True, "")
     (result,) = write([item], values, tuple(axes), options, write_empty=write_empty_chunks, keep_empty=True)
     return bytes(result)
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A scalar of the dtype; numpy itself would cut off what is behind the point."""
+    scalar = np.asarray(value, dtype=dtype)
+    if dtype.kind in "biu" and scalar != value:
+        raise TypeError(f"{value!r} is no {dtype}")
+    return scalar
 
 
 def decode(

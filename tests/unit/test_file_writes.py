@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shutil
 import stat
@@ -21,38 +20,18 @@ import pytest
 import zarr
 from helpers import (
     ABSENT,
-    assemble,
     bits,
-    chunk_bytes,
     create,
     entries_of,
     files_below,
-    letters,
-    ours,
     random_array,
     shard_path,
-    text_of,
     zarrs_view,
 )
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
 
-ZSTD = zarr.codecs.ZstdCodec(level=1)
 DURABILITY = pytest.mark.parametrize("durability", ["rename", "fsync"])
-
-
-def letters_array(folder: Path, *, at_start: bool = False, checksums: bool = False, blob: bytes = b"") -> Any:
-    """An array of one shard of 4 x 4 letters, stored as given."""
-    inner = [BytesCodec(), Crc32cCodec()] if checksums else [BytesCodec()]
-    codec = ShardingCodec(chunk_shape=(2, 2), codecs=inner, index_location="start" if at_start else "end")
-    zarr.create_array(
-        folder, shape=(4, 4), chunks=(4, 4), dtype="uint8", fill_value=46, serializer=codec, compressors=None
-    )
-    if blob:
-        (folder / "c/0").mkdir(parents=True)
-        (folder / "c/0/0").write_bytes(blob)
-    return ours(folder)
 
 
 # ---- names
@@ -295,182 +274,3 @@ def test_no_space_left(tiny: Path, whole: bool) -> None:
     assert shutil.disk_usage(tiny).used < used
     array[...] = 3
     assert (array[...] == 3).all()
-
-
-# ---- what a partial write keeps
-
-
-@pytest.mark.parametrize("at_start", [False, True])
-def test_untouched_chunks_stay_where_they_are(tmp_path: Path, at_start: bool) -> None:
-    array = letters_array(tmp_path / "a", at_start=at_start, blob=letters(at_start=at_start))
-    old = shard_path(array).read_bytes()
-    array[:2, 2:] = 49
-    new = shard_path(array).read_bytes()
-    before, after = entries_of(old, 4, at_start=at_start), entries_of(new, 4, at_start=at_start)
-    assert after == before  # the new chunk is as large as the old one, and takes its place
-    assert len(new) == len(old)
-    assert text_of(zarrs_view(array)[...]) == "zero 1111 two. tres"
-
-
-def test_part_of_a_chunk_is_merged_with_the_rest(tmp_path: Path) -> None:
-    array = letters_array(tmp_path / "a", blob=letters())
-    array[1:3, 1:3] = 95
-    assert text_of(zarrs_view(array)[...]) == "zer_ on_. t_o. _res"
-
-
-def test_encoded_bytes_are_copied_and_not_encoded_again(tmp_path: Path) -> None:
-    """What is carried has a skippable frame in front, which no encoder of ours would make."""
-    inner = [BytesCodec(), zarr.codecs.ZstdCodec(level=1)]
-    codec = ShardingCodec(chunk_shape=(2, 2), codecs=inner)
-    zarr.create_array(
-        tmp_path,
-        shape=(4, 4),
-        chunks=(4, 4),
-        dtype="uint8",
-        fill_value=46,
-        serializer=codec,
-        compressors=None,
-    )
-    array = ours(tmp_path)
-    array[...] = random_array((4, 4), "u1")
-    blob = shard_path(array).read_bytes()
-    frame = chunk_bytes(blob, entries_of(blob, 4)[0])
-    odd = b"\x50\x2a\x4d\x18\x03\x00\x00\x00odd" + frame
-    shard_path(array).write_bytes(
-        assemble(odd + frame, [(0, len(odd)), (len(odd), len(frame)), *[(ABSENT, ABSENT)] * 2])
-    )
-    array[3, 3] = 1
-    new = shard_path(array).read_bytes()
-    entries = entries_of(new, 4)
-    assert chunk_bytes(new, entries[0]) == odd
-    assert chunk_bytes(new, entries[1]) == frame
-
-
-def test_headers_and_gaps_stay_while_chunks_keep_their_places(tmp_path: Path) -> None:
-    blob = assemble(b"HEADzeroone.two.tresGAP.", [(4, 4), (8, 4), (12, 4), (16, 4)])
-    array = letters_array(tmp_path / "a", blob=blob)
-    array[:2, :2] = 49
-    new = shard_path(array).read_bytes()
-    assert new[:24] == b"HEAD1111one.two.tresGAP."
-    assert entries_of(new, 4) == [(4, 4), (8, 4), (12, 4), (16, 4)]
-
-
-def test_a_chunk_of_another_size_goes_behind_all_others(tmp_path: Path) -> None:
-    """And the old bytes stay: a reader that holds the old index finds the old chunk."""
-    array = create(tmp_path / "a", shape=(4, 4), shards=(4, 4), chunks=(2, 2), compressors=ZSTD)
-    array[...] = random_array((4, 4), array.dtype)
-    old = shard_path(array).read_bytes()
-    array[:2, :2] = 1
-    new = shard_path(array).read_bytes()
-    before, after = entries_of(old, 4), entries_of(new, 4)
-    assert after[1:] == before[1:]
-    assert after[0][0] == len(old) - 68
-    assert new[: len(old) - 68] == old[:-68]
-
-
-def test_shared_ranges_survive_an_update_of_one(tmp_path: Path) -> None:
-    blob = assemble(b"zero", [(0, 4)] * 4)
-    array = letters_array(tmp_path / "a", blob=blob)
-    array[0, 0] = 90
-    assert text_of(zarrs_view(array)[...]) == "Zero zero zero zero"
-
-
-def test_more_than_half_dead_is_packed(tmp_path: Path) -> None:
-    array = create(tmp_path / "a", shape=(4, 4), shards=(4, 4), chunks=(2, 2), compressors=ZSTD)
-    expected = random_array((4, 4), array.dtype)
-    array[...] = expected
-    whole = shard_path(array).stat().st_size
-    sizes = []
-    for seed in range(40):
-        array[:2, :2] = expected[:2, :2] = random_array((2, 2), array.dtype, seed)
-        sizes.append(shard_path(array).stat().st_size)
-    assert max(sizes) <= 3 * whole
-    assert any(later < earlier for earlier, later in itertools.pairwise(sizes))
-    assert (zarrs_view(array)[...] == expected).all()
-
-
-def test_emptied_chunks_are_packed_away(tmp_path: Path) -> None:
-    array = letters_array(tmp_path / "a", blob=letters())
-    array[:2] = 46
-    array[2:, :2] = 46
-    assert shard_path(array).read_bytes() == assemble(b"tres", [*[(ABSENT, ABSENT)] * 3, (0, 4)])
-
-
-# ---- damage stops an update
-
-N = 16  # bytes of four words
-
-
-@pytest.mark.parametrize(
-    ("entries", "what"),
-    [
-        ([(0, 4), (4, 4), (8, 4), (N, 4)], "into the index"),
-        ([(0, 4), (4, 4), (8, 4), (N + 68, 4)], "behind the end"),
-        ([(0, 4), (4, 4), (8, 4), (2**64 - 4, 8)], "wrap-around"),
-        ([(0, 4), (4, 4), (8, 4), (ABSENT, 4)], "half empty"),
-        ([(0, 4), (4, 4), (8, 4), (0, ABSENT)], "half empty"),
-    ],
-)
-def test_a_damaged_entry_that_would_be_carried(
-    tmp_path: Path, entries: list[tuple[int, int]], what: str
-) -> None:
-    blob = assemble(b"zeroone.two.tres", entries)
-    array = letters_array(tmp_path / "a", blob=blob)
-    inode = shard_path(array).stat().st_ino
-    with pytest.raises(shardcodec.ShardFormatError) as raised:
-        array[0, 0] = 90
-    assert raised.value.shard == "c/0/0"
-    assert raised.value.chunk_coords == (1, 1)
-    assert shard_path(array).read_bytes() == blob
-    assert shard_path(array).stat().st_ino == inode
-    assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
-
-
-@pytest.mark.parametrize("blob", [b"", b"short", letters()[:-1], letters()[:-1] + b"\0"])
-def test_an_index_that_cannot_be_read(tmp_path: Path, blob: bytes) -> None:
-    array = letters_array(tmp_path / "a", blob=blob or b"x")
-    shard_path(array).write_bytes(blob)
-    with pytest.raises((shardcodec.ShardFormatError, shardcodec.ChecksumError)) as raised:
-        array[0, 0] = 90
-    assert raised.value.shard == "c/0/0"
-    assert shard_path(array).read_bytes() == blob
-    array[...] = 90  # a full overwrite heals
-    assert (zarrs_view(array)[...] == 90).all()
-
-
-def test_a_damaged_chunk_that_would_be_merged(tmp_path: Path) -> None:
-    blob = bytearray(letters(checksums=True))
-    blob[9] ^= 1
-    array = letters_array(tmp_path / "a", checksums=True, blob=bytes(blob))
-    with pytest.raises(shardcodec.ChecksumError) as raised:
-        array[0, 3] = 90
-    assert raised.value.chunk_coords == (0, 1)
-    assert shard_path(array).read_bytes() == bytes(blob)
-    array[:2, 2:] = 90  # replaced whole, so what it held does not matter
-    assert text_of(zarrs_view(array)[...]) == "zero ZZZZ two. tres"
-
-
-def test_unsharded_chunks_keep_their_rest_or_stop(tmp_path: Path) -> None:
-    array = create(tmp_path / "a", shards=None, chunks=(8, 12), compressors=[Crc32cCodec()])
-    array[...] = 5
-    array[2, 3] = 6
-    assert zarrs_view(array)[2, 3] == 6 and (zarrs_view(array)[3:] == 5).all()
-    blob = bytearray(shard_path(array).read_bytes())
-    blob[7] ^= 1
-    shard_path(array).write_bytes(blob)
-    with pytest.raises(shardcodec.ChecksumError):
-        array[0, 0] = 7
-    assert shard_path(array).read_bytes() == bytes(blob)
-
-
-def test_nested_shards_are_merged_whole(tmp_path: Path) -> None:
-    inner = ShardingCodec(chunk_shape=(2, 2), codecs=[BytesCodec(), Crc32cCodec()])
-    codec = ShardingCodec(chunk_shape=(4, 4), codecs=[inner])
-    zarr.create_array(
-        tmp_path, shape=(8, 8), chunks=(8, 8), dtype="uint8", fill_value=0, serializer=codec, compressors=None
-    )
-    array = ours(tmp_path)
-    expected = random_array((8, 8), "uint8")
-    array[...] = expected
-    array[3:5, 1:7] = expected[3:5, 1:7] = 200
-    assert bits(zarrs_view(array)[...]) == bits(expected)

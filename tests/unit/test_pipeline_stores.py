@@ -10,36 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from helpers import (
-    ABSENT,
-    LETTERS,
+    OtherMemoryStore,
     RecordingStore,
-    assemble,
     bits,
+    checked,
     create,
-    letters,
-    ours,
     quiet,
     random_array,
-    text_of,
     zarrs_view,
-    zstd,
 )
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
-
-import shardcodec
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 
 
-class OtherMemoryStore(MemoryStore):
-    """A subclass may override anything, so it counts as any other store."""
-
-
 class OtherLocalStore(LocalStore):
-    """The same for files."""
+    """A subclass may override anything, so it counts as any other store."""
 
 
 STORES = [
@@ -88,25 +76,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     yield makers[kind]()
 
 
-def sharded(store: Any, *, at_start: bool = False, **arguments: Any) -> Any:
-    """An array of 16 x 24 in shards of 8 x 12, index where it is said; strict."""
-    codec = ShardingCodec(
-        chunk_shape=(4, 3),
-        codecs=[BytesCodec(), ZstdCodec(level=1), Crc32cCodec()],
-        index_location="start" if at_start else "end",
-    )
-    defaults: dict[str, Any] = {"shape": (16, 24), "chunks": (8, 12), "dtype": "int32", "fill_value": -1}
-    with quiet():
-        array = zarr.create_array(
-            store, serializer=codec, compressors=None, filters=None, **(defaults | arguments)
-        )
-    return shardcodec.attach(array, strict=True)
-
-
 @LOCATIONS
 @pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files grow by rewriting
 def test_reading_and_writing(store: Any, at_start: bool) -> None:
-    array = sharded(store, at_start=at_start)
+    array = checked(store, at_start=at_start)
     values = np.full((16, 24), -1, "int32")
     assert bits(array[...]) == bits(values)
     for number, selection in enumerate(
@@ -122,7 +95,7 @@ def test_reading_and_writing(store: Any, at_start: bool) -> None:
 
 @LOCATIONS
 def test_an_emptied_shard_is_deleted(store: Any, at_start: bool) -> None:
-    array = sharded(store, at_start=at_start)
+    array = checked(store, at_start=at_start)
     array[...] = 5
     if not store.supports_deletes:
         with pytest.raises(NotImplementedError):
@@ -157,7 +130,7 @@ INDEX_NBYTES = 16 * 8 + 4
 
 def recorded(at_start: bool = False) -> tuple[Any, RecordingStore]:
     store = RecordingStore(MemoryStore())
-    array = sharded(store, at_start=at_start)
+    array = checked(store, at_start=at_start)
     array[...] = random_array((16, 24), "int32")
     store.forget()
     return array, store
@@ -232,143 +205,3 @@ def test_writing_reads_a_shard_only_when_something_of_it_is_kept() -> None:
     array[2, 13] = 4
     assert [key for key, _ in store.chunk_requests()] == ["c/0/1"]
     assert store.written == ["c/0/1"]
-
-
-# ---- answers that are wrong
-
-
-class LyingStore(WrapperStore):  # type: ignore[type-arg]
-    """Answers requests for a range with what `lie` makes of the truth."""
-
-    lie: Any = None
-
-    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        buffer = await super().get(key, prototype, byte_range)
-        if byte_range is None or self.lie is None or "c/" not in key:
-            return buffer
-        return self.lie(buffer, byte_range)
-
-
-def lying(lie: Any) -> Any:
-    store = LyingStore(MemoryStore())
-    array = sharded(store)
-    array[...] = random_array((16, 24), "int32")
-    store.lie = lie
-    return array
-
-
-@pytest.mark.parametrize("n", [0, 1, 5])
-def test_a_short_answer(n: int) -> None:
-    array = lying(lambda buffer, wanted: buffer[:n] if hasattr(wanted, "start") else buffer)
-    with pytest.raises(shardcodec.ShardFormatError) as raised:
-        array[1, 2]
-    assert raised.value.shard == "c/0/0"
-
-
-def test_no_answer_for_a_range_of_an_object_that_is_there() -> None:
-    array = lying(lambda buffer, wanted: None if hasattr(wanted, "start") else buffer)
-    with pytest.raises(shardcodec.ShardFormatError) as raised:
-        array[1, 2]
-    assert raised.value.shard == "c/0/0" and raised.value.offset is not None
-
-
-def test_an_answer_that_is_too_long() -> None:
-    """A server that ignores ranges sends the whole object."""
-    array = lying(lambda buffer, wanted: buffer + buffer if hasattr(wanted, "start") else buffer)
-    truth = bits(zarr.open_array(array.store._store, mode="r")[1, 5])
-    try:
-        got = bits(array[1, 5])
-    except shardcodec.ShardError:
-        return
-    assert got == truth
-
-
-@pytest.mark.parametrize("n", [0, 1, INDEX_NBYTES - 1])
-def test_an_index_that_is_cut(n: int) -> None:
-    array = lying(lambda buffer, wanted: buffer if hasattr(wanted, "start") else buffer[:n])
-    with pytest.raises(shardcodec.ShardFormatError) as raised:
-        array[1, 2]
-    assert raised.value.shard == "c/0/0" and raised.value.nbytes == n
-
-
-def test_errors_of_the_store_pass() -> None:
-    def fail(buffer: Any, wanted: Any) -> Any:
-        raise ConnectionResetError("gone")
-
-    array = lying(fail)
-    with pytest.raises(ConnectionResetError, match="gone"):
-        array[1, 2]
-
-
-# ---- hostile shards are refused alike, wherever they are
-
-
-def letters_in(store: Any, blob: bytes, *, at_start: bool = False) -> Any:
-    codec = ShardingCodec(
-        chunk_shape=(2, 2), codecs=[BytesCodec()], index_location="start" if at_start else "end"
-    )
-    zarr.create_array(
-        store, shape=(4, 4), chunks=(4, 4), dtype="uint8", fill_value=46, serializer=codec, compressors=None
-    )
-    value = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(blob)
-    zarr.core.sync.sync(store.set("c/0/0", value))
-    return ours(store)
-
-
-REMOTE = [MemoryStore, OtherMemoryStore]
-
-
-@LOCATIONS
-@pytest.mark.parametrize("kind", REMOTE)
-def test_letters(kind: Any, at_start: bool) -> None:
-    array = letters_in(kind(), letters(at_start=at_start), at_start=at_start)
-    assert text_of(array[...]) == LETTERS
-    assert array[:2, 2:].tobytes() == b"one."
-
-
-@pytest.mark.parametrize("kind", REMOTE)
-@pytest.mark.parametrize(
-    "bad",
-    [
-        (14, 4),
-        (84, 4),
-        (2**63, 4),
-        (2**64 - 2, 4),
-        (0, 2**62),
-        (0, ABSENT),
-        (ABSENT, 3),
-        (0, 3),
-        (0, 5),
-        (9, 0),
-    ],
-)
-def test_a_bad_entry_is_an_error_where_it_is_read_and_only_there(kind: Any, bad: tuple[int, int]) -> None:
-    """Whole or in part, near or far: (9, 0) has no bytes where four are due."""
-    blob = assemble(b"zeroone.two.tres", [(0, 4), bad, (8, 4), (12, 4)])
-    array = letters_in(kind(), blob)
-    for selection in (np.s_[...], np.s_[:2, 2:], np.s_[1, 3], np.s_[::3, ::3]):
-        with pytest.raises(shardcodec.ShardFormatError) as raised:
-            array[selection]
-        assert raised.value.shard == "c/0/0" and raised.value.chunk_coords == (0, 1)
-    assert array[2:, :2].tobytes() == b"two."
-    assert array[3, 3] == ord("s")
-    with pytest.raises(shardcodec.ShardFormatError):
-        array[3, 3] = 1
-
-
-@pytest.mark.parametrize("kind", REMOTE)
-def test_zstd_of_letters(kind: Any) -> None:
-    spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 46, [{"name": "bytes"}, zstd()])
-    blob = shardcodec.encode(np.frombuffer(b"zeroone.two.tres", "u1").reshape(4, 4), spec)
-    codec = ShardingCodec(chunk_shape=(2, 2), codecs=[BytesCodec(), ZstdCodec(level=1)])
-    store = kind()
-    zarr.create_array(
-        store, shape=(4, 4), chunks=(4, 4), dtype="uint8", fill_value=46, serializer=codec, compressors=None
-    )
-    value = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(blob)
-    zarr.core.sync.sync(store.set("c/0/0", value))
-    array = ours(store)
-    assert (
-        array[1:3, 1:3].tobytes()
-        == np.frombuffer(b"zeroone.two.tres", "u1").reshape(4, 4)[1:3, 1:3].tobytes()
-    )

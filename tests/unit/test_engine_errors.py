@@ -1,0 +1,408 @@
+# test_engine_errors.py - hostile shards: each is refused with its numbers, wherever its bytes are
+# SPDX-License-Identifier: MIT
+"""Requirements SC-20 to SC-45 as far as they concern one shard, through `decode`, a file, and a store in memory."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import (
+    ABSENT,
+    LETTERS,
+    RAW,
+    WORDS,
+    assemble,
+    entries_of,
+    letters,
+    letters_spec,
+    ours,
+    random_array,
+    text_of,
+    zstd,
+)
+from reference import crc32c
+from spec_json import CRC, LITTLE, config, named
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec import ChecksumError, CodecError, ShardError, ShardFormatError, ShardSpec, decode, encode
+
+BODY = b"".join(WORDS)
+ENTRIES = [(0, 4), (4, 4), (8, 4), (12, 4)]
+FULL = np.s_[...]
+KEY = "c/0/0"
+
+
+class Ways:
+    """One shard of letters, read in three ways."""
+
+    def __init__(
+        self, folder: Path, *, at_start: bool = False, crc: bool = True, checksums: bool = False
+    ) -> None:
+        inner = [BytesCodec(), Crc32cCodec()] if checksums else [BytesCodec()]
+        index = [BytesCodec(), Crc32cCodec()] if crc else [BytesCodec()]
+        codec = ShardingCodec(
+            chunk_shape=(2, 2),
+            codecs=inner,
+            index_codecs=index,
+            index_location="start" if at_start else "end",
+        )
+        self.stores: list[Any] = [LocalStore(folder), MemoryStore()]
+        for store in self.stores:
+            zarr.create_array(
+                store,
+                shape=(4, 4),
+                chunks=(4, 4),
+                dtype="u1",
+                fill_value=46,
+                serializer=codec,
+                compressors=None,
+            )
+        codecs = [*RAW, CRC] if checksums else RAW
+        self.spec = letters_spec(at_start=at_start, crc=crc, codecs=codecs)
+
+    def readers(self, blob: bytes) -> list[Any]:
+        """Functions from a selection to elements."""
+        for store in self.stores:
+            value = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(blob)
+            zarr.core.sync.sync(store.set(KEY, value))
+        arrays = [ours(store) for store in self.stores]
+        return [lambda s: decode(blob, self.spec, s), arrays[0].__getitem__, arrays[1].__getitem__]
+
+    def refused(self, blob: bytes, kind: type[ShardError], *selections: Any, **numbers: Any) -> None:
+        for read, selection in itertools.product(self.readers(blob), selections):
+            with pytest.raises(kind) as raised:
+                read(selection)
+            error = raised.value
+            assert {name: getattr(error, name) for name in numbers} == numbers
+            assert error.shard in (KEY, "")
+
+    def accepted(self, blob: bytes, expected: str) -> None:
+        for read in self.readers(blob):
+            assert text_of(read(FULL)) == expected
+            assert read(np.s_[1, 3]) == ord(expected[8])
+
+
+@pytest.fixture
+def ways(tmp_path: Path) -> Ways:
+    return Ways(tmp_path)
+
+
+# ---- the index as a whole (SC-21 to SC-27, SC-41, SC-42)
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 15, 67])
+def test_an_object_shorter_than_its_index(n: int, at_start: bool, tmp_path: Path) -> None:
+    ways = Ways(tmp_path, at_start=at_start)
+    ways.refused(letters(at_start=at_start)[:n], ShardFormatError, FULL, np.s_[0, 0], nbytes=n, limit=68)
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_any_flipped_bit_of_the_index(at_start: bool, tmp_path: Path) -> None:
+    spec = letters_spec(at_start=at_start)
+    blob = letters(at_start=at_start)
+    first = 0 if at_start else 16
+    for at in range(first, first + 68):
+        broken = bytearray(blob)
+        broken[at] ^= 1 << at % 8
+        with pytest.raises(ChecksumError) as raised:
+            decode(broken, spec, np.s_[0, 0])
+        stored = struct.unpack("<I", broken[first + 64 : first + 68])[0]
+        assert raised.value.expected == stored
+        assert raised.value.actual == crc32c(bytes(broken[first : first + 64]))
+    Ways(tmp_path, at_start=at_start).refused(bytes(broken), ChecksumError, FULL, np.s_[0, 0], codec="crc32c")
+
+
+def test_trailing_bytes(tmp_path: Path) -> None:
+    Ways(tmp_path / "a").refused(letters() + b"!", ChecksumError, FULL, np.s_[0, 0])
+    Ways(tmp_path / "b", at_start=True).accepted(letters(at_start=True) + b"more", LETTERS)
+
+
+def test_the_index_is_looked_for_where_the_metadata_says(tmp_path: Path) -> None:
+    Ways(tmp_path / "a", at_start=True).refused(letters(), ChecksumError, FULL, np.s_[0, 0])
+    Ways(tmp_path / "b").refused(letters(at_start=True), ChecksumError, FULL, np.s_[0, 0])
+    Ways(tmp_path / "c", crc=False, at_start=True).refused(letters(crc=False), ShardFormatError, FULL)
+
+
+def test_a_lost_head_is_noticed(ways: Ways) -> None:
+    """Index and checksum are intact; only the last inner chunk now reaches into the index (SC-33)."""
+    ways.refused(letters()[3:], ShardFormatError, FULL, np.s_[3, 3], entry=3, offset=12, nbytes=4)
+
+
+def test_an_empty_index_and_no_object(ways: Ways) -> None:
+    ways.accepted(assemble(b"", [(ABSENT, ABSENT)] * 4), ".... .... .... ....")
+    assert (ours(ways.stores[1])[FULL] == 46).all()
+
+
+def test_without_a_checksum_a_flip_is_found_by_the_bounds(tmp_path: Path) -> None:
+    blob = bytearray(letters(crc=False))
+    blob[16 + 16 + 7] ^= 0x80  # the offset of entry 1
+    Ways(tmp_path, crc=False).refused(
+        bytes(blob), ShardFormatError, FULL, np.s_[0, 3], entry=1, offset=2**63 + 4
+    )
+
+
+# ---- entries (SC-28 to SC-31, SC-33 to SC-36)
+
+BAD = [
+    (84, 4),
+    (80, 8),
+    (83, 2),
+    (2**63, 4),
+    (2**64 - 2, 4),
+    (0, 2**62),
+    (4, 2**64 - 4),
+    (ABSENT, 4),
+    (4, ABSENT),
+    (14, 4),  # into the index
+    (16, 4),
+    (20, 4),
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_an_entry_that_cannot_be_true(ways: Ways, bad: tuple[int, int]) -> None:
+    blob = assemble(BODY, [(0, 4), bad, (8, 4), (12, 4)])
+    selections = (FULL, np.s_[0, 2], np.s_[::3, ::3])
+    offset, nbytes = bad
+    ways.refused(
+        blob,
+        ShardFormatError,
+        *selections,
+        entry=1,
+        chunk_coords=(0, 1),
+        offset=offset,
+        nbytes=nbytes,
+        limit=84,
+    )
+    for read in ways.readers(blob):  # what is not asked for does not matter (SC-36)
+        assert read(np.s_[2:, 2:]).tobytes() == b"tres"
+
+
+@pytest.mark.parametrize("bad", [(0, 3), (0, 5), (0, 0), (7, 0)])
+def test_an_entry_of_the_wrong_length(ways: Ways, bad: tuple[int, int]) -> None:
+    blob = assemble(BODY, [(0, 4), bad, (8, 4), (12, 4)])
+    ways.refused(
+        blob,
+        ShardFormatError,
+        FULL,
+        np.s_[0, 2],
+        np.s_[:2, 2:],
+        entry=1,
+        chunk_coords=(0, 1),
+        actual=bad[1],
+        expected=4,
+    )
+
+
+def test_an_entry_in_an_index_at_the_start(tmp_path: Path) -> None:
+    blob = assemble(BODY, [(68, 4), (66, 4), (76, 4), (80, 4)], at_start=True)
+    Ways(tmp_path, at_start=True).refused(blob, ShardFormatError, FULL, np.s_[0, 2], entry=1, offset=66)
+
+
+def test_gaps_overlaps_and_shared_ranges(ways: Ways) -> None:
+    ways.accepted(assemble(b"HEAD" + BODY + b"FOOT", [(4, 4), (8, 4), (12, 4), (16, 4)]), LETTERS)
+    ways.accepted(assemble(b"zerone.", [(0, 4), (3, 4), (0, 4), (1, 4)]), "zero one. zero eron")
+
+
+def test_a_tail_cut_off_behind_an_index_at_the_start(tmp_path: Path) -> None:
+    """What lies before the cut is readable, what lies behind it is an error (SC-43)."""
+    ways = Ways(tmp_path, at_start=True)
+    blob = letters(at_start=True)[:-6]
+    ways.refused(blob, ShardFormatError, FULL, np.s_[3, 3], limit=78)
+    for read in ways.readers(blob):
+        assert read(np.s_[:2, :2]).tobytes() == b"zero"
+        assert read(np.s_[:2]).tobytes() == b"zeonroe."
+
+
+def test_truncation_at_every_byte(tmp_path: Path) -> None:
+    for at_start in (False, True):
+        spec = letters_spec(at_start=at_start)
+        blob = letters(at_start=at_start)
+        for n in range(len(blob)):
+            with pytest.raises((ShardFormatError, ChecksumError)):
+                decode(blob[:n], spec)
+
+
+# ---- inner chunks (SC-31, SC-32)
+
+
+def test_a_checksum_is_verified_on_partial_reads_too(tmp_path: Path) -> None:
+    ways = Ways(tmp_path, checksums=True)
+    for at in range(8, 16):
+        blob = bytearray(letters(checksums=True))
+        blob[at] ^= 16
+        stored = struct.unpack("<I", blob[12:16])[0]
+        numbers = {
+            "expected": stored,
+            "actual": crc32c(bytes(blob[8:12])),
+            "chunk_coords": (0, 1),
+            "codec": "crc32c",
+        }
+        ways.refused(bytes(blob), ChecksumError, FULL, np.s_[0, 2], np.s_[1, 3], **numbers)
+
+
+COMPRESSED = [
+    zstd(),
+    named("gzip", level=1),
+    named("blosc", cname="lz4", clevel=5, shuffle="shuffle", typesize=4),
+]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED, ids=lambda codec: codec["name"])
+def test_malformed_data_of_a_compressor(codec: Any) -> None:
+    configuration = dict(codec["configuration"])
+    if codec["name"] == "blosc":
+        configuration["blocksize"] = 0
+    spec = ShardSpec((4, 4), (2, 2), "int32", 0, [LITTLE, named(codec["name"], **configuration)])
+    array = random_array((4, 4), "int32")
+    blob = encode(array, spec, order="lexicographic")
+    entries = entries_of(blob, 4)
+    offset, nbytes = entries[1]
+    frame = blob[offset : offset + nbytes]
+    for broken in (b"\0" * nbytes, frame[:-1], frame[: nbytes // 2], frame[:1], b""):
+        moved = [*entries]
+        moved[1] = (len(blob) - 68, len(broken))
+        bad = assemble(blob[:-68] + broken, moved)
+        for selection in (FULL, np.s_[0, 3]):
+            with pytest.raises((CodecError, ShardFormatError)) as raised:
+                decode(bad, spec, selection)
+            assert raised.value.entry == 1 and raised.value.chunk_coords == (0, 1)
+            if isinstance(raised.value, CodecError):
+                assert raised.value.codec == codec["name"]
+        assert decode(bad, spec, np.s_[3, 3]) == array[3, 3]
+
+
+@pytest.mark.parametrize("n", [3, 5, 4096])
+def test_more_or_less_comes_out_of_a_compressor_than_is_due(n: int) -> None:
+    spec = ShardSpec((4, 4), (2, 2), "uint8", 0, [*RAW, zstd()])
+    wrong = encode(np.ones((2 * n,), "u1"), ShardSpec((2 * n,), (n,), "uint8", 0, [*RAW, zstd()]))
+    offset, nbytes = entries_of(wrong, 2)[0]
+    blob = assemble(wrong[offset : offset + nbytes], [(0, nbytes)] * 4)
+    for selection in (FULL, np.s_[0, 0]):
+        with pytest.raises(ShardFormatError) as raised:
+            decode(blob, spec, selection)
+        assert raised.value.entry == 0 and raised.value.expected == 4
+
+
+def test_a_fault_in_a_nested_shard_says_so() -> None:
+    spec = ShardSpec(
+        (4, 12), (2, 6), "uint8", 7, [named("sharding_indexed", **config(chunk_shape=[1, 3], codecs=RAW))]
+    )
+    inner = assemble(b"abcdef", [(0, 3), (3, 3), (0, 3), (900, 3)])
+    blob = assemble(inner, [(ABSENT, ABSENT), (0, len(inner)), *[(ABSENT, ABSENT)] * 2])
+    for selection in (FULL, np.s_[1, 10]):
+        with pytest.raises(ShardFormatError, match="nested") as raised:
+            decode(blob, spec, selection)
+        error = raised.value
+        assert (error.entry, error.chunk_coords, error.level, error.offset) == (1, (0, 1), 1, 900)
+    assert decode(blob, spec, np.s_[0, 6:9]).tobytes() == b"abc"
+
+
+# ---- which of several faults
+
+
+def many_chunks(order: str) -> tuple[ShardSpec, bytes]:
+    """8 x 8 inner chunks of 16 KiB each, so that several threads and groups take part."""
+    spec = ShardSpec((1024, 1024), (128, 128), "uint8", 0, [*RAW, CRC])
+    return spec, encode(random_array((1024, 1024), "u1"), spec, order=order)
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("order", ["lexicographic", "colexicographic", "morton"])
+@pytest.mark.parametrize("faults", [(5, 6), (8, 3), (63, 40, 12), (1, 8), (2, 16)])
+def test_the_lowest_failing_chunk_is_reported(
+    where: str, order: str, faults: tuple[int, ...], tmp_path: Path
+) -> None:
+    """In C order over the grid, whatever the order in the file and the number of threads."""
+    spec, blob = many_chunks(order)
+    broken = bytearray(blob)
+    entries = entries_of(blob, 64)
+    for entry in faults:
+        broken[entries[entry][0]] ^= 1
+    codec = ShardingCodec(chunk_shape=(128, 128), codecs=[BytesCodec(), Crc32cCodec()])
+    zarr.create_array(
+        tmp_path,
+        shape=(1024, 1024),
+        chunks=(1024, 1024),
+        dtype="u1",
+        fill_value=0,
+        serializer=codec,
+        compressors=None,
+    )
+    (tmp_path / "c/0").mkdir(parents=True)
+    (tmp_path / KEY).write_bytes(broken)
+    array = ours(tmp_path)
+    for threads, _ in itertools.product((1, 4), range(3)):
+        with pytest.raises(ChecksumError) as raised, shardcodec.options(threads=threads):
+            array[FULL] if where == "file" else decode(broken, spec)
+        assert raised.value.entry == min(faults)
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_the_lowest_failing_shard_is_reported(where: str, tmp_path: Path) -> None:
+    store: Any = LocalStore(tmp_path) if where == "file" else MemoryStore()
+    codec = ShardingCodec(chunk_shape=(64, 64), codecs=[BytesCodec(), Crc32cCodec()])
+    zarr.create_array(
+        store,
+        shape=(1024, 256),
+        chunks=(128, 128),
+        dtype="u1",
+        fill_value=0,
+        serializer=codec,
+        compressors=None,
+    )
+    array = ours(store)
+    array[FULL] = random_array((1024, 256), "u1")
+    for key in ("c/5/1", "c/2/1", "c/7/0"):
+        buffer = zarr.core.sync.sync(store.get(key, zarr.core.buffer.default_buffer_prototype()))
+        broken = bytearray(buffer.to_bytes())
+        broken[100] ^= 1
+        zarr.core.sync.sync(store.set(key, type(buffer).from_bytes(bytes(broken))))
+    for threads, _ in itertools.product((1, 4), range(5)):
+        with pytest.raises(ChecksumError) as raised, shardcodec.options(threads=threads):
+            array[FULL]
+        assert raised.value.shard == "c/2/1"
+
+
+@pytest.mark.parametrize("faults", [(9, 2), (3, 8), (63, 40, 12)])
+def test_the_lowest_failing_chunk_of_an_update_is_reported(faults: tuple[int, ...], tmp_path: Path) -> None:
+    _, blob = many_chunks("morton")
+    broken = bytearray(blob)
+    for entry in faults:
+        broken[entries_of(blob, 64)[entry][0]] ^= 1
+    codec = ShardingCodec(chunk_shape=(128, 128), codecs=[BytesCodec(), Crc32cCodec()])
+    zarr.create_array(
+        tmp_path,
+        shape=(1024, 1024),
+        chunks=(1024, 1024),
+        dtype="u1",
+        fill_value=0,
+        serializer=codec,
+        compressors=None,
+    )
+    (tmp_path / "c/0").mkdir(parents=True)
+    (tmp_path / KEY).write_bytes(broken)
+    array = ours(tmp_path)
+    for threads, _ in itertools.product((1, 4), range(3)):
+        with pytest.raises(ChecksumError) as raised, shardcodec.options(threads=threads):
+            array[::2, ::2] = 1
+        assert raised.value.entry == min(faults)
+        assert (tmp_path / KEY).read_bytes() == bytes(broken)
+
+
+def test_a_hostile_grid_takes_no_memory() -> None:
+    """Sizes are compared before anything is allocated (SC-15, SC-30)."""
+    spec = ShardSpec((2**30,), (1,), "uint8", 0, RAW)
+    for selection in (np.s_[5], np.s_[:10]):
+        with pytest.raises(ShardFormatError) as raised:
+            decode(bytes(1000), spec, selection)
+        assert raised.value.nbytes == 1000
