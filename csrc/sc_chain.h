@@ -50,10 +50,11 @@ struct sc_chain {
 
     size_t n_ops;
     struct sc_op ops[SC_MAX_OPS];
-    size_t bounds[SC_MAX_OPS + 1]; /* bounds[i]: most bytes before ops[i]; the last: encoded. 0: cannot be encoded whole */
+    size_t
+        bounds[SC_MAX_OPS + 1]; /* bounds[i]: most bytes before ops[i]; the last: encoded. 0: cannot be encoded whole */
 
     const struct sc_chain *inner; /* NULL: leaf. Its logical axes are the stored axes of this chain */
-    uint64_t grid[SC_MAX_NDIM];   /* shard: inner chunks along each *stored* axis */
+    uint64_t grid[SC_MAX_NDIM]; /* shard: inner chunks along each *stored* axis */
     uint64_t grid_strides[SC_MAX_NDIM]; /* C order, in inner chunks */
     uint64_t n_chunks;
     struct sc_index_layout index;
@@ -95,7 +96,7 @@ sc_axis_cut(uint64_t start, uint64_t count, int64_t step, uint64_t extent, uint6
 struct sc_write_rules {
     enum sc_order order;
     bool write_empty; /* store inner chunks that equal the fill value */
-    bool keep_empty;  /* make an object also when nothing but the fill value is in it */
+    bool keep_empty; /* make an object also when nothing but the fill value is in it */
 };
 
 /* Fill the derived members (strides, bounds, index size, ...) from shape, perm, itemsize, ops, inner and index. All numbers

@@ -74,7 +74,7 @@ static size_t
 plausible_nbytes(size_t bound)
 {
     return !bound || bound > (PTRDIFF_MAX - SLACK_NBYTES) / SLACK_FACTOR ? PTRDIFF_MAX
-                                                                        : bound * SLACK_FACTOR + SLACK_NBYTES;
+                                                                         : bound * SLACK_FACTOR + SLACK_NBYTES;
 }
 
 enum sc_status
@@ -178,7 +178,8 @@ decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
     if (!direct && (status = sc_buffer_reserve(&level->chunk, nbytes)))
         return status;
     out = direct ? dst : level->chunk.data;
-    status = sc_codec_get(chain->ops[0].codec)->decode(&chain->ops[0], worker->codecs, src, n, out, nbytes, &n_out, where);
+    status =
+        sc_codec_get(chain->ops[0].codec)->decode(&chain->ops[0], worker->codecs, src, n, out, nbytes, &n_out, where);
     if (status == SC_DST_TOO_SMALL)
         return bad_length(where, nbytes, SC_NOWHERE);
     if (status)

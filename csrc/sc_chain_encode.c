@@ -11,8 +11,8 @@
 /* Apply ops to the n bytes at `bytes`, which lie in `owner` (grow-able) or, when owner is NULL, in the caller's memory or
  * in dst. The result ends in dst. */
 static enum sc_status
-apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *bytes, size_t n,
-          uint8_t *dst, size_t dst_capacity, uint64_t *n_out, struct sc_where *where)
+apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *bytes,
+          size_t n, uint8_t *dst, size_t dst_capacity, uint64_t *n_out, struct sc_where *where)
 {
     unsigned stage = 0;
 
@@ -128,7 +128,8 @@ encode_shard_bytes(const struct sc_chain *chain, struct sc_worker *worker, unsig
     if (status)
         return status;
     sc_index_store(chain, entries, chain->index.at_start ? out : out + at);
-    *n = n_present || (rules->keep_empty && !depth) ? (chain->index.at_start ? at : at + chain->index.nbytes) : SC_ABSENT;
+    *n = n_present || (rules->keep_empty && !depth) ? (chain->index.at_start ? at : at + chain->index.nbytes)
+                                                    : SC_ABSENT;
     return SC_OK;
 }
 

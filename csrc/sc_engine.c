@@ -23,6 +23,19 @@ sc_failure_note(struct sc_failure *failure, enum sc_status status, const struct 
     pthread_mutex_unlock(&failure->mutex);
 }
 
+bool
+sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry)
+{
+    bool settled;
+
+    if (SC_LIKELY(atomic_load_explicit(&failure->shard, memory_order_relaxed) > shard))
+        return false;
+    pthread_mutex_lock(&failure->mutex);
+    settled = failure->shard < shard || failure->where.entry <= entry;
+    pthread_mutex_unlock(&failure->mutex);
+    return settled;
+}
+
 enum sc_status
 sc_failure_end(struct sc_failure *failure, struct sc_where *where)
 {

@@ -15,8 +15,8 @@
  * So at most one object per thread is open, memory is the touched part of one index per thread plus scratch, and one
  * large shard is decoded by all threads as well as many small ones.
  *
- * Failures: the one in the lowest object of the plan is reported, and in it the lowest inner chunk, whatever the timing;
- * objects after it may be left out.
+ * Failures: the one in the lowest object of the plan is reported, whatever the timing; objects after it may be left out.
+ * Within an object a bad entry of the index comes before anything in the chunks, and then the lowest inner chunk counts.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_ENGINE_H
@@ -76,10 +76,11 @@ enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_sourc
                              struct sc_entry *entries, uint64_t *shard_nbytes, struct sc_where *where);
 
 /* The ranges of a shard to ask a remote store for, given its index, so that a box of it can be read: ascending, apart by
- * more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all. */
+ * more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
+ * Entries under the box are checked, those elsewhere do not matter; on failure where->entry is the lowest bad one. */
 enum sc_status sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
-                              uint64_t max_gap_nbytes, uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity,
-                              size_t *n_ranges);
+                              const struct sc_index_extent *extent, uint64_t max_gap_nbytes, uint64_t max_nbytes,
+                              struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where);
 
 /* ---- writing ---- */
 
@@ -96,17 +97,17 @@ struct sc_write_item {
     bool complete;              /* elements outside the box are the fill value, the old object does not count */
 
     /* What the new object keeps of the old one; decided by the caller, who holds the object's lock. */
-    struct sc_source old;       /* read for inner chunks that the box covers in part, and for the carried runs; the size of
+    struct sc_source old; /* read for inner chunks that the box covers in part, and for the carried runs; the size of
                                  * a shard must be given, that of a whole in a file is measured */
     const struct sc_entry *old_entries; /* shard: its entries, checked; NULL: nothing to keep */
     const struct sc_carry *carries;
     size_t n_carries;
-    struct sc_entry *entries;   /* shard: in: what is carried, at its new offset, and slots that new chunks of that very
+    struct sc_entry *entries; /* shard: in: what is carried, at its new offset, and slots that new chunks of that very
                                  * size shall take; out: the new index. n_chunks of them */
-    uint64_t data_offset;       /* shard: where the first new chunk goes */
+    uint64_t data_offset; /* shard: where the first new chunk goes */
 
     /* out */
-    uint8_t *result;            /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
+    uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
     uint64_t result_nbytes;
     bool empty;
 };
@@ -117,7 +118,7 @@ struct sc_write_plan {
     int64_t src_strides[SC_MAX_NDIM];
     struct sc_write_rules rules;
     unsigned n_threads;
-    uint64_t unit_nbytes;       /* decoded bytes encoded at a time, about */
+    uint64_t unit_nbytes; /* decoded bytes encoded at a time, about */
     bool sync;
     const atomic_bool *cancel;
     struct sc_stats stats;
@@ -141,6 +142,9 @@ void sc_failure_note(struct sc_failure *failure, enum sc_status status, const st
 
 /* After the last thread has left: the outcome of the plan. */
 enum sc_status sc_failure_end(struct sc_failure *failure, struct sc_where *where);
+
+/* Is there a failure at or before this inner chunk, so that it does not matter any more? */
+bool sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry);
 
 /* Is there a failure in an object before this one, so that this one does not matter any more? */
 static inline bool

@@ -366,7 +366,8 @@ sync_folder(const char *path, struct sc_where *where)
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         status = io_error(where, "open");
-    else if (!allowed("fsync", folder, NULL) || (fsync(fd) && errno != EINVAL)) /* EINVAL: a folder has nothing to sync here */
+    else if (!allowed("fsync", folder, NULL) ||
+             (fsync(fd) && errno != EINVAL)) /* EINVAL: a folder has nothing to sync here */
         status = io_error(where, "fsync");
     sc_file_close(fd);
     free(folder);

@@ -126,49 +126,74 @@ reads_in_place(const struct stall *stall, const struct sc_chain *chain, const st
            sc_box_is_whole(chain, part->count) && sc_chain_has_layout(chain, strides);
 }
 
+/* Bytes that lie side by side in the object, read when the first of them is decoded. */
+struct span {
+    uint64_t low, high;
+    const uint8_t *bytes;
+};
+
+static struct span
+span_of(const struct stall *stall, size_t begin, size_t end)
+{
+    struct span span = { stall->fd < 0 ? 0 : stall->tasks[begin].offset, 0, NULL };
+
+    for (size_t i = begin; i < end; i++)
+        span.high = max_u64(span.high, stall->tasks[i].offset + stall->tasks[i].nbytes);
+    return span;
+}
+
 static enum sc_status
-decode_group(struct reader *reader, struct stall *stall, size_t begin, size_t end)
+decode_task(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone)
 {
     const struct sc_chain *shard = chain_of(stall), *inner = sc_chain_is_shard(shard) ? shard->inner : shard;
     bool sharded = inner != shard;
     const int64_t *strides = sharded ? stall->walk.strides : reader->run->plan->dst_strides;
-    uint64_t low = stall->tasks[begin].offset, high = 0;
-    const uint8_t *bytes = NULL;
-    enum sc_status status;
+    struct sc_box part = stall->item->box;
+    enum sc_status status = SC_OK;
+    int64_t offset = 0;
 
-    for (size_t i = begin; i < end; i++)
-        high = max_u64(high, stall->tasks[i].offset + stall->tasks[i].nbytes);
+    if (sharded) {
+        uint64_t c[SC_MAX_NDIM];
+
+        sc_walk_coordinates(shard, t->entry, c);
+        if (!sc_walk_cut(&stall->walk, inner, c, &part, &offset))
+            return SC_OK;
+    }
+    reader->stats.chunks_decoded++;
+    if (alone && reads_in_place(stall, inner, &part, strides)) {
+        reader->stats.reads++;
+        reader->stats.bytes_read += t->nbytes;
+        return sc_file_read_exactly(stall->fd, stall->item->dst + offset, (size_t)t->nbytes, t->offset, &reader->where);
+    }
+    if (!span->bytes)
+        status = sc_stall_fetch(reader, stall, span->low, span->high - span->low, &reader->worker->io, &span->bytes);
+    if (status)
+        return status;
+    return sc_chain_decode(inner, reader->worker, sharded, span->bytes + (t->offset - span->low), (size_t)t->nbytes,
+                           &part, stall->item->dst + offset, strides, &reader->where);
+}
+
+/* A fault ends the matter for inner chunks behind it, in C order; those before it may be worse. */
+static void
+decode_group(struct reader *reader, struct stall *stall, size_t begin, size_t end)
+{
+    struct sc_failure *failure = &reader->run->failure;
+    struct span span = span_of(stall, begin, end);
+
     for (size_t i = begin; i < end; i++) {
         const struct task *t = &stall->tasks[i];
-        struct sc_box part = stall->item->box;
-        int64_t offset = 0;
+        enum sc_status status;
 
-        if (sharded) {
-            uint64_t c[SC_MAX_NDIM];
-
-            sc_walk_coordinates(shard, t->entry, c);
-            if (!sc_walk_cut(&stall->walk, inner, c, &part, &offset))
-                continue;
-        }
-        if (!bytes && end - begin == 1 && reads_in_place(stall, inner, &part, strides)) {
-            reader->stats.reads++;
-            reader->stats.bytes_read += t->nbytes;
-            status = sc_file_read_exactly(stall->fd, stall->item->dst + offset, (size_t)t->nbytes, t->offset,
-                                          &reader->where);
-        } else {
-            status = bytes ? SC_OK : sc_stall_fetch(reader, stall, stall->fd < 0 ? 0 : low, high - low, &reader->worker->io, &bytes);
-            if (!status)
-                status = sc_chain_decode(inner, reader->worker, sharded, bytes + (t->offset - (stall->fd < 0 ? 0 : low)),
-                                         (size_t)t->nbytes, &part, stall->item->dst + offset, strides, &reader->where);
-        }
+        if (sc_failure_settles(failure, stall->item_no, t->entry))
+            continue;
+        status = decode_task(reader, stall, t, &span, end - begin == 1);
         if (status) {
-            if (sharded)
+            if (sc_chain_is_shard(chain_of(stall)))
                 reader->where.entry = t->entry;
-            return status;
+            sc_failure_note(failure, status, &reader->where, stall->item_no);
+            sc_where_clear(&reader->where);
         }
-        reader->stats.chunks_decoded++;
     }
-    return SC_OK;
 }
 
 static void
@@ -182,7 +207,7 @@ do_piece(struct reader *reader, struct stall *stall, struct piece piece)
     if (cancelled(reader->run))
         status = SC_CANCELLED;
     else if (piece.kind == PIECE_CHUNKS)
-        status = decode_group(reader, stall, piece.begin, piece.end);
+        decode_group(reader, stall, piece.begin, piece.end);
     else if (piece.kind == PIECE_ABSENT)
         fill_absent(reader, stall, piece.begin, piece.end);
     else

@@ -22,16 +22,16 @@ struct stall {
     size_t item_no;
     struct sc_read_item *item;
     int fd;
-    uint64_t nbytes;           /* of the object */
+    uint64_t nbytes; /* of the object */
     struct sc_walk walk;
     struct sc_index_extent extent;
-    struct sc_buffer index;    /* stored pairs, from word first_word on */
+    struct sc_buffer index; /* stored pairs, from word first_word on */
     uint64_t first_word;
     const uint8_t *pairs;
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory;
     struct task *tasks; /* by offset */
-    uint64_t *absent;   /* positions in the index */
+    uint64_t *absent; /* positions in the index */
     size_t n_tasks, next_task, n_absent, next_absent;
     size_t n_parts, next_part;
 };

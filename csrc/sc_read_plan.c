@@ -39,12 +39,14 @@ sc_stall_close(struct stall *stall)
 
 enum sc_status
 sc_stall_fetch(struct reader *reader, const struct stall *stall, uint64_t offset, uint64_t n, struct sc_buffer *buffer,
-      const uint8_t **bytes)
+               const uint8_t **bytes)
 {
     enum sc_status status;
 
     if (stall->fd < 0) {
-        *bytes = stall->item->source.data + offset;
+        const uint8_t *data = stall->item->source.data;
+
+        *bytes = data ? data + offset : (const uint8_t *)""; /* NULL: only chunks of no bytes */
         return SC_OK;
     }
     status = sc_buffer_reserve(buffer, (size_t)n);
@@ -124,7 +126,8 @@ load_index(struct reader *reader, struct stall *stall)
         if (index->n_checksums)
             return stream_index(reader, stall, first, end);
         stall->first_word = first; /* nothing to check: the window alone is read */
-        return sc_stall_fetch(reader, stall, stall->extent.offset + 8 * first, 8 * (end - first), &stall->index, &stall->pairs);
+        return sc_stall_fetch(reader, stall, stall->extent.offset + 8 * first, 8 * (end - first), &stall->index,
+                              &stall->pairs);
     }
     stall->first_word = 0;
     status = sc_stall_fetch(reader, stall, stall->extent.offset, index->nbytes, &stall->index, &stall->pairs);
@@ -288,6 +291,8 @@ plan_known_chunks(struct reader *reader, struct stall *stall)
             continue;
         if (sc_entry_is_absent(e)) {
             status = source->fill_absent ? push_absent(stall, entry) : SC_OK;
+        } else if (!e.nbytes) { /* no range has it */
+            status = source->fill_absent ? push_task(stall, (struct task){ 0, 0, entry }) : SC_OK;
         } else if (e.offset >= source->first && e.nbytes <= source->nbytes &&
                    e.offset - source->first <= source->nbytes - e.nbytes) {
             status = sc_chain_check_nbytes(inner, e.nbytes, &reader->where);
@@ -369,7 +374,8 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
 
 enum sc_status
 sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
-               uint64_t max_gap_nbytes, uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity, size_t *n_ranges)
+               const struct sc_index_extent *extent, uint64_t max_gap_nbytes, uint64_t max_nbytes,
+               struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where)
 {
     static const int64_t no_strides[SC_MAX_NDIM];
     struct stall stall = { .fd = -1 };
@@ -382,7 +388,14 @@ sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, con
         uint64_t entry = sc_walk_entry(shard, stall.walk.c);
         struct sc_entry e = entries[entry];
 
-        if (!sc_entry_is_absent(e) && e.nbytes && sc_walk_touches(&stall.walk, shard->inner))
+        if (sc_entry_is_absent(e) || !sc_walk_touches(&stall.walk, shard->inner))
+            continue;
+        status = sc_entry_check(e, extent, false, where);
+        if (!status)
+            status = sc_chain_check_nbytes(shard->inner, e.nbytes, where);
+        if (status)
+            where->entry = entry;
+        else if (e.nbytes)
             status = push_task(&stall, (struct task){ e.offset, e.nbytes, entry });
     } while (!status && sc_walk_next(&stall.walk, shard->ndim));
     if (!status)

@@ -10,8 +10,8 @@ sc_where_clear(struct sc_where *where)
 }
 
 enum sc_status
-sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec,
-                const char *detail, int64_t library_code, uint64_t nbytes)
+sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec, const char *detail,
+                int64_t library_code, uint64_t nbytes)
 {
     where->codec = codec;
     where->detail = detail;

@@ -61,8 +61,8 @@ struct sc_where {
 void sc_where_clear(struct sc_where *where);
 
 /* Fill *where for a codec's complaint and return `status`. */
-enum sc_status sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec,
-                               const char *detail, int64_t library_code, uint64_t nbytes);
+enum sc_status sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec, const char *detail,
+                               int64_t library_code, uint64_t nbytes);
 
 /* "SC_BAD_RANGE" for 12; "unknown" for a number that is none. */
 const char *sc_status_name(enum sc_status status);

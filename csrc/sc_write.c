@@ -208,7 +208,6 @@ static bool
 work_on(struct writer *writer, struct bench *bench)
 {
     struct unit *unit = sc_unit_take(writer->run), *placed;
-    enum sc_status status = SC_OK;
 
     sc_where_clear(&writer->where);
     if (!unit) {
@@ -227,10 +226,11 @@ work_on(struct writer *writer, struct bench *bench)
         return false;
     }
 
-    status = stopped(writer->run, bench) ? SC_CANCELLED : sc_unit_encode(writer, bench, unit);
-    if (status) {
+    if (stopped(writer->run, bench)) {
         unit->n = unit->used = 0; /* it takes its place all the same, or the others would wait for it */
-        note_failure(writer, bench, status);
+        note_failure(writer, bench, SC_CANCELLED);
+    } else {
+        sc_unit_encode(writer, bench, unit);
     }
     pthread_mutex_lock(&bench->mutex);
     bench->window[unit->number % WINDOW] = unit;
@@ -315,7 +315,8 @@ end_shard(struct writer *writer, struct bench *bench)
     if (status)
         return status;
     sc_index_store(shard, bench->entries, bench->index.data);
-    return put_bytes(writer, bench, bench->index.data, (size_t)shard->index.nbytes, shard->index.at_start ? 0 : bench->at);
+    return put_bytes(writer, bench, bench->index.data, (size_t)shard->index.nbytes,
+                     shard->index.at_start ? 0 : bench->at);
 }
 
 /* An object that is one chunk. */
@@ -404,7 +405,7 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
     if (!status && shared) {
         encode_shared(writer, bench);
         sc_where_clear(&writer->where);
-        status = bench->failed ? SC_CANCELLED : end_shard(writer, bench);
+        status = sc_failure_settles(&run->failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, bench);
     } else if (!status) {
         status = write_whole(writer, bench);
     }

@@ -68,8 +68,9 @@ struct unit *sc_unit_take(struct run *run);
 void sc_unit_put(struct run *run, struct unit *unit);
 void sc_unit_free(struct unit *unit);
 
-/* Encode the inner chunks at unit->positions, one after the other. On failure where.entry tells which. */
-enum sc_status sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit);
+/* Encode the inner chunks at unit->positions, one after the other. A failure is noted; inner chunks behind it, in C order,
+ * are left out from then on, those before it may fail too and count more. */
+void sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit);
 
 /* Encode an object that is one chunk. *nbytes = SC_ABSENT when nothing is to be stored. */
 enum sc_status sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *unit, uint64_t *nbytes);

@@ -75,8 +75,8 @@ whole_box(const struct sc_chain *chain, struct sc_box *box)
 
 /* Lay the given part over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
 static enum sc_status
-merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old, uint64_t old_nbytes,
-            const struct sc_box *part, const uint8_t *src, const int64_t *src_strides)
+merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
+            uint64_t old_nbytes, const struct sc_box *part, const uint8_t *src, const int64_t *src_strides)
 {
     struct sc_buffer *merge = &writer->worker->merge;
     int64_t strides[SC_MAX_NDIM], part_strides[SC_MAX_NDIM], first = 0;
@@ -181,19 +181,26 @@ encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size
                         old_nbytes, &unit->sizes[i]);
 }
 
-enum sc_status
+void
 sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit)
 {
+    struct sc_failure *failure = &writer->run->failure;
+
     unit->used = 0;
     for (size_t i = 0; i < unit->n; i++) {
-        enum sc_status status = encode_inner(writer, bench, unit, i);
+        enum sc_status status;
 
+        unit->sizes[i] = SC_ABSENT;
+        if (sc_failure_settles(failure, bench->item_no, unit->positions[i]))
+            continue;
+        status = encode_inner(writer, bench, unit, i);
         if (status) {
+            unit->sizes[i] = SC_ABSENT;
             writer->where.entry = unit->positions[i];
-            return status;
+            sc_failure_note(failure, status, &writer->where, bench->item_no);
+            sc_where_clear(&writer->where);
         }
     }
-    return SC_OK;
 }
 
 enum sc_status

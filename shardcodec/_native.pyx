@@ -910,12 +910,17 @@ def read_index(Chain chain, source, out, *, bint allow_in_index=False):
     return known(shard_nbytes)
 
 
+# No object is larger; bounds a range where the size of the object is not known.
+cdef uint64_t MAX_OBJECT_NBYTES = 0x7FFFFFFFFFFFFFFF
+
+
 def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nbytes, uint64_t max_nbytes):
-    """Ranges (offset, nbytes) of a shard to fetch for a box of it."""
+    """Ranges (offset, nbytes) of a shard, whose size is not known, to fetch for a box of it."""
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, (-1,) * chain.chain.ndim)
     cdef View view = View(entries)
     cdef const sc_entry *pairs
     cdef sc_entry *ranges = NULL
+    cdef sc_index_extent extent
     cdef sc_box box
     cdef sc_where where
     cdef sc_status status
@@ -924,6 +929,9 @@ def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nb
         raise ValueError("only a shard has ranges")
     pairs = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
     batch.read_box(&chain.chain, start, count, step, &box)
+    extent.shard_nbytes = MAX_OBJECT_NBYTES
+    extent.nbytes = chain.chain.index.nbytes
+    extent.offset = 0 if chain.chain.index.at_start else MAX_OBJECT_NBYTES - extent.nbytes
     sc_where_clear(&where)
     try:
         while True:
@@ -932,7 +940,8 @@ def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nb
             if ranges == NULL:
                 raise MemoryError
             with nogil:
-                status = sc_plan_ranges(&chain.chain, pairs, &box, max_gap_nbytes, max_nbytes, ranges, capacity, &n)
+                status = sc_plan_ranges(&chain.chain, pairs, &box, &extent, max_gap_nbytes, max_nbytes, ranges,
+                                        capacity, &n, &where)
             raise_status(status, &where)
             if n <= capacity:
                 return [(ranges[i].offset, ranges[i].nbytes) for i in range(n)]

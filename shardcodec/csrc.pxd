@@ -260,8 +260,9 @@ cdef extern from "sc_engine.h" nogil:
     sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index, sc_entry *entries,
                             uint64_t *shard_nbytes, sc_where *where)
 
-    sc_status sc_plan_ranges(const sc_chain *shard, const sc_entry *entries, const sc_box *box, uint64_t max_gap_nbytes,
-                             uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges)
+    sc_status sc_plan_ranges(const sc_chain *shard, const sc_entry *entries, const sc_box *box,
+                             const sc_index_extent *extent, uint64_t max_gap_nbytes, uint64_t max_nbytes,
+                             sc_entry *ranges, size_t capacity, size_t *n_ranges, sc_where *where)
 
     struct sc_carry:
         uint64_t source_offset "from"

@@ -56,7 +56,7 @@ class ShardingCodec(ZarrShardingCodec):
     def _decode_sync(self, shard_bytes: Any, shard_spec: Any) -> Any:
         job = self._job(shard_spec)
         if job is None:
-            return super()._decode_sync(shard_bytes, shard_spec)
+            return super()._decode_sync(shard_bytes, shard_spec)  # type: ignore[misc]
         out = job.empty(shard_spec.shape)
         job.read(shard_bytes.as_numpy_array(), whole(shard_spec.shape), out, tuple(range(out.ndim)))
         return job.wrapped(out)
@@ -70,7 +70,7 @@ class ShardingCodec(ZarrShardingCodec):
         job = self._job(shard_spec)
         values = None if job is None else job.values(shard_array, shard_spec.shape)
         if job is None or values is None:
-            return super()._encode_sync(shard_array, shard_spec)
+            return super()._encode_sync(shard_array, shard_spec)  # type: ignore[misc]
         result = job.write(None, None, whole(shard_spec.shape), True, values, tuple(range(values.ndim)))
         return None if result is None else buffer_from(shard_spec.prototype, result)
 
@@ -86,7 +86,7 @@ class ShardingCodec(ZarrShardingCodec):
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_getter, selection)
         if job is None or part is None:
-            return super()._decode_partial_sync(byte_getter, selection, shard_spec)
+            return super()._decode_partial_sync(byte_getter, selection, shard_spec)  # type: ignore[misc]
         return job.read_part(byte_getter, *part)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
@@ -103,7 +103,7 @@ class ShardingCodec(ZarrShardingCodec):
         part = None if job is None else job.part(byte_setter, selection)
         values = None if job is None or part is None else job.values(value, part[2])
         if job is None or part is None or values is None:
-            super()._encode_partial_sync(byte_setter, value, selection, shard_spec)
+            super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_writable(byte_setter.store)
         with locks.table().hold(lock_keys([byte_setter])):

@@ -21,7 +21,7 @@ from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
-from zarr.storage import LocalStore, MemoryStore, StorePath
+from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore
 
 __all__ = [
     "ArraySpec",
@@ -44,6 +44,7 @@ __all__ = [
     "own_pipeline",
     "own_pipeline_class",
     "pipeline_of",
+    "unwrapped",
     "with_pipeline",
     "write_order",
 ]
@@ -96,6 +97,13 @@ def buffer_from(prototype: Any, data: Any) -> Any:
 def memory_identity(store: MemoryStore) -> int:
     """Tell memory stores apart; a read-only view of a store is that store."""
     return id(getattr(store, "_store_dict", store))
+
+
+def unwrapped(store: Any) -> Any:
+    """Return the store within wrappers (logging, latency, ...)."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
 
 
 async def get_ranges(

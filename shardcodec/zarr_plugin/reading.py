@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import native
 from ..access.boxes import touched
+from ..access.placement import ABSENT
 from ..access.reader import ReadItem, explain, read
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
@@ -33,9 +34,6 @@ MAX_RANGE_NBYTES = 16 << 20
 
 # Where at least this share of a shard's inner chunks is wanted, one request for all of it is less than index and ranges.
 WHOLE_SHARE = 0.75
-
-# No object of a file system is larger; bounds a range while the size of a remote object is not known.
-_UNKNOWN_NBYTES = 2**63 - 1
 
 
 async def run(request: Request, options: Options) -> set[int]:
@@ -108,18 +106,15 @@ class _Fetch:
         return None if buffer is None else buffer.as_numpy_array()
 
     async def index(self) -> np.ndarray[Any, Any] | None:
-        """Fetch, decode and check the index."""
+        """Fetch and decode the index, its checksum checked."""
         chain = self.part.chain
         n = chain.index_nbytes
         stored = await self.get(RangeByteRequest(0, n) if chain.index_at_start else SuffixByteRequest(n))
         if stored is None:
             return None
         entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
-        index_offset = 0 if chain.index_at_start else _UNKNOWN_NBYTES - n
-        engine = native.load()
         try:
-            engine.load_index(chain, stored, entries)
-            engine.index_check(entries, _UNKNOWN_NBYTES, index_offset, n)
+            native.load().load_index(chain, stored, entries)
         except ShardError as error:
             raise self.explained(error) from None
         return entries
@@ -128,30 +123,41 @@ class _Fetch:
         """Fetch what the box needs and decode it range by range; False when the object is gone meanwhile."""
         part = self.part
         engine = native.load()
-        ranges = engine.plan_ranges(
-            part.chain, entries, *part.box[:3], max_gap_nbytes=MAX_GAP_NBYTES, max_nbytes=MAX_RANGE_NBYTES
-        )
+        try:
+            ranges = engine.plan_ranges(
+                part.chain, entries, *part.box[:3], max_gap_nbytes=MAX_GAP_NBYTES, max_nbytes=MAX_RANGE_NBYTES
+            )
+        except ShardError as error:
+            raise self.explained(error) from None
         await self.decode(engine.Fetched(part.chain, entries, None, 0, fill_absent=True))
         try:
             async for i, buffer in get_ranges(part.target, ranges, part.spec.prototype, self.share):
-                data = self.checked(buffer.as_numpy_array(), *ranges[i])
+                data = buffer.as_numpy_array()
+                if len(data) != ranges[i][1]:
+                    raise self.too_short(entries, ranges[i][0] + len(data))
                 await self.decode(engine.Fetched(part.chain, entries, data, ranges[i][0], fill_absent=False))
         except FileNotFoundError:
-            return False
+            # gone since the index was read; or there, and without these bytes
+            if await self.index() is None:
+                return False
+            raise self.too_short(entries, min(offset for offset, _ in ranges)) from None
         return True
 
-    def checked(self, data: np.ndarray[Any, Any], offset: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """Refuse a range that is shorter than was asked for: the object ends within it."""
-        if len(data) == nbytes:
-            return data
-        key = self.part.target.path
-        raise ShardFormatError(
-            f"shard {key!r}: index refers to {nbytes} bytes at offset {offset}, but the store has {len(data)} there",
-            shard=key,
+    def too_short(self, entries: np.ndarray[Any, Any], end: int) -> ShardError:
+        """The error for an object that has no bytes from `end` on, though an inner chunk of the box should."""
+        chain = self.part.chain
+        wanted = touched(self.part.box, chain.perm, chain.inner.shape, chain.grid_shape)
+        wanted &= entries[:, 0] != ABSENT
+        entry = int(np.flatnonzero(wanted & (entries.sum(axis=1, dtype=np.uint64) > end))[0])
+        offset, nbytes = (int(number) for number in entries[entry])
+        error = ShardFormatError(
+            f"index entry claims {nbytes} bytes at offset {offset}, but the store has none from {end} on",
+            entry=entry,
             offset=offset,
             nbytes=nbytes,
-            limit=offset + len(data),
+            limit=end,
         )
+        return self.explained(error)
 
     async def decode(self, source: Any) -> None:
         part, request = self.part, self.request

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from .compat import LocalStore, MemoryStore, Store, StorePath, memory_identity
+from .compat import LocalStore, MemoryStore, Store, StorePath, memory_identity, unwrapped
 
 __all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_keys", "stored_bytes"]
 
@@ -47,7 +47,7 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
     """Name objects of one store for the lock table: the same through whichever store this process reaches them."""
     if not targets:
         return []
-    store: Any = targets[0].store
+    store: Any = unwrapped(targets[0].store)
     if is_local(store):
         prefix = os.path.realpath(_root(store))
     elif is_memory(store):

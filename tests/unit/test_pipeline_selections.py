@@ -132,7 +132,9 @@ def test_data_types(data_type: str) -> None:
         array = create({}, dtype=dtype, fill_value=np.zeros((), dtype)[()])
         array[...] = values
         array[3, 3:9] = values[3, 3:9]
-        assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
+        assert bits(array[...]) == bits(values)
+        if not (ZARR_IS_31 and dtype.kind == "V"):  # which zarr 3.1 cannot read from shards itself
+            assert bits(zarrs_view(array)[...]) == bits(values)
 
 
 STRUCT = np.dtype([("a", "<u2"), ("b", "<f8"), ("c", "S3")])
@@ -196,11 +198,20 @@ def test_index_arrays(case: str, store: str, tmp_path: Path) -> None:
     strict = shardcodec.attach(array, strict=True)
     with pytest.raises(shardcodec.UnsupportedError, match="selection"):
         view(strict)[selection]
-    view(attached)[selection] = expected + 1
+    try:
+        view(array)[selection] = expected + 1
+    except (
+        ValueError,
+        IndexError,
+    ) as error:  # zarr 3.1 cannot write some of them; then nor can what relies on it
+        with pytest.raises(type(error)):
+            view(attached)[selection] = expected + 1
+        return
     assert bits(view(array)[selection]) == bits(expected + 1)
+    view(attached)[selection] = expected + 2
     with pytest.raises(shardcodec.UnsupportedError, match="selection"):
         view(strict)[selection] = 0
-    assert bits(view(array)[selection]) == bits(expected + 1)
+    assert bits(view(array)[selection]) == bits(expected + 2)
 
 
 def test_blocks_are_done_by_the_engine() -> None:

@@ -33,7 +33,7 @@ SETS = {"parity": ["parity"], "core": ["parity", "other"], "ci": ["parity", "oth
 # The cost of the sets is that of tests/test_properties.py: half of the time with zarr's own 300 examples.
 EXAMPLES = {"parity": 300, "core": 300, "ci": 50}
 
-# Of zarr's test requirements: what the tests of the sets import. The others are for S3, coverage, timing, documentation.
+# Of zarr's test requirements: what the tests of the sets import. The others are for S3, coverage, timing, docs.
 NEEDED = {
     "fsspec",
     "hypothesis",
