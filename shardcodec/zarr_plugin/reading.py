@@ -133,8 +133,19 @@ class _Fetch:
         try:
             async for i, buffer in get_ranges(part.target, ranges, part.spec.prototype, self.share):
                 data = buffer.as_numpy_array()
-                if len(data) != ranges[i][1]:
-                    raise self.too_short(entries, ranges[i][0] + len(data))
+                offset, nbytes = ranges[i]
+                if len(data) < nbytes:
+                    raise self.too_short(entries, offset + len(data))
+                if len(data) > nbytes:
+                    key = part.target.path
+                    raise ShardFormatError(
+                        f"shard {key!r}: the store answers with {len(data)} bytes where it was asked for {nbytes} "
+                        f"at offset {offset}",
+                        shard=key,
+                        offset=offset,
+                        expected=nbytes,
+                        actual=len(data),
+                    )
                 await self.decode(engine.Fetched(part.chain, entries, data, ranges[i][0], fill_absent=False))
         except FileNotFoundError:
             # gone since the index was read; or there, and without these bytes

@@ -75,7 +75,7 @@ def test_an_object_that_goes_between_its_index_and_its_chunks() -> None:
     def delete(buffer: Any, wanted: Any) -> Any:
         if hasattr(wanted, "start"):
             return None
-        array.store._store._store_dict.pop("c/0/0")
+        array.store._store._store_dict.pop("c/0/0", None)
         return buffer
 
     array = lying(delete)
