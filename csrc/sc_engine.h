@@ -94,7 +94,6 @@ struct sc_write_item {
     const char *path;           /* NULL: the new object is left in result */
     struct sc_box box;
     const uint8_t *src;         /* the box's first element in the caller's array */
-    bool complete;              /* elements outside the box are the fill value, the old object does not count */
 
     /* What the new object keeps of the old one; decided by the caller, who holds the object's lock. */
     struct sc_source old; /* read for inner chunks that the box covers in part, and for the carried runs; the size of

@@ -208,7 +208,7 @@ sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *un
 {
     const struct sc_write_item *item = bench->item;
     const struct sc_chain *chain = item->chain;
-    bool has_old = !item->complete && (bench->old_fd >= 0 || item->old.data);
+    bool has_old = bench->old_fd >= 0 || item->old.data;
     uint64_t old_nbytes = item->old.nbytes;
     const uint8_t *old = NULL;
 

@@ -12,8 +12,8 @@ SwapFields: TypeAlias = Sequence[tuple[int, int, int]]
 ReadPlanItem: TypeAlias = tuple[Chain, Any, Ints, Ints, Ints | None, Ints]
 # (source, nbytes, entries, carries, new entries, data offset)
 OldObject: TypeAlias = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
-# (chain, path, start, count, step or None, at, complete, old)
-WritePlanItem: TypeAlias = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, bool, OldObject | None]
+# (chain, path, start, count, step or None, at, old)
+WritePlanItem: TypeAlias = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, OldObject | None]
 
 CODECS: dict[str, int]
 COMPRESSORS: tuple[str, ...]

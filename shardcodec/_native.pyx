@@ -1011,7 +1011,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
           unsigned n_threads=1, uint64_t unit_nbytes=524288):
     """Write boxes of one array into many objects.
 
-    items: sequence of (chain, path or None, start, count, step or None, at, complete, old or None). With a path the
+    items: sequence of (chain, path or None, start, count, step or None, at, old or None). With a path the
     file is replaced (or removed when nothing is left in it), else the new object comes back.
     Returns ([Bytes of the new object, None when it is empty or in a file], counters).
     """
@@ -1030,7 +1030,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         raise MemoryError
     try:
         batch.read_strides(NULL, plan.src_strides)
-        for chain, path, start, count, step, at, complete, old in items:
+        for chain, path, start, count, step, at, old in items:
             item = &plan.items[i]
             item.chain = &chain.chain
             batch.keep.append(chain)
@@ -1040,7 +1040,6 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
             item.path = target.path
             batch.read_box(item.chain, start, count, step, &item.box)
             item.src = batch.first_element(&item.box, at, True, item.chain.itemsize)
-            item.complete = complete
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
             if old is not None:
                 read_old(batch, old, item)

@@ -274,7 +274,6 @@ cdef extern from "sc_engine.h" nogil:
         const char *path
         sc_box box
         const uint8_t *src
-        bint complete
         sc_source old
         const sc_entry *old_entries
         const sc_carry *carries

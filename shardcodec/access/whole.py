@@ -65,7 +65,7 @@ def encode(
     if values.shape not in ((), chain.shape):
         raise ValueError(f"array has shape {values.shape}, the shard {chain.shape}")
     axes = range(chain.ndim) if values.ndim else [-1] * chain.ndim
-    item = WriteItem(compiled(chain, native_order), None, None, whole(chain.shape), True, "")
+    item = WriteItem(compiled(chain, native_order), None, None, whole(chain.shape), "")
     (result,) = write([item], values, tuple(axes), options, write_empty=write_empty_chunks, keep_empty=True)
     return bytes(result)
 

@@ -38,8 +38,6 @@ class WriteItem(NamedTuple):
     old : buffer or None
         The old object where it is not in a file.
     box : Box
-    complete : bool
-        What the box does not cover is the fill value; the old object does not matter.
     key : str
         How errors name the object.
     """
@@ -48,7 +46,6 @@ class WriteItem(NamedTuple):
     path: str | None
     old: Any
     box: Box
-    complete: bool
     key: str
 
 
@@ -97,7 +94,7 @@ def write(
         return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
 
     plan = [
-        (item.chain, item.path, *item.box, item.complete, _old_object(position, items, erases))
+        (item.chain, item.path, *item.box, _old_object(position, items, erases))
         for position, item in enumerate(items)
     ]
     try:
@@ -123,7 +120,7 @@ def _old_object(
     item = items[position]
     chain = item.chain
     source = item.old if item.path is None else item.path
-    if item.complete or source is None or item.box.count == chain.shape:
+    if source is None or item.box.count == chain.shape:
         return None
     if not chain.is_shard:
         return (source, None, None, None, None, 0)

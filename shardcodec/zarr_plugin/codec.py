@@ -71,7 +71,7 @@ class ShardingCodec(ZarrShardingCodec):
         values = None if job is None else job.values(shard_array, shard_spec.shape)
         if job is None or values is None:
             return super()._encode_sync(shard_array, shard_spec)  # type: ignore[misc]
-        result = job.write(None, None, whole(shard_spec.shape), True, values, tuple(range(values.ndim)))
+        result = job.write(None, None, whole(shard_spec.shape), values, tuple(range(values.ndim)))
         return None if result is None else buffer_from(shard_spec.prototype, result)
 
     async def _encode_single(self, shard_array: Any, shard_spec: Any) -> Any:
@@ -205,22 +205,20 @@ class _Job:
         out = self.empty(shape)
         return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
 
-    def write(
-        self, path: str | None, old: Any, box: Box, complete: bool, values: Any, axes: Any, key: str = ""
-    ) -> Any:
+    def write(self, path: str | None, old: Any, box: Box, values: Any, axes: Any, key: str = "") -> Any:
         if values.ndim == 0:
             axes = (-1,) * len(box.count)
-        item = WriteItem(self.chain, path, old, box, complete, key)
+        item = WriteItem(self.chain, path, old, box, key)
         empty = bool(self.shard_spec.config.write_empty_chunks)
         return write([item], values, axes, self.options, write_empty=empty)[0]
 
     def write_part(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> None:
         """Store a part of a shard; its lock is held."""
         if is_local(target.store):
-            self.write(local_path(target), None, box, False, values, axes, target.path)
+            self.write(local_path(target), None, box, values, axes, target.path)
             return
         old = stored_bytes(target, self.shard_spec.prototype)
-        result = self.write(None, old, box, False, values, axes, target.path)
+        result = self.write(None, old, box, values, axes, target.path)
         if result is None:
             target.store.delete_sync(target.path)
         else:

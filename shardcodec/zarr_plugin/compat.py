@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,9 @@ __all__ = [
     "SuffixByteRequest",
     "as_numpy",
     "buffer_from",
+    "coalescing",
     "config",
+    "foreign_codec",
     "get_ranges",
     "get_result",
     "max_workers",
@@ -76,6 +78,24 @@ def own_pipeline(metadata: ArrayV3Metadata) -> CodecPipeline:
         spec = evolved.resolve_metadata(spec)
         codecs.append(evolved)
     return own_pipeline_class().from_codecs(codecs)
+
+
+def foreign_codec(codecs: Iterable[Any]) -> str | None:
+    """Name a codec class that is neither zarr's nor ours: under a known name it may do anything."""
+    for codec in codecs:
+        module = type(codec).__module__
+        if module != "shardcodec" and not module.startswith("zarr.codecs"):
+            return f"{module}.{type(codec).__qualname__}"
+        within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
+        if found := foreign_codec(within):
+            return found
+    return None
+
+
+def coalescing(spec: Any) -> tuple[int, int]:
+    """Return what zarr (3.3 and later) is told about merging ranges: largest gap, largest merged range."""
+    gap = getattr(spec.config, "sharding_coalesce_max_gap_bytes", 1 << 20)
+    return gap, getattr(spec.config, "sharding_coalesce_max_bytes", 16 << 20)
 
 
 def get_result(missing: bool) -> Any:

@@ -24,6 +24,7 @@ from ..storage import locks
 from . import reading, writing
 from .compat import (
     ArrayV3Metadata,
+    foreign_codec,
     get_result,
     max_workers,
     options_of_zarr,
@@ -53,6 +54,9 @@ class ShardCodecPipeline(CodecPipeline):
         self._spec: ChainSpec | None = None
         self._reason = ""
         self._order = next((write_order(c) for c in metadata.codecs if hasattr(c, "index_codecs")), {})
+        if foreign := foreign_codec(metadata.codecs):
+            self._reason = f"codec class {foreign}"
+            return
         try:
             # JSON has one NaN; the fill value itself has its bits
             self._spec = replace(ChainSpec.from_metadata(metadata.to_dict()), fill_value=metadata.fill_value)

@@ -22,15 +22,11 @@ from ..access.reader import ReadItem, explain, read
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from .aio import all_of, to_its_end
-from .compat import RangeByteRequest, SuffixByteRequest, config, get_ranges
+from .compat import RangeByteRequest, SuffixByteRequest, coalescing, config, get_ranges
 from .requests import INLINE_NBYTES, Part, Request, decoded_nbytes
 from .stores import is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["run"]
-
-# A remote store: what zarr takes for its own ranged reads.
-MAX_GAP_NBYTES = 1 << 20
-MAX_RANGE_NBYTES = 16 << 20
 
 # Where at least this share of a shard's inner chunks is wanted, one request for all of it is less than index and ranges.
 WHOLE_SHARE = 0.75
@@ -123,9 +119,10 @@ class _Fetch:
         """Fetch what the box needs and decode it range by range; False when the object is gone meanwhile."""
         part = self.part
         engine = native.load()
+        max_gap_nbytes, max_nbytes = coalescing(part.spec)
         try:
             ranges = engine.plan_ranges(
-                part.chain, entries, *part.box[:3], max_gap_nbytes=MAX_GAP_NBYTES, max_nbytes=MAX_RANGE_NBYTES
+                part.chain, entries, *part.box[:3], max_gap_nbytes=max_gap_nbytes, max_nbytes=max_nbytes
             )
         except ShardError as error:
             raise self.explained(error) from None

@@ -41,7 +41,15 @@ class Part:
     spec: Any
     chain: Any
     box: Box
-    complete: bool
+
+    @property
+    def covers(self) -> bool:
+        """Whether the box is the whole chunk, so that the old object does not matter.
+
+        zarr's own flag says less: it also counts a selection that ends at the array's edge within the chunk, where
+        cells beyond the shape may hold what was there before the array was made smaller.
+        """
+        return bool(self.box.count == self.chain.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ def prepare(
     parts, positions = [], []
     chain: Any = None
     chain_shape: tuple[int, ...] = ()
-    for position, (target, chunk_spec, chunk_selection, array_selection, complete) in enumerate(batch):
+    for position, (target, chunk_spec, chunk_selection, array_selection, _) in enumerate(batch):
         if chain is None or chunk_spec.shape != chain_shape:
             chain_shape = chunk_spec.shape
             chain = get_chain(chain_shape, native_order)
@@ -139,7 +147,7 @@ def prepare(
         if box is None:
             raise Declined("not a basic selection")
         if 0 not in box.count:
-            parts.append(Part(target, chunk_spec, chain, box, complete))
+            parts.append(Part(target, chunk_spec, chain, box))
             positions.append(position)
     return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array)
 

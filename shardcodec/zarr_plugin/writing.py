@@ -59,7 +59,6 @@ async def _run_engine(
             None if paths is None else paths[i],
             None if olds is None else olds[i],
             part.box,
-            part.complete,
             part.target.path,
         )
         for i, part in enumerate(parts)
@@ -88,7 +87,7 @@ def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 async def _write_memory(request: Request, parts: Sequence[Part], options: Options) -> None:
-    olds = [None if part.complete else stored_bytes(part.target, part.spec.prototype) for part in parts]
+    olds = [None if part.covers else stored_bytes(part.target, part.spec.prototype) for part in parts]
     store: Any = request.store
     for part, result in zip(parts, await _run_engine(request, parts, None, olds, options), strict=True):
         if result is None:
@@ -101,7 +100,7 @@ async def _write_remote(request: Request, parts: Sequence[Part], options: Option
     limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
 
     async def get(part: Part) -> Any:
-        if part.complete:
+        if part.covers:
             return None
         async with limit:
             buffer = await part.target.get(prototype=part.spec.prototype)
