@@ -157,6 +157,8 @@ def _common_store(batch: Sequence[Any]) -> Store:
     if type(first) is not StorePath:
         raise Declined(f"objects are reached through {type(first).__name__}")
     store = first.store
+    if not issubclass(type(store), Store):  # isinstance() believes what an object says of itself
+        raise Declined(f"a {type(store).__name__} in the place of a store")
     for target, *_ in batch:
         if type(target) is not StorePath or target.store is not store:
             raise Declined("objects of several stores in one request")
