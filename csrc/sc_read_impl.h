@@ -49,6 +49,7 @@ struct run {
 struct reader {
     struct run *run;
     struct sc_worker *worker;
+    struct sc_buffer sort_memory;
     struct sc_stats stats;
     struct sc_where where;
 };
@@ -63,6 +64,9 @@ chain_of(const struct stall *stall)
 enum sc_status sc_stall_plan(struct reader *reader, struct stall *stall);
 void sc_stall_close(struct stall *stall);
 void sc_stall_free_memory(struct stall *stall);
+
+/* Sort tasks by offset, or by entry. */
+enum sc_status sc_tasks_sort(struct task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch);
 
 /* n bytes of the object at `offset`: where they are, or read into `buffer`. The range has been checked against the size. */
 enum sc_status sc_stall_fetch(struct reader *reader, const struct stall *stall, uint64_t offset, uint64_t n,

@@ -168,27 +168,34 @@ push_absent(struct stall *stall, uint64_t entry)
     return SC_OK;
 }
 
-/* Stable radix sort by offset, eight bits at a time; digits that all tasks share are skipped. */
-static enum sc_status
-sort_tasks(struct stall *stall)
+static uint64_t
+task_key(const struct task *task, bool by_entry)
 {
-    size_t n = stall->n_tasks;
-    struct task *from = stall->tasks, *to;
+    return by_entry ? task->entry : task->offset;
+}
+
+/* Stable radix sort, eight bits at a time; digits that all tasks share are skipped. */
+enum sc_status
+sc_tasks_sort(struct task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch)
+{
+    struct task *from = tasks, *to;
     uint64_t any = 0, all = UINT64_MAX;
     bool ascending = true;
     enum sc_status status;
 
     for (size_t i = 0; i < n; i++) {
-        any |= from[i].offset;
-        all &= from[i].offset;
-        ascending = ascending && (!i || from[i - 1].offset <= from[i].offset);
+        uint64_t key = task_key(&tasks[i], by_entry);
+
+        any |= key;
+        all &= key;
+        ascending = ascending && (!i || task_key(&tasks[i - 1], by_entry) <= key);
     }
     if (ascending)
         return SC_OK;
-    status = sc_buffer_reserve(&stall->sort_memory, n * sizeof *from);
+    status = sc_buffer_reserve(scratch, n * sizeof *tasks);
     if (status)
         return status;
-    to = (struct task *)(void *)stall->sort_memory.data;
+    to = (struct task *)(void *)scratch->data;
     for (unsigned shift = 0; shift < 64; shift += 8) {
         size_t starts[256] = { 0 }, sum = 0;
         struct task *swap;
@@ -196,7 +203,7 @@ sort_tasks(struct stall *stall)
         if (((any ^ all) >> shift & 255) == 0)
             continue;
         for (size_t i = 0; i < n; i++)
-            starts[from[i].offset >> shift & 255]++;
+            starts[task_key(&from[i], by_entry) >> shift & 255]++;
         for (size_t d = 0; d < 256; d++) {
             size_t count = starts[d];
 
@@ -204,18 +211,13 @@ sort_tasks(struct stall *stall)
             sum += count;
         }
         for (size_t i = 0; i < n; i++)
-            to[starts[from[i].offset >> shift & 255]++] = from[i];
+            to[starts[task_key(&from[i], by_entry) >> shift & 255]++] = from[i];
         swap = from;
         from = to;
         to = swap;
     }
-    if (from != stall->tasks) {
-        struct sc_buffer memory = stall->tasks_memory;
-
-        stall->tasks_memory = stall->sort_memory;
-        stall->sort_memory = memory;
-        stall->tasks = from;
-    }
+    if (from != tasks)
+        memcpy(tasks, from, n * sizeof *tasks);
     return SC_OK;
 }
 
@@ -271,7 +273,7 @@ plan_chunks(struct reader *reader, struct stall *stall)
         stall->n_absent = 0;
         plan_fill(reader->run, stall);
     }
-    return stall->fd >= 0 ? sort_tasks(stall) : SC_OK;
+    return stall->fd >= 0 ? sc_tasks_sort(stall->tasks, stall->n_tasks, false, &stall->sort_memory) : SC_OK;
 }
 
 /* The same where the index is known and only a range of the object is here. */
@@ -399,7 +401,7 @@ sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, con
             status = push_task(&stall, (struct task){ e.offset, e.nbytes, entry });
     } while (!status && sc_walk_next(&stall.walk, shard->ndim));
     if (!status)
-        status = sort_tasks(&stall);
+        status = sc_tasks_sort(stall.tasks, stall.n_tasks, false, &stall.sort_memory);
     for (size_t i = 0; !status && i < stall.n_tasks; i++) {
         const struct task *t = &stall.tasks[i];
         uint64_t end = range.offset + range.nbytes, new_end = max_u64(end, t->offset + t->nbytes);
