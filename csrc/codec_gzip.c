@@ -1,7 +1,10 @@
 /* codec_gzip.c - Zarr codec "gzip", and "zlib" as numcodecs has it: deflate in two wrappings
  *
  * Read as Python's gzip module reads: members one after another, zero bytes allowed behind each, no member at all is an
- * empty file. Checksum and length of every member are compared by the library.
+ * empty file. Checksum and length of every member are compared.
+ *
+ * The library encodes and computes checksums; decoding is our own (sc_inflate.c), for a chunk is whole in memory and no
+ * decoder need be able to stop after any byte. It takes 0.7 to 0.85 of the time of zlib-ng.
  *
  * Levels. zlib-ng's level 1 is a one-pass encoder with fixed codes, whose files are 13 to 64 % larger than those of
  * zlib at level 1; so our level 1 is its 2. Over 19 arrays of many kinds in 64 KiB chunks, our files at level 1 are
@@ -11,6 +14,9 @@
  * takes 1.8 times as much.
  * SPDX-License-Identifier: MIT */
 #include "codec_impl.h"
+#include "sc_inflate.h"
+
+#include <stdlib.h>
 
 #define WINDOW_BITS 15
 #define GZIP_WINDOW_BITS (WINDOW_BITS + 16) /* zlib's way to ask for the gzip wrapping */
@@ -29,19 +35,17 @@ offer(zng_stream *s, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t
     s->avail_out = (uint32_t)min_u64(dst_capacity, UINT32_MAX);
 }
 
-/* Run `step` (inflate or deflate) until the stream ends, fails, or neither takes nor gives a byte any more. Almost
- * always that is one call: Z_FINISH says that no input will follow, which spares inflate its window. The four cursors
- * move. */
+/* Deflate until the stream ends, fails, or neither takes nor gives a byte any more. Almost always that is one call. The
+ * four cursors move. */
 static int
-run(zng_stream *s, int32_t (*step)(zng_stream *, int32_t), const uint8_t **src, size_t *src_nbytes, uint8_t **dst,
-    size_t *dst_capacity)
+run(zng_stream *s, const uint8_t **src, size_t *src_nbytes, uint8_t **dst, size_t *dst_capacity)
 {
     size_t taken, given;
     int code;
 
     do {
         offer(s, *src, *src_nbytes, *dst, *dst_capacity);
-        code = step(s, *src_nbytes <= UINT32_MAX ? Z_FINISH : Z_NO_FLUSH);
+        code = zng_deflate(s, *src_nbytes <= UINT32_MAX ? Z_FINISH : Z_NO_FLUSH);
         taken = (size_t)(s->next_in - *src);
         given = (size_t)(s->next_out - *dst);
         *src += taken;
@@ -91,7 +95,7 @@ sc_deflate(struct sc_codec_state *state, enum sc_wrap wrap, int level, const uin
         return SC_BAD_ARGUMENT;
     code = open_deflater(d, wrap, library_level(level));
     if (code == Z_OK)
-        code = run(&d->stream, zng_deflate, &src, &src_nbytes, &dst, &dst_capacity);
+        code = run(&d->stream, &src, &src_nbytes, &dst, &dst_capacity);
     if (code == Z_STREAM_END) {
         *dst_nbytes = capacity - dst_capacity;
         return SC_OK;
@@ -102,33 +106,138 @@ sc_deflate(struct sc_codec_state *state, enum sc_wrap wrap, int level, const uin
                            code, nbytes);
 }
 
-static int
-open_inflater(struct sc_codec_state *state, enum sc_wrap wrap)
-{
-    int code;
+/* ---- headers and trailers. Each returns NULL, or what is wrong. */
 
-    if (state->inflater_is_open)
-        return zng_inflateReset2(&state->inflater, window_bits[wrap]);
-    memset(&state->inflater, 0, sizeof state->inflater);
-    code = zng_inflateInit2(&state->inflater, window_bits[wrap]);
-    state->inflater_is_open = code == Z_OK;
-    return code;
+enum { ZLIB_HEADER = 2, ZLIB_TRAILER = 4, GZIP_HEADER = 10, GZIP_TRAILER = 8 };
+enum { METHOD_DEFLATE = 8 };
+enum { HAS_CRC = 2, HAS_EXTRA = 4, HAS_NAME = 8, HAS_COMMENT = 16, RESERVED = 0xE0 }; /* flags of gzip */
+
+#define PRESET_DICTIONARY 0x20u
+
+static const char cut[] = "stream is cut";
+
+/* RFC 1950: method and window, flags; together a multiple of 31. The window says how much memory a decoder needs. */
+static const char *
+zlib_header(const uint8_t *src, size_t n, size_t *header_nbytes)
+{
+    if (n < ZLIB_HEADER)
+        return cut;
+    if ((src[0] << 8 | src[1]) % 31 != 0)
+        return "no zlib header";
+    if ((src[0] & 15) != METHOD_DEFLATE || src[0] >> 4 > WINDOW_BITS - 8)
+        return "unknown method";
+    if (src[1] & PRESET_DICTIONARY)
+        return "needs a preset dictionary";
+    *header_nbytes = ZLIB_HEADER;
+    return NULL;
 }
 
-/* What a stream is that did not end: out of output with input left, it holds more than fits; else it is cut. */
-static enum sc_status
-inflate_failed(const zng_stream *s, enum sc_wrap wrap, int code, size_t src_left, size_t dst_left, size_t nbytes,
-               struct sc_where *where)
+/* Move *at behind a text that a zero byte ends. */
+static bool
+skip_text(const uint8_t *src, size_t n, size_t *at)
 {
-    if (code == Z_MEM_ERROR)
-        return SC_NO_MEMORY;
-    if (code == Z_BUF_ERROR && dst_left == 0 && src_left > 0)
-        return sc_codec_failed(SC_DST_TOO_SMALL, where, names[wrap], "output full", code, nbytes);
-    if (code == Z_BUF_ERROR)
-        return sc_codec_failed(SC_CODEC_DATA, where, names[wrap], "stream is cut", code, nbytes);
-    if (code == Z_NEED_DICT)
-        return sc_codec_failed(SC_CODEC_DATA, where, names[wrap], "needs a preset dictionary", code, nbytes);
-    return sc_codec_failed(SC_CODEC_DATA, where, names[wrap], s->msg, code, nbytes);
+    const uint8_t *end = *at < n ? memchr(src + *at, 0, n - *at) : NULL;
+
+    if (!end)
+        return false;
+    *at = (size_t)(end - src) + 1;
+    return true;
+}
+
+/* The optional fields of a gzip header, from *at on. */
+static const char *
+gzip_fields(const uint8_t *src, size_t n, size_t *at)
+{
+    const uint8_t flags = src[3];
+
+    if (flags & HAS_EXTRA) {
+        if (n - *at < 2)
+            return cut;
+        *at += 2 + ((size_t)src[*at] | (size_t)src[*at + 1] << 8);
+        if (*at > n)
+            return cut;
+    }
+    if (flags & HAS_NAME && !skip_text(src, n, at))
+        return cut;
+    if (flags & HAS_COMMENT && !skip_text(src, n, at))
+        return cut;
+    if (flags & HAS_CRC) {
+        if (n - *at < 2)
+            return cut;
+        if ((zng_crc32_z(0, src, *at) & 0xFFFF) != ((uint32_t)src[*at] | (uint32_t)src[*at + 1] << 8))
+            return "checksum of the header differs";
+        *at += 2;
+    }
+    return NULL;
+}
+
+/* RFC 1952: magic, method, flags, time, hint, system; fields as the flags tell. */
+static const char *
+gzip_header(const uint8_t *src, size_t n, size_t *header_nbytes)
+{
+    if (n >= 2 && (src[0] != 0x1F || src[1] != 0x8B))
+        return "no gzip header";
+    if (n < GZIP_HEADER)
+        return cut;
+    if (src[2] != METHOD_DEFLATE)
+        return "unknown method";
+    if (src[3] & RESERVED)
+        return "unknown flags";
+    *header_nbytes = GZIP_HEADER;
+    return gzip_fields(src, n, header_nbytes);
+}
+
+static const char *
+zlib_trailer(const uint8_t *src, const uint8_t *content, size_t content_nbytes)
+{
+    return __builtin_bswap32(load_le32(src)) == zng_adler32_z(1, content, content_nbytes) ? NULL : "checksum differs";
+}
+
+static const char *
+gzip_trailer(const uint8_t *src, const uint8_t *content, size_t content_nbytes)
+{
+    if (load_le32(src) != zng_crc32_z(0, content, content_nbytes))
+        return "checksum differs";
+    return load_le32(src + 4) == (uint32_t)content_nbytes ? NULL : "length differs";
+}
+
+static const struct {
+    const char *(*header)(const uint8_t *src, size_t n, size_t *header_nbytes);
+    const char *(*trailer)(const uint8_t *src, const uint8_t *content, size_t content_nbytes);
+    size_t trailer_nbytes;
+} wraps[] = {
+    [SC_WRAP_GZIP] = { gzip_header, gzip_trailer, GZIP_TRAILER },
+    [SC_WRAP_ZLIB] = { zlib_header, zlib_trailer, ZLIB_TRAILER },
+};
+
+/* ---- decoding */
+
+/* One stream with header and trailer; the cursors move behind it. */
+static enum sc_status
+read_member(struct sc_inflate_tables *tables, enum sc_wrap wrap, const uint8_t **src, size_t *src_nbytes, uint8_t **dst,
+            size_t *dst_capacity, const char **detail)
+{
+    size_t header = 0, consumed, produced;
+    enum sc_status status;
+
+    *detail = wraps[wrap].header(*src, *src_nbytes, &header);
+    if (*detail)
+        return SC_CODEC_DATA;
+    *src += header;
+    *src_nbytes -= header;
+    status = sc_inflate_raw(tables, *src, *src_nbytes, &consumed, *dst, *dst_capacity, &produced, detail);
+    if (status != SC_OK)
+        return status;
+    *src += consumed;
+    *src_nbytes -= consumed;
+    *detail = *src_nbytes < wraps[wrap].trailer_nbytes ? cut : wraps[wrap].trailer(*src, *dst, produced);
+    if (*detail)
+        return SC_CODEC_DATA;
+    *src += wraps[wrap].trailer_nbytes;
+    *src_nbytes -= wraps[wrap].trailer_nbytes;
+    *dst += produced;
+    *dst_capacity -= produced;
+    return SC_OK;
 }
 
 enum sc_status
@@ -137,19 +246,22 @@ sc_inflate(struct sc_codec_state *state, enum sc_wrap wrap, const uint8_t *src, 
 {
     const size_t nbytes = src_nbytes;
     uint8_t nothing, *start;
-    int code;
+    const char *detail;
+    enum sc_status status;
 
+    if (!state->inflate_tables)
+        state->inflate_tables = calloc(1, sizeof *state->inflate_tables);
+    if (!state->inflate_tables)
+        return SC_NO_MEMORY;
     if (!dst) {
-        dst = &nothing; /* the library takes a null pointer for an error even where no byte comes out */
+        dst = &nothing; /* cursors may be compared and checksums taken, of no bytes */
         dst_capacity = 0;
     }
     start = dst;
     while (src_nbytes > 0 || wrap == SC_WRAP_ZLIB) {
-        code = open_inflater(state, wrap);
-        if (code == Z_OK)
-            code = run(&state->inflater, zng_inflate, &src, &src_nbytes, &dst, &dst_capacity);
-        if (code != Z_STREAM_END)
-            return inflate_failed(&state->inflater, wrap, code, src_nbytes, dst_capacity, nbytes, where);
+        status = read_member(state->inflate_tables, wrap, &src, &src_nbytes, &dst, &dst_capacity, &detail);
+        if (status != SC_OK)
+            return sc_codec_failed(status, where, names[wrap], detail, 0, nbytes);
         if (wrap == SC_WRAP_ZLIB)
             break;
         for (; src_nbytes > 0 && *src == 0; src_nbytes--)
@@ -167,8 +279,7 @@ sc_deflate_release(struct sc_codec_state *state)
     for (size_t i = 0; i < SC_ARRAY_SIZE(state->deflaters); i++)
         if (state->deflaters[i].is_open)
             zng_deflateEnd(&state->deflaters[i].stream);
-    if (state->inflater_is_open)
-        zng_inflateEnd(&state->inflater);
+    free(state->inflate_tables);
 }
 
 /* Nine bits per byte, five bytes per stored block, the wrapping: more than zlib and zlib-ng give for themselves. */

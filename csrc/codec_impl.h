@@ -24,8 +24,7 @@ struct sc_codec_state {
     bool zstd_checksum;
     ZSTD_DCtx *zstd_decoder;
     struct sc_deflater deflaters[2]; /* by enum sc_wrap */
-    zng_stream inflater;
-    bool inflater_is_open;
+    struct sc_inflate_tables *inflate_tables;
     void *lz4_encoder;
     void *lz4hc_encoder;
     uint8_t *scratch; /* one Blosc block between compressor and shuffle */

@@ -19,7 +19,7 @@
 
 /* By bit; the bits between the families are nobody's, and an empty name matches no word of the override. */
 static const char *const names[] = {
-    "sse42", "pclmul", "avx2", "avx512", "vpclmulqdq", "", "", "", "armv8_crc", "armv8_pmull",
+    "sse42", "pclmul", "avx2", "avx512", "vpclmulqdq", "bmi2", "", "", "armv8_crc", "armv8_pmull",
 };
 
 static uint32_t detected;
@@ -37,6 +37,7 @@ enum {
     LEAF1_ECX_POPCNT = 1 << 23,
     LEAF1_ECX_OSXSAVE = 1 << 27,
     LEAF7_EBX_AVX2 = 1 << 5,
+    LEAF7_EBX_BMI2 = 1 << 8,
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
@@ -77,7 +78,11 @@ detect(void)
         found |= SC_CPU_PCLMUL;
     xcr0 = all_of(ecx, LEAF1_ECX_OSXSAVE) ? read_xcr0() : 0;
 
-    if (!all_of(xcr0, XCR0_YMM) || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
+        return found;
+    if (all_of(ebx, LEAF7_EBX_BMI2))
+        found |= SC_CPU_BMI2;
+    if (!all_of(xcr0, XCR0_YMM))
         return found;
     if (all_of(ebx, LEAF7_EBX_AVX2))
         found |= SC_CPU_AVX2;

@@ -15,6 +15,7 @@ enum sc_cpu_feature {
     SC_CPU_AVX2 = 1u << 2,
     SC_CPU_AVX512 = 1u << 3,     /* F, BW, VL, DQ together, and the OS saves their state */
     SC_CPU_VPCLMULQDQ = 1u << 4,
+    SC_CPU_BMI2 = 1u << 5,
     SC_CPU_ARMV8_CRC = 1u << 8,
     SC_CPU_ARMV8_PMULL = 1u << 9,
 };

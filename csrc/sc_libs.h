@@ -26,10 +26,8 @@ typedef z_stream zng_stream;
 #define zng_deflateReset deflateReset
 #define zng_deflate deflate
 #define zng_deflateEnd deflateEnd
-#define zng_inflateInit2 inflateInit2
-#define zng_inflateReset2 inflateReset2
-#define zng_inflate inflate
-#define zng_inflateEnd inflateEnd
+#define zng_crc32_z crc32_z
+#define zng_adler32_z adler32_z
 #define zlibng_version zlibVersion
 
 #else
@@ -70,7 +68,7 @@ int LZ4_compress_HC_extStateHC_fastReset(void *state, const char *src, char *dst
 int LZ4_decompress_safe(const char *src, char *dst, int src_nbytes, int dst_capacity);
 const char *LZ4_versionString(void);
 
-/* ---- zlib-ng 2.3.3, native names. The library compares the size of zng_stream in the two Init2_ functions. */
+/* ---- zlib-ng 2.3.3, native names. The library compares the size of zng_stream in deflateInit2_. */
 
 typedef struct zng_stream_s {
     const uint8_t *next_in;
@@ -93,9 +91,7 @@ enum { Z_NO_FLUSH = 0, Z_FINISH = 4 };
 enum {
     Z_OK = 0,
     Z_STREAM_END = 1,
-    Z_NEED_DICT = 2,
     Z_STREAM_ERROR = -2,
-    Z_DATA_ERROR = -3,
     Z_MEM_ERROR = -4,
     Z_BUF_ERROR = -5,
 };
@@ -106,17 +102,13 @@ int32_t zng_deflateInit2_(zng_stream *stream, int32_t level, int32_t method, int
 int32_t zng_deflateReset(zng_stream *stream);
 int32_t zng_deflate(zng_stream *stream, int32_t flush);
 int32_t zng_deflateEnd(zng_stream *stream);
-int32_t zng_inflateInit2_(zng_stream *stream, int32_t window_bits, const char *version, int32_t stream_size);
-int32_t zng_inflateReset2(zng_stream *stream, int32_t window_bits);
-int32_t zng_inflate(zng_stream *stream, int32_t flush);
-int32_t zng_inflateEnd(zng_stream *stream);
+uint32_t zng_crc32_z(uint32_t crc, const uint8_t *buf, size_t nbytes);
+uint32_t zng_adler32_z(uint32_t adler, const uint8_t *buf, size_t nbytes);
 const char *zlibng_version(void);
 
 #define zng_deflateInit2(stream, level, method, window_bits, mem_level, strategy)                   \
     zng_deflateInit2_((stream), (level), (method), (window_bits), (mem_level), (strategy), "2.3.3", \
                       (int32_t)sizeof(zng_stream))
-#define zng_inflateInit2(stream, window_bits) \
-    zng_inflateInit2_((stream), (window_bits), "2.3.3", (int32_t)sizeof(zng_stream))
 
 /* ---- C-Blosc2 3.3.5: shuffles and blosclz; nothing that knows of contexts, so blosc2.c is not linked.
  * blosclz_compress() is internal to C-Blosc2; its last argument, a context, is not used (checked in 3.3.5). */

@@ -1,0 +1,119 @@
+/* fuzz_inflate.c - hostile deflate streams, and what must hold for those that are accepted
+ *
+ * The first bytes choose the room for the result and whether the rest is a stream, or data to encode, whose stream is
+ * decoded whole or after a few of its bits were changed. A stream that decodes must do so into exactly its length and
+ * from exactly its bytes, to the same content, and must be refused with one byte less of either.
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "sc_codec.h"
+#include "sc_cpu.h"
+#include "sc_inflate.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define HEAD_NBYTES 12
+#define ZLIB_HEADER_NBYTES 2
+#define MAX_ROOM (1u << 18)
+
+static struct sc_inflate_tables tables;
+
+static void
+require(bool condition)
+{
+    if (!condition)
+        __builtin_trap();
+}
+
+static uint8_t *
+allocate(size_t n)
+{
+    uint8_t *p = malloc(n ? n : 1);
+
+    require(p != NULL);
+    return p;
+}
+
+/* Decode from and into blocks of exact size, so that touching a byte outside is seen. */
+static enum sc_status
+inflate_exactly(const uint8_t *src, size_t n, size_t room, uint8_t **dst, size_t *consumed, size_t *produced)
+{
+    uint8_t *copy = allocate(n);
+    const char *detail = NULL;
+    enum sc_status status;
+
+    memcpy(copy, src, n);
+    *dst = allocate(room);
+    status = sc_inflate_raw(&tables, copy, n, consumed, *dst, room, produced, &detail);
+    require(status == SC_OK || (detail && (status == SC_CODEC_DATA || status == SC_DST_TOO_SMALL)));
+    require(status != SC_OK || (*consumed <= n && *produced <= room));
+    free(copy);
+    return status;
+}
+
+static enum sc_status
+status_of(const uint8_t *src, size_t n, size_t room)
+{
+    size_t consumed, produced;
+    uint8_t *dst;
+    enum sc_status status = inflate_exactly(src, n, room, &dst, &consumed, &produced);
+
+    free(dst);
+    return status;
+}
+
+/* Returns whether it was accepted. */
+static bool
+decode(const uint8_t *src, size_t n, size_t room)
+{
+    size_t consumed, produced, consumed_again, produced_again;
+    uint8_t *dst, *again;
+    bool is_ok = inflate_exactly(src, n, room, &dst, &consumed, &produced) == SC_OK;
+
+    if (is_ok) {
+        require(inflate_exactly(src, consumed, produced, &again, &consumed_again, &produced_again) == SC_OK);
+        require(consumed_again == consumed && produced_again == produced);
+        require(produced == 0 || memcmp(dst, again, produced) == 0);
+        free(again);
+        require(status_of(src, consumed - 1, room) == SC_CODEC_DATA);
+        require(produced == 0 || status_of(src, consumed, produced - 1) == SC_DST_TOO_SMALL);
+    }
+    free(dst);
+    return is_ok;
+}
+
+static void
+encode_and_decode(const uint8_t *data, size_t n, const uint8_t *head)
+{
+    static struct sc_codec_state *state;
+    const struct sc_op op = { .codec = SC_CODEC_ZLIB, .level = head[1] % 10 };
+    const struct sc_codec *codec = sc_codec_get(op.codec);
+    size_t bound = codec->bound(&op, n), n_encoded = 0;
+    uint8_t *encoded = allocate(bound);
+    struct sc_where where;
+
+    if (!state)
+        state = sc_codec_state_new();
+    require(state != NULL);
+    sc_where_clear(&where);
+    require(codec->encode(&op, state, data, n, encoded, bound, &n_encoded, &where) == SC_OK);
+    require(decode(encoded + ZLIB_HEADER_NBYTES, n_encoded - ZLIB_HEADER_NBYTES, n));
+    for (size_t i = 0; i <= head[2] % 4u; i++)
+        encoded[ZLIB_HEADER_NBYTES + (head[3 + i] * 257u + head[4 + i]) % (n_encoded - ZLIB_HEADER_NBYTES)] ^=
+            (uint8_t)(1u << head[8 + i] % 8);
+    decode(encoded + ZLIB_HEADER_NBYTES, n_encoded - ZLIB_HEADER_NBYTES, n + head[3]);
+    free(encoded);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < HEAD_NBYTES)
+        return 0;
+    sc_cpu_init();
+    if (data[0] & 1)
+        encode_and_decode(data + HEAD_NBYTES, size - HEAD_NBYTES, data);
+    else
+        decode(data + HEAD_NBYTES, size - HEAD_NBYTES, ((size_t)data[1] << data[2] % 12) % MAX_ROOM);
+    return 0;
+}
