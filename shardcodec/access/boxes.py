@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import native
 
-__all__ = ["Box", "as_void", "is_filled", "touched", "whole"]
+__all__ = ["Box", "as_void", "is_filled", "n_touched", "touched", "whole"]
 
 Ints = tuple[int, ...]
 
@@ -60,10 +60,20 @@ def is_filled(box: Box, array: np.ndarray[Any, Any], axes: Sequence[int], fill: 
         if axes[axis] >= 0
     )
     values = as_void(array)[where]
-    if values.reshape(-1)[:1].tobytes() != fill:  # the usual case, told by one element
+    if values[(0,) * values.ndim].tobytes() != fill:  # the usual case, told by one element
         return False
     rows = values if values.ndim else values.reshape(1)
-    return all(native.load().all_equal(np.ascontiguousarray(row).tobytes(), fill) for row in rows)
+    return all(native.load().all_equal(np.ascontiguousarray(row), fill) for row in rows)
+
+
+def n_touched(box: Box, chain: Any) -> int:
+    """Count the inner chunks of a compiled shard that a box has elements in, without listing them."""
+    n = 1
+    for axis, extent in zip(chain.perm, chain.inner.shape, strict=True):
+        step = 1 if box.step is None else box.step[axis]
+        last = box.start[axis] + (box.count[axis] - 1) * step
+        n *= min(last // extent - box.start[axis] // extent + 1, box.count[axis])
+    return n
 
 
 def touched(

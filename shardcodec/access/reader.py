@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
-from ..errors import ShardError
+from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from .boxes import Box, as_void
 
-__all__ = ["MAX_GAP_NBYTES", "ReadItem", "explain", "read"]
+__all__ = ["MAX_GAP_NBYTES", "ReadItem", "explain", "index_too_short", "read"]
 
 # Local files: bytes that are cheaper to read than to ask the kernel twice.
 MAX_GAP_NBYTES = 64 << 10
@@ -58,6 +58,16 @@ def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
         )
     error.shard = None
     return error.with_context(**context)
+
+
+def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatError:
+    """Return the error for an object that cannot hold its index."""
+    return ShardFormatError(
+        f"shard {key!r}: object of {nbytes} bytes is too short to hold its index of {index_nbytes}",
+        shard=key,
+        nbytes=nbytes,
+        limit=index_nbytes,
+    )
 
 
 def read(

@@ -144,7 +144,7 @@ def parse_selection(selection: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[
             axes.append(-1)
         start.append(chosen.start)
         count.append(len(chosen))
-        step.append(chosen.step)
+        step.append(chosen.step if len(chosen) > 1 else 1)
     box = Box(tuple(start), tuple(count), tuple(step), (0,) * len(shape))
     return box, tuple(axes), tuple(remaining)
 

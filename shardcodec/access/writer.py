@@ -11,6 +11,7 @@ The caller holds the locks of the objects (`storage.locks`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from ..errors import ShardError
 from ..options import Options
 from .boxes import Box, as_void, is_filled, touched
 from .placement import place
-from .reader import explain
+from .reader import explain, index_too_short
 
 __all__ = ["WriteItem", "write"]
 
@@ -124,6 +125,11 @@ def _old_object(
         return None
     if not chain.is_shard:
         return (source, None, None, None, None, 0)
+    stored_nbytes = _stored_nbytes(source)
+    if stored_nbytes is None:
+        return None
+    if stored_nbytes < chain.index_nbytes:  # before memory is taken for what the metadata promises
+        raise index_too_short(item.key, stored_nbytes, chain.index_nbytes)
     entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
     try:
         shard_nbytes = native.load().read_index(chain, source, entries)
@@ -144,3 +150,13 @@ def _old_object(
         fixed_nbytes=fixed_nbytes,
     )
     return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)
+
+
+def _stored_nbytes(source: Any) -> int | None:
+    """Size of the old object; None when there is none."""
+    if not isinstance(source, str):
+        return memoryview(source).nbytes
+    try:
+        return os.stat(source).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None

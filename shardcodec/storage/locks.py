@@ -18,6 +18,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from contextvars import ContextVar
 
 __all__ = ["LockTable", "table"]
 
@@ -73,8 +74,15 @@ class LockTable:
     def acquire(self, key: Hashable) -> None:
         """Wait for the lock. Not for a thread that runs an event loop."""
         granted = threading.Event()
-        if not self._enter(key, granted.set):
+        grant = granted.set
+        if self._enter(key, grant):
+            return
+        try:
             granted.wait()
+        except BaseException:  # an interrupt: nobody would release what is granted later
+            if not self._withdraw(key, grant):
+                self.release(key)
+            raise
 
     async def acquire_async(self, key: Hashable) -> None:
         """Wait for the lock without blocking the event loop."""
@@ -106,26 +114,43 @@ class LockTable:
 
     @contextlib.contextmanager
     def hold(self, keys: Iterable[Hashable]) -> Iterator[None]:
-        """Hold several locks."""
+        """Hold several locks; those that the caller's own caller holds already are left to it."""
+        wanted = _in_order(keys)
         with contextlib.ExitStack() as held:
-            for key in _in_order(keys):
+            for key in wanted:
                 self.acquire(key)
                 held.callback(self.release, key)
+            held.enter_context(_noted(wanted))
             yield
 
     @contextlib.asynccontextmanager
     async def hold_async(self, keys: Iterable[Hashable]) -> AsyncIterator[None]:
-        """Hold several locks, from a coroutine."""
+        """Hold several locks, from a coroutine; otherwise as `hold`."""
+        wanted = _in_order(keys)
         with contextlib.ExitStack() as held:
-            for key in _in_order(keys):
+            for key in wanted:
                 if not self.try_acquire(key):
                     await self.acquire_async(key)
                 held.callback(self.release, key)
+            held.enter_context(_noted(wanted))
             yield
 
 
+# Held by this thread or task, or by whoever started it and waits for it.
+_held: ContextVar[frozenset[Hashable]] = ContextVar("shardcodec.locks", default=frozenset())
+
+
+@contextlib.contextmanager
+def _noted(keys: Iterable[Hashable]) -> Iterator[None]:
+    token = _held.set(_held.get() | set(keys))
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
 def _in_order(keys: Iterable[Hashable]) -> list[Hashable]:
-    return sorted(set(keys), key=str)
+    return sorted(set(keys) - _held.get(), key=str)
 
 
 _table = LockTable()

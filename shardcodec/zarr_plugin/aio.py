@@ -31,8 +31,13 @@ async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
 async def to_its_end(work: Awaitable[T]) -> T:
     """Wait for work that cannot be stopped half-way (another thread does it), even when cancelled meanwhile."""
     task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and not task.cancelled():
+        task.exception()  # seen, and less important
+        raise cancelled
+    return task.result()

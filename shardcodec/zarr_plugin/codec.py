@@ -24,7 +24,7 @@ from ..format.spec import ChainSpec
 from ..options import Options, resolve
 from ..storage import locks
 from .aio import to_its_end
-from .compat import StorePath, as_numpy, buffer_from, max_workers, options_of_zarr, write_order
+from .compat import StorePath, as_numpy, buffer_from, foreign_codec, max_workers, options_of_zarr, write_order
 from .requests import INLINE_NBYTES, decoded_nbytes
 from .selection import array_axes, to_box
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
@@ -103,7 +103,8 @@ class ShardingCodec(ZarrShardingCodec):
         part = None if job is None else job.part(byte_setter, selection)
         values = None if job is None or part is None else job.values(value, part[2])
         if job is None or part is None or values is None:
-            super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
+            with locks.table().hold(_keys(byte_setter)):
+                super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_writable(byte_setter.store)
         with locks.table().hold(lock_keys([byte_setter])):
@@ -116,7 +117,8 @@ class ShardingCodec(ZarrShardingCodec):
         part = None if job is None else job.part(byte_setter, selection)
         values = None if job is None or part is None else job.values(value, part[2])
         if job is None or part is None or values is None:
-            await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
+            async with locks.table().hold_async(_keys(byte_setter)):
+                await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_writable(byte_setter.store)
         async with locks.table().hold_async(lock_keys([byte_setter])):
@@ -129,6 +131,8 @@ class ShardingCodec(ZarrShardingCodec):
 
     def _job(self, shard_spec: Any) -> _Job | None:
         """Return what the engine needs for shards of this kind; None when it does not do them."""
+        if foreign_codec((self,)):
+            return None
         cache: dict[Any, ChainSpec | None] = self.__dict__.setdefault("_shardcodec_specs", {})
         dtype = shard_spec.dtype.to_native_dtype()
         try:
@@ -149,6 +153,11 @@ class ShardingCodec(ZarrShardingCodec):
             return ChainSpec(shape, dtype, value, [self.to_dict()])
         except ShardError:
             return None
+
+
+def _keys(target: Any) -> list[str]:
+    """What to lock for a write that is left to zarr; nothing where the shard is not an object of a store."""
+    return lock_keys([target]) if isinstance(target, StorePath) else []
 
 
 class _Job:

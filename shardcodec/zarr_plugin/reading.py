@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import native
-from ..access.boxes import touched
+from ..access.boxes import n_touched, touched
 from ..access.placement import ABSENT
-from ..access.reader import ReadItem, explain, read
+from ..access.reader import ReadItem, explain, index_too_short, read
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from .aio import all_of, to_its_end
@@ -30,6 +30,9 @@ __all__ = ["run"]
 
 # Where at least this share of a shard's inner chunks is wanted, one request for all of it is less than index and ranges.
 WHOLE_SHARE = 0.75
+
+# An index of at most this size is asked for together with the last range; see `_Fetch.with_room_for_index`.
+INDEX_ROOM_NBYTES = 64 << 10
 
 
 async def run(request: Request, options: Options) -> set[int]:
@@ -93,8 +96,7 @@ class _Fetch:
         chain = self.part.chain
         if not chain.is_shard:
             return True
-        mask = touched(self.part.box, chain.perm, chain.inner.shape, chain.grid_shape)
-        return bool(np.count_nonzero(mask) >= WHOLE_SHARE * mask.size)
+        return bool(n_touched(self.part.box, chain) >= WHOLE_SHARE * chain.n_chunks)
 
     async def get(self, byte_range: Any) -> Any:
         """Return bytes of the object as an array; None when it does not exist."""
@@ -108,6 +110,8 @@ class _Fetch:
         stored = await self.get(RangeByteRequest(0, n) if chain.index_at_start else SuffixByteRequest(n))
         if stored is None:
             return None
+        if len(stored) < n:  # before memory is taken for what the metadata promises
+            raise index_too_short(self.part.target.path, len(stored), n)
         entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
         try:
             native.load().load_index(chain, stored, entries)
@@ -127,39 +131,66 @@ class _Fetch:
         except ShardError as error:
             raise self.explained(error) from None
         await self.decode(engine.Fetched(part.chain, entries, None, 0, fill_absent=True))
+        requests = self.with_room_for_index(ranges)
         try:
-            async for i, buffer in get_ranges(part.target, ranges, part.spec.prototype, self.share):
-                data = buffer.as_numpy_array()
-                offset, nbytes = ranges[i]
-                if len(data) < nbytes:
-                    raise self.too_short(entries, offset + len(data))
-                if len(data) > nbytes:
-                    key = part.target.path
-                    raise ShardFormatError(
-                        f"shard {key!r}: the store answers with {len(data)} bytes where it was asked for {nbytes} "
-                        f"at offset {offset}",
-                        shard=key,
-                        offset=offset,
-                        expected=nbytes,
-                        actual=len(data),
+            async for i, buffer in get_ranges(part.target, requests, part.spec.prototype, self.share):
+                data = self.checked(entries, buffer.as_numpy_array(), requests[i])
+                if i < len(ranges):
+                    offset, nbytes = ranges[i]
+                    await self.decode(
+                        engine.Fetched(part.chain, entries, data[:nbytes], offset, fill_absent=False)
                     )
-                await self.decode(engine.Fetched(part.chain, entries, data, ranges[i][0], fill_absent=False))
         except FileNotFoundError:
             # gone since the index was read; or there, and without these bytes
             if await self.index() is None:
                 return False
-            raise self.too_short(entries, min(offset for offset, _ in ranges)) from None
+            raise self.too_short(entries, min(offset for offset, _ in requests)) from None
         return True
 
+    def with_room_for_index(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Ask for so much more that an inner chunk which touches an index at the end does not pass unseen.
+
+        The size of the object is not known, but behind the last inner chunk there must be room for the index. Where
+        that is small, the last range is longer by it; else one more byte is asked for.
+        """
+        chain = self.part.chain
+        if chain.index_at_start or not ranges:
+            return ranges
+        offset, nbytes = ranges[-1]
+        if chain.index_nbytes <= INDEX_ROOM_NBYTES:
+            return [*ranges[:-1], (offset, nbytes + chain.index_nbytes)]
+        return [*ranges, (offset + nbytes + chain.index_nbytes - 1, 1)]
+
+    def checked(
+        self, entries: np.ndarray[Any, Any], data: np.ndarray[Any, Any], request: tuple[int, int]
+    ) -> np.ndarray[Any, Any]:
+        """Refuse an answer that is not as long as what was asked for."""
+        offset, nbytes = request
+        if len(data) < nbytes:
+            raise self.too_short(entries, offset + len(data))
+        if len(data) > nbytes:
+            key = self.part.target.path
+            raise ShardFormatError(
+                f"shard {key!r}: the store answers with {len(data)} bytes where it was asked for {nbytes} "
+                f"at offset {offset}",
+                shard=key,
+                offset=offset,
+                expected=nbytes,
+                actual=len(data),
+            )
+        return data
+
     def too_short(self, entries: np.ndarray[Any, Any], end: int) -> ShardError:
-        """The error for an object that has no bytes from `end` on, though an inner chunk of the box should."""
+        """The error for an object that has no bytes from `end` on, though an inner chunk of the box needs them."""
         chain = self.part.chain
         wanted = touched(self.part.box, chain.perm, chain.inner.shape, chain.grid_shape)
         wanted &= entries[:, 0] != ABSENT
-        entry = int(np.flatnonzero(wanted & (entries.sum(axis=1, dtype=np.uint64) > end))[0])
+        last = max(0, end - (0 if chain.index_at_start else chain.index_nbytes))
+        entry = int(np.flatnonzero(wanted & (entries.sum(axis=1, dtype=np.uint64) > last))[0])
         offset, nbytes = (int(number) for number in entries[entry])
+        what = "the store has none" if offset + nbytes > end else "the index is there; the store has no more"
         error = ShardFormatError(
-            f"index entry claims {nbytes} bytes at offset {offset}, but the store has none from {end} on",
+            f"index entry claims {nbytes} bytes at offset {offset}, but {what} from {end} on",
             entry=entry,
             offset=offset,
             nbytes=nbytes,

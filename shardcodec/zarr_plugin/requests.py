@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access.boxes import Box
+from ..access.boxes import Box, n_touched
 from ..access.codec import memory_order
 from ..format.spec import ChainSpec
 from .compat import Store, StorePath, as_numpy
@@ -84,17 +84,23 @@ class Request:
                 return False
         return True
 
+    @property
+    def is_small_write(self) -> bool:
+        """The same for writing, where the rest of an object that is not covered is copied."""
+        total = 0
+        for part in self.parts:
+            total += math.prod(part.chain.shape) * int(part.chain.itemsize)
+            if total > INLINE_NBYTES:
+                return False
+        return True
+
 
 def decoded_nbytes(chain: Any, box: Box) -> int:
     """Bytes that are decoded for a box: whole inner chunks, and the index."""
     if not chain.is_shard:
         return int(math.prod(chain.shape) * chain.itemsize)
-    n = int(chain.itemsize)
-    for axis, extent in zip(chain.perm, chain.inner.shape, strict=True):
-        step = 1 if box.step is None else box.step[axis]
-        last = box.start[axis] + (box.count[axis] - 1) * step
-        n *= min(last // extent - box.start[axis] // extent + 1, box.count[axis]) * extent
-    return n + int(chain.index_nbytes)
+    inner = int(math.prod(chain.inner.shape) * chain.itemsize)
+    return n_touched(box, chain) * inner + int(chain.index_nbytes)
 
 
 def prepare(
@@ -146,6 +152,11 @@ def prepare(
         box = to_box(chunk_selection, array_selection, axes, chain_shape)
         if box is None:
             raise Declined("not a basic selection")
+        if not scalar and any(
+            axis >= 0 and at + n > array.shape[axis]
+            for at, n, axis in zip(box.at, box.count, axes, strict=True)
+        ):
+            raise Declined(f"array of shape {array.shape} is to be broadcast")
         if 0 not in box.count:
             parts.append(Part(target, chunk_spec, chain, box))
             positions.append(position)

@@ -82,6 +82,8 @@ def to_box(
             or target.step not in (None, 1)
         ):
             return None
+        if n <= 1:
+            stride = 1  # there is no second element for it to lead to
         plain = plain and stride == 1
         start.append(first)
         count.append(n)

@@ -49,12 +49,25 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
         return []
     store: Any = unwrapped(targets[0].store)
     if is_local(store):
-        prefix = os.path.realpath(_root(store))
-    elif is_memory(store):
+        return _real_paths([f"{_root(store)}/{target.path}" for target in targets])
+    if is_memory(store):
         prefix = f"memory:{memory_identity(store)}"
     else:
         prefix = f"{type(store).__name__}:{store}"
     return [f"{prefix}/{target.path}" for target in targets]
+
+
+def _real_paths(paths: Sequence[str]) -> list[str]:
+    """Resolve symbolic links, folder by folder: a batch has many files in few of them."""
+    folders: dict[str, str] = {}
+    real = []
+    for path in paths:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        path = f"{folders[folder]}/{name}"
+        real.append(os.path.realpath(path) if os.path.islink(path) else path)
+    return real
 
 
 def stored_bytes(target: StorePath, prototype: Any) -> Any:

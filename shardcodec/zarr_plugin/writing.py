@@ -64,7 +64,7 @@ async def _run_engine(
         for i, part in enumerate(parts)
     ]
     empty = bool(parts[0].spec.config.write_empty_chunks)
-    if request.is_small:
+    if request.is_small_write and options.durability == "rename":
         return write(items, request.array, request.axes, options, write_empty=empty)
     # the locks are ours until the files are whole
     return await to_its_end(

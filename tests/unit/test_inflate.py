@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from shardcodec import _native as native
 
 HEADER = b"\x78\x9c"

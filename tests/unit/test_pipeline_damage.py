@@ -234,3 +234,13 @@ def test_zstd_of_letters(kind: Any) -> None:
         array[1:3, 1:3].tobytes()
         == np.frombuffer(b"zeroone.two.tres", "u1").reshape(4, 4)[1:3, 1:3].tobytes()
     )
+
+
+def test_a_lost_head_is_seen_in_a_partial_read() -> None:
+    """The first bytes of a shard were lost. Its index is whole, and every inner chunk is three bytes off; the last one
+    reaches into the index. A suffix request does not tell the size of the object, so a partial read through a store
+    with requests of its own once returned the shifted bytes."""
+    array = letters_in(LyingStore(MemoryStore()), letters()[3:])
+    with pytest.raises(shardcodec.ShardFormatError) as raised:
+        array[2:, 2:]
+    assert raised.value.chunk_coords == (1, 1)

@@ -342,3 +342,19 @@ def test_rectilinear_grids(tmp_path: Path) -> None:
         array[...] = values
         array[3:5, 5:7] = values[3:5, 5:7] = 0
         assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
+
+
+def test_values_that_are_broadcast(tmp_path: Path) -> None:
+    """numpy's rule, which zarr follows: once refused as an array that is too small."""
+    array = shardcodec.attach(create(tmp_path), strict=False)
+    with quiet():
+        array[0:4, :] = np.arange(24, dtype="int32")[None]
+    assert (zarrs_view(array)[0:4, :] == np.arange(24)).all()
+
+
+def test_a_step_longer_than_any_array(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[...] = random_array((16, 24), "int32")
+    expected = zarrs_view(array)[...]
+    assert (array[0 : 8 : 2**70, 3] == expected[0:1, 3]).all()
+    assert (array[3 :: 2**62, :: 2**62] == expected[3:4, 0:1]).all()
