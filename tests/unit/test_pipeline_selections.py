@@ -353,7 +353,9 @@ def test_values_that_are_broadcast(tmp_path: Path) -> None:
 
 
 def test_a_step_longer_than_any_array(tmp_path: Path) -> None:
-    array = shardcodec.attach(create(tmp_path), strict=False)  # zarr 3.1 makes index arrays of an integer and a step
+    array = shardcodec.attach(
+        create(tmp_path), strict=False
+    )  # zarr 3.1 makes index arrays of an integer and a step
     array[...] = random_array((16, 24), "int32")
     expected = zarrs_view(array)[...]
     assert (array[0 : 8 : 2**70, 3] == expected[0:1, 3]).all()
