@@ -89,11 +89,23 @@ struct sc_carry {
     uint64_t from, nbytes, to;
 };
 
+/* An inner chunk that is encoded already. */
+struct sc_encoded {
+    uint64_t position;    /* in the index */
+    const uint8_t *bytes; /* NULL: the inner chunk is absent from now on */
+    uint64_t nbytes;
+};
+
 struct sc_write_item {
     const struct sc_chain *chain;
     const char *path;           /* NULL: the new object is left in result */
     struct sc_box box;
     const uint8_t *src;         /* the box's first element in the caller's array */
+
+    /* Shard: inner chunks instead of a box, each position once; they are laid out in this order. Their bytes are stored as
+     * they are, of any size. NULL: the box counts. */
+    const struct sc_encoded *encoded;
+    size_t n_encoded;
 
     /* What the new object keeps of the old one; decided by the caller, who holds the object's lock. */
     struct sc_source old; /* read for inner chunks that the box covers in part, and for the carried runs; the size of

@@ -87,6 +87,26 @@ carry(struct writer *writer, struct bench *bench)
 
 /* ---- one shard, shared by threads ---- */
 
+/* As many of the item's encoded chunks as make a unit, counted in bytes. */
+static void
+claim_encoded(struct bench *bench, struct unit *unit)
+{
+    const struct sc_write_item *item = bench->item;
+    uint64_t nbytes = 0;
+
+    unit->first = bench->next_encoded;
+    while (unit->n < bench->unit_chunks && bench->next_encoded < item->n_encoded) {
+        const struct sc_encoded *chunk = &item->encoded[bench->next_encoded];
+
+        if (unit->n && nbytes + chunk->nbytes > bench->unit_nbytes)
+            break;
+        nbytes += chunk->nbytes;
+        unit->positions[unit->n++] = chunk->position;
+        bench->next_encoded++;
+    }
+    bench->all_claimed = bench->next_encoded == item->n_encoded;
+}
+
 /* Under the bench's mutex: the positions of the next unit; n = 0 when none is left. Chunks that a step leaps over are dropped. */
 static void
 claim(struct bench *bench, struct unit *unit)
@@ -94,6 +114,8 @@ claim(struct bench *bench, struct unit *unit)
     const struct sc_chain *shard = bench->item->chain;
 
     unit->n = 0;
+    if (bench->item->encoded)
+        claim_encoded(bench, unit);
     while (!unit->n && !bench->all_claimed) {
         size_t got = sc_order_next(&bench->order, unit->positions, bench->unit_chunks);
 
@@ -283,12 +305,16 @@ begin_shard(struct writer *writer, struct bench *bench)
         bench->entries = (struct sc_entry *)(void *)bench->entries_memory.data;
         memset(bench->entries, 0xff, (size_t)shard->index.pairs_nbytes); /* absent is all ones */
     }
+    bench->at = item->data_offset;
+    bench->unit_nbytes = plan->unit_nbytes;
+    bench->unit_chunks = writer->run->unit_capacity;
+    if (item->encoded)
+        return SC_OK;
     sc_walk_begin(&bench->walk, shard, &item->box, plan->src_strides);
     for (int a = 0; a < shard->ndim; a++)
         last[a] = bench->walk.end[a] - 1;
     status = sc_order_begin(&bench->order, plan->rules.order, shard->ndim, shard->grid, bench->walk.first, last);
     bench->unit_chunks = (size_t)min_u64(most ? most : 1, writer->run->unit_capacity);
-    bench->at = item->data_offset;
     return status;
 }
 
@@ -378,6 +404,7 @@ bench_reset(struct bench *bench, size_t item_no, struct sc_write_item *item)
     bench->item = item;
     bench->failed = bench->all_claimed = false;
     bench->n_claimed = bench->n_placed = 0;
+    bench->next_encoded = 0;
     bench->file = (struct sc_newfile){ .fd = -1 };
     bench->old_fd = -1;
     item->result = NULL;
@@ -476,10 +503,28 @@ unit_capacity(const struct sc_write_plan *plan)
 {
     uint64_t most = 1;
 
-    for (size_t i = 0; i < plan->n_items; i++)
-        if (sc_chain_is_shard(plan->items[i].chain))
-            most = max_u64(most, plan->unit_nbytes / plan->items[i].chain->inner->nbytes);
+    for (size_t i = 0; i < plan->n_items; i++) {
+        const struct sc_write_item *item = &plan->items[i];
+
+        if (item->encoded)
+            most = max_u64(most, item->n_encoded);
+        else if (sc_chain_is_shard(item->chain))
+            most = max_u64(most, plan->unit_nbytes / item->chain->inner->nbytes);
+    }
     return (size_t)min_u64(most, MAX_UNIT_CHUNKS);
+}
+
+/* What an item gives to do, for the choice of threads. */
+static uint64_t
+item_nbytes(const struct sc_write_item *item)
+{
+    uint64_t nbytes = 0;
+
+    if (!item->encoded)
+        return sc_box_nbytes(item->chain, &item->box);
+    for (size_t i = 0; i < item->n_encoded; i++)
+        nbytes += item->encoded[i].nbytes;
+    return nbytes;
 }
 
 static void
@@ -513,7 +558,7 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
 
     sc_where_clear(where);
     for (size_t i = 0; i < plan->n_items; i++)
-        nbytes += sc_box_nbytes(plan->items[i].chain, &plan->items[i].box);
+        nbytes += item_nbytes(&plan->items[i]);
     n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
     run.benches = calloc(n_threads, sizeof *run.benches);
     if (!run.benches)

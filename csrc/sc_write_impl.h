@@ -18,6 +18,7 @@ struct unit {
     size_t used;
     uint64_t number;
     size_t n;
+    size_t first;        /* of the item's encoded chunks, where it has those */
     uint64_t *positions; /* in the index */
     uint64_t *sizes;     /* SC_ABSENT: left out */
     struct unit *next;
@@ -36,7 +37,8 @@ struct bench {
     int old_fd;
     struct sc_walk walk;
     struct sc_order_iter order;
-    size_t unit_chunks;
+    size_t unit_chunks, next_encoded;
+    uint64_t unit_nbytes;
     bool all_claimed;
     uint64_t n_claimed, n_placed;
     struct unit *window[WINDOW];
@@ -68,7 +70,7 @@ struct unit *sc_unit_take(struct run *run);
 void sc_unit_put(struct run *run, struct unit *unit);
 void sc_unit_free(struct unit *unit);
 
-/* Encode the inner chunks at unit->positions, one after the other. A failure is noted; inner chunks behind it, in C order,
+/* Encode the inner chunks at unit->positions, one after the other, or take them from the caller where they are encoded. A failure is noted; inner chunks behind it, in C order,
  * are left out from then on, those before it may fail too and count more. */
 void sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit);
 

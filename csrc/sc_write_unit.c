@@ -181,12 +181,44 @@ encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size
                         old_nbytes, &unit->sizes[i]);
 }
 
+/* Join the caller's encoded chunks, so that neighbours are written at once. */
+static enum sc_status
+take_encoded(const struct bench *bench, struct unit *unit)
+{
+    const struct sc_encoded *chunks = bench->item->encoded + unit->first;
+    uint64_t nbytes = 0;
+
+    for (size_t i = 0; i < unit->n; i++) {
+        unit->sizes[i] = chunks[i].bytes ? chunks[i].nbytes : SC_ABSENT;
+        if (chunks[i].bytes)
+            nbytes += chunks[i].nbytes;
+    }
+    if (nbytes > PTRDIFF_MAX || sc_buffer_reserve(&unit->bytes, (size_t)nbytes))
+        return SC_NO_MEMORY;
+    for (size_t i = 0; i < unit->n; i++) {
+        if (!chunks[i].bytes || !chunks[i].nbytes)
+            continue;
+        memcpy(unit->bytes.data + unit->used, chunks[i].bytes, (size_t)chunks[i].nbytes);
+        unit->used += (size_t)chunks[i].nbytes;
+    }
+    return SC_OK;
+}
+
 void
 sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit)
 {
     struct sc_failure *failure = &writer->run->failure;
 
     unit->used = 0;
+    if (bench->item->encoded) {
+        enum sc_status status = take_encoded(bench, unit);
+
+        if (status) {
+            unit->n = 0;
+            sc_failure_note(failure, status, &writer->where, bench->item_no);
+        }
+        return;
+    }
     for (size_t i = 0; i < unit->n; i++) {
         enum sc_status status;
 

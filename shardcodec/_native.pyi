@@ -14,6 +14,8 @@ ReadPlanItem: TypeAlias = tuple[Chain, Any, Ints, Ints, Ints | None, Ints]
 OldObject: TypeAlias = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
 # (chain, path, start, count, step or None, at, old)
 WritePlanItem: TypeAlias = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, OldObject | None]
+# (chain, path, positions, buffers, old)
+EncodedPlanItem: TypeAlias = tuple[Chain, str | None, Ints, Sequence[Buffer | None], OldObject | None]
 
 CODECS: dict[str, int]
 COMPRESSORS: tuple[str, ...]
@@ -73,6 +75,9 @@ class Chain:
     def index_nbytes(self) -> int: ...
     @property
     def index_at_start(self) -> bool: ...
+
+@final
+class Encoded: ...
 
 @final
 class Fetched:
@@ -148,6 +153,14 @@ def write(
     *,
     order: Order = "morton",
     write_empty: bool = False,
+    keep_empty: bool = False,
+    sync: bool = False,
+    n_threads: int = 1,
+    unit_nbytes: int = 524288,
+) -> tuple[list[Bytes | None], dict[str, int]]: ...
+def write_encoded(
+    items: Sequence[EncodedPlanItem],
+    *,
     keep_empty: bool = False,
     sync: bool = False,
     n_threads: int = 1,

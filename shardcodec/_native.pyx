@@ -1020,8 +1020,6 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
     cdef sc_write_plan plan
     cdef sc_write_item *item
     cdef sc_source target
-    cdef sc_where where
-    cdef sc_status status
     cdef Chain chain
     memset(&plan, 0, sizeof(plan))
     plan.rules.order = order_of(order)
@@ -1050,21 +1048,112 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         plan.sync = sync
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
-        with nogil:
-            status = sc_write(&plan, &where)
-        results = []
-        for i in range(n):
-            if plan.items[i].result != NULL:
-                results.append(adopt(plan.items[i].result, plan.items[i].result_nbytes))
-                plan.items[i].result = NULL
-            else:
-                results.append(None)
-        raise_status(status, &where, batch.paths)
-        return results, stats_dict(&plan.stats)
+        return run_write(&plan, batch)
     finally:
-        for i in range(n):
-            free(plan.items[i].result)
-        free(plan.items)
+        free_write(&plan, n)
+
+
+cdef tuple run_write(sc_write_plan *plan, Batch batch):
+    """Run a complete plan; ([Bytes of the new object or None], counters)."""
+    cdef sc_where where
+    cdef sc_status status
+    cdef size_t i
+    with nogil:
+        status = sc_write(plan, &where)
+    results = []
+    for i in range(plan.n_items):
+        if plan.items[i].result != NULL:
+            results.append(adopt(plan.items[i].result, plan.items[i].result_nbytes))
+            plan.items[i].result = NULL
+        else:
+            results.append(None)
+    raise_status(status, &where, batch.paths)
+    return results, stats_dict(&plan.stats)
+
+
+cdef void free_write(sc_write_plan *plan, size_t n) noexcept:
+    cdef size_t i
+    for i in range(n):
+        free(plan.items[i].result)
+    free(plan.items)
+
+
+cdef class Encoded:
+    """Inner chunks that are encoded already: positions in the index, and a buffer (or None: absent) for each."""
+
+    cdef sc_encoded *chunks
+    cdef size_t n
+    cdef list keep
+
+    def __cinit__(self, Chain chain, positions, buffers):
+        cdef uint64_t n_chunks = chain.chain.n_chunks
+        cdef View view
+        cdef size_t i = 0
+        if not chain.is_shard:
+            raise ValueError("inner chunks of this chain cannot be stored one by one")
+        self.n = len(positions)
+        if self.n != <size_t>len(buffers):
+            raise ValueError(f"{self.n} positions, but {len(buffers)} buffers")
+        self.keep = []
+        self.chunks = <sc_encoded *>calloc(self.n + 1, sizeof(sc_encoded))
+        if self.chunks == NULL:
+            raise MemoryError
+        for position, buffer in zip(positions, buffers):
+            self.chunks[i].position = position
+            if self.chunks[i].position >= n_chunks:
+                raise ValueError(f"inner chunk {position} of a shard of {n_chunks}")
+            if buffer is not None:
+                view = View(buffer)
+                self.keep.append(view)
+                self.chunks[i].bytes, self.chunks[i].nbytes = view.data(), view.nbytes()
+                if self.chunks[i].bytes == NULL:
+                    self.chunks[i].bytes = <const uint8_t *>b""
+            i += 1
+
+    def __dealloc__(self):
+        free(self.chunks)
+
+
+def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_threads=1, uint64_t unit_nbytes=524288):
+    """Write encoded inner chunks into many shards.
+
+    items: sequence of (chain, path or None, positions, buffers, old or None); the chunks are laid out in this order, each
+    position occurs once. Otherwise as `write`.
+    """
+    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
+    cdef size_t n = len(items), i = 0
+    cdef sc_write_plan plan
+    cdef sc_write_item *item
+    cdef sc_source target
+    cdef Encoded encoded
+    cdef Chain chain
+    memset(&plan, 0, sizeof(plan))
+    plan.items = <sc_write_item *>calloc(n + 1, sizeof(sc_write_item))
+    if plan.items == NULL:
+        raise MemoryError
+    try:
+        for chain, path, positions, buffers, old in items:
+            item = &plan.items[i]
+            encoded = Encoded(chain, positions, buffers)
+            batch.keep.append((chain, encoded))
+            if path is not None and not isinstance(path, str):
+                raise TypeError(f"path must be str or None, not {type(path).__name__}")
+            batch.read_source(path, &target)
+            item.chain = &chain.chain
+            item.path = target.path
+            item.encoded, item.n_encoded = encoded.chunks, encoded.n
+            item.data_offset = chain.chain.index.nbytes if chain.chain.index.at_start else 0
+            if old is not None:
+                read_old(batch, old, item)
+            i += 1
+        plan.n_items = n
+        plan.rules.keep_empty = keep_empty
+        plan.sync = sync
+        plan.n_threads = n_threads
+        plan.unit_nbytes = unit_nbytes
+        return run_write(&plan, batch)
+    finally:
+        free_write(&plan, n)
 
 
 # ---- the module ----------------------------------------------------------------------------------------------------

@@ -269,11 +269,18 @@ cdef extern from "sc_engine.h" nogil:
         uint64_t nbytes
         uint64_t to
 
+    struct sc_encoded:
+        uint64_t position
+        const uint8_t *bytes
+        uint64_t nbytes
+
     struct sc_write_item:
         const sc_chain *chain
         const char *path
         sc_box box
         const uint8_t *src
+        const sc_encoded *encoded
+        size_t n_encoded
         sc_source old
         const sc_entry *old_entries
         const sc_carry *carries

@@ -24,7 +24,7 @@ from .boxes import Box, as_void, is_filled, touched
 from .placement import place
 from .reader import explain, index_too_short
 
-__all__ = ["WriteItem", "write"]
+__all__ = ["WriteItem", "carried", "write"]
 
 
 class WriteItem(NamedTuple):
@@ -125,6 +125,33 @@ def _old_object(
         return None
     if not chain.is_shard:
         return (source, None, None, None, None, 0)
+    fixed_nbytes = chain.inner.fixed_nbytes
+    if fixed_nbytes is not None and erases(item):
+        fixed_nbytes = None  # chunks that go need no slots
+    replaced = touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape)
+    return carried(position, items, source, replaced, fixed_nbytes)
+
+
+def carried(
+    position: int,
+    items: Sequence[Any],
+    source: Any,
+    replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    fixed_nbytes: int | None,
+) -> tuple[Any, ...] | None:
+    """Say what a partly rewritten shard keeps, in the form that the engine takes; None when there is none yet.
+
+    Parameters
+    ----------
+    position : int
+        Which of the items the shard is; they have a `chain` and a `key`.
+    source : str or buffer
+        The old object.
+    replaced, fixed_nbytes
+        As for `placement.place`.
+    """
+    item = items[position]
+    chain = item.chain
     stored_nbytes = _stored_nbytes(source)
     if stored_nbytes is None:
         return None
@@ -138,12 +165,9 @@ def _old_object(
         raise explain(error, items) from None
     if shard_nbytes is None:
         return None
-    fixed_nbytes = chain.inner.fixed_nbytes
-    if fixed_nbytes is not None and erases(item):
-        fixed_nbytes = None  # chunks that go need no slots
     placement = place(
         entries,
-        touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
+        replaced,
         shard_nbytes=shard_nbytes,
         index_nbytes=chain.index_nbytes,
         index_at_start=chain.index_at_start,

@@ -1,0 +1,136 @@
+# encoded.py - inner chunks that are encoded already, written into shards
+# SPDX-License-Identifier: MIT
+"""Writing without encoding: a shard as a map from positions to bytes.
+
+Inner chunks that somebody else has encoded (another process, another codec than ours, another shard) are laid into a
+shard as they are; the rest of the shard is carried over as in every partial write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError, UnsupportedError
+from ..options import Options
+from .reader import explain
+from .writer import carried
+
+__all__ = ["EncodedItem", "check_size", "ordered", "write_encoded"]
+
+
+class EncodedItem(NamedTuple):
+    """Encoded inner chunks for one shard.
+
+    Attributes
+    ----------
+    chain
+        The compiled chain of the shard.
+    path : str or None
+        A local file; None when the new object is to come back as bytes.
+    old : buffer or None
+        The old object where it is not in a file.
+    chunks : mapping
+        From positions in the index to buffers, which are stored as they are, or None: the inner chunk is absent from
+        now on. They are laid out in the order of the mapping.
+    key : str
+        How errors name the shard.
+    """
+
+    chain: Any
+    path: str | None
+    old: Any
+    chunks: Mapping[int, Any]
+    key: str
+
+
+def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty: bool = False) -> list[Any]:
+    """Write encoded inner chunks into shards; those that are not named stay as they are.
+
+    Sizes are not looked at: see `check_size`. A shard all of whose inner chunks are named is not read.
+
+    Parameters
+    ----------
+    items : sequence of EncodedItem
+        Each shard once.
+    keep_empty : bool
+        Make an object also where no inner chunk is left.
+
+    Returns
+    -------
+    list
+        For each item without a path its new bytes, a buffer; None where no inner chunk is left, so that the object is
+        to be deleted. With a path always None.
+
+    Raises
+    ------
+    UnsupportedError
+        Inner chunks cannot be reached one by one: codecs follow the sharding.
+    ShardFormatError, ChecksumError
+        The old shard is damaged where it would have been carried over; it is as it was.
+    OSError
+        A file could not be written; the old one is as it was. Items before it may have been written.
+    """
+    engine = native.load()
+    for item in items:
+        if not item.chain.is_shard:
+            raise UnsupportedError(
+                f"shard {item.key!r}: codecs that follow the sharding hide its inner chunks", shard=item.key
+            )
+    plan = [
+        (item.chain, item.path, list(item.chunks), list(item.chunks.values()), _old_object(position, items))
+        for position, item in enumerate(items)
+    ]
+    try:
+        results, _ = engine.write_encoded(
+            plan, keep_empty=keep_empty, sync=options.durability == "fsync", n_threads=options.threads
+        )
+    except ShardError as error:
+        raise explain(error, items) from None
+    return results  # type: ignore[no-any-return]
+
+
+def _old_object(position: int, items: Sequence[EncodedItem]) -> tuple[Any, ...] | None:
+    item = items[position]
+    n_chunks = item.chain.n_chunks
+    source = item.old if item.path is None else item.path
+    if source is None or len(item.chunks) == n_chunks:
+        return None
+    replaced = np.zeros(n_chunks, dtype=np.bool_)
+    replaced[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
+    erases = any(chunk is None for chunk in item.chunks.values())
+    # chunks that go need no slots
+    return carried(position, items, source, replaced, None if erases else item.chain.inner.fixed_nbytes)
+
+
+def check_size(chain: Any, position: int, nbytes: int) -> None:
+    """Refuse an encoded inner chunk of a size that none of this shard can have.
+
+    Raises
+    ------
+    ValueError
+    """
+    due = chain.inner.fixed_nbytes
+    if due is not None and nbytes != due:
+        coords = (
+            tuple(int(i) for i in np.unravel_index(position, chain.grid_shape)) if chain.grid_shape else ()
+        )
+        raise ValueError(
+            f"inner chunk {coords}: {nbytes} bytes given, but every encoded inner chunk has {due}"
+        )
+
+
+def ordered(positions: Sequence[int], grid_shape: Sequence[int], order: str) -> list[int]:
+    """Sort positions of inner chunks into the sequence in which a writer lays them out."""
+    if order == "lexicographic" or len(positions) < 2:
+        return sorted(positions)
+    wanted = np.asarray(positions, dtype=np.int64)
+    coords = np.unravel_index(wanted, tuple(grid_shape))
+    first = [int(axis.min()) for axis in coords]
+    last = [int(axis.max()) for axis in coords]
+    box = np.empty(int(np.prod([b - a + 1 for a, b in zip(first, last, strict=True)])), dtype=np.uint64)
+    native.load().order(box, grid_shape, order, first, last)
+    return [int(position) for position in box[np.isin(box, wanted.astype(np.uint64))]]
