@@ -220,7 +220,7 @@ decode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned de
             sc_chain_fill(inner, part.count, dst + offset, walk.strides);
             continue;
         }
-        status = sc_entry_check(e, &extent, false, where);
+        status = sc_entry_check(e, &extent, worker->allow_in_index, where);
         if (!status)
             status = sc_chain_decode(inner, worker, depth + 1, src + e.offset, (size_t)e.nbytes, &part, dst + offset,
                                      walk.strides, where);

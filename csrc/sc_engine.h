@@ -70,17 +70,21 @@ struct sc_read_plan {
 
 enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
-/* Read and check whole indexes: entries (n_chunks of them) in C order, each present one checked against the object's size.
+/* Read and check whole indexes: entries (n_chunks of them) in C order, each present one checked against the object's
+ * size, and its nbytes against what the chain can make of an inner chunk. `replaced` (n_chunks flags, or NULL) names
+ * inner chunks that nobody will look at again: a bad entry of theirs becomes absent instead of being an error.
  * *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
-                             struct sc_entry *entries, uint64_t *shard_nbytes, struct sc_where *where);
+                             const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes,
+                             struct sc_where *where);
 
 /* The ranges of a shard to ask a remote store for, given its index, so that a box of it can be read: ascending, apart by
  * more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
  * Entries under the box are checked, those elsewhere do not matter; on failure where->entry is the lowest bad one. */
 enum sc_status sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
-                              const struct sc_index_extent *extent, uint64_t max_gap_nbytes, uint64_t max_nbytes,
-                              struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where);
+                              const struct sc_index_extent *extent, bool allow_in_index, uint64_t max_gap_nbytes,
+                              uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity, size_t *n_ranges,
+                              struct sc_where *where);
 
 /* ---- writing ---- */
 
@@ -131,6 +135,7 @@ struct sc_write_plan {
     unsigned n_threads;
     uint64_t unit_nbytes; /* decoded bytes encoded at a time, about */
     bool sync;
+    bool allow_in_index; /* in nested shards that are decoded; the outermost entries are the caller's to check */
     const atomic_bool *cancel;
     struct sc_stats stats;
 };

@@ -311,6 +311,7 @@ run_thread(void *arg)
         sc_failure_note(&run->failure, SC_NO_MEMORY, &reader.where, 0);
         return;
     }
+    reader.worker->allow_in_index = run->plan->allow_in_index;
     while (sc_crew_take(&run->crew, &item_no))
         read_item(&reader, stall, item_no);
     if (run->crew.n_members > 1)

@@ -343,9 +343,34 @@ sc_stall_free_memory(struct stall *stall)
 
 /* ---- indexes by themselves ---- */
 
+/* Lengths are checked too: a chunk that is carried over is never decoded, and must not pass for a good one. */
+static enum sc_status
+check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent, bool allow_in_index,
+              const uint8_t *replaced, struct sc_entry *entries, struct sc_where *where)
+{
+    for (uint64_t i = 0; i < shard->n_chunks; i++) {
+        enum sc_status status;
+
+        if (sc_entry_is_absent(entries[i]))
+            continue;
+        status = sc_entry_check(entries[i], extent, allow_in_index, where);
+        if (!status)
+            status = sc_chain_check_nbytes(shard->inner, entries[i].nbytes, where);
+        if (!status)
+            continue;
+        if (!replaced || !replaced[i]) {
+            where->entry = i;
+            return status;
+        }
+        entries[i] = (struct sc_entry){ SC_ABSENT, SC_ABSENT };
+        sc_where_clear(where);
+    }
+    return SC_OK;
+}
+
 enum sc_status
 sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
-              struct sc_entry *entries, uint64_t *shard_nbytes, struct sc_where *where)
+              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, struct sc_where *where)
 {
     struct sc_read_item item = { .chain = shard, .source = *source };
     struct sc_index_extent extent;
@@ -365,7 +390,7 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
             status = sc_index_verify(&shard->index, stored, &reader.where);
         if (!status) {
             sc_index_load(shard, stored, entries);
-            status = sc_index_check(entries, shard->n_chunks, &extent, allow_in_index, &reader.where);
+            status = check_entries(shard, &extent, allow_in_index, replaced, entries, &reader.where);
         }
     }
     sc_stall_close(&stall);
@@ -376,7 +401,7 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
 
 enum sc_status
 sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
-               const struct sc_index_extent *extent, uint64_t max_gap_nbytes, uint64_t max_nbytes,
+               const struct sc_index_extent *extent, bool allow_in_index, uint64_t max_gap_nbytes, uint64_t max_nbytes,
                struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where)
 {
     static const int64_t no_strides[SC_MAX_NDIM];
@@ -392,7 +417,7 @@ sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, con
 
         if (sc_entry_is_absent(e) || !sc_walk_touches(&stall.walk, shard->inner))
             continue;
-        status = sc_entry_check(e, extent, false, where);
+        status = sc_entry_check(e, extent, allow_in_index, where);
         if (!status)
             status = sc_chain_check_nbytes(shard->inner, e.nbytes, where);
         if (status)

@@ -44,6 +44,7 @@ struct sc_worker {
     struct sc_level levels[SC_MAX_DEPTH];
     struct sc_buffer io;    /* bytes as they lie in a file */
     struct sc_buffer merge; /* one decoded chunk, logical C order, on which a partial write is laid */
+    bool allow_in_index;    /* of the plan: entries of nested shards may overlap their index */
     struct sc_worker *next;
 };
 

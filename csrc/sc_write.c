@@ -487,6 +487,7 @@ run_thread(void *arg)
         sc_failure_note(&run->failure, SC_NO_MEMORY, &writer.where, 0);
         return;
     }
+    writer.worker->allow_in_index = run->plan->allow_in_index;
     while (sc_crew_take(&run->crew, &item_no))
         write_item(&writer, bench, item_no);
     if (run->crew.n_members > 1)

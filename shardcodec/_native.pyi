@@ -134,7 +134,9 @@ def read(
     group_nbytes: int = 262144,
     allow_in_index: bool = False,
 ) -> tuple[list[int], dict[str, int]]: ...
-def read_index(chain: Chain, source: Any, out: Buffer, *, allow_in_index: bool = False) -> int | None: ...
+def read_index(
+    chain: Chain, source: Any, out: Buffer, *, replaced: Buffer | None = None, allow_in_index: bool = False
+) -> int | None: ...
 def plan_ranges(
     chain: Chain,
     entries: Buffer,
@@ -144,6 +146,7 @@ def plan_ranges(
     *,
     max_gap_nbytes: int,
     max_nbytes: int,
+    allow_in_index: bool = False,
 ) -> list[tuple[int, int]]: ...
 def load_index(chain: Chain, stored: Buffer, out: Buffer) -> None: ...
 def write(
@@ -155,6 +158,7 @@ def write(
     write_empty: bool = False,
     keep_empty: bool = False,
     sync: bool = False,
+    allow_in_index: bool = False,
     n_threads: int = 1,
     unit_nbytes: int = 524288,
 ) -> tuple[list[Bytes | None], dict[str, int]]: ...

@@ -890,10 +890,14 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
         free(plan.items)
 
 
-def read_index(Chain chain, source, out, *, bint allow_in_index=False):
-    """Read and check the index of a shard into `out`, n_chunks pairs; return the size of the object, None without one."""
+def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=False):
+    """Read and check the index of a shard into `out`, n_chunks pairs; return the size of the object, None without one.
+
+    replaced: n_chunks flags. Where one is set, a bad entry becomes absent instead of being an error.
+    """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
-    cdef View to = View(out, PyBUF_WRITABLE)
+    cdef View to = View(out, PyBUF_WRITABLE), flags
+    cdef const uint8_t *flags_data = NULL
     cdef sc_source place_
     cdef sc_entry *entries
     cdef sc_where where
@@ -903,8 +907,13 @@ def read_index(Chain chain, source, out, *, bint allow_in_index=False):
         raise ValueError("only a shard has an index")
     entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
     batch.read_source(source, &place_)
+    if replaced is not None:
+        flags = View(replaced)
+        if flags.nbytes() != chain.chain.n_chunks:
+            raise ValueError(f"{flags.nbytes()} flags for {chain.chain.n_chunks} inner chunks")
+        flags_data = flags.data()
     with nogil:
-        status = sc_read_index(&chain.chain, &place_, allow_in_index, entries, &shard_nbytes, &where)
+        status = sc_read_index(&chain.chain, &place_, allow_in_index, flags_data, entries, &shard_nbytes, &where)
     where.shard = 0
     raise_status(status, &where, batch.paths)
     return known(shard_nbytes)
@@ -914,7 +923,8 @@ def read_index(Chain chain, source, out, *, bint allow_in_index=False):
 cdef uint64_t MAX_OBJECT_NBYTES = 0x7FFFFFFFFFFFFFFF
 
 
-def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nbytes, uint64_t max_nbytes):
+def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nbytes, uint64_t max_nbytes,
+                bint allow_in_index=False):
     """Ranges (offset, nbytes) of a shard, whose size is not known, to fetch for a box of it."""
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, (-1,) * chain.chain.ndim)
     cdef View view = View(entries)
@@ -940,8 +950,8 @@ def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nb
             if ranges == NULL:
                 raise MemoryError
             with nogil:
-                status = sc_plan_ranges(&chain.chain, pairs, &box, &extent, max_gap_nbytes, max_nbytes, ranges,
-                                        capacity, &n, &where)
+                status = sc_plan_ranges(&chain.chain, pairs, &box, &extent, allow_in_index, max_gap_nbytes, max_nbytes,
+                                        ranges, capacity, &n, &where)
             raise_status(status, &where)
             if n <= capacity:
                 return [(ranges[i].offset, ranges[i].nbytes) for i in range(n)]
@@ -1008,7 +1018,7 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
 
 
 def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
-          unsigned n_threads=1, uint64_t unit_nbytes=524288):
+          bint allow_in_index=False, unsigned n_threads=1, uint64_t unit_nbytes=524288):
     """Write boxes of one array into many objects.
 
     items: sequence of (chain, path or None, start, count, step or None, at, old or None). With a path the
@@ -1046,6 +1056,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         plan.rules.write_empty = write_empty
         plan.rules.keep_empty = keep_empty
         plan.sync = sync
+        plan.allow_in_index = allow_in_index
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
         return run_write(&plan, batch)

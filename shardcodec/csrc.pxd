@@ -257,12 +257,13 @@ cdef extern from "sc_engine.h" nogil:
         sc_stats stats
 
     sc_status sc_read(sc_read_plan *plan, sc_where *where)
-    sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index, sc_entry *entries,
-                            uint64_t *shard_nbytes, sc_where *where)
+    sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index,
+                            const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, sc_where *where)
 
     sc_status sc_plan_ranges(const sc_chain *shard, const sc_entry *entries, const sc_box *box,
-                             const sc_index_extent *extent, uint64_t max_gap_nbytes, uint64_t max_nbytes,
-                             sc_entry *ranges, size_t capacity, size_t *n_ranges, sc_where *where)
+                             const sc_index_extent *extent, bint allow_in_index, uint64_t max_gap_nbytes,
+                             uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges,
+                             sc_where *where)
 
     struct sc_carry:
         uint64_t source_offset "from"
@@ -299,6 +300,7 @@ cdef extern from "sc_engine.h" nogil:
         unsigned n_threads
         uint64_t unit_nbytes
         bint sync
+        bint allow_in_index
         sc_stats stats
 
     sc_status sc_write(sc_write_plan *plan, sc_where *where)

@@ -50,12 +50,16 @@ class Options:
         ``"rename"``: a killed process leaves the old or the new object, whole. ``"fsync"``: a power cut too.
     strict : bool
         Raise `UnsupportedError` where zarr's own pipeline would have to take over.
+    allow_in_index : bool
+        Accept inner chunks whose bytes overlap the shard's index. The format does not forbid them, but no writer makes
+        them, and a shard whose first bytes were lost looks like that: so they are an error unless this is set.
     """
 
     threads: int
     order: str = "morton"
     durability: str = "rename"
     strict: bool = False
+    allow_in_index: bool = False
 
 
 NAMES = tuple(field.name for field in fields(Options))
@@ -93,6 +97,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "order": _one_of("morton", "lexicographic", "colexicographic"),
     "durability": _one_of("rename", "fsync"),
     "strict": _flag,
+    "allow_in_index": _flag,
 }
 
 

@@ -377,6 +377,14 @@ def _mask(spec: ShardMeta, selection: Any) -> npt.NDArray[np.bool_]:
     return mask
 
 
+def _fixed_nbytes(spec: ShardMeta, otherwise: int) -> int:
+    """How long every encoded inner chunk is, where the codecs settle that."""
+    names = [codec["name"] for codec in spec.configuration["codecs"]]
+    if not set(names) <= {"transpose", "bytes", "crc32c"}:
+        return otherwise
+    return int(np.prod(spec.chunk_shape, dtype=object)) * spec.dtype.itemsize + 4 * names.count("crc32c")
+
+
 def update_shard(
     blob: bytes | None,
     spec: ShardMeta,
@@ -388,7 +396,7 @@ def update_shard(
     """Return the shard with `array[selection] = value` done.
 
     Inner chunks that the selection does not touch keep their encoded bytes (SC-55) and each of them is
-    checked first (SC-58); those it covers are not read, so a full overwrite heals a broken shard (SC-56).
+    checked first (SC-58), its length too where all encoded chunks have one (SC-31); those it covers are not read, so a full overwrite heals a broken shard (SC-56).
     """
     covered = _mask(spec, selection)
     if covered.all():
@@ -402,6 +410,8 @@ def update_shard(
         if covered[box].any():
             _decode_into(array[box], blob, index, coords, spec, np.ones_like(covered[box]))
         elif (found := _range_of(index, coords, blob, spec)) is not None:
+            if found[1] != _fixed_nbytes(spec, found[1]):
+                raise MalformedShard(f"inner chunk {coords} has {found[1]} bytes")
             chunks[coords] = blob[found[0] : found[0] + found[1]]
     array[selection] = value
     for coords, box in _boxes(spec):

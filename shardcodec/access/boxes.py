@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import native
 
-__all__ = ["Box", "as_void", "is_filled", "n_touched", "touched", "whole"]
+__all__ = ["Box", "as_void", "covered", "is_filled", "n_touched", "touched", "whole"]
 
 Ints = tuple[int, ...]
 
@@ -101,5 +101,24 @@ def touched(
             axes.append(np.arange(box.start[axis] // extent, last // extent + 1))
         else:
             axes.append(np.unique(np.arange(box.start[axis], last + 1, step) // extent))
+    mask[np.ix_(*axes)] = True
+    return mask.reshape(-1)
+
+
+def covered(
+    box: Box, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which inner chunks a box has every element of. Arguments and result as for `touched`."""
+    mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
+    axes = []
+    for axis, extent in zip(perm, chunk_shape, strict=True):
+        step = 1 if box.step is None else box.step[axis]
+        start, end = box.start[axis], box.start[axis] + (box.count[axis] - 1) * step + 1
+        if extent == 1:
+            axes.append(np.arange(start, end, step))
+        elif step == 1:
+            axes.append(np.arange(-(-start // extent), end // extent))
+        else:
+            return mask.reshape(-1)
     mask[np.ix_(*axes)] = True
     return mask.reshape(-1)

@@ -7,6 +7,9 @@ A partial write replaces the whole object, but most of its bytes stay what they 
     keep      [old bytes, at their old offsets, dead ones too .......][new chunks][index]
     compact   [live old chunks, moved together][new chunks][index]
 
+Inner chunks that overlap the old index (damage, unless the user says otherwise) keep a copy of these bytes: an index at
+the end stays where it is, dead as such, and of a shard that begins with its index the front is copied behind the rest.
+
 In `keep`, a new inner chunk takes the slot of the one it replaces where both have the same fixed size: a reader that
 finds it there has the new value of that inner chunk, whole.
 
@@ -85,12 +88,44 @@ def place(
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
     in_place = _slots(entries, replaced, fixed_nbytes)
+    in_index = _overlap(entries, first, end)
+    if np.any(in_index & kept):
+        return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
+    in_place &= ~in_index
     live = int(entries[kept | in_place, 1].sum(dtype=np.uint64))
     if live < end - first and end - first - live >= dead_share * (end - first):
         return _packed(np.where(kept[:, None], entries, ABSENT), kept, first)
     carried = np.where((kept | in_place)[:, None], entries, ABSENT)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
     return Placement(carries, carried, max(end, first), compact=False)
+
+
+def _overlap(entries: Entries, first: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Chunks that are present and have bytes outside of [first, end), which is to say in the index."""
+    offset, nbytes = entries[:, 0], entries[:, 1]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = (offset < first) | (offset + nbytes > end)
+    found &= (offset != ABSENT) & (nbytes > 0)
+    return found
+
+
+def _with_index(
+    entries: Entries,
+    kept: np.ndarray[Any, np.dtype[np.bool_]],
+    in_index: np.ndarray[Any, np.dtype[np.bool_]],
+    body: tuple[int, int],
+    shard_nbytes: int,
+) -> Placement:
+    """Keep the bytes of an index for the chunks that overlap it; see the head of this file."""
+    first, end = body
+    entries = np.where(kept[:, None], entries, ABSENT)
+    if end < shard_nbytes:
+        carries = np.array([[0, shard_nbytes, 0]], dtype=np.uint64)
+        return Placement(carries, entries, shard_nbytes, compact=False)
+    moved = kept & in_index
+    reach = int(entries[moved].sum(axis=1, dtype=np.uint64).max())
+    entries[moved, 0] += np.uint64(end)
+    carries = np.array([[first, end - first, first], [0, reach, end]], dtype=np.uint64)
+    return Placement(carries[carries[:, 1] > 0], entries, end + reach, compact=False)
 
 
 def _slots(

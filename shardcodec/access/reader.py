@@ -100,7 +100,12 @@ def read(
     plan = [(item.chain, item.source, *item.box) for item in items]
     try:
         missing, _ = engine.read(
-            plan, as_void(out), axes, n_threads=options.threads, max_gap_nbytes=MAX_GAP_NBYTES
+            plan,
+            as_void(out),
+            axes,
+            n_threads=options.threads,
+            max_gap_nbytes=MAX_GAP_NBYTES,
+            allow_in_index=options.allow_in_index,
         )
     except ShardError as error:
         raise explain(error, items) from None

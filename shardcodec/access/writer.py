@@ -20,7 +20,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
-from .boxes import Box, as_void, is_filled, touched
+from .boxes import Box, as_void, covered, is_filled, touched
 from .placement import place
 from .reader import explain, index_too_short
 
@@ -95,7 +95,7 @@ def write(
         return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
 
     plan = [
-        (item.chain, item.path, *item.box, _old_object(position, items, erases))
+        (item.chain, item.path, *item.box, _old_object(position, items, erases, options))
         for position, item in enumerate(items)
     ]
     try:
@@ -107,6 +107,7 @@ def write(
             write_empty=write_empty,
             keep_empty=keep_empty,
             sync=options.durability == "fsync",
+            allow_in_index=options.allow_in_index,
             n_threads=options.threads,
         )
     except ShardError as error:
@@ -115,7 +116,7 @@ def write(
 
 
 def _old_object(
-    position: int, items: Sequence[WriteItem], erases: Callable[[WriteItem], bool]
+    position: int, items: Sequence[WriteItem], erases: Callable[[WriteItem], bool], options: Options
 ) -> tuple[Any, ...] | None:
     """What the engine needs to know of the object that is updated; None where it does not count."""
     item = items[position]
@@ -159,7 +160,13 @@ def carried(
         raise index_too_short(item.key, stored_nbytes, chain.index_nbytes)
     entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
     try:
-        shard_nbytes = native.load().read_index(chain, source, entries)
+        shard_nbytes = native.load().read_index(
+            chain,
+            source,
+            entries,
+            replaced=covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
+            allow_in_index=options.allow_in_index,
+        )
     except ShardError as error:
         error.shard = position
         raise explain(error, items) from None

@@ -126,7 +126,12 @@ class _Fetch:
         max_gap_nbytes, max_nbytes = coalescing(part.spec)
         try:
             ranges = engine.plan_ranges(
-                part.chain, entries, *part.box[:3], max_gap_nbytes=max_gap_nbytes, max_nbytes=max_nbytes
+                part.chain,
+                entries,
+                *part.box[:3],
+                max_gap_nbytes=max_gap_nbytes,
+                max_nbytes=max_nbytes,
+                allow_in_index=self.options.allow_in_index,
             )
         except ShardError as error:
             raise self.explained(error) from None
@@ -154,7 +159,7 @@ class _Fetch:
         that is small, the last range is longer by it; else one more byte is asked for.
         """
         chain = self.part.chain
-        if chain.index_at_start or not ranges:
+        if chain.index_at_start or not ranges or self.options.allow_in_index:
             return ranges
         offset, nbytes = ranges[-1]
         if chain.index_nbytes <= INDEX_ROOM_NBYTES:
@@ -185,7 +190,8 @@ class _Fetch:
         chain = self.part.chain
         wanted = touched(self.part.box, chain.perm, chain.inner.shape, chain.grid_shape)
         wanted &= entries[:, 0] != ABSENT
-        last = max(0, end - (0 if chain.index_at_start else chain.index_nbytes))
+        has_room = not chain.index_at_start and not self.options.allow_in_index
+        last = max(0, end - (chain.index_nbytes if has_room else 0))
         entry = int(np.flatnonzero(wanted & (entries.sum(axis=1, dtype=np.uint64) > last))[0])
         offset, nbytes = (int(number) for number in entries[entry])
         what = "the store has none" if offset + nbytes > end else "the index is there; the store has no more"

@@ -219,3 +219,78 @@ def test_nested_shards_are_merged_whole(tmp_path: Path) -> None:
     array[...] = expected
     array[3:5, 1:7] = expected[3:5, 1:7] = 200
     assert bits(zarrs_view(array)[...]) == bits(expected)
+
+
+# ---- damage: what is carried over must be good, what is replaced may be anything
+
+
+FAR = (900, 4)
+
+
+@pytest.mark.parametrize("bad", [FAR, (ABSENT, 4), (0, 5), (0, 3), (5, 0)])
+@pytest.mark.parametrize("selection", [(slice(0, 2), slice(0, 2)), (slice(2, 4), slice(0, 4)), (3, 3)])
+def test_a_bad_entry_that_is_carried_stops_an_update(tmp_path: Path, bad: Any, selection: Any) -> None:
+    """Uncompressed inner chunks of a wrong length were once copied as they were: the update made a new file, with a fresh
+    checksum, of a shard that nobody could read."""
+    blob = assemble(b"zeroone.two.tres", [(0, 4), bad, (8, 4), (12, 4)])
+    array = letters_array(tmp_path / "a", blob=blob)
+    with pytest.raises(shardcodec.ShardFormatError) as raised:
+        array[selection] = 49
+    assert raised.value.chunk_coords == (0, 1) and raised.value.shard == "c/0/0"
+    assert shard_path(array).read_bytes() == blob
+    assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
+
+
+@pytest.mark.parametrize("bad", [FAR, (ABSENT, 4), (0, 5), (0, 3), (5, 0), (14, 4)])
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_bad_entry_is_healed_by_writing_the_whole_inner_chunk(
+    tmp_path: Path, bad: Any, at_start: bool
+) -> None:
+    first = 68 if at_start else 0
+    entries = [(first, 4), bad, (first + 8, 4), (first + 12, 4)]
+    array = letters_array(
+        tmp_path / "a", at_start=at_start, blob=assemble(b"zeroone.two.tres", entries, at_start=at_start)
+    )
+    with pytest.raises(shardcodec.ShardFormatError):
+        array[0, 2] = 49
+    array[:2, 2:] = 49
+    assert text_of(array[...]) == text_of(zarrs_view(array)[...]) == "zero 1111 two. tres"
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_entries_in_the_index_on_demand(tmp_path: Path, at_start: bool) -> None:
+    """Nobody would look into an index on purpose; but what can be read that way can also be kept by an update."""
+    first = 68 if at_start else 0
+    entries = [(first, 4), (66, 4) if at_start else (14, 4), (first + 8, 4), (first + 12, 4)]
+    blob = assemble(b"zeroone.two.tres", entries, at_start=at_start)
+    array = letters_array(tmp_path / "a", at_start=at_start, blob=blob)
+    for attempt in (lambda: array[...], lambda: array.__setitem__((3, 3), 49)):
+        with pytest.raises(shardcodec.ShardFormatError, match="index"):
+            attempt()
+    with shardcodec.options(allow_in_index=True):
+        word = array[:2, 2:].tobytes()
+        assert word == (blob[66:70] if at_start else blob[14:18])
+        array[3, 3] = 49
+        assert shard_path(array).read_bytes() != blob
+    assert array[:2, 2:].tobytes() == word  # it lies outside the new index
+    assert zarrs_view(array)[2:, :].tobytes() == b"twtro.e1"
+
+
+def test_entries_in_the_index_of_a_nested_shard_on_demand() -> None:
+    sharding = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [1, 4],
+            "codecs": [{"name": "bytes"}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+            "index_location": "end",
+        },
+    }
+    spec = shardcodec.ShardSpec((4, 4), (2, 4), "uint8", 46, [sharding])
+    inner = assemble(b"abcd", [(0, 4), (2, 4)])
+    blob = assemble(inner, [(ABSENT, ABSENT), (0, len(inner))])
+    with pytest.raises(shardcodec.ShardFormatError) as raised:
+        shardcodec.decode(blob, spec)
+    assert raised.value.level == 1
+    with shardcodec.options(allow_in_index=True):
+        assert shardcodec.decode(blob, spec)[2:].tobytes() == b"abcdcd\0\0"

@@ -208,3 +208,30 @@ def test_carried_chunks_keep_their_bytes(
         ends = placement.carries[:, 2] + placement.carries[:, 1]
         assert placement.carries[:, 2].tolist() == [first, *ends[:-1].tolist()]
         assert ends[-1] == placement.data_offset
+
+
+# ---- inner chunks that overlap the index, where the user lets them
+
+
+def test_an_index_at_the_end_stays_for_the_chunks_that_overlap_it() -> None:
+    entries = index((0, 3), (11, 3), (6, 3), (13, 3))
+    placement = settle((0, 3), entries, fixed_nbytes=3)
+    assert placement.data_offset == 16
+    assert carried(placement, OLD) == OLD
+    assert placement.entries.tolist() == index(GONE, (11, 3), (6, 3), GONE).tolist()
+
+
+def test_the_front_of_a_shard_is_copied_for_the_chunks_that_overlap_an_index_there() -> None:
+    old = b"INDXaaabbbcccddd"
+    entries = index((2, 3), (7, 3), (0, 3), (13, 3))
+    placement = settle((1,), entries, index_at_start=True)
+    new = carried(placement, old)
+    assert chunks(placement.entries, new) == [b"DXa", None, b"IND", b"ddd"]
+    assert placement.data_offset == 16 + 5
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> None:
+    entries = index((5, 3), (1, 3) if at_start else (11, 3), (8, 3), (11, 1))
+    placement = settle((1,), entries, index_at_start=at_start, fixed_nbytes=3)
+    assert placement.entries[1].tolist() == list(GONE)
