@@ -81,7 +81,13 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
                 f"shard {item.key!r}: codecs that follow the sharding hide its inner chunks", shard=item.key
             )
     plan = [
-        (item.chain, item.path, list(item.chunks), list(item.chunks.values()), _old_object(position, items))
+        (
+            item.chain,
+            item.path,
+            list(item.chunks),
+            list(item.chunks.values()),
+            _old_object(position, items, options),
+        )
         for position, item in enumerate(items)
     ]
     try:
@@ -93,7 +99,7 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
     return results  # type: ignore[no-any-return]
 
 
-def _old_object(position: int, items: Sequence[EncodedItem]) -> tuple[Any, ...] | None:
+def _old_object(position: int, items: Sequence[EncodedItem], options: Options) -> tuple[Any, ...] | None:
     item = items[position]
     n_chunks = item.chain.n_chunks
     source = item.old if item.path is None else item.path
@@ -103,7 +109,8 @@ def _old_object(position: int, items: Sequence[EncodedItem]) -> tuple[Any, ...] 
     replaced[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
     erases = any(chunk is None for chunk in item.chunks.values())
     # chunks that go need no slots
-    return carried(position, items, source, replaced, None if erases else item.chain.inner.fixed_nbytes)
+    fixed_nbytes = None if erases else item.chain.inner.fixed_nbytes
+    return carried(position, items, source, replaced, replaced, fixed_nbytes, options)
 
 
 def check_size(chain: Any, position: int, nbytes: int) -> None:

@@ -130,7 +130,8 @@ def _old_object(
     if fixed_nbytes is not None and erases(item):
         fixed_nbytes = None  # chunks that go need no slots
     replaced = touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape)
-    return carried(position, items, source, replaced, fixed_nbytes)
+    unread = covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape)
+    return carried(position, items, source, replaced, unread, fixed_nbytes, options)
 
 
 def carried(
@@ -138,7 +139,9 @@ def carried(
     items: Sequence[Any],
     source: Any,
     replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    unread: np.ndarray[Any, np.dtype[np.bool_]],
     fixed_nbytes: int | None,
+    options: Options,
 ) -> tuple[Any, ...] | None:
     """Say what a partly rewritten shard keeps, in the form that the engine takes; None when there is none yet.
 
@@ -150,6 +153,8 @@ def carried(
         The old object.
     replaced, fixed_nbytes
         As for `placement.place`.
+    unread : ndarray of bool, shape (n_chunks,)
+        Those of the replaced inner chunks of which nothing old remains, so that their entries may be damaged.
     """
     item = items[position]
     chain = item.chain
@@ -164,7 +169,7 @@ def carried(
             chain,
             source,
             entries,
-            replaced=covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
+            replaced=unread,
             allow_in_index=options.allow_in_index,
         )
     except ShardError as error:
