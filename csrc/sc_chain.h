@@ -48,6 +48,7 @@ struct sc_chain {
     uint8_t *fill;       /* itemsize bytes, native order */
     uint8_t *fill_stored; /* the same in stored byte order */
 
+    bool opaque; /* leaf: encoded by codecs that are not ours, to any size; never decoded or encoded here */
     size_t n_ops;
     struct sc_op ops[SC_MAX_OPS];
     size_t

@@ -46,6 +46,7 @@ class Chain:
     shape: tuple[int, ...]
     perm: tuple[int, ...]
     grid_shape: tuple[int, ...]
+    stage: Any
     def __init__(
         self,
         *,
@@ -57,6 +58,8 @@ class Chain:
         ops: Sequence[tuple[str, Mapping[str, Any]]],
         inner: Chain | Mapping[str, Any] | None = None,
         index: Mapping[str, Any] | None = None,
+        opaque: bool = False,
+        stage: Any = None,
     ) -> None: ...
     def set_index(
         self, *, at_start: bool, big_endian: bool, n_checksums: int, perm: Ints | None = None
@@ -65,6 +68,8 @@ class Chain:
     def itemsize(self) -> int: ...
     @property
     def is_shard(self) -> bool: ...
+    @property
+    def is_opaque(self) -> bool: ...
     @property
     def n_chunks(self) -> int: ...
     @property
@@ -84,6 +89,29 @@ class Fetched:
     def __init__(
         self, chain: Chain, entries: Buffer, data: Buffer | None, first: int, *, fill_absent: bool
     ) -> None: ...
+
+@final
+class OpenShard:
+    def __init__(self, chain: Chain, source: Any) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def missing(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def fills_absent(self) -> bool: ...
+    @property
+    def stats(self) -> dict[str, int]: ...
+    def entries(self, out: Buffer, *, check: bool = False, allow_in_index: bool = False) -> None: ...
+    def fetch(
+        self,
+        positions: Buffer,
+        places: Buffer,
+        *,
+        max_nbytes: int,
+        max_gap_nbytes: int = 65536,
+        allow_in_index: bool = False,
+    ) -> tuple[Buffer, int]: ...
 
 def cpu_features() -> dict[str, Any]: ...
 def crc32c_implementations() -> list[str]: ...

@@ -609,7 +609,10 @@ cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbyte
 
 
 cdef class Chain:
-    """The codecs of an array, compiled (csrc/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns."""
+    """The codecs of an array, compiled (csrc/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns.
+
+    `stage` is carried along for the layers above: what encodes the chunks of an opaque chain.
+    """
 
     cdef sc_chain chain
     cdef Swap swap
@@ -617,8 +620,10 @@ cdef class Chain:
     cdef readonly tuple shape
     cdef readonly tuple perm
     cdef readonly tuple grid_shape  # inner chunks along each stored axis; empty for a leaf
+    cdef readonly object stage
 
-    def __cinit__(self, *, shape, size_t itemsize, swap, perm, bytes fill, ops, inner=None, index=None):
+    def __cinit__(self, *, shape, size_t itemsize, swap, perm, bytes fill, ops, inner=None, index=None,
+                  bint opaque=False, stage=None):
         cdef sc_chain *c = &self.chain
         cdef int a
         cdef size_t i
@@ -635,6 +640,8 @@ cdef class Chain:
         if len(ops) > SC_MAX_OPS:
             raise ValueError(f"{len(ops)} codecs in a row are more than {SC_MAX_OPS}")
         c.n_ops = len(ops)
+        c.opaque = opaque
+        self.stage = stage
         for i in range(c.n_ops):
             read_op(&c.ops[i], ops[i][0], ops[i][1])
         if inner is not None:
@@ -685,6 +692,11 @@ cdef class Chain:
                 c.index.strides[axis] = stride
             stride *= <uint64_t>shape[axis]
 
+    cdef int refuse_opaque(self) except -1:
+        if self.is_opaque:
+            raise ValueError("there is no native code for all codecs of this chain")
+        return 0
+
     @property
     def itemsize(self):
         return self.chain.itemsize
@@ -693,6 +705,11 @@ cdef class Chain:
     def is_shard(self):
         """Are inner chunks reachable one by one?"""
         return self.chain.inner != NULL and self.chain.n_ops == 0
+
+    @property
+    def is_opaque(self):
+        """Do codecs take part that are not ours? Then the chain only finds inner chunks."""
+        return bool(self.chain.opaque if self.inner is None else self.inner.is_opaque)
 
     @property
     def n_chunks(self):
@@ -707,7 +724,7 @@ cdef class Chain:
     def fixed_nbytes(self):
         """Size of every encoded chunk of a leaf without compressor; None otherwise."""
         cdef size_t i
-        if self.inner is not None:
+        if self.inner is not None or self.chain.opaque:
             return None
         for i in range(self.chain.n_ops):
             if self.chain.ops[i].codec != SC_CODEC_CRC32C:
@@ -731,6 +748,7 @@ cdef class Fetched:
 
     cdef sc_source source
     cdef View entries, data
+    cdef object memory
 
     def __cinit__(self, Chain chain, entries, data, uint64_t first, *, bint fill_absent):
         if not chain.is_shard:
@@ -741,6 +759,7 @@ cdef class Fetched:
         self.source.fill_absent = fill_absent
         if data is not None:
             self.data = View(data)
+            self.memory = memoryview(data).cast("B")
             self.source.data, self.source.nbytes = self.data.data(), self.data.nbytes()
 
 
@@ -872,6 +891,7 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
         for chain, source, start, count, step, at in items:
             item = &plan.items[i]
             item.chain = &chain.chain
+            chain.refuse_opaque()
             batch.keep.append(chain)
             batch.read_source(source, &item.source)
             batch.read_box(item.chain, start, count, step, &item.box)
@@ -980,6 +1000,114 @@ def load_index(Chain chain, stored, out):
     raise_status(status, &where)
 
 
+# ---- encoded inner chunks -------------------------------------------------------------------------------------------
+
+
+cdef class OpenShard:
+    """A shard whose index has been read, and whose inner chunks can be had as they are stored (csrc/sc_fetch.h).
+
+    source: as for `read`. The object stays open, so what is fetched belongs to that index; `close` ends it.
+    """
+
+    cdef sc_fetch held
+    cdef Batch batch
+    cdef Chain chain
+    cdef object memory
+    cdef int n_at_work
+
+    def __cinit__(self, Chain chain, source):
+        cdef sc_source place_
+        cdef sc_where where
+        cdef sc_status status
+        if not chain.is_shard:
+            raise ValueError("only a shard has an index")
+        self.chain = chain
+        self.batch = Batch(b"", PyBUF_SIMPLE, ())
+        self.batch.read_source(source, &place_)
+        if isinstance(source, Fetched):
+            self.memory = (<Fetched>source).memory
+        elif source is not None and not isinstance(source, str):
+            self.memory = memoryview(source).cast("B")
+        with nogil:
+            status = sc_fetch_begin(&self.held, &chain.chain, &place_, &where)
+        where.shard = 0
+        raise_status(status, &where, self.batch.paths)
+
+    def __dealloc__(self):
+        if self.chain is not None:
+            sc_fetch_end(&self.held)
+
+    def close(self):
+        """Let go of the file. Nothing can be fetched afterwards."""
+        if self.n_at_work:
+            raise ValueError("another thread is fetching from this shard")
+        sc_fetch_end(&self.held)
+        self.held.entries = NULL
+
+    @property
+    def missing(self):
+        """Is there no such object?"""
+        return bool(self.held.missing)
+
+    @property
+    def nbytes(self):
+        """Size of the object."""
+        return self.held.nbytes
+
+    @property
+    def fills_absent(self):
+        """Are absent inner chunks this reader's business? Not with a range among others."""
+        return self.held.source.entries == NULL or bool(self.held.source.fill_absent)
+
+    @property
+    def stats(self):
+        return stats_dict(&self.held.stats)
+
+    def entries(self, out, *, bint check=False, bint allow_in_index=False):
+        """Copy the index to `out`, n_chunks pairs; with `check`, raise for the first entry that cannot be true."""
+        cdef View to = View(out, PyBUF_WRITABLE)
+        cdef uint64_t n = self.chain.chain.n_chunks
+        cdef uint64_t *words = to.words(2 * n)
+        cdef sc_where where
+        cdef sc_status status = SC_OK
+        if self.held.entries == NULL:
+            raise ValueError("there is no index: the shard is missing or closed")
+        sc_where_clear(&where)
+        if check:
+            status = sc_index_check(self.held.entries, n, &self.held.extent, allow_in_index, &where)
+        memcpy(words, self.held.entries, n * sizeof(sc_entry))
+        where.shard = 0
+        raise_status(status, &where, self.batch.paths)
+
+    def fetch(self, positions, places, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536,
+              bint allow_in_index=False):
+        """Fetch inner chunks, as many from the first on as fit into max_nbytes, but at least one.
+
+        positions: numbers of 64 bits, C order over the grid. places: as many (offset, nbytes) pairs, filled with where
+        in the returned buffer each one is: (2^64-1, 2^64-1) absent; (2^64-1, 0) not in this range of the shard.
+        Returns (buffer, how many were taken).
+        """
+        cdef View wanted = View(positions), to = View(places, PyBUF_WRITABLE)
+        cdef sc_fetch_batch batch
+        cdef sc_where where
+        cdef sc_status status
+        cdef uint64_t n = wanted.nbytes() // 8
+        if self.held.entries == NULL:
+            raise ValueError("there is no index: the shard is missing or closed")
+        memset(&batch, 0, sizeof(batch))
+        batch.positions, batch.n = wanted.words(n), n
+        batch.places = <sc_entry *>to.words(2 * n)
+        batch.max_nbytes, batch.max_gap_nbytes, batch.allow_in_index = max_nbytes, max_gap_nbytes, allow_in_index
+        self.n_at_work += 1
+        with nogil:
+            status = sc_fetch_chunks(&self.held, &batch, &where)
+        self.n_at_work -= 1
+        result = self.memory if batch.bytes == NULL else adopt(batch.bytes, batch.nbytes)
+        where.shard = 0
+        raise_status(status, &where, self.batch.paths)
+        return (b"" if result is None else result), batch.n_taken
+
+
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
@@ -1041,6 +1169,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         for chain, path, start, count, step, at, old in items:
             item = &plan.items[i]
             item.chain = &chain.chain
+            chain.refuse_opaque()
             batch.keep.append(chain)
             if path is not None and not isinstance(path, str):
                 raise TypeError(f"path must be str or None, not {type(path).__name__}")

@@ -190,6 +190,7 @@ cdef extern from "sc_chain.h" nogil:
         sc_swap swap
         uint8_t *fill
         uint8_t *fill_stored
+        bint opaque
         size_t n_ops
         sc_op ops[8]
         const sc_chain *inner
@@ -304,3 +305,28 @@ cdef extern from "sc_engine.h" nogil:
         sc_stats stats
 
     sc_status sc_write(sc_write_plan *plan, sc_where *where)
+
+
+cdef extern from "sc_fetch.h" nogil:
+    struct sc_fetch:
+        sc_source source
+        bint missing
+        uint64_t nbytes
+        sc_index_extent extent
+        const sc_entry *entries
+        sc_stats stats
+
+    struct sc_fetch_batch:
+        const uint64_t *positions
+        size_t n
+        uint64_t max_nbytes
+        uint64_t max_gap_nbytes
+        bint allow_in_index
+        size_t n_taken
+        sc_entry *places
+        uint8_t *bytes
+        uint64_t nbytes
+
+    sc_status sc_fetch_begin(sc_fetch *fetch, const sc_chain *shard, const sc_source *source, sc_where *where)
+    void sc_fetch_end(sc_fetch *fetch)
+    sc_status sc_fetch_chunks(sc_fetch *fetch, sc_fetch_batch *batch, sc_where *where)

@@ -1,0 +1,225 @@
+/* sc_fetch.c - inner chunks as they are stored (see sc_fetch.h)
+ * SPDX-License-Identifier: MIT */
+#include "sc_fetch.h"
+
+#include <stdlib.h>
+
+#include "sc_file.h"
+#include "sc_worker.h"
+
+/* A read that also takes in bytes between chunks is no larger than this. */
+#define SPAN_NBYTES ((uint64_t)1 << 20)
+
+static enum sc_status
+read_bytes(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, struct sc_where *where)
+{
+    if (fetch->fd < 0) {
+        memcpy(dst, fetch->source.data + offset, (size_t)n);
+        return SC_OK;
+    }
+    fetch->stats.reads++;
+    fetch->stats.bytes_read += n;
+    return sc_file_read_exactly(fetch->fd, dst, (size_t)n, offset, where);
+}
+
+static enum sc_status
+load_index(struct sc_fetch *fetch, struct sc_where *where)
+{
+    const struct sc_chain *shard = fetch->shard;
+    enum sc_status status = sc_index_locate(&shard->index, fetch->nbytes, &fetch->extent, where);
+    uint8_t *stored;
+
+    if (status)
+        return status;
+    stored = malloc((size_t)shard->index.nbytes);
+    fetch->own_entries = malloc((size_t)shard->index.pairs_nbytes);
+    status = stored && fetch->own_entries ? SC_OK : SC_NO_MEMORY;
+    if (!status)
+        status = read_bytes(fetch, fetch->extent.offset, shard->index.nbytes, stored, where);
+    if (!status)
+        status = sc_index_verify(&shard->index, stored, where);
+    if (!status)
+        sc_index_load(shard, stored, fetch->own_entries);
+    fetch->entries = fetch->own_entries;
+    free(stored);
+    return status;
+}
+
+enum sc_status
+sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struct sc_source *source,
+               struct sc_where *where)
+{
+    enum sc_status status;
+
+    *fetch = (struct sc_fetch){ .shard = shard, .source = *source, .fd = -1, .nbytes = source->nbytes };
+    sc_where_clear(where);
+    if (source->entries) {
+        fetch->entries = source->entries;
+        return SC_OK;
+    }
+    if (source->path) {
+        fetch->stats.opens++;
+        status = sc_file_open(source->path, &fetch->fd, &fetch->nbytes, where);
+        if (status)
+            return status;
+    }
+    fetch->missing = fetch->fd < 0 && !source->data;
+    return fetch->missing ? SC_OK : load_index(fetch, where);
+}
+
+void
+sc_fetch_end(struct sc_fetch *fetch)
+{
+    sc_file_close(fetch->fd);
+    fetch->fd = -1;
+    free(fetch->own_entries);
+    fetch->own_entries = NULL;
+}
+
+/* Check positions until the batch is full; places hold entries of the object afterwards. */
+static enum sc_status
+take(const struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
+{
+    for (size_t i = 0; i < batch->n; i++) {
+        struct sc_entry e;
+        enum sc_status status;
+
+        if (batch->positions[i] >= fetch->shard->n_chunks) {
+            where->detail = "no such inner chunk";
+            return SC_BAD_ARGUMENT;
+        }
+        e = fetch->entries[batch->positions[i]];
+        if (!sc_entry_is_absent(e)) {
+            status = fetch->source.entries ? SC_OK : sc_entry_check(e, &fetch->extent, batch->allow_in_index, where);
+            if (!status)
+                status = sc_chain_check_nbytes(fetch->shard->inner, e.nbytes, where);
+            if (status) {
+                where->entry = batch->positions[i];
+                return status;
+            }
+            if (i && e.nbytes > batch->max_nbytes - min_u64(batch->nbytes, batch->max_nbytes))
+                break;
+            batch->nbytes += e.nbytes;
+        }
+        batch->places[i] = e;
+        batch->n_taken = i + 1;
+    }
+    return SC_OK;
+}
+
+/* The source's bytes are a part of the object, or all of it. */
+static void
+place_in_memory(const struct sc_fetch *fetch, struct sc_fetch_batch *batch)
+{
+    const struct sc_source *source = &fetch->source;
+
+    for (size_t i = 0; i < batch->n_taken; i++) {
+        struct sc_entry *e = &batch->places[i];
+
+        if (sc_entry_is_absent(*e))
+            continue;
+        if (!e->nbytes)
+            e->offset = 0;
+        else if (e->offset >= source->first && e->nbytes <= source->nbytes &&
+                 e->offset - source->first <= source->nbytes - e->nbytes)
+            e->offset -= source->first;
+        else
+            *e = (struct sc_entry){ SC_ELSEWHERE, 0 };
+    }
+}
+
+/* Entries that are read at once. They lie side by side, or together span little. */
+struct span {
+    uint64_t low, high;
+    size_t end;
+    bool exact;
+};
+
+static struct span
+next_span(const struct sc_fetch_batch *batch, const uint64_t *order, size_t n, size_t begin)
+{
+    struct sc_entry e = batch->places[order[begin]];
+    struct span span = { e.offset, e.offset + e.nbytes, begin + 1, true };
+
+    for (; span.end < n; span.end++) {
+        e = batch->places[order[span.end]];
+        if (!span.exact || e.offset != span.high) {
+            if (e.offset > span.high && e.offset - span.high > batch->max_gap_nbytes)
+                break;
+            if (max_u64(span.high, e.offset + e.nbytes) - span.low > SPAN_NBYTES)
+                break;
+            span.exact = false;
+        }
+        span.high = max_u64(span.high, e.offset + e.nbytes);
+    }
+    return span;
+}
+
+/* Read the entries at places[order[..]], which rise, one behind the other into batch->bytes. */
+static enum sc_status
+read_in_order(struct sc_fetch *fetch, struct sc_fetch_batch *batch, const uint64_t *order, size_t n,
+              struct sc_where *where)
+{
+    struct sc_buffer between = { 0 };
+    enum sc_status status = SC_OK;
+    uint64_t at = 0;
+
+    for (size_t i = 0; !status && i < n;) {
+        struct span span = next_span(batch, order, n, i);
+        uint8_t *dst = batch->bytes + at;
+
+        if (!span.exact) {
+            status = sc_buffer_reserve(&between, (size_t)(span.high - span.low));
+            dst = between.data;
+        }
+        if (!status)
+            status = read_bytes(fetch, span.low, span.high - span.low, dst, where);
+        for (; !status && i < span.end; i++) {
+            struct sc_entry *e = &batch->places[order[i]];
+
+            if (!span.exact)
+                memcpy(batch->bytes + at, between.data + (e->offset - span.low), (size_t)e->nbytes);
+            e->offset = at;
+            at += e->nbytes;
+        }
+    }
+    sc_buffer_free(&between);
+    return status;
+}
+
+static enum sc_status
+read_file(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
+{
+    uint64_t *order = malloc((2 * batch->n_taken + 1) * sizeof *order);
+    enum sc_status status = SC_NO_MEMORY;
+    size_t n;
+
+    batch->bytes = malloc((size_t)batch->nbytes + 1);
+    if (order && batch->bytes) {
+        sc_index_by_offset(batch->places, batch->n_taken, order, order + batch->n_taken, &n);
+        status = read_in_order(fetch, batch, order, n, where);
+    }
+    for (size_t i = 0; i < batch->n_taken; i++)
+        if (!batch->places[i].nbytes)
+            batch->places[i].offset = 0;
+    free(order);
+    return status;
+}
+
+enum sc_status
+sc_fetch_chunks(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
+{
+    enum sc_status status;
+
+    sc_where_clear(where);
+    batch->n_taken = 0;
+    batch->nbytes = 0;
+    batch->bytes = NULL;
+    status = take(fetch, batch, where);
+    if (status)
+        return status;
+    if (fetch->fd >= 0)
+        return read_file(fetch, batch, where);
+    place_in_memory(fetch, batch);
+    return SC_OK;
+}

@@ -1,0 +1,50 @@
+/* sc_fetch.h - inner chunks of one shard as they are stored: checked, fetched, not decoded
+ *
+ * For whoever has codecs of its own, or wants none. The object stays open between calls, so all that is fetched
+ * belongs to the index that was read, also when the file is replaced meanwhile.
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_FETCH_H
+#define SC_FETCH_H
+
+#include "sc_engine.h"
+
+struct sc_fetch {
+    const struct sc_chain *shard;
+    struct sc_source source;
+    int fd;          /* -1: in memory */
+    bool missing;    /* there is no such object */
+    uint64_t nbytes; /* of the object */
+    struct sc_index_extent extent;
+    const struct sc_entry *entries; /* n_chunks in C order, not checked unless the source brought them */
+    struct sc_entry *own_entries;
+    struct sc_stats stats;
+};
+
+/* Open the object of `source`, whose paths and buffers must outlive this, and read its index. End it in any case. */
+enum sc_status sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struct sc_source *source,
+                              struct sc_where *where);
+void sc_fetch_end(struct sc_fetch *fetch);
+
+/* What one call fetches. */
+struct sc_fetch_batch {
+    const uint64_t *positions; /* in the index, C order over the grid */
+    size_t n;
+    uint64_t max_nbytes;     /* as many from the first on as fit, but at least one */
+    uint64_t max_gap_nbytes; /* ranges this close share one read */
+    bool allow_in_index;
+
+    /* out */
+    size_t n_taken;
+    struct sc_entry *places; /* by position: where in `bytes`; absent; or SC_ELSEWHERE with nbytes 0: not in a source
+                                 * that is a part of the object */
+    uint8_t *bytes; /* malloc'ed; NULL where the source is in memory: the places are in its data then */
+    uint64_t nbytes;
+};
+
+#define SC_ELSEWHERE SC_ABSENT
+
+/* Every entry that is taken has been checked; on failure where->entry is the one, or the lowest one when several
+ * positions of rising order are bad. */
+enum sc_status sc_fetch_chunks(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where);
+
+#endif
