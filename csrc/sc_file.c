@@ -41,6 +41,12 @@ allowed(const char *call, const char *path, uint64_t *limit)
     return errno == 0;
 }
 
+bool
+sc_file_allows(const char *call, const char *path, uint64_t *limit)
+{
+    return allowed(call, path, limit);
+}
+
 static enum sc_status
 io_error(struct sc_where *where, const char *call)
 {

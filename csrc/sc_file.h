@@ -34,6 +34,9 @@ struct sc_file_hook {
 /* NULL removes it. Not for two threads at once. */
 void sc_file_set_hook(const struct sc_file_hook *hook);
 
+/* For the other files that make such calls: may this one happen? Else errno says why not. */
+bool sc_file_allows(const char *call, const char *path, uint64_t *limit);
+
 /* ---- reading ---- */
 
 /* Open for reading. *fd = -1 with SC_OK when there is no such file (nor can be: ENOENT, ENOTDIR, a folder). *nbytes is its

@@ -5,7 +5,7 @@
 # given, drops the GIL, calls, and maps a status to an exception in one table (`raise_status`). It speaks the buffer
 # protocol and not the numpy C API, so that one binary serves every Python from 3.11 on (stable ABI).
 #
-# Sections follow the headers: errors, buffers, kernels, chains, reading, writing.
+# Sections follow the headers: errors, buffers, kernels, chains, reading, writing, locks.
 
 from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
                              PyObject_GetBuffer)
@@ -1296,6 +1296,55 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_t
         free_write(&plan, n)
 
 
+# ---- locks ---------------------------------------------------------------------------------------------------------
+
+
+LOCK_OUTCOMES = {SC_LOCK_HELD: "held", SC_LOCK_NO_FILE: "no file", SC_LOCK_BUSY: "busy",
+                 SC_LOCK_UNSUPPORTED: "unsupported", SC_LOCK_DENIED: "denied"}
+
+
+cdef class FileLock:
+    """The lock of one file against other processes (csrc/sc_lock.h); given back when the object goes, at the latest."""
+
+    cdef sc_lock lock
+
+    def __cinit__(self):
+        self.lock.fd = -1
+
+    def __dealloc__(self):
+        sc_lock_release(&self.lock)
+
+    def try_acquire(self, str path):
+        """Take the lock if nobody has it: "held", "no file", "busy", "unsupported" or "denied"."""
+        cdef bytes name = os.fsencode(path)
+        cdef const char *chars = PyBytes_AsString(name)
+        cdef sc_lock_outcome outcome
+        cdef sc_status status
+        cdef sc_where where
+        if self.lock.fd >= 0:
+            raise ValueError("it is held already")
+        with nogil:
+            status = sc_lock_try(&self.lock, chars, &outcome, &where)
+        where.shard = 0
+        raise_status(status, &where, [name])
+        return LOCK_OUTCOMES[outcome]
+
+    def release(self):
+        """Give it back; nothing when it is not held, or is the parent process's."""
+        with nogil:
+            sc_lock_release(&self.lock)
+
+    @property
+    def fd(self):
+        """Descriptor of the locked file; -1 when it is not held."""
+        return self.lock.fd
+
+
+def file_locks_held():
+    """Number of files that this process holds locks of."""
+    return sc_lock_count()
+
+
 # ---- the module ----------------------------------------------------------------------------------------------------
 
 
@@ -1313,7 +1362,7 @@ cdef int start() except -1:
     cdef const char *what = NULL
     sc_cpu_init()
     sc_crc32c_init()
-    if sc_pool_init() != SC_OK or sc_worker_init() != SC_OK:
+    if sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK:
         raise MemoryError("cannot install fork handlers")
     if sc_codec_selftest(&what) != SC_OK:
         raise ImportError(f"shardcodec was built against a version of {text(what)} that behaves otherwise than declared")

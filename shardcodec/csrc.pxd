@@ -222,6 +222,23 @@ cdef extern from "sc_worker.h" nogil:
     sc_status sc_worker_init()
 
 
+cdef extern from "sc_lock.h" nogil:
+    enum sc_lock_outcome:
+        SC_LOCK_HELD
+        SC_LOCK_NO_FILE
+        SC_LOCK_BUSY
+        SC_LOCK_UNSUPPORTED
+        SC_LOCK_DENIED
+
+    struct sc_lock:
+        int fd
+
+    sc_status sc_lock_init()
+    sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
+    void sc_lock_release(sc_lock *lock)
+    unsigned sc_lock_count()
+
+
 cdef extern from "sc_engine.h" nogil:
     struct sc_source:
         const char *path

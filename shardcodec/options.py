@@ -53,6 +53,11 @@ class Options:
     allow_in_index : bool
         Accept inner chunks whose bytes overlap the shard's index. The format does not forbid them, but no writer makes
         them, and a shard whose first bytes were lost looks like that: so they are an error unless this is set.
+    locking : {"process", "thread"}
+        Whom a writer excludes from the shards that it writes: shardcodec's writers in all processes (where the file
+        system has locks), or those of this process only.
+    lock_timeout : float
+        Seconds to wait for a shard that another process writes; then `LockError`.
     """
 
     threads: int
@@ -60,6 +65,8 @@ class Options:
     durability: str = "rename"
     strict: bool = False
     allow_in_index: bool = False
+    locking: str = "process"
+    lock_timeout: float = 60.0
 
 
 NAMES = tuple(field.name for field in fields(Options))
@@ -84,6 +91,16 @@ def _threads(value: object) -> int:
     return number
 
 
+def _seconds(value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not number >= 0:
+        raise ValueError(f"expected a number of at least 0, got {value!r}")
+    return number
+
+
 def _flag(value: object) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     result = words.get(value.lower()) if isinstance(value, str) else value
@@ -98,6 +115,8 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "durability": _one_of("rename", "fsync"),
     "strict": _flag,
     "allow_in_index": _flag,
+    "locking": _one_of("process", "thread"),
+    "lock_timeout": _seconds,
 }
 
 

@@ -22,7 +22,7 @@ from ..access.writer import WriteItem, write
 from ..errors import ShardError
 from ..format.spec import ChainSpec
 from ..options import Options, resolve
-from ..storage import locks
+from ..storage import filelocks, locks
 from .aio import to_its_end
 from .compat import StorePath, as_numpy, buffer_from, foreign_codec, max_workers, options_of_zarr, write_order
 from .requests import INLINE_NBYTES, decoded_nbytes
@@ -107,7 +107,9 @@ class ShardingCodec(ZarrShardingCodec):
                 super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_writable(byte_setter.store)
-        with locks.table().hold(lock_keys([byte_setter])):
+        keys = lock_keys([byte_setter])
+        files = keys if is_local(byte_setter.store) else []
+        with locks.table().hold(keys), filelocks.hold(files, job.options):
             job.write_part(byte_setter, part[0], part[1], values)
 
     async def _encode_partial_single(
@@ -121,7 +123,9 @@ class ShardingCodec(ZarrShardingCodec):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_writable(byte_setter.store)
-        async with locks.table().hold_async(lock_keys([byte_setter])):
+        keys = lock_keys([byte_setter])
+        files = keys if is_local(byte_setter.store) else []
+        async with locks.table().hold_async(keys), filelocks.hold_async(files, job.options):
             if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
                 job.write_part(byte_setter, part[0], part[1], values)
             else:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..access.writer import WriteItem, write
 from ..options import Options
-from ..storage import locks
+from ..storage import filelocks, locks
 from .aio import all_of, to_its_end
 from .compat import buffer_from, config
 from .requests import Part, Request
@@ -33,11 +33,10 @@ async def run(request: Request, options: Options) -> None:
         check_writable(request.store)  # every other store does so itself
     if not request.parts:
         return
-    async with locks.table().hold_async(lock_keys([part.target for part in request.parts])):
+    keys = lock_keys([part.target for part in request.parts])
+    async with locks.table().hold_async(keys):
         if is_local(request.store):
-            await _run_engine(
-                request, request.parts, [local_path(p.target) for p in request.parts], None, options
-            )
+            await _write_local(request, keys, options)
         elif is_memory(request.store):
             for parts in _groups(request.parts):
                 await _write_memory(request, parts, options)
@@ -84,6 +83,15 @@ def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
         group.append(part)
         total += nbytes
     yield group
+
+
+async def _write_local(request: Request, paths: Sequence[str], options: Options) -> None:
+    left = sorted(zip(paths, request.parts, strict=True), key=lambda pair: pair[0])
+    while left:
+        async with filelocks.hold_async([path for path, _ in left], options) as held:
+            parts = [part for _, part in left[: len(held)]]
+            left = left[len(held) :]
+            await _run_engine(request, parts, [local_path(part.target) for part in parts], None, options)
 
 
 async def _write_memory(request: Request, parts: Sequence[Part], options: Options) -> None:

@@ -1,0 +1,227 @@
+/* sc_lock.c - locks between processes (see sc_lock.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "sc_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sc_file.h"
+
+/* The byte that stands for the file. Beyond any data, so that file systems where locks are mandatory let readers read. */
+#define LOCK_OFFSET ((off_t)1 << 62)
+
+/* So often the file may turn out to be another one before that counts as being busy. */
+#define MAX_TRIES 8
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sc_lock *held;
+static unsigned n_held;
+
+static enum sc_status
+io_error(struct sc_where *where, const char *call)
+{
+    where->sys_errno = errno;
+    where->call = call;
+    return SC_IO;
+}
+
+/* ---- the list ---- */
+
+static void
+enlist(struct sc_lock *lock)
+{
+    pthread_mutex_lock(&mutex);
+    lock->next = held;
+    lock->link = &held;
+    if (held)
+        held->link = &lock->next;
+    held = lock;
+    n_held++;
+    pthread_mutex_unlock(&mutex);
+}
+
+static void
+strike(struct sc_lock *lock)
+{
+    pthread_mutex_lock(&mutex);
+    *lock->link = lock->next;
+    if (lock->next)
+        lock->next->link = lock->link;
+    n_held--;
+    pthread_mutex_unlock(&mutex);
+}
+
+unsigned
+sc_lock_count(void)
+{
+    unsigned n;
+
+    pthread_mutex_lock(&mutex);
+    n = n_held;
+    pthread_mutex_unlock(&mutex);
+    return n;
+}
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+static void
+after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Closed, not unlocked: the lock is the parent's. */
+static void
+after_fork_in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    for (struct sc_lock *lock = held; lock; lock = lock->next) {
+        close(lock->fd);
+        lock->fd = -1;
+    }
+    held = NULL;
+    n_held = 0;
+}
+
+enum sc_status
+sc_lock_init(void)
+{
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+}
+
+/* ---- one lock ---- */
+
+/* Lock or unlock the byte; 0, or -1 and errno. */
+static int
+set_lock(int fd, short type)
+{
+#ifdef F_OFD_SETLK
+    struct flock range = { .l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_OFFSET, .l_len = 1 };
+    int r;
+
+    do
+        r = fcntl(fd, F_OFD_SETLK, &range);
+    while (r && errno == EINTR);
+    return r;
+#else
+    (void)fd;
+    (void)type;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+static bool
+means_missing(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EISDIR;
+}
+
+static bool
+means_denied(int error)
+{
+    return error == EACCES || error == EPERM || error == EROFS || error == ETXTBSY;
+}
+
+/* ENOSYS: Lustre mounted without `flock`; ENOLCK: NFS without its lock service; EINVAL: no such command here. */
+static bool
+means_unsupported(int error)
+{
+    return error == ENOLCK || error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS || error == EINVAL;
+}
+
+static enum sc_status
+try_open(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+{
+    do
+        lock->fd = open(path, O_RDWR | O_CLOEXEC);
+    while (lock->fd < 0 && errno == EINTR);
+    if (lock->fd >= 0)
+        return SC_OK;
+    if (!means_missing(errno) && !means_denied(errno))
+        return io_error(where, "open");
+    *outcome = means_missing(errno) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
+    return SC_OK;
+}
+
+static enum sc_status
+try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+{
+    if (sc_file_allows("lock", path, NULL) && set_lock(lock->fd, F_WRLCK) == 0) {
+        *outcome = SC_LOCK_HELD;
+        return SC_OK;
+    }
+    if (errno == EAGAIN)
+        *outcome = SC_LOCK_BUSY;
+    else if (means_denied(errno))
+        *outcome = SC_LOCK_DENIED; /* by a security module */
+    else if (means_unsupported(errno))
+        *outcome = SC_LOCK_UNSUPPORTED;
+    else
+        return io_error(where, "fcntl");
+    return SC_OK;
+}
+
+/* Is the open file still the one that has the name? */
+static enum sc_status
+is_current(const struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
+{
+    struct stat ours, named;
+
+    *current = false;
+    if (fstat(lock->fd, &ours))
+        return io_error(where, "fstat");
+    if (stat(path, &named))
+        return means_missing(errno) ? SC_OK : io_error(where, "stat");
+    *current = ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+    return SC_OK;
+}
+
+enum sc_status
+sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    sc_where_clear(where);
+    for (int i = 0; i < MAX_TRIES; i++) {
+        bool current = false;
+
+        *outcome = SC_LOCK_BUSY;
+        status = try_open(lock, path, outcome, where);
+        if (status || lock->fd < 0)
+            return status;
+        status = try_lock(lock, path, outcome, where);
+        if (!status && *outcome == SC_LOCK_HELD)
+            status = is_current(lock, path, &current, where);
+        if (current) {
+            enlist(lock);
+            return SC_OK;
+        }
+        close(lock->fd); /* a lock on a file without this name goes with it: nobody has use for it */
+        lock->fd = -1;
+        if (status || *outcome != SC_LOCK_HELD)
+            return status;
+        *outcome = SC_LOCK_BUSY;
+    }
+    return SC_OK;
+}
+
+void
+sc_lock_release(struct sc_lock *lock)
+{
+    if (lock->fd < 0)
+        return;
+    strike(lock);
+    if (sc_file_allows("unlock", "", NULL))
+        set_lock(lock->fd, F_UNLCK);
+    close(lock->fd);
+    lock->fd = -1;
+}

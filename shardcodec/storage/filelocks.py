@@ -1,0 +1,222 @@
+# filelocks.py - one writer at a time for every shard, among all processes
+# SPDX-License-Identifier: MIT
+"""Locks between processes.
+
+The lock of a shard in a local file is one on that very file (csrc/sc_lock.h tells why that is right), held from the
+first look at the old bytes until the new ones are in place. A shard that does not exist has nothing to lock: it is
+created exclusively, and a writer that finds that another came first starts again.
+
+Before the lock of a file, its lock in the table of this process is taken (`storage.locks`), so that only one of all
+threads and coroutines here asks the kernel. Files are locked in ascending order of their paths, and never one while a
+later one is held.
+
+Nobody is told when a lock becomes free: whoever waits asks again, after a while that grows with the time waited. No
+thread sleeps for that where an event loop can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import time
+import warnings
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import native
+from ..errors import LockError
+from ..options import Options
+
+__all__ = ["FileLocks", "file_of", "hold", "hold_async"]
+
+# Locks of one write: each holds a file open. Beyond a quarter of what the process may open, one writer has one lock.
+MAX_LOCKS = 256
+
+# The wait between two attempts: this share of the time waited so far, within bounds in seconds, and a random part less.
+WAIT_SHARE = 0.1
+MIN_WAIT = 0.0005
+MAX_WAIT = 0.1
+
+# So many attempts are made on the event loop itself; more of them go to a thread: on network file systems each takes time.
+INLINE_LOCKS = 4
+
+_REASONS = {
+    "unsupported": "the file system of {path!r} has no locks: shardcodec's writers in other processes are not excluded",
+    "denied": "{path!r} may not be opened for writing, so it cannot be locked (replacing it may still be allowed): "
+    "shardcodec's writers in other processes are not excluded",
+}
+_told: set[str] = set()
+
+
+class FileLocks:
+    """Locks of the first few of some files; how many, `held` tells when `advance` has returned True.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Ascending, symbolic links resolved.
+    options : Options
+        ``locking`` and ``lock_timeout`` count.
+
+    Attributes
+    ----------
+    held : list
+        For each file its lock, None where it has none (it does not exist, or cannot be locked).
+    """
+
+    def __init__(self, paths: Sequence[str], options: Options) -> None:
+        self._paths = paths
+        self._native = options.locking == "process"
+        self._timeout = options.lock_timeout
+        self._begun = time.monotonic()
+        self.held: list[Any] = []
+
+    def advance(self) -> bool:
+        """Take locks until there are enough; False when another process has the next one."""
+        engine = native.load() if self._native else None
+        while len(self.held) < len(self._paths) and not self._enough(engine):
+            lock = None
+            if engine is not None:
+                lock = engine.FileLock()
+                outcome = lock.try_acquire(self._paths[len(self.held)])
+                if outcome == "busy":
+                    return False
+                if outcome != "held":
+                    lock = None
+                    self._tell(outcome)
+            self.held.append(lock)
+        return True
+
+    def _enough(self, engine: Any) -> bool:
+        n = len(self.held)
+        if n == 0:
+            return False
+        return (
+            n >= MAX_LOCKS
+            or self._paths[n] == self._paths[n - 1]  # two names of one file
+            or (engine is not None and engine.file_locks_held() >= _most_locks())
+        )
+
+    def _tell(self, reason: str) -> None:
+        if reason in _REASONS and reason not in _told:
+            _told.add(reason)
+            text = _REASONS[reason].format(path=self._paths[len(self.held)])
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def wait(self) -> float:
+        """Return how long to wait before the next attempt.
+
+        Raises
+        ------
+        LockError
+            It has been long enough.
+        """
+        waited = time.monotonic() - self._begun
+        if waited >= self._timeout:
+            raise self._error(self._paths[len(self.held)])
+        wait = min(max(WAIT_SHARE * waited, MIN_WAIT), MAX_WAIT)
+        return min(wait * random.uniform(0.5, 1.0), max(self._timeout - waited, MIN_WAIT))
+
+    def _error(self, path: str) -> LockError:
+        holders = _holders(path)
+        by = " and ".join(f"process {pid} ({command})" for pid, command in holders)
+        return LockError(
+            f"shard {path!r}: locked by {by or 'another process'}, not obtained within {self._timeout:g} s",
+            shard=path,
+            limit=self._timeout,
+            holders=holders,
+        )
+
+    def release(self) -> None:
+        """Give all of them back, the last first."""
+        while self.held:
+            lock = self.held.pop()
+            if lock is not None:
+                lock.release()
+
+
+@contextlib.contextmanager
+def hold(paths: Sequence[str], options: Options) -> Iterator[list[Any]]:
+    """Hold the locks of the first few of some files. Not for a thread that runs an event loop.
+
+    Yields
+    ------
+    list
+        See `FileLocks.held`. Whoever wants more than that many comes again, when these have been given back.
+
+    Raises
+    ------
+    LockError
+        Another process has not given one of them back in time.
+    """
+    locks = FileLocks(paths, options)
+    try:
+        while not locks.advance():
+            time.sleep(locks.wait())
+        yield locks.held
+    finally:
+        locks.release()
+
+
+@contextlib.asynccontextmanager
+async def hold_async(paths: Sequence[str], options: Options) -> AsyncIterator[list[Any]]:
+    """Hold the locks of the first few of some files; as `hold`, without blocking the event loop."""
+    locks = FileLocks(paths, options)
+    try:
+        while not await _advanced(locks, len(paths)):
+            await asyncio.sleep(locks.wait())
+        yield locks.held
+    finally:
+        locks.release()
+
+
+async def _advanced(locks: FileLocks, n: int) -> bool:
+    if n <= INLINE_LOCKS:
+        return locks.advance()
+    task = asyncio.ensure_future(asyncio.to_thread(locks.advance))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:  # the thread goes on: what it takes has to be given back
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
+
+
+def file_of(lock: Any) -> int | None:
+    """Return the descriptor of a locked file; None where there is none."""
+    return None if lock is None else lock.fd
+
+
+def _most_locks() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4 * MAX_LOCKS if soft == resource.RLIM_INFINITY else min(4 * MAX_LOCKS, soft // 4)
+
+
+def _holders(path: str) -> list[tuple[int, str]]:
+    """Processes of this machine that have a lock on a file, as far as we may know: their number and command."""
+    found = []
+    try:
+        wanted = os.stat(path)
+    except OSError:
+        return []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(_is_lock_on(process, fd.name, wanted) for fd in (process / "fd").iterdir()):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((int(process.name), command.strip()[:200]))
+    return sorted(found)
+
+
+def _is_lock_on(process: Path, fd: str, wanted: os.stat_result) -> bool:
+    try:
+        there = (process / "fd" / fd).stat()
+        if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return False
+        return "OFDLCK" in (process / "fdinfo" / fd).read_text()
+    except OSError:
+        return False
