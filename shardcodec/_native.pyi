@@ -198,6 +198,7 @@ def write_encoded(
     n_threads: int = 1,
     unit_nbytes: int = 524288,
 ) -> tuple[list[Bytes | None], dict[str, int]]: ...
+
 LOCK_OUTCOMES: dict[int, str]
 
 @final
