@@ -33,6 +33,7 @@ class Peer:
     package = ""
     is_rival = True  # not us, and not the floor
     can_update = True
+    group: str | None = None  # takes part in rows of this group only
 
     def why_not(self) -> str | None:
         """Return why this peer cannot run here, or None."""
@@ -98,6 +99,44 @@ class ShardCodec(Zarr):
     name = "shardcodec"
     pipeline = "shardcodec.ShardCodecPipeline"
     is_rival = False
+
+
+class ShardCodecOneThread(ShardCodec):
+    """Us with one thread."""
+
+    name = "shardcodec one thread"
+    group = "limits"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import shardcodec
+
+        with super().turn(), shardcodec.options(threads=1):
+            yield
+
+
+class EmptyPipeline(Zarr):
+    """zarr.Array over a pipeline that does nothing: what is left of a read's time when the work is free."""
+
+    name = "empty pipeline"
+    pipeline = "empty_pipeline.EmptyPipeline"
+    is_rival = False
+    group = "limits"
+
+
+class Fill(Peer):
+    """Memory as fresh as a rival's, filled."""
+
+    name = "fill"
+    package = "numpy"
+    is_rival = False
+    group = "limits"
+
+    def open(self, path: Path, case: Case) -> Any:
+        return case
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.full(array.shape, 1, dtype=array.dtype)  # np.zeros would not touch it
 
 
 class ZarrBatched(Zarr):
@@ -206,6 +245,9 @@ ALL: tuple[Peer, ...] = (
     TensorStore(),
     Zarrista(),
     Floor(),
+    ShardCodecOneThread(),
+    EmptyPipeline(),
+    Fill(),
 )
 
 

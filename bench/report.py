@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 OURS, FLOOR = "shardcodec", "floor"
-NOT_RIVALS = {OURS, FLOOR}
+NOT_RIVALS = {OURS, FLOOR, "empty pipeline", "fill"}
 LARGER = 1.03
 
 
@@ -72,7 +72,7 @@ def peer_names(rows: list[dict[str, Any]]) -> list[str]:
     return [
         *(n for n in found if n == OURS),
         *(n for n in found if n not in NOT_RIVALS),
-        *(n for n in found if n == FLOOR),
+        *(n for n in found if n in NOT_RIVALS - {OURS}),
     ]
 
 

@@ -2,7 +2,7 @@
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial memory
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial limits memory
     python bench/run.py --peers shardcodec,floor,tensorstore
 
 For each row every peer first proves that its results are right; then come the rounds, in each of which every peer
@@ -33,7 +33,7 @@ import suite
 from peers import Peer
 from suite import Context, Row
 
-GROUPS = ("whole", "tiny", "small", "partial", "memory")
+GROUPS = ("whole", "tiny", "small", "partial", "limits", "memory")
 
 
 def note(text: str) -> None:
@@ -46,7 +46,7 @@ def measure(
 ) -> dict[str, Any]:
     """Check, then time; a peer that is wrong or cannot do it is noted and left out."""
     results: dict[str, dict[str, Any]] = {}
-    running = [peer for peer in contestants if row.takes(peer)]
+    running = [peer for peer in contestants if row.takes(peer) and row.group in (peer.group or row.group)]
     for peer in list(running):
         try:
             with peer.turn():
@@ -81,6 +81,8 @@ def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes
         source = context.source(case)
         for operation in ("read", "write"):
             for peer in contestants:
+                if peer.group:
+                    continue
                 note(f"memory: {operation}, {codec}, {peer.name}")
                 found.append(memory.in_subprocess(peer.name, operation, case, source, context.folder))
         context.drop_sources(case)

@@ -226,7 +226,8 @@ class Update(Row):
 # which rows there are
 
 
-def _random_boxes(case: Case, extent: int, n: int, aligned: bool = False) -> tuple[Box, ...]:
+def random_boxes(case: Case, extent: int, n: int, aligned: bool = False) -> tuple[Box, ...]:
+    """Return n cubes at random places; aligned: at multiples of their extent."""
     rng = np.random.default_rng(7)
     boxes = []
     for _ in range(n):
@@ -273,15 +274,12 @@ def small_reads(edge: int) -> list[Row]:
     rows: list[Row] = []
     for codec in ("raw", "zstd 1"):
         case = data.big(edge).with_codec(codec)
-        rows.append(
-            Read("small reads", f"one inner chunk, {codec}", case, _random_boxes(case, 32, 200, True))
-        )
-    case = data.big(edge).with_codec("zstd 1")
-    rows.append(Read("small reads", "box of 40^3, zstd 1", case, _random_boxes(case, 40, 50)))
-    rows += [
-        Read("small reads", f"plane across axis {axis}, zstd 1", case, _planes(case, axis, 5))
-        for axis in range(3)
-    ]
+        rows.append(Read("small reads", f"one inner chunk, {codec}", case, random_boxes(case, 32, 200, True)))
+        rows.append(Read("small reads", f"box of 40^3, {codec}", case, random_boxes(case, 40, 50)))
+        rows += [
+            Read("small reads", f"plane across axis {axis}, {codec}", case, _planes(case, axis, 5))
+            for axis in range(3)
+        ]
     return rows
 
 
@@ -320,11 +318,14 @@ QUICK = Sizes(128, 64, 10_000)
 
 
 def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
-    """Return the rows of the groups named: whole, tiny, small, partial."""
+    """Return the rows of the groups named."""
+    import suite_limits  # it builds on this module
+
     makers = {
         "whole": lambda: whole_arrays(sizes.edge),
         "tiny": lambda: tiny_chunks(sizes.tiny_edge),
         "small": lambda: small_reads(sizes.edge) + first_element(sizes.n_chunks),
         "partial": lambda: partial_writes(sizes.edge),
+        "limits": lambda: suite_limits.rows(sizes.edge),
     }
     return [row for group in groups for row in makers[group]()]
