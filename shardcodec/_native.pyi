@@ -172,6 +172,7 @@ def plan_ranges(
     count: Ints,
     step: Ints | None,
     *,
+    shard_nbytes: int | None = None,
     max_gap_nbytes: int,
     max_nbytes: int,
     allow_in_index: bool = False,

@@ -943,9 +943,9 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
 cdef uint64_t MAX_OBJECT_NBYTES = 0x7FFFFFFFFFFFFFFF
 
 
-def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nbytes, uint64_t max_nbytes,
-                bint allow_in_index=False):
-    """Ranges (offset, nbytes) of a shard, whose size is not known, to fetch for a box of it."""
+def plan_ranges(Chain chain, entries, start, count, step, *, shard_nbytes=None, uint64_t max_gap_nbytes,
+                uint64_t max_nbytes, bint allow_in_index=False):
+    """Ranges (offset, nbytes) of a shard to fetch for a box of it; its size need not be known."""
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, (-1,) * chain.chain.ndim)
     cdef View view = View(entries)
     cdef const sc_entry *pairs
@@ -959,9 +959,11 @@ def plan_ranges(Chain chain, entries, start, count, step, *, uint64_t max_gap_nb
         raise ValueError("only a shard has ranges")
     pairs = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
     batch.read_box(&chain.chain, start, count, step, &box)
-    extent.shard_nbytes = MAX_OBJECT_NBYTES
+    extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
     extent.nbytes = chain.chain.index.nbytes
-    extent.offset = 0 if chain.chain.index.at_start else MAX_OBJECT_NBYTES - extent.nbytes
+    if extent.shard_nbytes < extent.nbytes:
+        raise ValueError(f"shard of {extent.shard_nbytes} bytes cannot hold its index of {extent.nbytes}")
+    extent.offset = 0 if chain.chain.index.at_start else extent.shard_nbytes - extent.nbytes
     sc_where_clear(&where)
     try:
         while True:

@@ -8,6 +8,7 @@ fills in what does not exist.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,12 +17,23 @@ import numpy as np
 from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
-from .boxes import Box, as_void
+from .boxes import Box, as_void, n_touched
 
-__all__ = ["MAX_GAP_NBYTES", "ReadItem", "explain", "index_too_short", "read"]
+__all__ = [
+    "INLINE_NBYTES",
+    "MAX_GAP_NBYTES",
+    "ReadItem",
+    "decoded_nbytes",
+    "explain",
+    "index_too_short",
+    "read",
+]
 
 # Local files: bytes that are cheaper to read than to ask the kernel twice.
 MAX_GAP_NBYTES = 64 << 10
+
+# Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
+INLINE_NBYTES = 1 << 20
 
 
 class ReadItem(NamedTuple):
@@ -42,6 +54,14 @@ class ReadItem(NamedTuple):
     source: Any
     box: Box
     key: str
+
+
+def decoded_nbytes(chain: Any, box: Box) -> int:
+    """Bytes that are decoded for a box: whole inner chunks, and the index."""
+    if not chain.is_shard:
+        return int(math.prod(chain.shape) * chain.itemsize)
+    inner = int(math.prod(chain.inner.shape) * chain.itemsize)
+    return n_touched(box, chain) * inner + int(chain.index_nbytes)
 
 
 def explain(error: ShardError, items: Sequence[Any]) -> ShardError:

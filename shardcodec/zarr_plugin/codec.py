@@ -17,15 +17,14 @@ from zarr.codecs import ShardingCodec as ZarrShardingCodec
 
 from ..access.boxes import Box, whole
 from ..access.codec import compiled, memory_order
-from ..access.reader import ReadItem, read
+from ..access.reader import INLINE_NBYTES, ReadItem, decoded_nbytes, read
 from ..access.writer import WriteItem, write
 from ..errors import ShardError
 from ..format.spec import ChainSpec
 from ..options import Options, resolve
 from ..storage import filelocks, locks
-from .aio import to_its_end
+from ..storage.aio import to_its_end
 from .compat import StorePath, as_numpy, buffer_from, foreign_codec, max_workers, options_of_zarr, write_order
-from .requests import INLINE_NBYTES, decoded_nbytes
 from .selection import array_axes, to_box
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
 

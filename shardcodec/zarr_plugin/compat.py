@@ -7,9 +7,8 @@ Everything taken from ``zarr.core``, which zarr calls private, is taken here.
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,24 +20,26 @@ from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 
 __all__ = [
     "ArraySpec",
     "ArrayV3Metadata",
     "CodecPipeline",
+    "FsspecStore",
     "LocalStore",
     "MemoryStore",
+    "ObjectStore",
     "RangeByteRequest",
     "Store",
     "StorePath",
     "SuffixByteRequest",
+    "ZipStore",
     "as_numpy",
     "buffer_from",
     "coalescing",
     "config",
     "foreign_codec",
-    "get_ranges",
     "get_result",
     "max_workers",
     "memory_identity",
@@ -124,45 +125,6 @@ def unwrapped(store: Any) -> Any:
     while isinstance(store, WrapperStore):
         store = store._store
     return store
-
-
-async def get_ranges(
-    target: StorePath, ranges: Sequence[tuple[int, int]], prototype: Any, concurrency: int
-) -> AsyncIterator[tuple[int, Any]]:
-    """Fetch ranges (offset, nbytes) of an object; yield position and buffer in the order of arrival.
-
-    From 3.3 on stores have a call for that, which one that knows better may override. The ranges are taken as they
-    are: what is worth merging has been merged.
-
-    Raises
-    ------
-    FileNotFoundError
-        The object does not exist.
-    """
-    requests = [RangeByteRequest(offset, offset + nbytes) for offset, nbytes in ranges]
-    if not hasattr(target.store, "get_ranges"):
-        for i, request in enumerate(requests):
-            buffer = await target.get(prototype=prototype, byte_range=request)
-            if buffer is None:
-                raise FileNotFoundError(target.path)
-            yield i, buffer
-        return
-    batches = target.store.get_ranges(
-        target.path, requests, prototype=prototype, max_concurrency=concurrency, max_gap_bytes=-1
-    )
-    try:
-        async for batch in batches:
-            for i, buffer in batch:
-                yield i, buffer
-    except BaseExceptionGroup as group:
-        raise _first_error(group) from group
-
-
-def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong, out of the cancellations that followed from it."""
-    errors = [e for e in group.exceptions if not isinstance(e, asyncio.CancelledError)] or [*group.exceptions]
-    first = errors[0]
-    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def max_workers() -> int | None:

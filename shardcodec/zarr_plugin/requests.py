@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ..access.boxes import Box, n_touched
+from ..access.boxes import Box
 from ..access.codec import memory_order
+from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from ..format.spec import ChainSpec
 from .compat import Store, StorePath, as_numpy
 from .selection import array_axes, to_box
 
-__all__ = ["INLINE_NBYTES", "Declined", "Part", "Request", "prepare"]
-
-# Work up to this many decoded bytes is done on zarr's event loop itself: a hop to another thread would cost more.
-INLINE_NBYTES = 1 << 20
+__all__ = ["Declined", "Part", "Request", "prepare"]
 
 GetChain = Callable[[tuple[int, ...], bool], Any]
 
@@ -93,14 +91,6 @@ class Request:
             if total > INLINE_NBYTES:
                 return False
         return True
-
-
-def decoded_nbytes(chain: Any, box: Box) -> int:
-    """Bytes that are decoded for a box: whole inner chunks, and the index."""
-    if not chain.is_shard:
-        return int(math.prod(chain.shape) * chain.itemsize)
-    inner = int(math.prod(chain.inner.shape) * chain.itemsize)
-    return n_touched(box, chain) * inner + int(chain.index_nbytes)
 
 
 def prepare(

@@ -16,7 +16,7 @@ from typing import Any
 from ..access.writer import WriteItem, write
 from ..options import Options
 from ..storage import filelocks, locks
-from .aio import all_of, to_its_end
+from ..storage.aio import all_of, to_its_end
 from .compat import buffer_from, config
 from .requests import Part, Request
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes

@@ -16,6 +16,7 @@ from helpers import (
     bits,
     checked,
     create,
+    gap_of,
     quiet,
     random_array,
     zarrs_view,
@@ -128,6 +129,13 @@ def test_several_arrays_of_one_store(store: Any) -> None:
 INDEX_NBYTES = 16 * 8 + 4
 
 
+@pytest.fixture
+def large() -> Iterator[None]:
+    """Shards count as too large to be fetched whole for a part of them."""
+    with gap_of(0):
+        yield
+
+
 def recorded(at_start: bool = False) -> tuple[Any, RecordingStore]:
     store = RecordingStore(MemoryStore())
     array = checked(store, at_start=at_start)
@@ -137,6 +145,7 @@ def recorded(at_start: bool = False) -> tuple[Any, RecordingStore]:
 
 
 @LOCATIONS
+@pytest.mark.usefixtures("large")
 def test_one_inner_chunk_takes_two_requests(at_start: bool) -> None:
     array, store = recorded(at_start)
     array[1, 2]
@@ -146,6 +155,14 @@ def test_one_inner_chunk_takes_two_requests(at_start: bool) -> None:
     assert chunk[0] == "c/0/0" and 0 < chunk[1][1] - chunk[1][0] - room < 100
 
 
+@LOCATIONS
+def test_one_inner_chunk_of_a_small_shard_takes_one_request(at_start: bool) -> None:
+    array, store = recorded(at_start)
+    array[1, 2]
+    assert store.chunk_requests() == [("c/0/0", "all")]
+
+
+@pytest.mark.usefixtures("large")
 def test_a_whole_shard_takes_one_request() -> None:
     array, store = recorded()
     array[:8, 12:]
@@ -155,15 +172,44 @@ def test_a_whole_shard_takes_one_request() -> None:
     assert sorted(store.chunk_requests()) == [(f"c/{i}/{j}", "all") for i in (0, 1) for j in (0, 1)]
 
 
+@pytest.mark.usefixtures("large")
 def test_most_of_a_shard_is_fetched_as_a_whole() -> None:
-    array, store = recorded()
-    array[:8, 1:9]  # six of eight inner chunks
-    assert store.chunk_requests() == [("c/0/0", "all")]
+    store = RecordingStore(MemoryStore())
+    array = checked(store, shape=(40, 12), chunks=(40, 12))
+    array[...] = random_array((40, 12), "int32")
     store.forget()
-    array[:4, :9]  # three of them
+    array[:, 1:]  # all of 40 inner chunks
+    array[1:32]  # 32 of them
+    assert store.chunk_requests() == [("c/0/0", "all")] * 2
+    store.forget()
+    array[1:28]  # 28
+    assert store.chunk_requests()[0] == ("c/0/0", f"last {40 * 16 + 4}")
+
+
+@pytest.mark.usefixtures("large")
+def test_a_box_of_several_shards_takes_two_requests_of_each() -> None:
+    array, store = recorded()
+    values = array[6:10, 10:14]
+    assert values.shape == (4, 4)
+    requests = store.chunk_requests()
+    assert sorted(key for key, _ in requests) == [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1) for _ in "12"]
+    assert sum(wanted == f"last {INDEX_NBYTES}" for _, wanted in requests) == 4
+
+
+@pytest.mark.usefixtures("large")
+def test_a_plane_takes_an_index_and_what_touches_of_each_shard() -> None:
+    array, store = recorded()
+    array[5]  # the second row of inner chunks: every second one in Morton order
+    requests = store.chunk_requests()
+    assert sum(wanted == f"last {INDEX_NBYTES}" for _, wanted in requests) == 2
+    assert len(requests) == 2 + 2 * 4
+    store.forget()
+    with gap_of(1000):
+        array[5]
     assert len(store.chunk_requests()) == 2
 
 
+@pytest.mark.usefixtures("large")
 def test_a_missing_shard_takes_one_request_for_its_index() -> None:
     array, store = recorded()
     array[:8, :12] = -1
@@ -172,6 +218,7 @@ def test_a_missing_shard_takes_one_request_for_its_index() -> None:
     assert store.chunk_requests() == [("c/0/0", f"last {INDEX_NBYTES}")]
 
 
+@pytest.mark.usefixtures("large")
 def test_missing_inner_chunks_take_no_request_of_their_own() -> None:
     array, store = recorded()
     array[:4, :3] = -1

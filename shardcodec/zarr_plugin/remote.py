@@ -1,0 +1,145 @@
+# remote.py - zarr's stores as objects that are reached by requests
+# SPDX-License-Identifier: MIT
+"""Adapters from stores to `storage.remote.Remote`.
+
+Any store has `get`, which says nothing but bytes. Behind zarr's `ObjectStore` is an obstore, which also tells the size
+and the entity tag of an object with every answer, and takes a tag as a condition. A subclass may do anything in its `get`,
+so only the class itself is looked behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from ..access.reader import MAX_GAP_NBYTES
+from ..storage.remote import Answer, Changed, Limits, Remote
+from .compat import (
+    FsspecStore,
+    ObjectStore,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+    ZipStore,
+    coalescing,
+    config,
+)
+
+__all__ = ["ObstoreRemote", "StoreRemote", "is_near", "limits_for", "remote_for"]
+
+
+def remote_for(store: Store, prototype: Any) -> Remote:
+    """Return the way to the objects of a store."""
+    if type(store) is ObjectStore:
+        return ObstoreRemote(store.store)
+    return StoreRemote(store, prototype)
+
+
+def limits_for(store: Store, spec: Any) -> Limits:
+    """Return what zarr's configuration allows, and what is worth a request to this store."""
+    max_gap_nbytes, max_nbytes = coalescing(spec)
+    if is_near(store):
+        max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
+    return Limits(max(1, int(config.get("async.concurrency"))), max_gap_nbytes, max_nbytes)
+
+
+def is_near(store: Any) -> bool:
+    """Whether a request costs as little as one to a local file: then few bytes are worth another."""
+    if type(store) is ZipStore:
+        return True
+    if type(store) is FsspecStore:
+        fs = getattr(store.fs, "sync_fs", store.fs)  # zarr wraps file systems that are not asynchronous
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        return not protocols.isdisjoint({"file", "local", "memory"})
+    return type(store) is ObjectStore and type(store.store).__name__ in ("LocalStore", "MemoryStore")
+
+
+class StoreRemote:
+    """Any store, through its `get`."""
+
+    def __init__(self, store: Store, prototype: Any) -> None:
+        self._store = store
+        self._prototype = prototype
+
+    async def get(self, key: str) -> Answer | None:
+        """All of an object."""
+        return await self._get(key, None)
+
+    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> Answer | None:
+        """Bytes [start, end) of an object; there are no versions."""
+        return await self._get(key, RangeByteRequest(start, end))
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """The last bytes of an object."""
+        return await self._get(key, SuffixByteRequest(nbytes))
+
+    async def _get(self, key: str, byte_range: Any) -> Answer | None:
+        buffer = await self._store.get(key, prototype=self._prototype, byte_range=byte_range)
+        return None if buffer is None else Answer(buffer.as_numpy_array())
+
+
+class ObstoreRemote:
+    """An obstore: every answer names size and state of the object."""
+
+    def __init__(self, store: Any) -> None:
+        import obstore
+
+        self._store = store
+        self._obstore = obstore
+
+    async def get(self, key: str) -> Answer | None:
+        """All of an object."""
+        return await self._get(key, {})
+
+    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> Answer | None:
+        """Bytes [start, end) of an object, in that state if one is named.
+
+        Raises
+        ------
+        Changed
+            It is in another state.
+        """
+        options: dict[str, Any] = {"range": (start, end)}
+        if version is not None:
+            options["if_match"] = version
+        errors = self._obstore.exceptions
+        try:
+            return await self._get(key, options)
+        except errors.PreconditionError:
+            raise Changed(key) from None
+        except errors.GenericError as error:
+            # so it is said, among other things, that the object ends before the range begins
+            with contextlib.suppress(errors.BaseError, FileNotFoundError):
+                size = await self._size(key)
+                if size is not None and size <= start:
+                    return Answer(np.empty(0, dtype=np.uint8), size)
+            raise error
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """The last bytes of an object; where the store cannot count from the end, after a question for its size."""
+        try:
+            return await self._get(key, {"range": {"suffix": nbytes}})
+        except self._obstore.exceptions.NotSupportedError:
+            size = await self._size(key)
+            return None if size is None else await self.get_range(key, max(0, size - nbytes), size)
+
+    async def _get(self, key: str, options: Any) -> Answer | None:
+        try:
+            result = await self._obstore.get_async(self._store, key, options=options)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        data = np.frombuffer(await result.bytes_async(), dtype=np.uint8)
+        return Answer(data, int(result.meta["size"]), strong_tag(result.meta["e_tag"]))
+
+    async def _size(self, key: str) -> int | None:
+        try:
+            return int((await self._obstore.head_async(self._store, key))["size"])
+        except FileNotFoundError:
+            return None
+
+
+def strong_tag(e_tag: str | None) -> str | None:
+    """Return an entity tag that names exact bytes; a weak one does not, and never fulfils a condition."""
+    return None if e_tag is None or e_tag.startswith("W/") else e_tag
