@@ -120,6 +120,8 @@ struct sc_write_item {
     struct sc_entry *entries; /* shard: in: what is carried, at its new offset, and slots that new chunks of that very
                                  * size shall take; out: the new index. n_chunks of them */
     uint64_t data_offset; /* shard: where the first new chunk goes */
+    const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
+    size_t footer_nbytes;
 
     /* out */
     uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */

@@ -59,6 +59,8 @@ put_bytes(struct writer *writer, struct bench *bench, const uint8_t *src, size_t
         if (status)
             return status;
     }
+    if (offset > bench->item->result_nbytes) /* an object shows no memory of ours */
+        memset(bench->result.data + bench->item->result_nbytes, 0, (size_t)(offset - bench->item->result_nbytes));
     memcpy(bench->result.data + offset, src, n);
     bench->item->result_nbytes = max_u64(bench->item->result_nbytes, offset + n);
     return SC_OK;
@@ -338,6 +340,10 @@ end_shard(struct writer *writer, struct bench *bench)
     if (bench->item->empty)
         return SC_OK;
     status = sc_buffer_reserve(&bench->index, (size_t)shard->index.nbytes);
+    if (!status && bench->item->footer_nbytes) {
+        status = put_bytes(writer, bench, bench->item->footer, bench->item->footer_nbytes, bench->at);
+        bench->at += bench->item->footer_nbytes;
+    }
     if (status)
         return status;
     sc_index_store(shard, bench->entries, bench->index.data);

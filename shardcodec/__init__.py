@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from zarr.registry import register_codec, register_pipeline
 
+from .access.stream import ShardWriter
 from .access.whole import decode, encode
 from .build_info import build_info
 from .errors import (
@@ -39,6 +40,7 @@ __all__ = [
     "ShardError",
     "ShardFormatError",
     "ShardSpec",
+    "ShardWriter",
     "ShardingCodec",
     "SpecError",
     "UnsupportedError",

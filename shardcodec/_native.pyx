@@ -5,7 +5,7 @@
 # given, drops the GIL, calls, and maps a status to an exception in one table (`raise_status`). It speaks the buffer
 # protocol and not the numpy C API, so that one binary serves every Python from 3.11 on (stable ABI).
 #
-# Sections follow the headers: errors, buffers, kernels, chains, reading, writing, locks.
+# Sections follow the headers: errors, buffers, kernels, chains, reading, writing, locks, files.
 
 from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
                              PyObject_GetBuffer)
@@ -1002,6 +1002,19 @@ def load_index(Chain chain, stored, out):
     raise_status(status, &where)
 
 
+def store_index(Chain chain, entries, out):
+    """Encode n_chunks pairs, in C order, as the index is stored, with its checksums."""
+    cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
+    cdef const sc_entry *pairs
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    pairs = <const sc_entry *>source.words(2 * chain.chain.n_chunks)
+    if to.nbytes() != chain.chain.index.nbytes:
+        raise ValueError(f"{to.nbytes()} bytes where {chain.chain.index.nbytes} are due")
+    with nogil:
+        sc_index_store(&chain.chain, pairs, to.data())
+
+
 # ---- encoded inner chunks -------------------------------------------------------------------------------------------
 
 
@@ -1259,8 +1272,8 @@ cdef class Encoded:
 def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_threads=1, uint64_t unit_nbytes=524288):
     """Write encoded inner chunks into many shards.
 
-    items: sequence of (chain, path or None, positions, buffers, old or None); the chunks are laid out in this order, each
-    position occurs once. Otherwise as `write`.
+    items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
+    this order, each position occurs once, the footer comes behind them. Otherwise as `write`.
     """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
     cdef size_t n = len(items), i = 0
@@ -1268,13 +1281,14 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_t
     cdef sc_write_item *item
     cdef sc_source target
     cdef Encoded encoded
+    cdef View view
     cdef Chain chain
     memset(&plan, 0, sizeof(plan))
     plan.items = <sc_write_item *>calloc(n + 1, sizeof(sc_write_item))
     if plan.items == NULL:
         raise MemoryError
     try:
-        for chain, path, positions, buffers, old in items:
+        for chain, path, positions, buffers, old, footer in items:
             item = &plan.items[i]
             encoded = Encoded(chain, positions, buffers)
             batch.keep.append((chain, encoded))
@@ -1284,6 +1298,10 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_t
             item.chain = &chain.chain
             item.path = target.path
             item.encoded, item.n_encoded = encoded.chunks, encoded.n
+            if footer is not None:
+                view = View(footer)
+                batch.keep.append(view)
+                item.footer, item.footer_nbytes = view.data(), view.nbytes()
             item.data_offset = chain.chain.index.nbytes if chain.chain.index.at_start else 0
             if old is not None:
                 read_old(batch, old, item)
@@ -1345,6 +1363,73 @@ cdef class FileLock:
 def file_locks_held():
     """Number of files that this process holds locks of."""
     return sc_lock_count()
+
+
+# ---- a file in the making ------------------------------------------------------------------------------------------
+
+
+cdef class NewFile:
+    """A file that takes its place when it is whole (csrc/sc_file.h); forgotten with the object, unless committed.
+
+    Several threads may write at a time; commit and abort are for one, when the others are done.
+    """
+
+    cdef sc_newfile file
+    cdef bytes path
+
+    def __cinit__(self, str path):
+        cdef const char *chars
+        cdef sc_where where
+        cdef sc_status status
+        self.file.fd = -1
+        self.path = os.fsencode(path)
+        chars = PyBytes_AsString(self.path)
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_begin(&self.file, chars, &where)
+        self.settle(status, &where)
+
+    def __dealloc__(self):
+        if self.file.fd >= 0:
+            sc_newfile_abort(&self.file)
+
+    cdef int settle(self, sc_status status, sc_where *where) except -1:
+        where.shard = 0
+        return raise_status(status, where, [self.path])
+
+    cdef int check_open(self) except -1:
+        if self.file.fd < 0:
+            raise ValueError("the file has been committed or aborted")
+        return 0
+
+    def write(self, data, uint64_t offset):
+        """Write bytes at an offset."""
+        cdef View source = View(data)
+        cdef sc_where where
+        cdef sc_status status
+        self.check_open()
+        if offset > MAX_OBJECT_NBYTES - source.nbytes():
+            raise ValueError(f"{source.nbytes()} bytes at offset {offset} are beyond any file")
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_write(&self.file, source.data(), source.nbytes(), offset, &where)
+        self.settle(status, &where)
+
+    def commit(self, *, bint sync=False):
+        """Give it its name, in place of what had it; with `sync` it is on disk then. The file is closed in any case."""
+        cdef sc_where where
+        cdef sc_status status
+        self.check_open()
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_commit(&self.file, sync, &where)
+        self.settle(status, &where)
+
+    def abort(self):
+        """Forget it; nothing after a commit."""
+        if self.file.fd >= 0:
+            with nogil:
+                sc_newfile_abort(&self.file)
 
 
 # ---- the module ----------------------------------------------------------------------------------------------------

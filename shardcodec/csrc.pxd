@@ -210,6 +210,7 @@ cdef extern from "sc_chain.h" nogil:
 
     sc_status sc_chain_prepare(sc_chain *chain)
     sc_status sc_index_verify(const sc_index_layout *index, const uint8_t *stored, sc_where *where)
+    void sc_index_store(const sc_chain *shard, const sc_entry *entries, uint8_t *stored)
     void sc_index_load(const sc_chain *shard, const uint8_t *pairs, sc_entry *entries)
 
 
@@ -222,6 +223,7 @@ cdef extern from "sc_worker.h" nogil:
     sc_status sc_worker_init()
 
 
+<<<<<<< HEAD
 cdef extern from "sc_lock.h" nogil:
     enum sc_lock_outcome:
         SC_LOCK_HELD
@@ -237,6 +239,16 @@ cdef extern from "sc_lock.h" nogil:
     sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
     void sc_lock_release(sc_lock *lock)
     unsigned sc_lock_count()
+=======
+cdef extern from "sc_file.h" nogil:
+    struct sc_newfile:
+        int fd
+
+    sc_status sc_newfile_begin(sc_newfile *file, const char *path, sc_where *where)
+    sc_status sc_newfile_write(sc_newfile *file, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
+    sc_status sc_newfile_commit(sc_newfile *file, bint sync, sc_where *where)
+    void sc_newfile_abort(sc_newfile *file)
+>>>>>>> 88e394e (ShardWriter: a shard written piece by piece)
 
 
 cdef extern from "sc_engine.h" nogil:
@@ -306,6 +318,8 @@ cdef extern from "sc_engine.h" nogil:
         size_t n_carries
         sc_entry *entries
         uint64_t data_offset
+        const uint8_t *footer
+        size_t footer_nbytes
         uint8_t *result
         uint64_t result_nbytes
         bint empty

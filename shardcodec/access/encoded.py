@@ -16,8 +16,10 @@ import numpy as np
 from .. import native
 from ..errors import ShardError, UnsupportedError
 from ..options import Options
+from .placement import ABSENT
 from .reader import explain
-from .writer import carried
+from .userbytes import Extents, UserBytes, extents, lay_out
+from .writer import carried, old_index
 
 __all__ = ["EncodedItem", "check_size", "ordered", "write_encoded"]
 
@@ -38,6 +40,8 @@ class EncodedItem(NamedTuple):
         now on. They are laid out in the order of the mapping.
     key : str
         How errors name the shard.
+    user : UserBytes or None
+        What becomes of header and footer. None: they are bytes like all others that no inner chunk refers to.
     """
 
     chain: Any
@@ -45,6 +49,7 @@ class EncodedItem(NamedTuple):
     old: Any
     chunks: Mapping[int, Any]
     key: str
+    user: UserBytes | None = None
 
 
 def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty: bool = False) -> list[Any]:
@@ -86,7 +91,7 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
             item.path,
             list(item.chunks),
             list(item.chunks.values()),
-            _old_object(position, items, options),
+            *_old_object(position, items, options),
         )
         for position, item in enumerate(items)
     ]
@@ -99,18 +104,64 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
     return results  # type: ignore[no-any-return]
 
 
-def _old_object(position: int, items: Sequence[EncodedItem], options: Options) -> tuple[Any, ...] | None:
+def _old_object(
+    position: int, items: Sequence[EncodedItem], options: Options
+) -> tuple[tuple[Any, ...] | None, Any]:
+    """What is kept of the old object, and the footer."""
     item = items[position]
     n_chunks = item.chain.n_chunks
     source = item.old if item.path is None else item.path
+    if item.user is not None:
+        return _laid_out(position, items, source, options)
     if source is None or len(item.chunks) == n_chunks:
-        return None
+        return None, None
     replaced = np.zeros(n_chunks, dtype=np.bool_)
     replaced[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
     erases = any(chunk is None for chunk in item.chunks.values())
     # chunks that go need no slots
     fixed_nbytes = None if erases else item.chain.inner.fixed_nbytes
-    return carried(position, items, source, replaced, replaced, fixed_nbytes, options)
+    return carried(position, items, source, replaced, replaced, fixed_nbytes, options), None
+
+
+def _laid_out(
+    position: int, items: Sequence[EncodedItem], source: Any, options: Options
+) -> tuple[tuple[Any, ...], Any]:
+    """The same where the item says what becomes of header and footer: every place is settled here."""
+    item = items[position]
+    chain, user = item.chain, item.user
+    assert user is not None
+    unread = np.zeros(chain.n_chunks, dtype=np.bool_)
+    unread[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
+    old = None if source is None else old_index(position, items, source, unread, options)
+    first = chain.index_nbytes if chain.index_at_start else 0
+    entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+    where = Extents(first, first, first, first)
+    if old is not None:
+        entries, nbytes = old
+        where = extents(entries, nbytes, chain.index_nbytes, chain.index_at_start)
+        if not where.first <= where.chunks <= where.footer <= where.end:
+            raise UnsupportedError(
+                f"shard {item.key!r}: inner chunks that lie in the index leave no header and footer to keep",
+                shard=item.key,
+            )
+    sizes = {p: None if chunk is None else memoryview(chunk).nbytes for p, chunk in item.chunks.items()}
+    fixed_nbytes = None if None in sizes.values() else chain.inner.fixed_nbytes
+    placement = lay_out(entries, sizes, where, user, fixed_nbytes)
+    footer = user.footer
+    if footer is None and user.keep and old is not None and where.end > where.footer:
+        footer = _range(source, where.footer, where.end - where.footer)
+    if old is None:
+        return (None, None, None, None, placement.entries, placement.data_offset), footer
+    kept = (source, nbytes, entries, placement.carries, placement.entries, placement.data_offset)
+    return kept, footer
+
+
+def _range(source: Any, offset: int, nbytes: int) -> Any:
+    if not isinstance(source, str):
+        return memoryview(source).cast("B")[offset : offset + nbytes]
+    with open(source, "rb") as file:
+        file.seek(offset)
+        return file.read(nbytes)
 
 
 def check_size(chain: Any, position: int, nbytes: int) -> None:

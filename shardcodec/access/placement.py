@@ -26,12 +26,19 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ABSENT", "DEAD_SHARE", "Placement", "place"]
+__all__ = ["ABSENT", "DEAD_SHARE", "Placement", "aligned", "place"]
 
 ABSENT = np.uint64(2**64 - 1)
 DEAD_SHARE = 0.5
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def aligned(offset: Any, alignment: int) -> Any:
+    """Return the next multiple of `alignment`, of a number or of each of an array."""
+    if isinstance(offset, int):
+        return -(-offset // alignment) * alignment
+    return (offset + np.uint64(alignment - 1)) // np.uint64(alignment) * np.uint64(alignment)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +73,7 @@ def place(
     index_at_start: bool,
     fixed_nbytes: int | None = None,
     dead_share: float = DEAD_SHARE,
+    alignment: int = 1,
 ) -> Placement:
     """Decide how the inner chunks that are not replaced reach the new object.
 
@@ -83,6 +91,8 @@ def place(
         Size of an encoded inner chunk where all have the same.
     dead_share : float
         Pack when this share of the carried bytes, or more, is dead.
+    alignment : int
+        Inner chunks that are moved begin at a multiple of this.
     """
     kept = (entries[:, 0] != ABSENT) & ~replaced
     first = index_nbytes if index_at_start else 0
@@ -94,7 +104,7 @@ def place(
     in_place &= ~in_index
     live = int(entries[kept | in_place, 1].sum(dtype=np.uint64))
     if live < end - first and end - first - live >= dead_share * (end - first):
-        return _packed(np.where(kept[:, None], entries, ABSENT), kept, first)
+        return _packed(np.where(kept[:, None], entries, ABSENT), kept, first, alignment)
     carried = np.where((kept | in_place)[:, None], entries, ABSENT)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
     return Placement(carries, carried, max(end, first), compact=False)
@@ -143,13 +153,16 @@ def _slots(
     return usable
 
 
-def _packed(entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> Placement:
+def _packed(
+    entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int, alignment: int
+) -> Placement:
     """Move the kept chunks together, in the order they have in the old object."""
     chosen = np.flatnonzero(kept)
     chosen = chosen[np.argsort(entries[chosen, 0], kind="stable")]
     sizes = entries[chosen, 1]
-    ends = np.cumsum(sizes, dtype=np.uint64) + np.uint64(first)
-    starts = ends - sizes
+    room = aligned(sizes, alignment)
+    starts = np.cumsum(room, dtype=np.uint64) - room + np.uint64(aligned(first, alignment))
+    ends = starts + sizes
     carries = np.stack([entries[chosen, 0], sizes, starts], axis=1)
     moved = entries.copy()
     moved[chosen, 0] = starts

@@ -24,7 +24,7 @@ from .boxes import Box, as_void, covered, is_filled, touched
 from .placement import place
 from .reader import explain, index_too_short
 
-__all__ = ["WriteItem", "carried", "write"]
+__all__ = ["WriteItem", "carried", "old_index", "write"]
 
 
 class WriteItem(NamedTuple):
@@ -156,6 +156,30 @@ def carried(
     unread : ndarray of bool, shape (n_chunks,)
         Those of the replaced inner chunks of which nothing old remains, so that their entries may be damaged.
     """
+    chain = items[position].chain
+    old = old_index(position, items, source, unread, options)
+    if old is None:
+        return None
+    entries, shard_nbytes = old
+    placement = place(
+        entries,
+        replaced,
+        shard_nbytes=shard_nbytes,
+        index_nbytes=chain.index_nbytes,
+        index_at_start=chain.index_at_start,
+        fixed_nbytes=fixed_nbytes,
+    )
+    return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)
+
+
+def old_index(
+    position: int,
+    items: Sequence[Any],
+    source: Any,
+    unread: np.ndarray[Any, np.dtype[np.bool_]],
+    options: Options,
+) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], int] | None:
+    """Read and check the index of a shard that is updated; return it with the shard's size, None without a shard."""
     item = items[position]
     chain = item.chain
     stored_nbytes = _stored_nbytes(source)
@@ -175,17 +199,7 @@ def carried(
     except ShardError as error:
         error.shard = position
         raise explain(error, items) from None
-    if shard_nbytes is None:
-        return None
-    placement = place(
-        entries,
-        replaced,
-        shard_nbytes=shard_nbytes,
-        index_nbytes=chain.index_nbytes,
-        index_at_start=chain.index_at_start,
-        fixed_nbytes=fixed_nbytes,
-    )
-    return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)
+    return None if shard_nbytes is None else (entries, shard_nbytes)
 
 
 def _stored_nbytes(source: Any) -> int | None:

@@ -193,18 +193,18 @@ def test_any_sequence_of_writes_equals_a_dict(data: st.DataObject) -> None:
 @pytest.mark.parametrize("position", [4, -1, 2**64])
 def test_positions_outside_the_shard(position: int) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        native.load().write_encoded([(chain(), None, [position], [b"x"], None)])
+        native.load().write_encoded([(chain(), None, [position], [b"x"], None, None)])
 
 
 def test_engine_refuses_what_does_not_fit_together() -> None:
     engine = native.load()
     with pytest.raises(ValueError, match="2 positions, but 1 buffers"):
-        engine.write_encoded([(chain(), None, [0, 1], [b"x"], None)])
+        engine.write_encoded([(chain(), None, [0, 1], [b"x"], None, None)])
     with pytest.raises(TypeError):
-        engine.write_encoded([(chain(), b"path", [0], [b"x"], None)])
+        engine.write_encoded([(chain(), b"path", [0], [b"x"], None, None)])
     leaf = compiled(shardcodec.ChainSpec((4,), "uint8", 0, ["bytes"]))
     with pytest.raises(ValueError, match="one by one"):
-        engine.write_encoded([(leaf, None, [0], [b"x"], None)])
+        engine.write_encoded([(leaf, None, [0], [b"x"], None, None)])
 
 
 def test_codecs_behind_the_sharding_hide_the_chunks() -> None:

@@ -1,0 +1,274 @@
+# stream.py - a shard written piece by piece
+# SPDX-License-Identifier: MIT
+"""`ShardWriter`: a new shard, inner chunk by inner chunk.
+
+What is given is written at once, so memory holds a few inner chunks, and the index in the end. Nothing can be seen under
+the shard's name before `commit`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from .. import native
+from ..errors import UnsupportedError
+from ..format.spec import ShardSpec
+from ..options import Options, check, resolve
+from ..storage import locks
+from .codec import compiled
+from .encoded import check_size, ordered
+from .inner import as_chunks, batches, coordinates, encode_chunks, positions
+from .placement import ABSENT, aligned
+from .userbytes import check_alignment
+
+__all__ = ["ShardWriter"]
+
+
+class ShardWriter:
+    """Write one shard, streaming.
+
+    Parameters
+    ----------
+    path : path-like or None
+        A local file, made or replaced when the shard is committed. None: `commit` returns the shard's bytes.
+    spec : ShardSpec
+    header, footer : bytes-like
+        Bytes of the user's before the first and after the last inner chunk; every reader of shards passes over them.
+        `footer` may be set until `commit`.
+    alignment : int
+        Each inner chunk begins at a multiple of this, a power of two: 512 or 4096 for direct input and memory maps.
+    write_empty_chunks : bool
+        Store inner chunks that equal the fill value bit by bit.
+    order : {"morton", "lexicographic", "colexicographic"}, optional
+        Sequence of inner chunks that are given in one call. Different calls' are laid out as they come.
+    durability, threads : optional
+        As in `Options`.
+
+    Raises
+    ------
+    UnsupportedError
+        Codecs follow the sharding.
+
+    Notes
+    -----
+    Several threads may give chunks at a time. An inner chunk that nobody gives is absent. A shard without any inner chunk
+    is written all the same: it is an index and nothing else, with header and footer.
+
+    Examples
+    --------
+    >>> with shardcodec.ShardWriter("c/0/0", spec, alignment=4096) as writer:
+    ...     for coords, chunk in chunks:
+    ...         writer.write_chunk(coords, chunk)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        spec: ShardSpec,
+        *,
+        header: Any = b"",
+        footer: Any = b"",
+        alignment: int = 1,
+        write_empty_chunks: bool = False,
+        order: str | None = None,
+        durability: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if not spec.supports_partial_access:
+            raise UnsupportedError("codecs that follow the sharding encode the shard as a whole")
+        choices = {"order": order, "durability": durability, "threads": threads}
+        self._options: Options = resolve(argument=check(choices))
+        self._spec = spec
+        self._chain = compiled(spec.chain)
+        self._alignment = check_alignment(alignment)
+        self._write_empty = write_empty_chunks
+        self.footer = footer
+        self._entries = np.full((spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+        self._given = np.zeros(spec.n_chunks, dtype=np.bool_)
+        self._mutex = threading.Lock()
+        self._path = None if path is None else os.path.abspath(path)
+        self._sink: Any = _Memory() if self._path is None else native.load().NewFile(self._path)
+        self._at = spec.index_nbytes if spec.index_location == "start" else 0
+        try:
+            self._put(memoryview(header))
+        except BaseException:
+            self._sink.abort()
+            raise
+
+    @property
+    def spec(self) -> ShardSpec:
+        """What the shard is."""
+        return self._spec
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Number of inner chunks along each axis."""
+        return self._spec.grid_shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes so far: where the next inner chunk would go."""
+        return aligned(self._at, self._alignment)  # type: ignore[no-any-return]
+
+    # ---- giving chunks
+
+    def write_chunk(self, coords: Iterable[int], chunk: Any) -> None:
+        """Encode and write one inner chunk.
+
+        Parameters
+        ----------
+        coords : tuple of int
+            Its place in the grid.
+        chunk : array_like
+            Of the spec's ``chunk_shape``, cast to its dtype where numpy calls that safe.
+
+        Raises
+        ------
+        ValueError
+            It has another shape, or an inner chunk was given before.
+        IndexError
+            There is no such place.
+        """
+        self.write_chunks([tuple(coords)], np.asarray(chunk)[None])
+
+    def write_chunks(self, coords: Any, chunks: Any) -> None:
+        """Encode and write inner chunks, several threads at work.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+        chunks : array_like, shape (n, *chunk_shape)
+        """
+        where = positions(coords, self.grid_shape)
+        array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
+        chain = compiled(self._spec.inner, native_order)
+        self._claim(where)
+        sequence = ordered(where, self.grid_shape, self._options.order)
+        place = {position: i for i, position in enumerate(where)}
+        for part in batches(len(where), self._spec.inner.nbytes):
+            some = sequence[part]
+            rows = [place[position] for position in some]
+            chosen = array[part] if rows == list(range(part.start, part.stop)) else array[rows]
+            encoded = encode_chunks(chain, chosen, self._options, write_empty=self._write_empty)
+            for position, data in zip(some, encoded, strict=True):
+                if data is not None:
+                    self._write(position, memoryview(data))
+
+    def write_encoded(self, coords: Iterable[int], data: Any) -> None:
+        """Write one inner chunk that is encoded already.
+
+        Raises
+        ------
+        ValueError
+            An encoded inner chunk of this shard cannot have this size, or it was given before.
+        """
+        (position,) = positions([tuple(coords)], self.grid_shape)
+        view = memoryview(data).cast("B")
+        check_size(self._chain, position, view.nbytes)
+        self._claim([position])
+        self._write(position, view)
+
+    def _claim(self, where: list[int]) -> None:
+        """Note that these are given, or find that one was before."""
+        with self._mutex:
+            if self._sink is None:
+                raise ValueError("the shard has been committed or aborted")
+            for i, position in enumerate(where):
+                if self._given[position]:
+                    self._given[where[:i]] = False
+                    at = coordinates(position, self.grid_shape)
+                    raise ValueError(f"inner chunk {at} is given a second time")
+                self._given[position] = True
+
+    def _write(self, position: int, data: memoryview) -> None:
+        self._entries[position] = self._put(data, self._alignment), data.nbytes
+
+    def _put(self, data: memoryview, alignment: int = 1) -> int:
+        """Write bytes behind all others; return where."""
+        with self._mutex:
+            offset = aligned(self._at, alignment)
+            self._at = offset + data.nbytes
+        if data.nbytes:
+            self._sink.write(data, offset)
+        return int(offset)
+
+    # ---- the end
+
+    def commit(self) -> Any:
+        """Write footer and index, and give the shard its name.
+
+        Returns
+        -------
+        bytes or None
+            The shard, where it has no path.
+
+        Raises
+        ------
+        ValueError
+            It has been committed or aborted.
+        OSError
+            The file could not be written. What was there before is there still.
+        """
+        sink = self._sink
+        if sink is None:
+            raise ValueError("the shard has been committed or aborted")
+        try:
+            self._put(memoryview(self.footer).cast("B"))
+            index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
+            native.load().store_index(self._chain, self._entries, index)
+            at_start = self._spec.index_location == "start"
+            sink.write(index, 0 if at_start else self._at)
+            self._sink = None
+            if self._path is None:
+                return sink.commit()
+            with locks.table().hold([os.path.realpath(self._path)]):
+                sink.commit(sync=self._options.durability == "fsync")
+        finally:
+            self._sink = None
+            sink.abort()
+        return None
+
+    def abort(self) -> None:
+        """Forget the shard; nothing when it has been committed."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit; after an exception, abort. Nothing when either has been done."""
+        if kind is not None:
+            self.abort()
+        elif self._sink is not None:
+            self.commit()
+
+
+class _Memory:
+    """A file in memory."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._mutex = threading.Lock()
+
+    def write(self, data: Any, offset: int) -> None:
+        view = memoryview(data).cast("B")
+        with self._mutex:
+            if offset > len(self._data):
+                self._data.extend(bytes(offset - len(self._data)))
+            self._data[offset : offset + view.nbytes] = view
+
+    def commit(self) -> bytes:
+        return bytes(self._data)
+
+    def abort(self) -> None:
+        self._data = bytearray()

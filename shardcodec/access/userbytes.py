@@ -1,0 +1,150 @@
+# userbytes.py - what a shard holds besides inner chunks and index: header, footer, and where chunks may begin
+# SPDX-License-Identifier: MIT
+"""Header and footer of a shard.
+
+    index at the end     [header][inner chunks, gaps][footer][index]
+    index at the start   [index][header][inner chunks, gaps][footer]
+
+The *header* is what precedes the first inner chunk, the *footer* what follows the last one. Nothing in the format marks
+them: the bytes of an inner chunk that was erased at either end count as well, which is why a write that replaces a shard
+keeps them only when it is asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .placement import ABSENT, DEAD_SHARE, Placement, aligned, place
+
+__all__ = [
+    "MAX_ALIGNMENT",
+    "Extents",
+    "UserBytes",
+    "check_alignment",
+    "extents",
+    "guess_alignment",
+    "lay_out",
+]
+
+MAX_ALIGNMENT = 1 << 30
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class UserBytes(NamedTuple):
+    """What a write does about header, footer and alignment.
+
+    Attributes
+    ----------
+    keep : bool
+        Carry the old header and footer over.
+    footer : buffer or None
+        A new footer, in place of the old one.
+    alignment : int
+        Inner chunks that are written or moved begin at a multiple of this.
+    dead_share : float
+        As for `placement.place`.
+    """
+
+    keep: bool = True
+    footer: Any = None
+    alignment: int = 1
+    dead_share: float = DEAD_SHARE
+
+
+class Extents(NamedTuple):
+    """Offsets: the header is [first, chunks), inner chunks lie in [chunks, footer), the footer is [footer, end)."""
+
+    first: int
+    chunks: int
+    footer: int
+    end: int
+
+
+def check_alignment(alignment: Any) -> int:
+    """Return the alignment.
+
+    Raises
+    ------
+    ValueError
+        It is no power of two of at most 1 GiB.
+    """
+    if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two from 1 to {MAX_ALIGNMENT}, got {alignment!r}")
+    return int(alignment)
+
+
+def extents(entries: Entries, shard_nbytes: int, index_nbytes: int, index_at_start: bool) -> Extents:
+    """Find header and footer of a shard; without any inner chunk all is header."""
+    first = index_nbytes if index_at_start else 0
+    end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
+    stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
+    if not len(stored):
+        return Extents(first, end, end, end)
+    return Extents(first, int(stored[:, 0].min()), int((stored[:, 0] + stored[:, 1]).max()), end)
+
+
+def guess_alignment(entries: Entries) -> int:
+    """Return 4096 or 512 where that divides the offset of every inner chunk, else 1."""
+    offsets = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0), 0]
+    fits = (n for n in (4096, 512) if len(offsets) and not np.any(offsets % np.uint64(n)))
+    return next(fits, 1)
+
+
+def lay_out(
+    entries: Entries,
+    sizes: Mapping[int, int | None],
+    where: Extents,
+    user: UserBytes,
+    fixed_nbytes: int | None,
+) -> Placement:
+    """Decide where all inner chunks go, sizes of the new ones being known.
+
+    Parameters
+    ----------
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        The old index, checked; no inner chunk reaches into the index.
+    sizes : mapping
+        From the positions that are written to the sizes of their encoded inner chunks, None for those that go; in the
+        order in which they are laid out.
+    where : Extents
+    user : UserBytes
+    fixed_nbytes : int or None
+        As for `placement.place`.
+
+    Returns
+    -------
+    Placement
+        Every new inner chunk has its entry; `data_offset` is where they end, and the footer goes.
+    """
+    replaced = np.zeros(len(entries), dtype=np.bool_)
+    replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
+    first = where.chunks if user.keep else where.first
+    # seen from here, the shard begins behind its header and ends before its footer
+    body = place(
+        entries,
+        replaced,
+        shard_nbytes=where.footer,
+        index_nbytes=first,
+        index_at_start=True,
+        fixed_nbytes=fixed_nbytes,
+        dead_share=user.dead_share,
+        alignment=user.alignment,
+    )
+    carries = body.carries
+    if user.keep and where.chunks > where.first:
+        header = [[where.first, where.chunks - where.first, where.first]]
+        carries = np.concatenate([np.array(header, dtype=np.uint64), carries])
+    placed = body.entries.copy()
+    end = body.data_offset
+    for position, nbytes in sizes.items():
+        if nbytes is None:
+            placed[position] = ABSENT
+        elif placed[position, 0] == ABSENT or placed[position, 1] != nbytes:
+            start = aligned(end, user.alignment)
+            placed[position] = start, nbytes
+            end = start + nbytes
+    return Placement(carries, placed, end, body.compact)
