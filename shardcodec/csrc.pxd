@@ -223,7 +223,6 @@ cdef extern from "sc_worker.h" nogil:
     sc_status sc_worker_init()
 
 
-<<<<<<< HEAD
 cdef extern from "sc_lock.h" nogil:
     enum sc_lock_outcome:
         SC_LOCK_HELD
@@ -239,7 +238,8 @@ cdef extern from "sc_lock.h" nogil:
     sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
     void sc_lock_release(sc_lock *lock)
     unsigned sc_lock_count()
-=======
+
+
 cdef extern from "sc_file.h" nogil:
     struct sc_newfile:
         int fd
@@ -248,7 +248,6 @@ cdef extern from "sc_file.h" nogil:
     sc_status sc_newfile_write(sc_newfile *file, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
     sc_status sc_newfile_commit(sc_newfile *file, bint sync, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)
->>>>>>> 88e394e (ShardWriter: a shard written piece by piece)
 
 
 cdef extern from "sc_engine.h" nogil:

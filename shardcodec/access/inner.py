@@ -108,9 +108,7 @@ def encode_chunks(
     return results
 
 
-def decode_chunks(
-    chain: Any, encoded: Sequence[Any], out: np.ndarray[Any, Any], options: Options
-) -> None:
+def decode_chunks(chain: Any, encoded: Sequence[Any], out: np.ndarray[Any, Any], options: Options) -> None:
     """Decode inner chunks into ``out``, shape (n, *chunk shape); None stands for the fill value.
 
     Raises

@@ -20,7 +20,7 @@ from .. import native
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
-from ..storage import locks
+from ..storage import filelocks, locks
 from .codec import compiled
 from .encoded import check_size, ordered
 from .inner import as_chunks, batches, coordinates, encode_chunks, positions
@@ -214,6 +214,8 @@ class ShardWriter:
             It has been committed or aborted.
         OSError
             The file could not be written. What was there before is there still.
+        LockError
+            Another process writes to the shard that is to be replaced, and did not end in time.
         """
         sink = self._sink
         if sink is None:
@@ -227,7 +229,8 @@ class ShardWriter:
             self._sink = None
             if self._path is None:
                 return sink.commit()
-            with locks.table().hold([os.path.realpath(self._path)]):
+            keys = [os.path.realpath(self._path)]
+            with locks.table().hold(keys), filelocks.hold(keys, self._options):
                 sink.commit(sync=self._options.durability == "fsync")
         finally:
             self._sink = None
