@@ -113,6 +113,20 @@ enum sc_status sc_chain_decode(const struct sc_chain *chain, struct sc_worker *w
                                const uint8_t *src, size_t n, const struct sc_box *box, uint8_t *dst,
                                const int64_t *dst_strides, struct sc_where *where);
 
+/* The elements of a decoded chunk as they lie in memory: element (0, ..) at data + offset (which may be outside of what is
+ * there, if only a part of the chunk is), strides by logical axis, bytes to be reversed by `swap` (NULL: none). */
+struct sc_view {
+    uint8_t *data;
+    int64_t offset;
+    int64_t strides[SC_MAX_NDIM];
+    const struct sc_swap *swap;
+};
+
+/* Decode one encoded chunk, at least the box `hull` of it (steps 1), and say where the elements are: in the worker's memory
+ * or in src itself, until the next call. What is checked is what sc_chain_decode checks. */
+enum sc_status sc_chain_view(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
+                             size_t n, const struct sc_box *hull, struct sc_view *view, struct sc_where *where);
+
 /* Encode a whole chunk from src (strides by logical axis) to dst, which holds at least sc_chain_bound() bytes.
  * *n = SC_ABSENT when every element equals the fill value and the rules leave such chunks out. */
 enum sc_status sc_chain_encode(const struct sc_chain *chain, struct sc_worker *worker, unsigned level,
@@ -134,6 +148,29 @@ sc_box_is_whole(const struct sc_chain *chain, const uint64_t *count)
         if (count[a] != chain->shape[a])
             return false;
     return true;
+}
+
+static inline uint64_t
+sc_box_nbytes(const struct sc_chain *chain, const struct sc_box *box)
+{
+    uint64_t n = chain->itemsize;
+
+    for (int a = 0; a < chain->ndim; a++)
+        n *= box->count[a];
+    return n;
+}
+
+/* Strides of a box of this chain's elements in C order; returns its bytes. */
+static inline uint64_t
+sc_chain_c_strides(const struct sc_chain *chain, const uint64_t *count, int64_t *strides)
+{
+    uint64_t stride = chain->itemsize;
+
+    for (int a = chain->ndim - 1; a >= 0; a--) {
+        strides[a] = (int64_t)stride;
+        stride *= count[a];
+    }
+    return stride;
 }
 
 /* Do `strides` (by logical axis) lay the whole chunk out as its stored form does? */

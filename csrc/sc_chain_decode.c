@@ -157,40 +157,48 @@ undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level
 
 /* ---- decoding ---- */
 
+/* The elements of a leaf in stored layout: where they are among the encoded bytes, or decoded to `direct`, or, when that is
+ * NULL, to the worker's memory. */
 static enum sc_status
-decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
-            size_t n, const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)
+leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
+              size_t n, uint8_t *direct, const uint8_t **elements, struct sc_where *where)
 {
     bool last_is_exact = chain->n_ops && is_compressor(&chain->ops[0]);
     enum sc_status status = undo_ops(chain, worker, level, last_is_exact, &src, &n, where);
     size_t nbytes = (size_t)chain->nbytes, n_out;
-    bool direct;
     uint8_t *out;
 
     if (status)
         return status;
     if (!last_is_exact) {
-        if (n != nbytes)
-            return bad_length(where, nbytes, n);
-        scatter(chain, level, src, box, dst, dst_strides);
-        return SC_OK;
+        *elements = src;
+        return n == nbytes ? SC_OK : bad_length(where, nbytes, n);
     }
-
-    direct = !chain->swap.n_fields && sc_box_is_whole(chain, box->count) && sc_chain_has_layout(chain, dst_strides);
     if (!direct && (status = sc_buffer_reserve(&level->chunk, nbytes)))
         return status;
-    out = direct ? dst : level->chunk.data;
+    out = direct ? direct : level->chunk.data;
     status =
         sc_codec_get(chain->ops[0].codec)->decode(&chain->ops[0], worker->codecs, src, n, out, nbytes, &n_out, where);
     if (status == SC_DST_TOO_SMALL)
         return bad_length(where, nbytes, SC_NOWHERE);
     if (status)
         return status;
-    if (n_out != nbytes)
-        return bad_length(where, nbytes, n_out);
-    if (!direct)
-        scatter(chain, level, out, box, dst, dst_strides);
-    return SC_OK;
+    *elements = out;
+    return n_out == nbytes ? SC_OK : bad_length(where, nbytes, n_out);
+}
+
+static enum sc_status
+decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
+            size_t n, const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)
+{
+    bool direct = chain->n_ops && !chain->swap.n_fields && sc_box_is_whole(chain, box->count) &&
+                  sc_chain_has_layout(chain, dst_strides);
+    const uint8_t *elements;
+    enum sc_status status = leaf_elements(chain, worker, level, src, n, direct ? dst : NULL, &elements, where);
+
+    if (!status && elements != dst)
+        scatter(chain, level, elements, box, dst, dst_strides);
+    return status;
 }
 
 /* A shard whose bytes are all in memory: one nested in an inner chunk, or one behind further bytes -> bytes codecs. */
@@ -250,4 +258,31 @@ sc_chain_decode(const struct sc_chain *chain, struct sc_worker *worker, unsigned
     if (status)
         return status;
     return decode_shard(chain, worker, level, src, n, box, dst, dst_strides, where);
+}
+
+enum sc_status
+sc_chain_view(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src, size_t n,
+              const struct sc_box *hull, struct sc_view *view, struct sc_where *where)
+{
+    struct sc_buffer *merge = &worker->merge;
+    enum sc_status status;
+
+    view->offset = 0;
+    view->swap = NULL;
+    if (!chain->inner) {
+        const uint8_t *elements;
+
+        status = leaf_elements(chain, worker, &worker->levels[level], src, n, NULL, &elements, where);
+        view->data = (uint8_t *)(uintptr_t)elements;
+        view->swap = &chain->swap;
+        memcpy(view->strides, chain->strides, sizeof view->strides);
+        return status;
+    }
+    status = sc_buffer_reserve(merge, (size_t)sc_chain_c_strides(chain, hull->count, view->strides));
+    if (status)
+        return status;
+    for (int a = 0; a < chain->ndim; a++)
+        view->offset -= (int64_t)hull->start[a] * view->strides[a];
+    view->data = merge->data;
+    return sc_chain_decode(chain, worker, level, src, n, hull, merge->data, view->strides, where);
 }

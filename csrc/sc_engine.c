@@ -69,13 +69,3 @@ sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads)
 
     return useful < n_threads ? (unsigned)useful : n_threads;
 }
-
-uint64_t
-sc_box_nbytes(const struct sc_chain *chain, const struct sc_box *box)
-{
-    uint64_t n = chain->itemsize;
-
-    for (int a = 0; a < chain->ndim; a++)
-        n *= box->count[a];
-    return n;
-}

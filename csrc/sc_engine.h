@@ -1,7 +1,8 @@
-/* sc_engine.h - plans: many boxes of many shards, read or written by several threads in one call
+/* sc_engine.h - plans: boxes and other selections of many shards, read or written by several threads in one call
  *
  * A plan is built with the GIL held and run without it. It names objects (a local file, or bytes in memory), for each the
- * chain that its bytes obey, a box of its elements and where these lie in the caller's array. An object is either a
+ * chain that its bytes obey, a box of its elements and where these lie in the caller's array (or a *pick*: several boxes,
+ * index lists, points; see sc_pick.h). An object is either a
  * *shard* (its chain is sharding_indexed and nothing follows), of which only the inner chunks under the box are touched, or
  * a *whole*: a chunk of an unsharded array, or a shard behind further codecs.
  *
@@ -25,7 +26,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "sc_chain.h"
+#include "sc_pick.h"
 
 /* Where an object's bytes are. */
 struct sc_source {
@@ -52,8 +53,9 @@ struct sc_read_item {
     const struct sc_chain *chain;
     struct sc_source source;
     struct sc_box box;
-    uint8_t *dst;               /* the box's first element */
-    bool missing;               /* out: the object does not exist, the box was filled */
+    uint8_t *dst;               /* the box's first element; with a pick: the array's */
+    const struct sc_pick *pick; /* what is wanted where that is not one box; NULL: the box */
+    bool missing;               /* out: the object does not exist, what was wanted of it was filled */
 };
 
 struct sc_read_plan {
@@ -78,13 +80,13 @@ enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_sourc
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes,
                              struct sc_where *where);
 
-/* The ranges of a shard to ask a remote store for, given its index, so that a box of it can be read: ascending, apart by
- * more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
- * Entries under the box are checked, those elsewhere do not matter; on failure where->entry is the lowest bad one. */
-enum sc_status sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
-                              const struct sc_index_extent *extent, bool allow_in_index, uint64_t max_gap_nbytes,
-                              uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity, size_t *n_ranges,
-                              struct sc_where *where);
+/* The ranges of a shard to ask a remote store for, given its index, so that a box or pick of it can be read: ascending,
+ * apart by more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
+ * Entries that are wanted are checked, others do not matter; on failure where->entry is the lowest bad one.
+ * Of the item chain, source.entries, box and pick count. */
+enum sc_status sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *extent,
+                              bool allow_in_index, uint64_t max_gap_nbytes, uint64_t max_nbytes,
+                              struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where);
 
 /* ---- writing ---- */
 
@@ -175,7 +177,5 @@ void sc_stats_add(struct sc_stats *total, const struct sc_stats *part);
 
 /* How many threads pay for so much decoded data in so many objects. At least 1. */
 unsigned sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads);
-
-uint64_t sc_box_nbytes(const struct sc_chain *chain, const struct sc_box *box);
 
 #endif

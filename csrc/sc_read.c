@@ -77,6 +77,15 @@ has_pieces(const struct stall *stall)
            stall->next_part < stall->n_parts;
 }
 
+/* Elements of which there is nothing are all one: the fill value. */
+static void
+fill_picked(const struct stall *stall, const struct sc_pick_at *at)
+{
+    const struct sc_view fill = { .data = chain_of(stall)->fill };
+
+    sc_pick_move(at, &fill, stall->item->dst, false);
+}
+
 /* Part i of n along the first axis that is longer than 1. */
 static void
 fill_part(struct reader *reader, const struct stall *stall, size_t i, size_t n)
@@ -85,8 +94,14 @@ fill_part(struct reader *reader, const struct stall *stall, size_t i, size_t n)
     const int64_t *strides = reader->run->plan->dst_strides;
     uint64_t count[SC_MAX_NDIM], from, to;
     uint8_t *dst = stall->item->dst;
+    struct sc_pick_at at;
     int axis = 0;
 
+    if (stall->item->pick) {
+        sc_pick_at_object(&at, stall->item->pick, chain);
+        fill_picked(stall, &at);
+        return;
+    }
     memcpy(count, stall->item->box.count, sizeof count);
     while (axis < chain->ndim - 1 && count[axis] <= 1)
         axis++;
@@ -106,9 +121,16 @@ fill_absent(struct reader *reader, const struct stall *stall, size_t begin, size
 
     for (size_t i = begin; i < end; i++) {
         uint64_t c[SC_MAX_NDIM];
+        struct sc_pick_at at;
         struct sc_box part;
         int64_t offset;
 
+        if (stall->item->pick) {
+            sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, stall->absent[i]);
+            fill_picked(stall, &at);
+            reader->stats.chunks_filled++;
+            continue;
+        }
         sc_walk_coordinates(shard, stall->absent[i], c);
         if (sc_walk_cut(&stall->walk, shard->inner, c, &part, &offset)) {
             sc_chain_fill(shard->inner, part.count, stall->item->dst + offset, stall->walk.strides);
@@ -142,35 +164,84 @@ span_of(const struct stall *stall, size_t begin, size_t end)
     return span;
 }
 
+/* The encoded bytes of a task, read with those of its neighbours. */
 static enum sc_status
-decode_task(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone)
+fetch_task(struct reader *reader, const struct stall *stall, const struct task *t, struct span *span,
+           const uint8_t **bytes)
+{
+    enum sc_status status = SC_OK;
+
+    if (!span->bytes)
+        status = sc_stall_fetch(reader, stall, span->low, span->high - span->low, &reader->worker->io, &span->bytes);
+    *bytes = span->bytes + (t->offset - span->low);
+    return status;
+}
+
+/* A chunk of which one box is wanted, straight to where it belongs. */
+static enum sc_status
+decode_box(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone,
+           const struct sc_box *part, int64_t offset, const int64_t *strides)
 {
     const struct sc_chain *shard = chain_of(stall), *inner = sc_chain_is_shard(shard) ? shard->inner : shard;
-    bool sharded = inner != shard;
-    const int64_t *strides = sharded ? stall->walk.strides : reader->run->plan->dst_strides;
-    struct sc_box part = stall->item->box;
-    enum sc_status status = SC_OK;
-    int64_t offset = 0;
+    const uint8_t *bytes;
+    enum sc_status status;
 
-    if (sharded) {
-        uint64_t c[SC_MAX_NDIM];
-
-        sc_walk_coordinates(shard, t->entry, c);
-        if (!sc_walk_cut(&stall->walk, inner, c, &part, &offset))
-            return SC_OK;
-    }
-    reader->stats.chunks_decoded++;
-    if (alone && reads_in_place(stall, inner, &part, strides)) {
+    if (alone && reads_in_place(stall, inner, part, strides)) {
         reader->stats.reads++;
         reader->stats.bytes_read += t->nbytes;
         return sc_file_read_exactly(stall->fd, stall->item->dst + offset, (size_t)t->nbytes, t->offset, &reader->where);
     }
-    if (!span->bytes)
-        status = sc_stall_fetch(reader, stall, span->low, span->high - span->low, &reader->worker->io, &span->bytes);
+    status = fetch_task(reader, stall, t, span, &bytes);
     if (status)
         return status;
-    return sc_chain_decode(inner, reader->worker, sharded, span->bytes + (t->offset - span->low), (size_t)t->nbytes,
-                           &part, stall->item->dst + offset, strides, &reader->where);
+    return sc_chain_decode(inner, reader->worker, inner != shard, bytes, (size_t)t->nbytes, part,
+                           stall->item->dst + offset, strides, &reader->where);
+}
+
+/* A chunk of which more than one box may be wanted: decoded once, and all that is wanted moved from there. */
+static enum sc_status
+decode_picked(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone)
+{
+    const struct sc_chain *shard = chain_of(stall);
+    int64_t strides[SC_MAX_NDIM], offset;
+    struct sc_pick_at at;
+    struct sc_view view;
+    struct sc_box part;
+    const uint8_t *bytes;
+    enum sc_status status;
+
+    if (sc_chain_is_shard(shard))
+        sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, t->entry);
+    else
+        sc_pick_at_object(&at, stall->item->pick, shard);
+    if (sc_pick_is_box(&at, &part, strides, &offset))
+        return decode_box(reader, stall, t, span, alone, &part, offset, strides);
+    sc_pick_hull(&at, &part);
+    status = fetch_task(reader, stall, t, span, &bytes);
+    if (!status)
+        status = sc_chain_view(at.chunk, reader->worker, at.chunk != shard, bytes, (size_t)t->nbytes, &part, &view,
+                               &reader->where);
+    if (!status)
+        sc_pick_move(&at, &view, stall->item->dst, false);
+    return status;
+}
+
+static enum sc_status
+decode_task(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone)
+{
+    const struct sc_chain *shard = chain_of(stall);
+    uint64_t c[SC_MAX_NDIM];
+    struct sc_box part;
+    int64_t offset;
+
+    reader->stats.chunks_decoded++;
+    if (stall->item->pick)
+        return decode_picked(reader, stall, t, span, alone);
+    if (!sc_chain_is_shard(shard))
+        return decode_box(reader, stall, t, span, alone, &stall->item->box, 0, reader->run->plan->dst_strides);
+    sc_walk_coordinates(shard, t->entry, c);
+    sc_walk_cut(&stall->walk, shard->inner, c, &part, &offset); /* true: it was listed because the box touches it */
+    return decode_box(reader, stall, t, span, alone, &part, offset, stall->walk.strides);
 }
 
 /* A fault ends the matter for inner chunks behind it, in C order; those before it may be worse. */
@@ -183,7 +254,7 @@ decode_group(struct reader *reader, struct stall *stall, size_t begin, size_t en
     /* They came together because they are neighbours in the file. In the array, C order is kinder: chunks side by side
      * along the last axis share cache lines there. Without memory for that the order stays as it is. */
     if (end - begin > 1)
-        (void)sc_tasks_sort(stall->tasks + begin, end - begin, true, &reader->sort_memory);
+        (void)sort_tasks(stall->tasks + begin, end - begin, true, &reader->sort_memory);
     for (size_t i = begin; i < end; i++) {
         const struct task *t = &stall->tasks[i];
         enum sc_status status;
@@ -331,6 +402,15 @@ stall_free(struct stall *stall)
     pthread_cond_destroy(&stall->left);
 }
 
+/* About how many bytes are decoded for it; no more than sums of them can hold. */
+static uint64_t
+item_nbytes(const struct sc_read_item *item)
+{
+    uint64_t nbytes = item->pick ? sc_pick_nbytes(item->pick, item->chain) : sc_box_nbytes(item->chain, &item->box);
+
+    return min_u64(nbytes, (uint64_t)1 << 40);
+}
+
 enum sc_status
 sc_read(struct sc_read_plan *plan, struct sc_where *where)
 {
@@ -340,7 +420,7 @@ sc_read(struct sc_read_plan *plan, struct sc_where *where)
 
     sc_where_clear(where);
     for (size_t i = 0; i < plan->n_items; i++)
-        nbytes += sc_box_nbytes(plan->items[i].chain, &plan->items[i].box);
+        nbytes += item_nbytes(&plan->items[i]);
     n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
     run.stalls = calloc(n_threads, sizeof *run.stalls);
     if (!run.stalls)

@@ -5,6 +5,7 @@
 
 #include "sc_crew.h"
 #include "sc_engine.h"
+#include "sc_radix.h"
 #include "sc_walk.h"
 #include "sc_worker.h"
 
@@ -23,13 +24,16 @@ struct stall {
     struct sc_read_item *item;
     int fd;
     uint64_t nbytes; /* of the object */
-    struct sc_walk walk;
+    const int64_t *strides; /* of the array, by axis of the object */
+    struct sc_walk walk; /* of the box; unused with a pick */
+    const struct sc_touch *touches; /* of the pick */
+    size_t n_touches;
     struct sc_index_extent extent;
     struct sc_buffer index; /* stored pairs, from word first_word on */
     uint64_t first_word;
     const uint8_t *pairs;
 
-    struct sc_buffer tasks_memory, absent_memory, sort_memory;
+    struct sc_buffer tasks_memory, absent_memory, sort_memory, touches_memory;
     struct task *tasks; /* by offset */
     uint64_t *absent; /* positions in the index */
     size_t n_tasks, next_task, n_absent, next_absent;
@@ -66,7 +70,11 @@ void sc_stall_close(struct stall *stall);
 void sc_stall_free_memory(struct stall *stall);
 
 /* Sort tasks by offset, or by entry. */
-enum sc_status sc_tasks_sort(struct task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch);
+static inline enum sc_status
+sort_tasks(struct task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch)
+{
+    return by_entry ? sc_radix_sort(&tasks->offset, n, 3, 2, scratch) : sc_radix_sort(&tasks->offset, n, 3, 0, scratch);
+}
 
 /* n bytes of the object at `offset`: where they are, or read into `buffer`. The range has been checked against the size. */
 enum sc_status sc_stall_fetch(struct reader *reader, const struct stall *stall, uint64_t offset, uint64_t n,

@@ -60,16 +60,20 @@ sc_stall_fetch(struct reader *reader, const struct stall *stall, uint64_t offset
 
 /* ---- the index ---- */
 
-/* The pairs that the box can touch lie in words [*first, *end) of an index in C order. */
+/* The pairs that the box or pick can touch lie in words [*first, *end) of an index in C order. */
 static void
 index_window(const struct stall *stall, uint64_t *first, uint64_t *end)
 {
     const struct sc_chain *shard = chain_of(stall);
     uint64_t low = 0, high = 0;
 
-    for (int a = 0; a < shard->ndim; a++) {
+    for (int a = 0; !stall->item->pick && a < shard->ndim; a++) {
         low += stall->walk.first[a] * shard->grid_strides[a];
         high += (stall->walk.end[a] - 1) * shard->grid_strides[a];
+    }
+    if (stall->item->pick) {
+        low = stall->touches[0].entry;
+        high = stall->touches[stall->n_touches - 1].entry;
     }
     *first = 2 * low;
     *end = 2 * (high + 1);
@@ -168,67 +172,17 @@ push_absent(struct stall *stall, uint64_t entry)
     return SC_OK;
 }
 
-static uint64_t
-task_key(const struct task *task, bool by_entry)
-{
-    return by_entry ? task->entry : task->offset;
-}
-
-/* Stable radix sort, eight bits at a time; digits that all tasks share are skipped. */
-enum sc_status
-sc_tasks_sort(struct task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch)
-{
-    struct task *from = tasks, *to;
-    uint64_t any = 0, all = UINT64_MAX;
-    bool ascending = true;
-    enum sc_status status;
-
-    for (size_t i = 0; i < n; i++) {
-        uint64_t key = task_key(&tasks[i], by_entry);
-
-        any |= key;
-        all &= key;
-        ascending = ascending && (!i || task_key(&tasks[i - 1], by_entry) <= key);
-    }
-    if (ascending)
-        return SC_OK;
-    status = sc_buffer_reserve(scratch, n * sizeof *tasks);
-    if (status)
-        return status;
-    to = (struct task *)(void *)scratch->data;
-    for (unsigned shift = 0; shift < 64; shift += 8) {
-        size_t starts[256] = { 0 }, sum = 0;
-        struct task *swap;
-
-        if (((any ^ all) >> shift & 255) == 0)
-            continue;
-        for (size_t i = 0; i < n; i++)
-            starts[task_key(&from[i], by_entry) >> shift & 255]++;
-        for (size_t d = 0; d < 256; d++) {
-            size_t count = starts[d];
-
-            starts[d] = sum;
-            sum += count;
-        }
-        for (size_t i = 0; i < n; i++)
-            to[starts[task_key(&from[i], by_entry) >> shift & 255]++] = from[i];
-        swap = from;
-        from = to;
-        to = swap;
-    }
-    if (from != tasks)
-        memcpy(tasks, from, n * sizeof *tasks);
-    return SC_OK;
-}
-
-/* The box as a whole is filled, in parts along its first long axis. */
+/* What is wanted is filled as a whole: a box in parts along its first long axis, a pick at once. */
 static void
 plan_fill(const struct run *run, struct stall *stall)
 {
     const struct sc_chain *chain = chain_of(stall);
-    uint64_t nbytes = sc_box_nbytes(chain, &stall->item->box), parts = nbytes / run->plan->group_nbytes + 1;
-    uint64_t longest = 1;
+    uint64_t longest = 1, parts;
 
+    stall->n_parts = 1;
+    if (stall->item->pick)
+        return;
+    parts = sc_box_nbytes(chain, &stall->item->box) / run->plan->group_nbytes + 1;
     for (int a = 0; a < chain->ndim; a++) {
         longest = stall->item->box.count[a];
         if (longest > 1)
@@ -237,18 +191,63 @@ plan_fill(const struct run *run, struct stall *stall)
     stall->n_parts = (size_t)min_u64(parts, longest);
 }
 
-/* Add one inner chunk that the box touches to what is to be done. */
+/* Find out which inner chunks are touched: a walk, or a list of them. */
 static enum sc_status
-plan_chunk(struct reader *reader, struct stall *stall, struct sc_entry e, uint64_t entry)
+begin_touched(struct stall *stall)
 {
-    const struct sc_chain *inner = chain_of(stall)->inner;
+    const struct sc_read_item *item = stall->item;
+    enum sc_status status;
+
+    if (!item->pick) {
+        sc_walk_begin(&stall->walk, item->chain, &item->box, stall->strides);
+        return SC_OK;
+    }
+    status = sc_pick_touches(item->pick, item->chain, &stall->touches_memory, &stall->sort_memory, &stall->n_touches);
+    stall->touches = (const struct sc_touch *)(const void *)stall->touches_memory.data;
+    return status;
+}
+
+typedef enum sc_status touched_fn(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry);
+
+/* Call fn for each touched inner chunk, once, in C order. */
+static inline enum sc_status
+for_each_touched(struct reader *reader, struct stall *stall, touched_fn *fn)
+{
+    const struct sc_chain *shard = chain_of(stall);
+    struct sc_walk *walk = &stall->walk;
+    enum sc_status status = SC_OK;
+
+    if (!stall->item->pick) {
+        do {
+            if (sc_walk_touches(walk, shard->inner))
+                status = fn(reader, stall, walk->c, sc_walk_entry(shard, walk->c));
+        } while (!status && sc_walk_next(walk, shard->ndim));
+        return status;
+    }
+    for (size_t i = 0; !status && i < stall->n_touches; i++) {
+        uint64_t c[SC_MAX_NDIM], entry = stall->touches[i].entry;
+
+        if (i && entry == stall->touches[i - 1].entry)
+            continue;
+        sc_walk_coordinates(shard, entry, c);
+        status = fn(reader, stall, c, entry);
+    }
+    return status;
+}
+
+/* Add one inner chunk to what is to be done. */
+static inline enum sc_status
+plan_chunk(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry)
+{
+    const struct sc_chain *shard = chain_of(stall);
+    struct sc_entry e = sc_index_get(shard, stall->pairs, stall->first_word, c);
     enum sc_status status;
 
     if (sc_entry_is_absent(e))
         return push_absent(stall, entry);
     status = sc_entry_check(e, &stall->extent, reader->run->plan->allow_in_index, &reader->where);
     if (!status)
-        status = sc_chain_check_nbytes(inner, e.nbytes, &reader->where);
+        status = sc_chain_check_nbytes(shard->inner, e.nbytes, &reader->where);
     if (!status)
         return push_task(stall, (struct task){ e.offset, e.nbytes, entry });
     reader->where.entry = entry;
@@ -258,52 +257,36 @@ plan_chunk(struct reader *reader, struct stall *stall, struct sc_entry e, uint64
 static enum sc_status
 plan_chunks(struct reader *reader, struct stall *stall)
 {
-    const struct sc_chain *shard = chain_of(stall), *inner = shard->inner;
-    struct sc_walk *walk = &stall->walk;
-    enum sc_status status = SC_OK;
+    enum sc_status status = for_each_touched(reader, stall, plan_chunk);
 
-    do {
-        if (sc_walk_touches(walk, inner))
-            status = plan_chunk(reader, stall, sc_index_get(shard, stall->pairs, stall->first_word, walk->c),
-                                sc_walk_entry(shard, walk->c));
-    } while (!status && sc_walk_next(walk, shard->ndim));
     if (status)
         return status;
-    if (!stall->n_tasks) {
+    if (!stall->n_tasks && !stall->item->pick) {
         stall->n_absent = 0;
         plan_fill(reader->run, stall);
     }
-    return stall->fd >= 0 ? sc_tasks_sort(stall->tasks, stall->n_tasks, false, &stall->sort_memory) : SC_OK;
+    return stall->fd >= 0 ? sort_tasks(stall->tasks, stall->n_tasks, false, &stall->sort_memory) : SC_OK;
 }
 
 /* The same where the index is known and only a range of the object is here. */
-static enum sc_status
-plan_known_chunks(struct reader *reader, struct stall *stall)
+static inline enum sc_status
+plan_known_chunk(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry)
 {
-    const struct sc_chain *shard = chain_of(stall), *inner = shard->inner;
     const struct sc_source *source = &stall->item->source;
-    struct sc_walk *walk = &stall->walk;
-    enum sc_status status = SC_OK;
+    struct sc_entry e = source->entries[entry];
+    enum sc_status status;
 
-    do {
-        uint64_t entry = sc_walk_entry(shard, walk->c);
-        struct sc_entry e = source->entries[entry];
-
-        if (!sc_walk_touches(walk, inner))
-            continue;
-        if (sc_entry_is_absent(e)) {
-            status = source->fill_absent ? push_absent(stall, entry) : SC_OK;
-        } else if (!e.nbytes) { /* no range has it */
-            status = source->fill_absent ? push_task(stall, (struct task){ 0, 0, entry }) : SC_OK;
-        } else if (e.offset >= source->first && e.nbytes <= source->nbytes &&
-                   e.offset - source->first <= source->nbytes - e.nbytes) {
-            status = sc_chain_check_nbytes(inner, e.nbytes, &reader->where);
-            if (status)
-                reader->where.entry = entry;
-            else
-                status = push_task(stall, (struct task){ e.offset - source->first, e.nbytes, entry });
-        }
-    } while (!status && sc_walk_next(walk, shard->ndim));
+    (void)c;
+    if (sc_entry_is_absent(e))
+        return source->fill_absent ? push_absent(stall, entry) : SC_OK;
+    if (!e.nbytes) /* no range has it */
+        return source->fill_absent ? push_task(stall, (struct task){ 0, 0, entry }) : SC_OK;
+    if (e.offset < source->first || e.nbytes > source->nbytes || e.offset - source->first > source->nbytes - e.nbytes)
+        return SC_OK;
+    status = sc_chain_check_nbytes(chain_of(stall)->inner, e.nbytes, &reader->where);
+    if (!status)
+        return push_task(stall, (struct task){ e.offset - source->first, e.nbytes, entry });
+    reader->where.entry = entry;
     return status;
 }
 
@@ -325,9 +308,12 @@ sc_stall_plan(struct reader *reader, struct stall *stall)
         status = sc_chain_check_nbytes(chain_of(stall), stall->nbytes, &reader->where);
         return status ? status : push_task(stall, (struct task){ 0, stall->nbytes, 0 });
     }
-    sc_walk_begin(&stall->walk, chain_of(stall), &stall->item->box, reader->run->plan->dst_strides);
+    stall->strides = reader->run->plan->dst_strides;
+    status = begin_touched(stall);
+    if (status)
+        return status;
     if (stall->item->source.entries)
-        return plan_known_chunks(reader, stall);
+        return for_each_touched(reader, stall, plan_known_chunk);
     status = load_index(reader, stall);
     return status ? status : plan_chunks(reader, stall);
 }
@@ -339,6 +325,7 @@ sc_stall_free_memory(struct stall *stall)
     sc_buffer_free(&stall->tasks_memory);
     sc_buffer_free(&stall->absent_memory);
     sc_buffer_free(&stall->sort_memory);
+    sc_buffer_free(&stall->touches_memory);
 }
 
 /* ---- indexes by themselves ---- */
@@ -399,34 +386,45 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
     return status;
 }
 
+static inline enum sc_status
+plan_range(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry)
+{
+    struct sc_entry e = stall->item->source.entries[entry];
+    enum sc_status status;
+
+    (void)c;
+    if (sc_entry_is_absent(e))
+        return SC_OK;
+    status = sc_entry_check(e, &stall->extent, reader->run->plan->allow_in_index, &reader->where);
+    if (!status)
+        status = sc_chain_check_nbytes(chain_of(stall)->inner, e.nbytes, &reader->where);
+    if (status)
+        reader->where.entry = entry;
+    else if (e.nbytes)
+        status = push_task(stall, (struct task){ e.offset, e.nbytes, entry });
+    return status;
+}
+
 enum sc_status
-sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, const struct sc_box *box,
-               const struct sc_index_extent *extent, bool allow_in_index, uint64_t max_gap_nbytes, uint64_t max_nbytes,
-               struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where)
+sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *extent, bool allow_in_index,
+               uint64_t max_gap_nbytes, uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity, size_t *n_ranges,
+               struct sc_where *where)
 {
     static const int64_t no_strides[SC_MAX_NDIM];
-    struct stall stall = { .fd = -1 };
+    struct sc_read_item wanted = *item;
+    struct sc_read_plan plan = { .allow_in_index = allow_in_index };
+    struct run run = { .plan = &plan };
+    struct stall stall = { .item = &wanted, .fd = -1, .extent = *extent, .strides = no_strides };
+    struct reader reader = { .run = &run };
     struct sc_entry range = { 0, 0 };
-    enum sc_status status = SC_OK;
+    enum sc_status status = begin_touched(&stall);
 
     *n_ranges = 0;
-    sc_walk_begin(&stall.walk, shard, box, no_strides);
-    do {
-        uint64_t entry = sc_walk_entry(shard, stall.walk.c);
-        struct sc_entry e = entries[entry];
-
-        if (sc_entry_is_absent(e) || !sc_walk_touches(&stall.walk, shard->inner))
-            continue;
-        status = sc_entry_check(e, extent, allow_in_index, where);
-        if (!status)
-            status = sc_chain_check_nbytes(shard->inner, e.nbytes, where);
-        if (status)
-            where->entry = entry;
-        else if (e.nbytes)
-            status = push_task(&stall, (struct task){ e.offset, e.nbytes, entry });
-    } while (!status && sc_walk_next(&stall.walk, shard->ndim));
+    sc_where_clear(&reader.where);
     if (!status)
-        status = sc_tasks_sort(stall.tasks, stall.n_tasks, false, &stall.sort_memory);
+        status = for_each_touched(&reader, &stall, plan_range);
+    if (!status)
+        status = sort_tasks(stall.tasks, stall.n_tasks, false, &stall.sort_memory);
     for (size_t i = 0; !status && i < stall.n_tasks; i++) {
         const struct task *t = &stall.tasks[i];
         uint64_t end = range.offset + range.nbytes, new_end = max_u64(end, t->offset + t->nbytes);
@@ -442,5 +440,6 @@ sc_plan_ranges(const struct sc_chain *shard, const struct sc_entry *entries, con
             ranges[*n_ranges - 1] = range;
     }
     sc_stall_free_memory(&stall);
+    *where = reader.where;
     return status;
 }

@@ -43,7 +43,7 @@ struct sc_worker {
     struct sc_codec_state *codecs;
     struct sc_level levels[SC_MAX_DEPTH];
     struct sc_buffer io;    /* bytes as they lie in a file */
-    struct sc_buffer merge; /* one decoded chunk, logical C order, on which a partial write is laid */
+    struct sc_buffer merge; /* decoded elements in C order: what a partial write is laid on, or what is picked from */
     bool allow_in_index;    /* of the plan: entries of nested shards may overlap their index */
     struct sc_worker *next;
 };

@@ -9,7 +9,12 @@ Order: TypeAlias = Literal["morton", "lexicographic", "colexicographic"]
 Ints: TypeAlias = Sequence[int]
 SwapFields: TypeAlias = Sequence[tuple[int, int, int]]
 # (chain, source, start, count, step or None, at)
-ReadPlanItem: TypeAlias = tuple[Chain, Any, Ints, Ints, Ints | None, Ints]
+BoxParts: TypeAlias = tuple[Ints, Ints, Ints | None, Ints]
+ManyBoxes: TypeAlias = tuple[Buffer]
+Points: TypeAlias = tuple[int, Sequence[Buffer], Buffer | None]
+Lists: TypeAlias = tuple[Ints, Ints, Ints | None, Ints, Sequence[Buffer | None], Sequence[Buffer | None]]
+Parts: TypeAlias = BoxParts | ManyBoxes | Points | Lists
+ReadPlanItem: TypeAlias = tuple[Chain, Any, Parts]
 # (source, nbytes, entries, carries, new entries, data offset)
 OldObject: TypeAlias = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
 # (chain, path, start, count, step or None, at, old)
@@ -170,9 +175,9 @@ def read_index(
 def plan_ranges(
     chain: Chain,
     entries: Buffer,
-    start: Ints,
-    count: Ints,
-    step: Ints | None,
+    parts: Parts,
+    out: Buffer,
+    axes: Ints,
     *,
     shard_nbytes: int | None = None,
     max_gap_nbytes: int,

@@ -858,6 +858,160 @@ cdef class Batch:
         return p
 
 
+    cdef int read_parts(self, sc_chain *chain, object parts, bint broadcast, const int64_t *strides, sc_box *box,
+                        const sc_pick **pick, uint8_t **first) except -1:
+        """What of an object, and where in the array that is: a `Box` or one of the kinds of `Pick`.
+
+        With `broadcast` the array is repeated along axes that it lacks.
+        """
+        cdef Pick other
+        if len(parts) == 4:
+            start, count, step, at = parts
+            self.read_box(chain, start, count, step, box)
+            pick[0] = NULL
+            first[0] = self.first_element(box, at, broadcast, chain.itemsize)
+            return 0
+        if chain.ndim != self.ndim:
+            raise ValueError(f"chain of rank {chain.ndim} in a batch of rank {self.ndim}")
+        if <size_t>self.array.view.itemsize != chain.itemsize:
+            raise ValueError(f"array has elements of {self.array.view.itemsize} bytes, the chunks of {chain.itemsize}")
+        other = Pick(len(parts))
+        other.pick.strides = strides
+        first[0] = <uint8_t *>self.array.view.buf
+        if len(parts) == 6:
+            first[0] += other.read_lists(self, chain, parts, broadcast)
+        elif len(parts) == 3:
+            first[0] += other.read_points(self, chain, parts, broadcast)
+        else:
+            other.read_boxes(self, chain, parts, broadcast)
+        self.keep.append(other)
+        pick[0] = &other.pick
+        return 0
+
+
+cdef class Pick:
+    """A selection that is more than one box (csrc/sc_pick.h): nothing below relies on the caller for its numbers.
+
+    Told apart by how many things they consist of; positions are buffers of unsigned 64-bit numbers, which nobody may
+    change before the call is over:
+
+    6: lists (start, count, step or None, at, froms, tos): as a box, but axes with a list have count[a] positions
+       froms[a] in ascending order, and these places tos[a] in the array from at[a] on, None: one after the other.
+    3: points (at, froms, to): positions along each axis, and places in an array of rank 1 from `at` on.
+    1: boxes (rows,): in each row start, count and step by axis of the object, then the place by axis of the array.
+    """
+
+    cdef sc_pick pick
+    cdef sc_box box
+    cdef list keep
+
+    cdef int64_t read_lists(self, Batch batch, sc_chain *chain, object lists, bint broadcast) except? -1:
+        cdef Py_buffer *array = &batch.array.view
+        cdef int64_t offset = 0
+        cdef uint64_t limit, place
+        cdef int a, axis
+        start, count, step, at, froms, tos = lists
+        if len(froms) != batch.ndim or len(tos) != batch.ndim:
+            raise ValueError(f"{len(froms)} and {len(tos)} lists for {batch.ndim} axes")
+        # a box of the axes without a list, and of one element along the others
+        batch.read_box(chain, [0 if froms[a] is not None else start[a] for a in range(batch.ndim)],
+                       [1 if froms[a] is not None else count[a] for a in range(batch.ndim)], step, &self.box)
+        self.pick.kind = SC_PICK_LISTS
+        self.pick.box = &self.box
+        for a in range(batch.ndim):
+            if froms[a] is not None:
+                self.box.count[a] = count[a]
+                self.box.step[a] = 1
+                self.pick.places_from[a] = self.positions(froms[a], self.box.count[a], chain.shape[a], True, a)
+            axis = batch.axes[a]
+            if axis < 0:
+                if self.box.count[a] != 1 and not broadcast:
+                    raise ValueError(f"axis {a} of the lists has {self.box.count[a]} elements, but is not in the array")
+                continue
+            place = at[a]
+            limit = <uint64_t>array.shape[axis] - min(place, <uint64_t>array.shape[axis])
+            if tos[a] is not None and froms[a] is None:
+                raise ValueError(f"axis {a} has a list of places and none of positions")
+            if tos[a] is not None:
+                self.pick.to[a] = self.positions(tos[a], self.box.count[a], limit, False, a)
+            elif self.box.count[a] > limit:
+                raise ValueError(f"axis {a}: elements {place} to {place + self.box.count[a]} of an array with "
+                                 f"{array.shape[axis]}")
+            offset += <int64_t>place * array.strides[axis]
+        return offset
+
+    cdef int64_t read_points(self, Batch batch, sc_chain *chain, object points, bint broadcast) except? -1:
+        cdef Py_buffer *array = &batch.array.view
+        cdef View view
+        cdef uint64_t limit, place
+        cdef int a
+        place, froms, to = points
+        if batch.ndim == 0 or len(froms) != batch.ndim:
+            raise ValueError(f"points of rank {len(froms)} in objects of rank {batch.ndim}")
+        view = View(froms[0])
+        self.pick.kind = SC_PICK_POINTS
+        self.pick.n = view.nbytes() // 8
+        for a in range(batch.ndim):
+            self.pick.places_from[a] = self.positions(froms[a], self.pick.n, chain.shape[a], False, a)
+        if array.ndim == 0 and broadcast:
+            return 0
+        if array.ndim != 1:
+            raise ValueError(f"points go to an array of rank 1, not {array.ndim}")
+        limit = <uint64_t>array.shape[0] - min(place, <uint64_t>array.shape[0])
+        if to is not None:
+            self.pick.to[0] = self.positions(to, self.pick.n, limit, False, 0)
+        elif self.pick.n > limit:
+            raise ValueError(f"elements {place} to {place + self.pick.n} of an array with {array.shape[0]}")
+        self.pick.array_ndim = 1
+        self.pick.array_strides[0] = array.strides[0]
+        return <int64_t>place * array.strides[0]
+
+    cdef int read_boxes(self, Batch batch, sc_chain *chain, object boxes, bint broadcast) except -1:
+        cdef Py_buffer *array = &batch.array.view
+        cdef View view
+        cdef uint64_t shape[32]
+        cdef size_t width, bad
+        cdef int b
+        rows, = boxes
+        view = View(rows)
+        self.pick.kind = SC_PICK_BOXES
+        self.pick.array_ndim = array.ndim
+        for b in range(array.ndim):
+            shape[b] = <uint64_t>array.shape[b]
+            self.pick.array_strides[b] = array.strides[b]
+        width = 3 * <size_t>batch.ndim + <size_t>array.ndim
+        if width == 0 or view.nbytes() == 0 or view.nbytes() % (8 * width):
+            raise ValueError(f"{view.nbytes()} bytes are no rows of {width} numbers")
+        self.pick.n = view.nbytes() // (8 * width)
+        self.pick.rows = view.words(self.pick.n * width)
+        self.keep.append(view)
+        with nogil:
+            bad = sc_rows_check(&self.pick, chain, batch.axes, shape, broadcast)
+        if bad < self.pick.n:
+            raise ValueError(f"box {bad} leaves the object of shape {[chain.shape[b] for b in range(chain.ndim)]} "
+                             f"or the array of shape {[array.shape[b] for b in range(array.ndim)]}")
+        return 0
+
+    cdef const uint64_t *positions(self, object numbers, uint64_t n, uint64_t limit, bint ascend, int axis) except NULL:
+        cdef View view = View(numbers)
+        cdef const uint64_t *words = view.words(n)
+        cdef uint64_t bad
+        if n == 0:
+            raise ValueError(f"axis {axis}: no positions")
+        with nogil:
+            bad = sc_positions_check(words, n, limit, ascend)
+        if bad < n:
+            raise ValueError(f"axis {axis}: position {words[bad]} (number {bad}) is not below {limit}"
+                             f"{' or not in ascending order' if ascend else ''}")
+        self.keep.append(view)
+        return words
+
+    def __cinit__(self, int n_fields):
+        if n_fields not in (1, 3, 6):
+            raise ValueError(f"a selection of {n_fields} things")
+        self.keep = []
+
+
 cdef dict stats_dict(const sc_stats *stats):
     return {"opens": stats.opens, "reads": stats.reads, "bytes_read": stats.bytes_read,
             "chunks_decoded": stats.chunks_decoded, "chunks_filled": stats.chunks_filled,
@@ -869,10 +1023,11 @@ cdef dict stats_dict(const sc_stats *stats):
 
 def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
          bint allow_in_index=False):
-    """Read boxes of many objects into one array.
+    """Read parts of many objects into one array.
 
-    items: sequence of (chain, source, start, count, step or None, at); `at` is where the box begins in the array, by
-    axis of the chunk. axes: which axis of `out` each axis of the chunk is, -1 for none.
+    items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
+    its first element in the array, by axis of the chunk; or one of the kinds of `Pick`. axes: which axis of `out` each
+    axis of the chunk is, -1 for none.
     Returns ([positions of objects that do not exist], counters).
     """
     cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
@@ -888,14 +1043,13 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
         raise MemoryError
     try:
         batch.read_strides(NULL, plan.dst_strides)
-        for chain, source, start, count, step, at in items:
+        for chain, source, parts in items:
             item = &plan.items[i]
             item.chain = &chain.chain
             chain.refuse_opaque()
             batch.keep.append(chain)
             batch.read_source(source, &item.source)
-            batch.read_box(item.chain, start, count, step, &item.box)
-            item.dst = batch.first_element(&item.box, at, False, item.chain.itemsize)
+            batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.pick, &item.dst)
             i += 1
         plan.n_items = n
         plan.n_threads = n_threads
@@ -943,22 +1097,25 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
 cdef uint64_t MAX_OBJECT_NBYTES = 0x7FFFFFFFFFFFFFFF
 
 
-def plan_ranges(Chain chain, entries, start, count, step, *, shard_nbytes=None, uint64_t max_gap_nbytes,
+def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, uint64_t max_gap_nbytes,
                 uint64_t max_nbytes, bint allow_in_index=False):
-    """Ranges (offset, nbytes) of a shard to fetch for a box of it; its size need not be known."""
-    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, (-1,) * chain.chain.ndim)
+    """Ranges (offset, nbytes) of a shard to fetch for parts of it, as in `read`; its size need not be known."""
+    cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
     cdef View view = View(entries)
-    cdef const sc_entry *pairs
+    cdef sc_read_item item
     cdef sc_entry *ranges = NULL
     cdef sc_index_extent extent
-    cdef sc_box box
+    cdef int64_t strides[32]
     cdef sc_where where
     cdef sc_status status
     cdef size_t n = 0, capacity = 64, i
     if not chain.is_shard:
         raise ValueError("only a shard has ranges")
-    pairs = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
-    batch.read_box(&chain.chain, start, count, step, &box)
+    memset(&item, 0, sizeof(item))
+    item.chain = &chain.chain
+    item.source.entries = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
+    batch.read_strides(NULL, strides)
+    batch.read_parts(&chain.chain, parts, False, strides, &item.box, &item.pick, &item.dst)
     extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
     extent.nbytes = chain.chain.index.nbytes
     if extent.shard_nbytes < extent.nbytes:
@@ -972,8 +1129,8 @@ def plan_ranges(Chain chain, entries, start, count, step, *, shard_nbytes=None, 
             if ranges == NULL:
                 raise MemoryError
             with nogil:
-                status = sc_plan_ranges(&chain.chain, pairs, &box, &extent, allow_in_index, max_gap_nbytes, max_nbytes,
-                                        ranges, capacity, &n, &where)
+                status = sc_plan_ranges(&item, &extent, allow_in_index, max_gap_nbytes, max_nbytes, ranges, capacity,
+                                        &n, &where)
             raise_status(status, &where)
             if n <= capacity:
                 return [(ranges[i].offset, ranges[i].nbytes) for i in range(n)]

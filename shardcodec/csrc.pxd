@@ -250,6 +250,28 @@ cdef extern from "sc_file.h" nogil:
     void sc_newfile_abort(sc_newfile *file)
 
 
+cdef extern from "sc_pick.h" nogil:
+    enum sc_pick_kind:
+        SC_PICK_BOXES
+        SC_PICK_LISTS
+        SC_PICK_POINTS
+
+    struct sc_pick:
+        sc_pick_kind kind
+        size_t n
+        const uint64_t *rows
+        const sc_box *box
+        const uint64_t *places_from "from"[32]
+        const uint64_t *to[32]
+        const int64_t *strides
+        int array_ndim
+        int64_t array_strides[32]
+
+    uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
+    size_t sc_rows_check(const sc_pick *pick, const sc_chain *object, const int *axes, const uint64_t *array_shape,
+                         bint repeat)
+
+
 cdef extern from "sc_engine.h" nogil:
     struct sc_source:
         const char *path
@@ -273,6 +295,7 @@ cdef extern from "sc_engine.h" nogil:
         sc_source source
         sc_box box
         uint8_t *dst
+        const sc_pick *pick
         bint missing
 
     struct sc_read_plan:
@@ -289,10 +312,8 @@ cdef extern from "sc_engine.h" nogil:
     sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index,
                             const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, sc_where *where)
 
-    sc_status sc_plan_ranges(const sc_chain *shard, const sc_entry *entries, const sc_box *box,
-                             const sc_index_extent *extent, bint allow_in_index, uint64_t max_gap_nbytes,
-                             uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges,
-                             sc_where *where)
+    sc_status sc_plan_ranges(const sc_read_item *item, const sc_index_extent *extent, bint allow_in_index,
+                             uint64_t max_gap_nbytes, uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges, sc_where *where)
 
     struct sc_carry:
         uint64_t source_offset "from"

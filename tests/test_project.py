@@ -48,7 +48,7 @@ C_LAYERS: list[tuple[str, ...]] = [
     ("sc_status", "sc_cpu"),
     ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_order", "sc_strided", "sc_inflate"),
     ("sc_codec", "sc_libs", "codec_"),
-    ("sc_chain", "sc_walk", "sc_worker", "sc_pool", "sc_file", "sc_crew"),
+    ("sc_chain", "sc_walk", "sc_worker", "sc_pool", "sc_file", "sc_crew", "sc_radix", "sc_pick"),
     ("sc_lock",),
     ("sc_engine", "sc_read", "sc_write", "sc_fetch"),
 ]

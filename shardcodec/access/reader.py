@@ -1,4 +1,4 @@
-# reader.py - boxes of many objects into one array
+# reader.py - parts of many objects into one array
 # SPDX-License-Identifier: MIT
 """Reading.
 
@@ -17,7 +17,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
-from .boxes import Box, as_void, n_touched
+from .boxes import Parts, as_void, n_touched
 
 __all__ = [
     "INLINE_NBYTES",
@@ -37,7 +37,7 @@ INLINE_NBYTES = 1 << 20
 
 
 class ReadItem(NamedTuple):
-    """A box of one object.
+    """Parts of one object.
 
     Attributes
     ----------
@@ -45,23 +45,23 @@ class ReadItem(NamedTuple):
         The compiled chain of the object.
     source : str, buffer or None
         A local path; the object's bytes; None for an object that is known not to exist.
-    box : Box
+    box : Box, Boxes, Lists or Points
     key : str
         How errors name the object.
     """
 
     chain: Any
     source: Any
-    box: Box
+    box: Parts
     key: str
 
 
-def decoded_nbytes(chain: Any, box: Box) -> int:
-    """Bytes that are decoded for a box: whole inner chunks, and the index."""
+def decoded_nbytes(chain: Any, parts: Parts) -> int:
+    """Bytes that are decoded for parts of an object: whole inner chunks, and the index."""
     if not chain.is_shard:
         return int(math.prod(chain.shape) * chain.itemsize)
     inner = int(math.prod(chain.inner.shape) * chain.itemsize)
-    return n_touched(box, chain) * inner + int(chain.index_nbytes)
+    return n_touched(parts, chain) * inner + int(chain.index_nbytes)
 
 
 def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
@@ -93,21 +93,22 @@ def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatErro
 def read(
     items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
 ) -> list[int]:
-    """Read boxes into an array.
+    """Read parts of objects into an array.
 
     Parameters
     ----------
     items : sequence of ReadItem
-        Their boxes do not overlap in the array.
+        Their parts do not overlap in the array. Each object is opened once and each inner chunk decoded once, so all
+        that is wanted of an object belongs into one item.
     out : ndarray
         Destination; any strides. Its dtype is the one the chains were compiled for.
     axes : sequence of int
-        Which axis of `out` each axis of the chunks is; -1 for an axis that it lacks.
+        Which axis of `out` each axis of the chunks is; -1 for an axis that it lacks. Points need none.
 
     Returns
     -------
     list of int
-        Positions of items whose object does not exist: their boxes hold the fill value.
+        Positions of items whose object does not exist: their parts hold the fill value.
 
     Raises
     ------
@@ -117,7 +118,7 @@ def read(
         A file could not be read.
     """
     engine = native.load()
-    plan = [(item.chain, item.source, *item.box) for item in items]
+    plan = [(item.chain, item.source, item.box) for item in items]
     try:
         missing, _ = engine.read(
             plan,

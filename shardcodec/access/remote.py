@@ -32,7 +32,7 @@ from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage.aio import all_of, to_its_end
 from ..storage.remote import Answer, ByteBudget, Changed, Limits, Remote
-from .boxes import n_touched, touched
+from .boxes import as_void, n_touched, touched
 from .placement import ABSENT
 from .reader import INLINE_NBYTES, ReadItem, decoded_nbytes, explain, index_too_short, read
 
@@ -228,7 +228,9 @@ class _Object:
             ranges = engine.plan_ranges(
                 self.chain,
                 index.entries,
-                *self.item.box[:3],
+                self.item.box,
+                as_void(self.call.out),
+                self.call.axes,
                 shard_nbytes=index.nbytes,
                 max_gap_nbytes=limits.max_gap_nbytes,
                 max_nbytes=limits.max_nbytes,

@@ -180,7 +180,7 @@ def test_an_opaque_chain_is_not_decoded() -> None:
     assert chain.inner.fixed_nbytes is None
     out = np.empty(4, np.uint8)
     with pytest.raises(ValueError, match="no native code"):
-        _native.read([(chain, letters(), (0,), (4,), None, (0,))], out, (0,))
+        _native.read([(chain, letters(), ((0,), (4,), None, (0,)))], out, (0,))
     with pytest.raises(ValueError, match="no native code"):
         _native.write([(chain, None, (0,), (4,), None, (0,), None)], out, (0,))
 
