@@ -117,7 +117,7 @@ class _Index(NamedTuple):
 
     entries: np.ndarray[Any, Any]
     nbytes: int | None
-    version: str | None
+    version: Any
 
     def is_that_of(self, other: _Index) -> bool:
         return bool(self.version == other.version and np.array_equal(self.entries, other.entries))

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Answer", "ByteBudget", "Changed", "Limits", "Remote"]
+__all__ = ["Answer", "ByteBudget", "Changed", "ConditionalRemote", "Limits", "Remote"]
 
 
 class Answer(NamedTuple):
@@ -26,13 +26,13 @@ class Answer(NamedTuple):
         As many bytes of those asked for as the object has.
     nbytes : int or None
         Size of the whole object, where the store tells.
-    version : str or None
-        Names this state of the object, where the store tells and can bind a request to it.
+    version
+        Names this state of the object, where the store tells and can bind a request to it; else None.
     """
 
     data: Any
     nbytes: int | None = None
-    version: str | None = None
+    version: Any = None
 
 
 class Changed(Exception):
@@ -45,11 +45,21 @@ class Remote(Protocol):
     async def get(self, key: str) -> Answer | None:
         """All of an object."""
 
-    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> Answer | None:
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
         """Bytes [start, end) of an object; raises `Changed` when it is not in that state."""
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """The last bytes of an object; all of a shorter one."""
+
+
+class ConditionalRemote(Remote, Protocol):
+    """A store that writes an object only if it is as it was read."""
+
+    async def put(self, key: str, data: Any, expected: Answer | None) -> None:
+        """Store an object if it is in the state of that answer (None: if there is none); else raise `Changed`.
+
+        An answer without a version sets no condition.
+        """
 
 
 class Limits(NamedTuple):

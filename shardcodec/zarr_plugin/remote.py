@@ -3,8 +3,8 @@
 """Adapters from stores to `storage.remote.Remote`.
 
 Any store has `get`, which says nothing but bytes. Behind zarr's `ObjectStore` is an obstore, which also tells the size
-and the entity tag of an object with every answer, and takes a tag as a condition. A subclass may do anything in its `get`,
-so only the class itself is looked behind.
+and the entity tag of an object with every answer, and takes a tag as a condition of reading and writing. A subclass may
+do anything in its `get`, so only the class itself is looked behind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..access.reader import MAX_GAP_NBYTES
-from ..storage.remote import Answer, Changed, Limits, Remote
+from ..storage.remote import Answer, Changed, ConditionalRemote, Limits, Remote
 from .compat import (
     FsspecStore,
     ObjectStore,
@@ -27,7 +27,17 @@ from .compat import (
     config,
 )
 
-__all__ = ["ObstoreRemote", "StoreRemote", "is_near", "limits_for", "remote_for"]
+__all__ = [
+    "ObstoreRemote",
+    "StoreRemote",
+    "conditional_remote_for",
+    "is_near",
+    "limits_for",
+    "remote_for",
+]
+
+# The obstores that compare entity tags when they write (for S3 it can be switched off).
+CONDITIONAL = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
 
 
 def remote_for(store: Store, prototype: Any) -> Remote:
@@ -35,6 +45,13 @@ def remote_for(store: Store, prototype: Any) -> Remote:
     if type(store) is ObjectStore:
         return ObstoreRemote(store.store)
     return StoreRemote(store, prototype)
+
+
+def conditional_remote_for(store: Store) -> ConditionalRemote | None:
+    """Return the way to the objects of a store that can write under a condition; None for others."""
+    if type(store) is ObjectStore and type(store.store).__name__ in CONDITIONAL:
+        return ObstoreRemote(store.store)
+    return None
 
 
 def limits_for(store: Store, spec: Any) -> Limits:
@@ -67,7 +84,7 @@ class StoreRemote:
         """All of an object."""
         return await self._get(key, None)
 
-    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> Answer | None:
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
         """Bytes [start, end) of an object; there are no versions."""
         return await self._get(key, RangeByteRequest(start, end))
 
@@ -93,7 +110,7 @@ class ObstoreRemote:
         """All of an object."""
         return await self._get(key, {})
 
-    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> Answer | None:
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
         """Bytes [start, end) of an object, in that state if one is named.
 
         Raises
@@ -103,7 +120,7 @@ class ObstoreRemote:
         """
         options: dict[str, Any] = {"range": (start, end)}
         if version is not None:
-            options["if_match"] = version
+            options["if_match"] = version["e_tag"]
         errors = self._obstore.exceptions
         try:
             return await self._get(key, options)
@@ -131,7 +148,24 @@ class ObstoreRemote:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         data = np.frombuffer(await result.bytes_async(), dtype=np.uint8)
-        return Answer(data, int(result.meta["size"]), strong_tag(result.meta["e_tag"]))
+        return Answer(data, int(result.meta["size"]), version_of(result.meta))
+
+    async def put(self, key: str, data: Any, expected: Answer | None) -> None:
+        """Store an object under a condition; without one where the store (S3, if so configured) knows none.
+
+        Raises
+        ------
+        Changed
+            It is in another state than expected.
+        """
+        errors = self._obstore.exceptions
+        mode: Any = "create" if expected is None else expected.version or "overwrite"
+        try:
+            await self._obstore.put_async(self._store, key, data, mode=mode)
+        except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
+            raise Changed(key) from None
+        except (NotImplementedError, errors.NotSupportedError):
+            await self._obstore.put_async(self._store, key, data)
 
     async def _size(self, key: str) -> int | None:
         try:
@@ -140,6 +174,10 @@ class ObstoreRemote:
             return None
 
 
-def strong_tag(e_tag: str | None) -> str | None:
-    """Return an entity tag that names exact bytes; a weak one does not, and never fulfils a condition."""
-    return None if e_tag is None or e_tag.startswith("W/") else e_tag
+def version_of(meta: Any) -> dict[str, str] | None:
+    """Return what names the state of an object; a weak entity tag does not, and never fulfils a condition."""
+    e_tag = meta["e_tag"]
+    if e_tag is None or e_tag.startswith("W/"):
+        return None
+    version = meta["version"]
+    return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}

@@ -13,11 +13,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..access.conditional import update
 from ..access.writer import WriteItem, write
 from ..options import Options
 from ..storage import filelocks, locks
 from ..storage.aio import all_of, to_its_end
 from .compat import buffer_from, config
+from .remote import conditional_remote_for
 from .requests import Part, Request
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
 
@@ -105,7 +107,19 @@ async def _write_memory(request: Request, parts: Sequence[Part], options: Option
 
 
 async def _write_remote(request: Request, parts: Sequence[Part], options: Options) -> None:
-    limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
+    concurrency = max(1, int(config.get("async.concurrency")))
+    remote = conditional_remote_for(request.store)
+    if remote is not None:
+        check_writable(request.store)
+        items = [
+            WriteItem(part.chain, None, None, part.box, part.target.path) for part in parts if not part.covers
+        ]
+        empty = bool(parts[0].spec.config.write_empty_chunks)
+        await update(items, request.array, request.axes, options, remote, concurrency, write_empty=empty)
+        parts = [part for part in parts if part.covers]
+        if not parts:
+            return
+    limit = asyncio.Semaphore(concurrency)
 
     async def get(part: Part) -> Any:
         if part.covers:
