@@ -19,7 +19,7 @@ from ..options import Options
 from .placement import ABSENT
 from .reader import explain
 from .userbytes import Extents, UserBytes, extents, lay_out
-from .writer import carried, old_index
+from .writer import carried, has_index, old_index
 
 __all__ = ["EncodedItem", "check_size", "ordered", "write_encoded"]
 
@@ -113,7 +113,7 @@ def _old_object(
     source = item.old if item.path is None else item.path
     if item.user is not None:
         return _laid_out(position, items, source, options)
-    if source is None or len(item.chunks) == n_chunks:
+    if source is None or len(item.chunks) == n_chunks or not has_index(item, source):
         return None, None
     replaced = np.zeros(n_chunks, dtype=np.bool_)
     replaced[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
@@ -130,9 +130,11 @@ def _laid_out(
     item = items[position]
     chain, user = item.chain, item.user
     assert user is not None
-    unread = np.zeros(chain.n_chunks, dtype=np.bool_)
-    unread[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
-    old = None if source is None else old_index(position, items, source, unread, options)
+    old = None
+    if source is not None and has_index(item, source):
+        unread = np.zeros(chain.n_chunks, dtype=np.bool_)
+        unread[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
+        old = old_index(position, items, source, unread, options)
     first = chain.index_nbytes if chain.index_at_start else 0
     entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
     where = Extents(first, first, first, first)

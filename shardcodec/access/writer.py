@@ -126,6 +126,8 @@ def _old_object(
         return None
     if not chain.is_shard:
         return (source, None, None, None, None, 0)
+    if not has_index(item, source):
+        return None
     fixed_nbytes = chain.inner.fixed_nbytes
     if fixed_nbytes is not None and erases(item):
         fixed_nbytes = None  # chunks that go need no slots
@@ -180,13 +182,7 @@ def old_index(
     options: Options,
 ) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], int] | None:
     """Read and check the index of a shard that is updated; return it with the shard's size, None without a shard."""
-    item = items[position]
-    chain = item.chain
-    stored_nbytes = _stored_nbytes(source)
-    if stored_nbytes is None:
-        return None
-    if stored_nbytes < chain.index_nbytes:  # before memory is taken for what the metadata promises
-        raise index_too_short(item.key, stored_nbytes, chain.index_nbytes)
+    chain = items[position].chain
     entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
     try:
         shard_nbytes = native.load().read_index(
@@ -200,6 +196,18 @@ def old_index(
         error.shard = position
         raise explain(error, items) from None
     return None if shard_nbytes is None else (entries, shard_nbytes)
+
+
+def has_index(item: Any, source: Any) -> bool:
+    """Tell whether there is an old shard, and refuse one that cannot hold its index.
+
+    To be asked before memory is taken for the inner chunks that the metadata promises: a flag for each of a thousand
+    million is much, for an object of a few bytes.
+    """
+    nbytes = _stored_nbytes(source)
+    if nbytes is not None and nbytes < item.chain.index_nbytes:
+        raise index_too_short(item.key, nbytes, item.chain.index_nbytes)
+    return nbytes is not None
 
 
 def _stored_nbytes(source: Any) -> int | None:

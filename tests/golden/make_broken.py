@@ -1,0 +1,431 @@
+# make_broken.py - the recipe of broken/: damaged shards, and what must come of each
+# SPDX-License-Identifier: MIT
+"""Damaged (and merely odd) shards, made by hand.
+
+Run it to write ``broken/cases.json``: for each case the metadata of the shard, its bytes in hex, and what every inner
+chunk of it must give: its text, or a kind of error. A test compares the file with this recipe, so neither changes alone.
+
+The sound shard of letters has four inner chunks of 2 x 2 bytes, "zero", "one.", "two." and "tres":
+
+    offset   0     4     8     12    16                            80
+             zero  one.  two.  tres  | 4 pairs (offset, nbytes) | crc32c |      84 bytes
+
+Nothing here uses the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reference import crc32c
+
+HERE = Path(__file__).parent
+ABSENT = 2**64 - 1
+NONE = (ABSENT, ABSENT)
+WORDS = ("zero", "one.", "two.", "tres")
+BODY = "".join(WORDS).encode()
+FILL = "...."
+
+Entry = tuple[int, int]
+Json = dict[str, Any]
+
+# What an inner chunk gives: its text, or one of these.
+BAD_ENTRY = "ShardFormatError at entry"  # also stops an update that would carry it over
+BAD_BYTES = "ShardFormatError"
+BAD_CHECKSUM = "ChecksumError"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the shard of a case is to be read."""
+
+    at_start: bool = False
+    index_checksums: int = 1
+    big_endian: bool = False
+    transposed: bool = False
+    chunk_checksum: bool = False
+    shape: tuple[int, ...] = (4, 4)
+    inner: tuple[int, ...] = (2, 2)
+
+    @property
+    def n_chunks(self) -> int:
+        n = 1
+        for whole, part in zip(self.shape, self.inner, strict=True):
+            n *= whole // part
+        return n
+
+    @property
+    def index_nbytes(self) -> int:
+        return 16 * self.n_chunks + 4 * self.index_checksums
+
+    def codec(self) -> Json:
+        """The codec as it stands in zarr.json."""
+        order = [*range(len(self.shape), -1, -1)]
+        index_codecs: list[Json] = [{"name": "transpose", "configuration": {"order": order}}]
+        index_codecs = index_codecs if self.transposed else []
+        index_codecs += [
+            {"name": "bytes", "configuration": {"endian": "big" if self.big_endian else "little"}}
+        ]
+        index_codecs += [{"name": "crc32c"}] * self.index_checksums
+        return {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": list(self.inner),
+                "codecs": [{"name": "bytes"}, *([{"name": "crc32c"}] if self.chunk_checksum else [])],
+                "index_codecs": index_codecs,
+                "index_location": "start" if self.at_start else "end",
+            },
+        }
+
+    def index(self, entries: Sequence[Entry]) -> bytes:
+        """An index of these entries, true or false."""
+        if self.transposed:  # a grid of 2 x 2 with the pair behind it, all axes reversed
+            words = [entries[2 * i + j][k] for k in (0, 1) for j in (0, 1) for i in (0, 1)]
+        else:
+            words = [word for entry in entries for word in entry]
+        stored = struct.pack(f"{'>' if self.big_endian else '<'}{len(words)}Q", *words)
+        for _ in range(self.index_checksums):
+            stored += struct.pack("<I", crc32c(stored))
+        return stored
+
+    def shard(self, body: bytes, entries: Sequence[Entry]) -> bytes:
+        index = self.index(entries)
+        return index + body if self.at_start else body + index
+
+    def chunk(self, word: str) -> bytes:
+        raw = word.encode()
+        return raw + struct.pack("<I", crc32c(raw)) if self.chunk_checksum else raw
+
+    def sound(self) -> bytes:
+        """The four words, one after the other."""
+        return self.shard(b"".join(self.chunk(word) for word in WORDS), self.entries())
+
+    def entries(self) -> list[Entry]:
+        first, n = (self.index_nbytes if self.at_start else 0), len(self.chunk("zero"))
+        return [(first + i * n, n) for i in range(4)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shard, and what must come of it.
+
+    Attributes
+    ----------
+    rules : str
+        Numbers of the requirements.
+    shard : str or None
+        Bytes in hex; None: there is no object.
+    chunks : list of str
+        What each inner chunk gives, in C order: its text, or a kind of error.
+    index : str
+        Kind of the error that any look at the shard gives; empty where the index can be read.
+    numbers : dict
+        Attributes of the error of the lowest damaged inner chunk.
+    array : tuple of int
+        Shape of the array, where the shard reaches out of it.
+    """
+
+    name: str
+    rules: str
+    note: str
+    codec: Json
+    shard: str | None
+    chunks: list[str]
+    index: str = ""
+    numbers: dict[str, int] = field(default_factory=dict)
+    shape: tuple[int, ...] = (4, 4)
+    inner: tuple[int, ...] = (2, 2)
+    array: tuple[int, ...] = (4, 4)
+
+
+END, START = Layout(), Layout(at_start=True)
+PLAIN, PLAIN_START = Layout(index_checksums=0), Layout(at_start=True, index_checksums=0)
+CHECKED = Layout(chunk_checksum=True)
+
+
+def case(
+    name: str,
+    rules: str,
+    note: str,
+    shard: bytes | None,
+    chunks: Sequence[str] = WORDS,
+    layout: Layout = END,
+    **more: Any,
+) -> Case:
+    stored = None if shard is None else shard.hex()
+    return Case(
+        name,
+        rules,
+        note,
+        layout.codec(),
+        stored,
+        list(chunks),
+        shape=layout.shape,
+        inner=layout.inner,
+        **({"array": layout.shape} | more),
+    )
+
+
+def unreadable(
+    name: str, rules: str, note: str, shard: bytes, index: str, layout: Layout = END, **more: Any
+) -> Case:
+    """Nothing of this shard can be read."""
+    return case(name, rules, note, shard, [index] * layout.n_chunks, layout, index=index, **more)
+
+
+def second(bad: Entry, layout: Layout = END, body: bytes = BODY) -> bytes:
+    """The sound shard, but for the entry of its second inner chunk."""
+    entries = layout.entries()
+    return layout.shard(body, [entries[0], bad, *entries[2:]])
+
+
+def bad_second(name: str, rules: str, note: str, bad: Entry, layout: Layout = END) -> Case:
+    """The second entry cannot be true."""
+    numbers = {"offset": bad[0], "nbytes": bad[1]}
+    if bad[0] == 4 and bad[1] < 8:  # the range is there, but not what the codecs make of an inner chunk
+        numbers = {"expected": 4, "actual": bad[1]}
+    chunks = [WORDS[0], BAD_ENTRY, *WORDS[2:]]
+    return case(name, rules, note, second(bad, layout), chunks, layout, numbers=numbers)
+
+
+def flipped(shard: bytes, at: int, mask: int = 16) -> bytes:
+    out = bytearray(shard)
+    out[at] ^= mask
+    return bytes(out)
+
+
+def sound_cases() -> Iterator[Case]:
+    """Odd, but right: whoever refuses these is wrong."""
+    for name, layout in {
+        "sound": END,
+        "sound-start": START,
+        "index-without-checksum": PLAIN,
+        "index-with-two-checksums": Layout(index_checksums=2),
+        "index-big-endian": Layout(big_endian=True),
+        "index-transposed": Layout(transposed=True),
+        "chunks-with-checksums": CHECKED,
+    }.items():
+        yield case(name, "SC-20 SC-21 SC-22 SC-23 SC-24", "a sound shard", layout.sound(), layout=layout)
+    yield case("no-object", "SC-27", "no object: all fill value", None, [FILL] * 4)
+    yield case(
+        "all-absent", "SC-27", "an index of nothing but absent", END.shard(b"", [NONE] * 4), [FILL] * 4
+    )
+    yield case(
+        "some-absent",
+        "SC-28",
+        "present and absent ones",
+        second(NONE),
+        [WORDS[0], FILL, *WORDS[2:]],
+    )
+    gaps = [(4, 4), (10, 4), (16, 4), (20, 4)]
+    body = b"HEADzero..one...two.tresFOOT"
+    yield case("gaps-header-footer", "SC-34", "bytes that belong to nobody", END.shard(body, gaps))
+    yield case(
+        "any-order",
+        "SC-34",
+        "inner chunks in another order",
+        END.shard(b"trestwo.one.zero", [(12, 4), (8, 4), (4, 4), (0, 4)]),
+    )
+    yield case(
+        "shared-range",
+        "SC-35",
+        "two inner chunks share their bytes",
+        END.shard(BODY, [(0, 4), (4, 4), (0, 4), (12, 4)]),
+        ["zero", "one.", "zero", "tres"],
+    )
+    yield case(
+        "overlapping-ranges",
+        "SC-35",
+        "inner chunks overlap in part",
+        END.shard(b"zerone.tres", [(0, 4), (3, 4), (5, 4), (7, 4)]),
+        ["zero", "one.", "e.tr", "tres"],
+    )
+    yield case(
+        "trailing-bytes-start", "SC-42", "more bytes behind a shard with its index at the start",
+        START.sound() + b"more", layout=START,
+    )  # fmt: skip
+    outside = PLAIN.shard(BODY, [(0, 4), (4, 4), (900, 4), (ABSENT, 7)])
+    yield case(
+        "outside-the-array",
+        "SC-36",
+        "bad entries of inner chunks beyond the array's edge",
+        outside,
+        [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
+        PLAIN,
+        array=(2, 4),
+        numbers={"offset": 900, "nbytes": 4},
+    )
+    yield case("edge", "SC-37", "the array ends inside an inner chunk", END.sound(), array=(3, 3))
+    scalar = Layout(shape=(), inner=())
+    yield case("rank-0", "SC-39", "a shard without axes", scalar.shard(b"x", [(0, 1)]), ["x"], scalar)
+
+
+def index_cases() -> Iterator[Case]:
+    """The index as a whole cannot be read, or must not be believed."""
+    sound, start = END.sound(), START.sound()
+    for name, at in {"pair": 20, "checksum": 83}.items():
+        yield unreadable(
+            f"index-bit-flipped-{name}",
+            "SC-25",
+            f"a bit of the index's {name}",
+            flipped(sound, at),
+            BAD_CHECKSUM,
+        )
+    yield unreadable(
+        "index-bit-flipped-start", "SC-25", "a bit of an index at the start", flipped(start, 8), BAD_CHECKSUM, START
+    )  # fmt: skip
+    yield unreadable("empty-object", "SC-26", "an object of 0 bytes", b"", BAD_BYTES, numbers={"nbytes": 0})
+    yield unreadable(
+        "shorter-than-index", "SC-26", "30 bytes where the index alone takes 68", sound[-30:], BAD_BYTES,
+        numbers={"nbytes": 30, "limit": 68},
+    )  # fmt: skip
+    yield unreadable(
+        "one-byte-short", "SC-26", "67 bytes where the index takes 68", start[:67], BAD_BYTES, START,
+        numbers={"nbytes": 67, "limit": 68},
+    )  # fmt: skip
+    yield unreadable("tail-cut", "SC-26", "the last byte is lost", sound[:-1], BAD_CHECKSUM)
+    yield unreadable("trailing-bytes", "SC-42", "a byte behind the index", sound + b"!", BAD_CHECKSUM)
+    yield unreadable("wrong-location", "SC-41", "the index is at the other end", sound, BAD_CHECKSUM, START)
+    yield unreadable("wrong-location-end", "SC-41", "the same the other way", start, BAD_CHECKSUM)
+    yield case(
+        "wrong-location-no-checksum",
+        "SC-41",
+        "the index is at the other end, and has no checksum: its bounds tell",
+        PLAIN.sound(),
+        [BAD_ENTRY] * 4,
+        PLAIN_START,
+    )
+    scalar = Layout(shape=(), inner=())
+    flipped_scalar = flipped(scalar.shard(b"x", [(0, 1)]), 3)
+    yield unreadable(
+        "rank-0-flipped",
+        "SC-25 SC-39",
+        "a shard without axes, a bit flipped",
+        flipped_scalar,
+        BAD_CHECKSUM,
+        scalar,
+    )
+    yield unreadable("rank-0-empty", "SC-26 SC-39", "the same, of 0 bytes", b"", BAD_BYTES, scalar)
+
+
+def entry_cases() -> Iterator[Case]:
+    """One entry cannot be true."""
+    half = "SC-28 SC-62"
+    yield bad_second("only-offset-absent", half, "offset 2^64-1, nbytes not", (ABSENT, 4))
+    yield bad_second("only-nbytes-absent", half, "nbytes 2^64-1, offset not", (4, ABSENT))
+    bounds = "SC-29 SC-30 SC-62"
+    yield bad_second("beyond-the-end", bounds, "a range behind the object", (900, 4))
+    yield bad_second("at-the-end", bounds, "a range that begins where the object ends", (84, 4))
+    yield bad_second("partly-beyond", bounds, "a range that ends one byte behind the object", (81, 4))
+    yield bad_second("offset-2^63", bounds, "a negative offset, to whoever takes it so", (2**63, 4))
+    yield bad_second("wrap-around-offset", bounds, "offset + nbytes = 2", (2**64 - 2, 4))
+    yield bad_second("wrap-around-nbytes", bounds, "offset + nbytes = 0", (4, 2**64 - 4))
+    yield bad_second("nbytes-2^40", bounds, "a claim of 1 TiB", (4, 2**40))
+    yield bad_second("nbytes-2^62", bounds, "a claim of 4 EiB", (4, 2**62))
+    yield bad_second("beyond-the-end-start", bounds, "the same, index at the start", (900, 4), START)
+    length = "SC-31"
+    yield bad_second("too-short", length, "3 bytes of 4", (4, 3))
+    yield bad_second("too-long", length, "5 bytes of 4", (4, 5))
+    yield bad_second("zero-length", "SC-31 SC-63", "0 bytes of 4", (4, 0))
+    index = "SC-33"
+    yield bad_second("into-the-index", index, "the last two bytes are of the index", (14, 4))
+    yield bad_second("inside-the-index", index, "all bytes are of the index", (20, 4))
+    yield bad_second("inside-the-checksum", index, "the bytes are the checksum", (80, 4))
+    yield bad_second("into-the-index-start", index, "the first two bytes are of the index", (66, 4), START)
+    numbers = {"offset": 12, "nbytes": 4}
+    lost = ["oone", ".two", ".tre", BAD_ENTRY]
+    yield case(
+        "lost-head",
+        index,
+        "the first three bytes are lost; index and checksum are whole, and only the last entry tells",
+        END.sound()[3:],
+        lost,
+        numbers=numbers,
+    )
+    relative = START.shard(BODY, [(4 * i, 4) for i in range(4)])
+    numbers = {"offset": 0, "nbytes": 4}
+    yield case(
+        "offsets-from-the-data",
+        "SC-22 SC-33",
+        "offsets that do not count the index at the start",
+        relative,
+        [BAD_ENTRY] * 4,
+        START,
+        numbers=numbers,
+    )
+    yield case(
+        "tail-cut-start",
+        "SC-43",
+        "the last six bytes are lost behind an index at the start: what is there can be read",
+        START.sound()[:-6],
+        [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
+        START,
+        numbers={"offset": 76, "nbytes": 4},
+    )
+    yield case(
+        "no-checksum-flip",
+        "SC-29",
+        "the highest bit of an offset, and no checksum",
+        flipped(PLAIN.sound(), 16 + 16 + 7, 128),
+        [WORDS[0], BAD_ENTRY, *WORDS[2:]],
+        PLAIN,
+        numbers={"offset": 2**63 + 4, "nbytes": 4},
+    )
+
+
+def chunk_cases() -> Iterator[Case]:
+    """The bytes of an inner chunk are damaged; nobody looks at them before they are wanted."""
+    sound = CHECKED.sound()
+    chunks = [WORDS[0], BAD_CHECKSUM, *WORDS[2:]]
+    yield case("chunk-bit-flipped", "SC-32", "a bit of an inner chunk", flipped(sound, 9), chunks, CHECKED)
+    yield case(
+        "chunk-checksum-flipped", "SC-32", "a bit of its checksum", flipped(sound, 13), chunks, CHECKED
+    )
+
+
+def cases() -> list[Case]:
+    return [*sound_cases(), *index_cases(), *entry_cases(), *chunk_cases()]
+
+
+def nested(inner: Json) -> Json:
+    """The same shard as the first inner chunk of another one, whose second is sound."""
+    shard = None if inner["shard"] is None else bytes.fromhex(inner["shard"])
+    layout = Layout(shape=(4, 8), inner=(4, 4))
+    codec = layout.codec()
+    codec["configuration"]["codecs"] = [inner["codec"]]
+    sound = sound_shard_for(inner["codec"])
+    n = 0 if shard is None else len(shard)
+    entries = [NONE if shard is None else (0, n), (n, len(sound))]
+    blob = layout.shard((shard or b"") + sound, entries)
+    return inner | {
+        "name": f"{inner['name']}, nested",
+        "codec": codec,
+        "shard": blob.hex(),
+        "shape": [4, 8],
+        "inner": [4, 4],
+        "array": [4, 8],
+    }
+
+
+def sound_shard_for(codec: Json) -> bytes:
+    """The shard of letters in the layout of a codec."""
+    for layout in (END, START, PLAIN, PLAIN_START, CHECKED, Layout(index_checksums=2), Layout(big_endian=True),
+                   Layout(transposed=True)):  # fmt: skip
+        if layout.codec() == codec:
+            return layout.sound()
+    raise ValueError(f"no layout for {codec}")
+
+
+def main() -> None:
+    made = [asdict(c) for c in cases()]
+    text = ",\n".join(json.dumps(c) for c in made)
+    (HERE / "broken" / "cases.json").write_text(f"[\n{text}\n]\n")
+
+
+if __name__ == "__main__":
+    main()
