@@ -106,7 +106,8 @@ struct sc_write_item {
     const struct sc_chain *chain;
     const char *path;           /* NULL: the new object is left in result */
     struct sc_box box;
-    const uint8_t *src;         /* the box's first element in the caller's array */
+    const uint8_t *src;         /* the box's first element in the caller's array; with a pick: the array's */
+    const struct sc_pick *pick; /* what is given where that is not one box; NULL: the box */
 
     /* Shard: inner chunks instead of a box, each position once; they are laid out in this order. Their bytes are stored as
      * they are, of any size. NULL: the box counts. */

@@ -109,12 +109,30 @@ claim_encoded(struct bench *bench, struct unit *unit)
     bench->all_claimed = bench->next_encoded == item->n_encoded;
 }
 
+/* Does the box or pick have an element in this inner chunk of the range that is walked? */
+static bool
+is_touched(const struct bench *bench, uint64_t position)
+{
+    const struct sc_chain *shard = bench->item->chain;
+    uint64_t c[SC_MAX_NDIM];
+    struct sc_box part;
+    int64_t offset;
+
+    if (bench->item->pick) {
+        size_t i = sc_touches_find(bench->touches, bench->n_touches, position);
+
+        return i < bench->n_touches && bench->touches[i].entry == position;
+    }
+    if (!bench->walk.leaps)
+        return true;
+    sc_walk_coordinates(shard, position, c);
+    return sc_walk_cut(&bench->walk, shard->inner, c, &part, &offset);
+}
+
 /* Under the bench's mutex: the positions of the next unit; n = 0 when none is left. Chunks that a step leaps over are dropped. */
 static void
 claim(struct bench *bench, struct unit *unit)
 {
-    const struct sc_chain *shard = bench->item->chain;
-
     unit->n = 0;
     if (bench->item->encoded)
         claim_encoded(bench, unit);
@@ -122,18 +140,9 @@ claim(struct bench *bench, struct unit *unit)
         size_t got = sc_order_next(&bench->order, unit->positions, bench->unit_chunks);
 
         bench->all_claimed = got == 0;
-        for (size_t i = 0; i < got; i++) {
-            struct sc_box part;
-            int64_t offset;
-            uint64_t c[SC_MAX_NDIM];
-
-            if (bench->walk.leaps) {
-                sc_walk_coordinates(shard, unit->positions[i], c);
-                if (!sc_walk_cut(&bench->walk, shard->inner, c, &part, &offset))
-                    continue;
-            }
-            unit->positions[unit->n++] = unit->positions[i];
-        }
+        for (size_t i = 0; i < got; i++)
+            if (is_touched(bench, unit->positions[i]))
+                unit->positions[unit->n++] = unit->positions[i];
     }
     unit->number = bench->n_claimed;
     bench->n_claimed += unit->n > 0;
@@ -290,13 +299,35 @@ open_old(struct writer *writer, struct bench *bench)
     return status;
 }
 
+/* The range of inner chunks that the box or pick lies in. */
+static enum sc_status
+begin_touched(struct bench *bench, const int64_t *strides, uint64_t *first, uint64_t *last)
+{
+    const struct sc_write_item *item = bench->item;
+    enum sc_status status = SC_OK;
+
+    if (!item->pick) {
+        sc_walk_begin(&bench->walk, item->chain, &item->box, strides);
+        for (int a = 0; a < item->chain->ndim; a++) {
+            first[a] = bench->walk.first[a];
+            last[a] = bench->walk.end[a] - 1;
+        }
+        return SC_OK;
+    }
+    status = sc_pick_touches(item->pick, item->chain, &bench->touches_memory, &bench->sort_memory, &bench->n_touches);
+    bench->touches = (const struct sc_touch *)(const void *)bench->touches_memory.data;
+    if (!status)
+        sc_touches_range(item->chain, bench->touches, bench->n_touches, first, last);
+    return status;
+}
+
 static enum sc_status
 begin_shard(struct writer *writer, struct bench *bench)
 {
     const struct sc_write_plan *plan = writer->run->plan;
     struct sc_write_item *item = bench->item;
     const struct sc_chain *shard = item->chain;
-    uint64_t most = plan->unit_nbytes / shard->inner->nbytes, last[SC_MAX_NDIM] = { 0 };
+    uint64_t most = plan->unit_nbytes / shard->inner->nbytes, first[SC_MAX_NDIM] = { 0 }, last[SC_MAX_NDIM] = { 0 };
     enum sc_status status = SC_OK;
 
     bench->entries = item->entries;
@@ -312,10 +343,9 @@ begin_shard(struct writer *writer, struct bench *bench)
     bench->unit_chunks = writer->run->unit_capacity;
     if (item->encoded)
         return SC_OK;
-    sc_walk_begin(&bench->walk, shard, &item->box, plan->src_strides);
-    for (int a = 0; a < shard->ndim; a++)
-        last[a] = bench->walk.end[a] - 1;
-    status = sc_order_begin(&bench->order, plan->rules.order, shard->ndim, shard->grid, bench->walk.first, last);
+    status = begin_touched(bench, plan->src_strides, first, last);
+    if (!status)
+        status = sc_order_begin(&bench->order, plan->rules.order, shard->ndim, shard->grid, first, last);
     bench->unit_chunks = (size_t)min_u64(most ? most : 1, writer->run->unit_capacity);
     return status;
 }
@@ -527,6 +557,8 @@ item_nbytes(const struct sc_write_item *item)
 {
     uint64_t nbytes = 0;
 
+    if (item->pick)
+        return sc_pick_nbytes(item->pick, item->chain);
     if (!item->encoded)
         return sc_box_nbytes(item->chain, &item->box);
     for (size_t i = 0; i < item->n_encoded; i++)
@@ -542,6 +574,8 @@ run_free(struct run *run)
 
         sc_buffer_free(&bench->entries_memory);
         sc_buffer_free(&bench->index);
+        sc_buffer_free(&bench->touches_memory);
+        sc_buffer_free(&bench->sort_memory);
         pthread_mutex_destroy(&bench->mutex);
         pthread_cond_destroy(&bench->changed);
     }

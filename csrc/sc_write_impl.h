@@ -35,7 +35,10 @@ struct bench {
     struct sc_write_item *item;
     struct sc_newfile file;
     int old_fd;
-    struct sc_walk walk;
+    struct sc_walk walk; /* of the box */
+    struct sc_buffer touches_memory, sort_memory;
+    const struct sc_touch *touches; /* of the pick */
+    size_t n_touches;
     struct sc_order_iter order;
     size_t unit_chunks, next_encoded;
     uint64_t unit_nbytes;

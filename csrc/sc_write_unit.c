@@ -53,17 +53,6 @@ sc_unit_put(struct run *run, struct unit *unit)
 /* ---- one chunk ---- */
 
 static void
-c_strides(const struct sc_chain *chain, int64_t *strides)
-{
-    int64_t stride = (int64_t)chain->itemsize;
-
-    for (int a = chain->ndim - 1; a >= 0; a--) {
-        strides[a] = stride;
-        stride *= (int64_t)chain->shape[a];
-    }
-}
-
-static void
 whole_box(const struct sc_chain *chain, struct sc_box *box)
 {
     for (int a = 0; a < chain->ndim; a++) {
@@ -73,34 +62,66 @@ whole_box(const struct sc_chain *chain, struct sc_box *box)
     }
 }
 
-/* Lay the given part over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
+/* What of a chunk comes from the caller's array: a box, or what is picked of it. */
+struct given {
+    const struct sc_pick_at *at; /* NULL: the box */
+    struct sc_box box;
+    const uint8_t *src;
+    const int64_t *strides; /* of the array, by axis of the chunk */
+    int64_t pick_strides[SC_MAX_NDIM];
+};
+
+/* Of a chunk that is given whole nothing old is looked at. What is picked in pieces may be all of it; it is not asked. */
+static bool
+is_whole(const struct given *given, const struct sc_chain *chain)
+{
+    return !given->at && sc_box_is_whole(chain, given->box.count);
+}
+
+static void
+give_picked(struct given *given, const struct sc_pick_at *at, const uint8_t *src)
+{
+    int64_t offset;
+    bool is_box = sc_pick_is_box(at, &given->box, given->pick_strides, &offset);
+
+    given->at = is_box ? NULL : at;
+    given->src = is_box ? src + offset : src;
+    given->strides = given->pick_strides;
+}
+
+/* Lay what is given over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
 static enum sc_status
 merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
-            uint64_t old_nbytes, const struct sc_box *part, const uint8_t *src, const int64_t *src_strides)
+            uint64_t old_nbytes, const struct given *given)
 {
     struct sc_buffer *merge = &writer->worker->merge;
-    int64_t strides[SC_MAX_NDIM], part_strides[SC_MAX_NDIM], first = 0;
+    int64_t part_strides[SC_MAX_NDIM], first = 0;
     enum sc_status status = sc_buffer_reserve(merge, (size_t)chain->nbytes);
+    struct sc_view view = { .data = merge->data };
     struct sc_box whole;
     struct sc_copy copy;
 
     if (status)
         return status;
-    c_strides(chain, strides);
+    sc_chain_c_strides(chain, chain->shape, view.strides);
     whole_box(chain, &whole);
     if (old)
-        status = sc_chain_decode(chain, writer->worker, level, old, (size_t)old_nbytes, &whole, merge->data, strides,
-                                 &writer->where);
+        status = sc_chain_decode(chain, writer->worker, level, old, (size_t)old_nbytes, &whole, merge->data,
+                                 view.strides, &writer->where);
     else
-        sc_chain_fill(chain, whole.count, merge->data, strides);
+        sc_chain_fill(chain, whole.count, merge->data, view.strides);
     if (status)
         return status;
-    for (int a = 0; a < chain->ndim; a++) {
-        first += (int64_t)part->start[a] * strides[a];
-        part_strides[a] = strides[a] * part->step[a];
+    if (given->at) {
+        sc_pick_move(given->at, &view, (uint8_t *)(uintptr_t)given->src, true);
+        return SC_OK;
     }
-    sc_copy_prepare(&copy, chain->ndim, part->count, part_strides, src_strides, chain->itemsize, NULL);
-    sc_copy_run(&copy, merge->data + first, src);
+    for (int a = 0; a < chain->ndim; a++) {
+        first += (int64_t)given->box.start[a] * view.strides[a];
+        part_strides[a] = view.strides[a] * given->box.step[a];
+    }
+    sc_copy_prepare(&copy, chain->ndim, given->box.count, part_strides, given->strides, chain->itemsize, NULL);
+    sc_copy_run(&copy, merge->data + first, given->src);
     return SC_OK;
 }
 
@@ -123,24 +144,25 @@ fetch_old(struct writer *writer, const struct bench *bench, uint64_t offset, uin
     return sc_file_read_exactly(bench->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
 }
 
-/* Encode a chunk of which `part` is given; where there are old bytes, they supply the rest. Appends to the unit. */
+/* Encode a chunk of which something is given; where there are old bytes, they supply the rest. Appends to the unit. */
 static enum sc_status
 encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *chain, unsigned level,
-             const struct sc_box *part, const uint8_t *src, const int64_t *src_strides, const uint8_t *old,
-             uint64_t old_nbytes, uint64_t *nbytes)
+             const struct given *given, const uint8_t *old, uint64_t old_nbytes, uint64_t *nbytes)
 {
     size_t bound = sc_chain_bound(chain);
+    const int64_t *src_strides = given->strides;
+    const uint8_t *src = given->src;
     int64_t strides[SC_MAX_NDIM];
     enum sc_status status;
 
     if (!bound || bound > PTRDIFF_MAX - unit->used)
         return SC_NO_MEMORY;
-    if (!sc_box_is_whole(chain, part->count)) {
-        status = merge_chunk(writer, chain, level, old, old_nbytes, part, src, src_strides);
+    if (!is_whole(given, chain)) {
+        status = merge_chunk(writer, chain, level, old, old_nbytes, given);
         if (status)
             return status;
         src = writer->worker->merge.data;
-        c_strides(chain, strides);
+        sc_chain_c_strides(chain, chain->shape, strides);
         src_strides = strides;
     }
     if (unit->used + bound > unit->bytes.capacity) {
@@ -162,14 +184,24 @@ encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size
     const struct sc_chain *shard = bench->item->chain;
     const struct sc_entry *old_entries = bench->item->old_entries;
     uint64_t position = unit->positions[i], c[SC_MAX_NDIM], old_nbytes = 0;
+    const struct sc_write_item *item = bench->item;
+    struct given given;
     const uint8_t *old = NULL;
     enum sc_status status;
-    struct sc_box part;
+    struct sc_pick_at at;
     int64_t offset;
 
-    sc_walk_coordinates(shard, position, c);
-    sc_walk_cut(&bench->walk, shard->inner, c, &part, &offset);
-    if (old_entries && !sc_entry_is_absent(old_entries[position]) && !sc_box_is_whole(shard->inner, part.count)) {
+    if (item->pick) {
+        sc_pick_at_entry(&at, item->pick, shard, bench->touches, bench->n_touches, position);
+        give_picked(&given, &at, item->src);
+    } else {
+        sc_walk_coordinates(shard, position, c);
+        sc_walk_cut(&bench->walk, shard->inner, c, &given.box, &offset);
+        given.src = item->src + offset;
+        given.strides = bench->walk.strides;
+        given.at = NULL;
+    }
+    if (old_entries && !sc_entry_is_absent(old_entries[position]) && !is_whole(&given, shard->inner)) {
         old_nbytes = old_entries[position].nbytes;
         status = sc_chain_check_nbytes(shard->inner, old_nbytes, &writer->where);
         if (!status)
@@ -177,8 +209,7 @@ encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size
         if (status)
             return status;
     }
-    return encode_chunk(writer, unit, shard->inner, 1, &part, bench->item->src + offset, bench->walk.strides, old,
-                        old_nbytes, &unit->sizes[i]);
+    return encode_chunk(writer, unit, shard->inner, 1, &given, old, old_nbytes, &unit->sizes[i]);
 }
 
 /* Join the caller's encoded chunks, so that neighbours are written at once. */
@@ -242,9 +273,15 @@ sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *un
     const struct sc_chain *chain = item->chain;
     bool has_old = bench->old_fd >= 0 || item->old.data;
     uint64_t old_nbytes = item->old.nbytes;
+    struct given given = { .box = item->box, .src = item->src, .strides = writer->run->plan->src_strides };
     const uint8_t *old = NULL;
+    struct sc_pick_at at;
 
-    if (has_old && !sc_box_is_whole(chain, item->box.count)) {
+    if (item->pick) {
+        sc_pick_at_object(&at, item->pick, chain);
+        give_picked(&given, &at, item->src);
+    }
+    if (has_old && !is_whole(&given, chain)) {
         enum sc_status status = sc_chain_check_nbytes(chain, old_nbytes, &writer->where);
 
         if (!status)
@@ -253,6 +290,5 @@ sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *un
             return status;
     }
     unit->used = 0;
-    return encode_chunk(writer, unit, chain, 0, &item->box, item->src, writer->run->plan->src_strides, old, old_nbytes,
-                        nbytes);
+    return encode_chunk(writer, unit, chain, 0, &given, old, old_nbytes, nbytes);
 }

@@ -18,7 +18,7 @@ ReadPlanItem: TypeAlias = tuple[Chain, Any, Parts]
 # (source, nbytes, entries, carries, new entries, data offset)
 OldObject: TypeAlias = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
 # (chain, path, start, count, step or None, at, old)
-WritePlanItem: TypeAlias = tuple[Chain, str | None, Ints, Ints, Ints | None, Ints, OldObject | None]
+WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
 # (chain, path, positions, buffers, old, footer)
 EncodedPlanItem: TypeAlias = tuple[
     Chain, str | None, Ints, Sequence[Buffer | None], OldObject | None, Buffer | None

@@ -1319,10 +1319,9 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
 
 def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
           bint allow_in_index=False, unsigned n_threads=1, uint64_t unit_nbytes=524288):
-    """Write boxes of one array into many objects.
+    """Write parts of one array into many objects.
 
-    items: sequence of (chain, path or None, start, count, step or None, at, old or None). With a path the
-    file is replaced (or removed when nothing is left in it), else the new object comes back.
+    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced (or removed when nothing is left in it), else the new object comes back.
     Returns ([Bytes of the new object, None when it is empty or in a file], counters).
     """
     cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
@@ -1331,6 +1330,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
     cdef sc_write_item *item
     cdef sc_source target
     cdef Chain chain
+    cdef uint8_t *src
     memset(&plan, 0, sizeof(plan))
     plan.rules.order = order_of(order)
     plan.items = <sc_write_item *>calloc(n + 1, sizeof(sc_write_item))
@@ -1338,7 +1338,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         raise MemoryError
     try:
         batch.read_strides(NULL, plan.src_strides)
-        for chain, path, start, count, step, at, old in items:
+        for chain, path, parts, old in items:
             item = &plan.items[i]
             item.chain = &chain.chain
             chain.refuse_opaque()
@@ -1347,8 +1347,8 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
                 raise TypeError(f"path must be str or None, not {type(path).__name__}")
             batch.read_source(path, &target)
             item.path = target.path
-            batch.read_box(item.chain, start, count, step, &item.box)
-            item.src = batch.first_element(&item.box, at, True, item.chain.itemsize)
+            batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.pick, &src)
+            item.src = src
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
             if old is not None:
                 read_old(batch, old, item)

@@ -330,6 +330,7 @@ cdef extern from "sc_engine.h" nogil:
         const char *path
         sc_box box
         const uint8_t *src
+        const sc_pick *pick
         const sc_encoded *encoded
         size_t n_encoded
         sc_source old

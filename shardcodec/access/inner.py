@@ -95,7 +95,7 @@ def encode_chunks(
     engine = native.load()
     results: list[Any] = []
     for _, base, places in _joined(chunks):
-        items = [(chain, None, *whole(chain.shape)[:3], place, None) for place in places]
+        items = [(chain, None, (*whole(chain.shape)[:3], place), None) for place in places]
         encoded, _ = engine.write(
             items,
             as_void(base),

@@ -20,7 +20,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
-from .boxes import Box, as_void, covered, is_filled, touched
+from .boxes import Parts, as_void, covered, covers, is_filled, touched
 from .placement import place
 from .reader import explain, index_too_short
 
@@ -28,7 +28,7 @@ __all__ = ["WriteItem", "carried", "old_index", "write"]
 
 
 class WriteItem(NamedTuple):
-    """A box for one object.
+    """Parts of one object.
 
     Attributes
     ----------
@@ -38,7 +38,8 @@ class WriteItem(NamedTuple):
         A local file; None when the new object is to come back as bytes.
     old : buffer or None
         The old object where it is not in a file.
-    box : Box
+    box : Box, Boxes, Lists or Points
+        Where several elements of the array go to one of the object, the last of them counts.
     key : str
         How errors name the object.
     """
@@ -46,7 +47,7 @@ class WriteItem(NamedTuple):
     chain: Any
     path: str | None
     old: Any
-    box: Box
+    box: Parts
     key: str
 
 
@@ -59,7 +60,7 @@ def write(
     write_empty: bool = False,
     keep_empty: bool = False,
 ) -> list[Any]:
-    """Write boxes of an array.
+    """Write parts of an array.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def write(
         return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
 
     plan = [
-        (item.chain, item.path, *item.box, _old_object(position, items, erases, options))
+        (item.chain, item.path, item.box, _old_object(position, items, erases, options))
         for position, item in enumerate(items)
     ]
     try:
@@ -122,7 +123,7 @@ def _old_object(
     item = items[position]
     chain = item.chain
     source = item.old if item.path is None else item.path
-    if source is None or item.box.count == chain.shape:
+    if source is None or covers(item.box, chain.shape):
         return None
     if not chain.is_shard:
         return (source, None, None, None, None, 0)

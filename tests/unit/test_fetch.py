@@ -182,7 +182,7 @@ def test_an_opaque_chain_is_not_decoded() -> None:
     with pytest.raises(ValueError, match="no native code"):
         _native.read([(chain, letters(), ((0,), (4,), None, (0,)))], out, (0,))
     with pytest.raises(ValueError, match="no native code"):
-        _native.write([(chain, None, (0,), (4,), None, (0,), None)], out, (0,))
+        _native.write([(chain, None, ((0,), (4,), None, (0,)), None)], out, (0,))
 
 
 def test_neighbours_share_a_read(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from shardcodec.access.boxes import (
     touched,
 )
 from shardcodec.access.codec import compiled
+from shardcodec.access.writer import WriteItem, write
+from shardcodec.options import resolve
 
 SHAPE = (12, 20, 16)
 CHUNK = (4, 5, 8)
@@ -110,6 +112,13 @@ def lists(selection: Any) -> tuple[Lists, tuple[int, ...]]:
     return Lists(tuple(start), tuple(count), tuple(step), (0, 0, 0), tuple(froms), tuple(tos)), tuple(count)
 
 
+def grid(selection: Any) -> Any:
+    """The same for numpy."""
+    return np.ix_(
+        *(range(n)[s] if isinstance(s, slice) else s for s, n in zip(selection, SHAPE, strict=True))
+    )
+
+
 COMBINATIONS = {
     "rows": ([1, 3, 4, 11], slice(None), slice(None)),
     "one row of each": ([0, 4, 8], slice(2, 19), slice(0, 16, 3)),
@@ -130,9 +139,7 @@ COMBINATIONS = {
 def test_lists(thing: Object, case: str, layout: str) -> None:
     selection = COMBINATIONS[case]
     parts, shape = lists(selection)
-    expected = thing.values[
-        np.ix_(*(range(n)[s] if isinstance(s, slice) else s for s, n in zip(selection, SHAPE, strict=True)))
-    ]
+    expected = thing.values[grid(selection)]
     memory = np.zeros((*shape[:-1], 3 * shape[-1]), "int32")
     out = {"C": np.zeros(shape, "int32"), "F": np.zeros(shape, "int32", "F"), "strided": memory[..., ::3]}[
         layout
@@ -254,6 +261,90 @@ def test_the_lowest_inner_chunk_is_blamed() -> None:
         with pytest.raises(shardcodec.CodecError) as caught:
             thing.read(Points(0, froms, None), np.zeros(3, "int32"), (-1,) * 3, bytes(damaged))
         assert caught.value.entry == 2
+
+
+# ---- writing
+
+
+def updated(thing: Object, parts: Any, value: Any, axes: Any) -> Any:
+    """The object after a write, decoded; checked to be carried over where nothing was written."""
+    options = resolve()
+    item = WriteItem(thing.chain, None, thing.bytes, parts, "k")
+    (result,) = write([item], value, axes, options)
+    return shardcodec.decode(bytes(result), thing.spec)
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+@pytest.mark.parametrize("case", COMBINATIONS)
+def test_writing_lists(thing: Object, case: str, layout: str) -> None:
+    selection = COMBINATIONS[case]
+    parts, shape = lists(selection)
+    numbers = np.arange(np.prod(shape), dtype="int32").reshape(shape)
+    value = np.zeros((*shape[:-1], 3 * shape[-1]), "int32")[..., ::3]
+    value = {"C": numbers.copy(), "F": np.asfortranarray(numbers), "strided": value}[layout]
+    value[...] = numbers
+    expected = thing.values.copy()
+    expected[grid(selection)] = numbers  # of repeats the last one counts
+    assert np.array_equal(updated(thing, parts, value, (0, 1, 2)), expected)
+    expected[grid(selection)] = 5
+    assert np.array_equal(updated(thing, parts, np.array(5, "int32"), (-1, -1, -1)), expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 5000])
+def test_writing_points(thing: Object, n: int) -> None:
+    rng = np.random.default_rng(n)
+    froms = tuple(rng.integers(0, extent, n).astype(np.uint64) for extent in SHAPE)
+    to = rng.permutation(n)
+    value = rng.integers(0, 9999, n).astype("int32")
+    where = tuple(f.astype(int) for f in froms)
+    expected = thing.values.copy()
+    expected[where] = value[to]
+    parts = Points(0, froms, to.astype(np.uint64))
+    assert np.array_equal(updated(thing, parts, value, (-1,) * 3), expected)
+    expected = thing.values.copy()
+    expected[where] = value
+    assert np.array_equal(updated(thing, Points(0, froms, None), value, (-1,) * 3), expected)
+    expected[where] = 7  # the fill value
+    assert np.array_equal(updated(thing, parts, np.array(7, "int32"), (-1,) * 3), expected)
+
+
+def test_writing_boxes(thing: Object) -> None:
+    """Where they overlap, the last one counts."""
+    rng = np.random.default_rng(1)
+    start = np.stack([rng.integers(0, n - 3, 30) for n in SHAPE], 1)
+    value = rng.integers(0, 9999, (30, 3, 2, 3)).astype("int32")
+    at = np.zeros((30, 4), int)
+    at[:, 0] = np.arange(30)
+    expected = thing.values.copy()
+    for i, (a, b, c) in enumerate(start):
+        expected[a : a + 3, b : b + 2, c : c + 3] = value[i]
+    parts = pack_boxes(start, (3, 2, 3), None, at)
+    assert np.array_equal(updated(thing, parts, value, (1, 2, 3)), expected)
+
+
+def test_writing_parts_of_an_object_that_does_not_exist(thing: Object) -> None:
+    item = WriteItem(thing.chain, None, None, Points(0, (positions(1),) * 3, None), "k")
+    (result,) = write([item], np.array([3], "int32"), (-1,) * 3, resolve())
+    expected = np.full(SHAPE, 7, "int32")
+    expected[1, 1, 1] = 3
+    assert np.array_equal(shardcodec.decode(bytes(result), thing.spec), expected)
+    item = WriteItem(thing.chain, None, None, Points(0, (positions(1),) * 3, None), "k")
+    assert write([item], np.array([7], "int32"), (-1,) * 3, resolve()) == [None]
+
+
+def test_only_touched_inner_chunks_are_encoded() -> None:
+    thing = Object(CHAINS["zstd"])
+    before = np.empty((thing.chain.n_chunks, 2), np.uint64)
+    native.load().read_index(thing.chain, thing.bytes, before)
+    where = (positions(0, 11, 1), positions(0, 19, 1), positions(0, 15, 1))
+    item = WriteItem(thing.chain, None, thing.bytes, Points(0, where, None), "k")
+    (result,) = write([item], np.arange(3, dtype="int32"), (-1,) * 3, resolve())
+    after = np.empty_like(before)
+    native.load().read_index(thing.chain, result, after)
+    changed_entries = np.flatnonzero((before != after).any(axis=1))
+    assert changed_entries.tolist() == [0, 23]
+    for offset, nbytes in before[1:23][before[1:23, 0] != 2**64 - 1].tolist():
+        assert bytes(result)[offset : offset + nbytes] == thing.bytes[offset : offset + nbytes]
 
 
 # ---- arguments that would reach outside
