@@ -45,16 +45,49 @@ sc_failure_end(struct sc_failure *failure, struct sc_where *where)
     return failure->status;
 }
 
+/* The counters are numbers of one kind, so that they can be added up as an array. */
+#define N_COUNTERS (sizeof(struct sc_stats) / sizeof(uint64_t))
+
+static _Atomic uint64_t totals[N_COUNTERS];
+
 void
 sc_stats_add(struct sc_stats *total, const struct sc_stats *part)
 {
-    total->opens += part->opens;
-    total->reads += part->reads;
-    total->bytes_read += part->bytes_read;
-    total->chunks_decoded += part->chunks_decoded;
-    total->chunks_filled += part->chunks_filled;
-    total->chunks_encoded += part->chunks_encoded;
-    total->bytes_written += part->bytes_written;
+    uint64_t sum[N_COUNTERS], more[N_COUNTERS];
+
+    memcpy(sum, total, sizeof sum);
+    memcpy(more, part, sizeof more);
+    for (size_t i = 0; i < N_COUNTERS; i++)
+        sum[i] += more[i];
+    memcpy(total, sum, sizeof sum);
+}
+
+void
+sc_totals_add(const struct sc_stats *part)
+{
+    uint64_t more[N_COUNTERS];
+
+    memcpy(more, part, sizeof more);
+    for (size_t i = 0; i < N_COUNTERS; i++)
+        if (more[i])
+            atomic_fetch_add_explicit(&totals[i], more[i], memory_order_relaxed);
+}
+
+void
+sc_totals_get(struct sc_stats *total)
+{
+    uint64_t sum[N_COUNTERS];
+
+    for (size_t i = 0; i < N_COUNTERS; i++)
+        sum[i] = atomic_load_explicit(&totals[i], memory_order_relaxed);
+    memcpy(total, sum, sizeof sum);
+}
+
+void
+sc_totals_reset(void)
+{
+    for (size_t i = 0; i < N_COUNTERS; i++)
+        atomic_store_explicit(&totals[i], 0, memory_order_relaxed);
 }
 
 /* Waking a helper costs about as much as decoding this many bytes. */

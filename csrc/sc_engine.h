@@ -26,6 +26,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "sc_cache.h"
+#include "sc_cancel.h"
 #include "sc_pick.h"
 
 /* Where an object's bytes are. */
@@ -44,7 +46,10 @@ struct sc_source {
 
 /* What was done; adds up over the threads. */
 struct sc_stats {
-    uint64_t opens, reads, bytes_read, chunks_decoded, chunks_filled, chunks_encoded, bytes_written;
+    uint64_t opens, reads, bytes_read;
+    uint64_t bytes_used; /* encoded bytes that were decoded; what else was read are indexes and gaps */
+    uint64_t chunks_decoded, chunks_filled, chunks_encoded, bytes_written;
+    uint64_t index_hits, index_misses, file_hits; /* of the cache */
 };
 
 /* ---- reading ---- */
@@ -66,10 +71,13 @@ struct sc_read_plan {
     uint64_t max_gap_nbytes;   /* ranges this close share one read */
     uint64_t group_nbytes;     /* decoded bytes of one group, about */
     bool allow_in_index;
-    const atomic_bool *cancel; /* may be NULL */
-    struct sc_stats stats;     /* out */
+    struct sc_cache *cache; /* for local files; may be NULL */
+    bool immutable;         /* files that the cache holds open are used without a look at their names */
+    struct sc_cancel *cancel; /* may be NULL */
+    struct sc_stats stats;    /* out */
 };
 
+/* A file handle that a server declares stale (ESTALE: the file was replaced there) is opened again, all boxes are read anew. */
 enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
 /* Read and check whole indexes: entries (n_chunks of them) in C order, each present one checked against the object's
@@ -141,7 +149,7 @@ struct sc_write_plan {
     uint64_t unit_nbytes; /* decoded bytes encoded at a time, about */
     bool sync;
     bool allow_in_index; /* in nested shards that are decoded; the outermost entries are the caller's to check */
-    const atomic_bool *cancel;
+    struct sc_cancel *cancel; /* may be NULL; items that are finished stay, the others are as they were */
     struct sc_stats stats;
 };
 
@@ -175,6 +183,11 @@ sc_failure_before(const struct sc_failure *failure, uint64_t shard)
 }
 
 void sc_stats_add(struct sc_stats *total, const struct sc_stats *part);
+
+/* What this process has done since it began, or since the last reset. Plans add to it when they end. */
+void sc_totals_add(const struct sc_stats *part);
+void sc_totals_get(struct sc_stats *totals);
+void sc_totals_reset(void);
 
 /* How many threads pay for so much decoded data in so many objects. At least 1. */
 unsigned sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads);

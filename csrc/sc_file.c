@@ -63,21 +63,75 @@ means_missing(int error)
     return error == ENOENT || error == ENOTDIR || error == EISDIR;
 }
 
-enum sc_status
-sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where)
+static int64_t
+ns_of(struct timespec t)
 {
+    return (int64_t)((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec); /* wraps in 2262 */
+}
+
+/* The time first: what is changed after the look has a later stamp. */
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ns_of(now);
+}
+
+static void
+id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id)
+{
+    id->device = (uint64_t)st->st_dev;
+    id->inode = (uint64_t)st->st_ino;
+    id->nbytes = st->st_size > 0 ? (uint64_t)st->st_size : 0;
+#ifdef __APPLE__
+    id->mtime_ns = ns_of(st->st_mtimespec);
+    id->ctime_ns = ns_of(st->st_ctimespec);
+#else
+    id->mtime_ns = ns_of(st->st_mtim);
+    id->ctime_ns = ns_of(st->st_ctim);
+#endif
+    id->seen_ns = seen_ns;
+}
+
+bool
+sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b)
+{
+    return a->inode == b->inode && a->device == b->device && a->nbytes == b->nbytes && a->mtime_ns == b->mtime_ns &&
+           a->ctime_ns == b->ctime_ns;
+}
+
+bool
+sc_file_identify(const char *path, struct sc_file_id *id)
+{
+    int64_t seen_ns = now_ns();
     struct stat st;
 
-    *nbytes = 0;
+    if (stat(path, &st) || S_ISDIR(st.st_mode))
+        return false;
+    id_of(&st, seen_ns, id);
+    return true;
+}
+
+enum sc_status
+sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
+{
+    struct stat st;
+    int64_t seen_ns;
+
+    memset(id, 0, sizeof *id);
     do
         *fd = open(path, O_RDONLY | O_CLOEXEC);
     while (*fd < 0 && errno == EINTR);
     if (*fd < 0)
         return means_missing(errno) ? SC_OK : io_error(where, "open");
+    seen_ns = now_ns();
     if (fstat(*fd, &st)) {
         enum sc_status status = io_error(where, "fstat");
 
         sc_file_close(*fd);
+        *fd = -1;
         return status;
     }
     if (S_ISDIR(st.st_mode)) {
@@ -85,8 +139,18 @@ sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where
         *fd = -1;
         return SC_OK;
     }
-    *nbytes = st.st_size > 0 ? (uint64_t)st.st_size : 0;
+    id_of(&st, seen_ns, id);
     return SC_OK;
+}
+
+enum sc_status
+sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_open_id(path, fd, &id, where);
+
+    *nbytes = id.nbytes;
+    return status;
 }
 
 void

@@ -39,6 +39,21 @@ bool sc_file_allows(const char *call, const char *path, uint64_t *limit);
 
 /* ---- reading ---- */
 
+/* What tells a version of a file from every other: no two have all of these. seen_ns is when they were looked at. */
+struct sc_file_id {
+    uint64_t device, inode, nbytes;
+    int64_t mtime_ns, ctime_ns;
+    int64_t seen_ns;
+};
+
+bool sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b);
+
+/* Look at a name: false when there is no such file, or it cannot be told. */
+bool sc_file_identify(const char *path, struct sc_file_id *id);
+
+/* As sc_file_open(), and identify what was opened. */
+enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where);
+
 /* Open for reading. *fd = -1 with SC_OK when there is no such file (nor can be: ENOENT, ENOTDIR, a folder). *nbytes is its
  * size then 0. */
 enum sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where);

@@ -5,11 +5,14 @@
  * closes the object when none is left and no other thread is inside.
  *
  * SPDX-License-Identifier: MIT */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "sc_file.h"
 #include "sc_pool.h"
 #include "sc_read_impl.h"
+
+#define MAX_ATTEMPTS 4
 
 /* A piece of work: tasks[begin..end) when chunks, else absent[begin..end), else part `begin` of `end` of the whole box. */
 enum piece_kind { PIECE_NONE, PIECE_CHUNKS, PIECE_ABSENT, PIECE_FILL };
@@ -21,7 +24,7 @@ struct piece {
 static bool
 cancelled(const struct run *run)
 {
-    return run->plan->cancel && atomic_load_explicit(run->plan->cancel, memory_order_relaxed);
+    return sc_cancelled(run->plan->cancel);
 }
 
 /* ---- pieces ---- */
@@ -235,6 +238,7 @@ decode_task(struct reader *reader, struct stall *stall, const struct task *t, st
     int64_t offset;
 
     reader->stats.chunks_decoded++;
+    reader->stats.bytes_used += t->nbytes;
     if (stall->item->pick)
         return decode_picked(reader, stall, t, span, alone);
     if (!sc_chain_is_shard(shard))
@@ -337,7 +341,7 @@ read_item(struct reader *reader, struct stall *stall, size_t item_no)
             do_piece(reader, stall, piece);
         work_off(reader, stall);
     }
-    sc_stall_close(stall);
+    sc_stall_close(reader, stall);
 }
 
 /* Take a piece of another thread's stall. */
@@ -411,8 +415,8 @@ item_nbytes(const struct sc_read_item *item)
     return min_u64(nbytes, (uint64_t)1 << 40);
 }
 
-enum sc_status
-sc_read(struct sc_read_plan *plan, struct sc_where *where)
+static enum sc_status
+run_plan(struct sc_read_plan *plan, struct sc_where *where)
 {
     struct run run = { .plan = plan };
     uint64_t nbytes = 0;
@@ -439,6 +443,23 @@ sc_read(struct sc_read_plan *plan, struct sc_where *where)
     free(run.stalls);
     pthread_mutex_destroy(&run.mutex);
     sc_crew_destroy(&run.crew);
-    plan->stats = run.stats;
+    sc_stats_add(&plan->stats, &run.stats);
     return sc_failure_end(&run.failure, where);
+}
+
+enum sc_status
+sc_read(struct sc_read_plan *plan, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    plan->stats = (struct sc_stats){ 0 };
+    for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+        status = run_plan(plan, where);
+        if (status != SC_IO || where->sys_errno != ESTALE)
+            break;
+        if (plan->cache)
+            sc_cache_drop_files(plan->cache);
+    }
+    sc_totals_add(&plan->stats);
+    return status;
 }

@@ -22,7 +22,8 @@ struct stall {
 
     size_t item_no;
     struct sc_read_item *item;
-    int fd;
+    struct sc_opened file;
+    int fd; /* of the file; -1: in memory, or nothing */
     uint64_t nbytes; /* of the object */
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a pick */
@@ -32,6 +33,7 @@ struct stall {
     struct sc_buffer index; /* stored pairs, from word first_word on */
     uint64_t first_word;
     const uint8_t *pairs;
+    struct sc_cached_index *known; /* the index from the cache, instead of pairs */
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory, touches_memory;
     struct task *tasks; /* by offset */
@@ -66,7 +68,7 @@ chain_of(const struct stall *stall)
 
 /* Open the object of stall->item and find out what there is to do; the stall is not shared yet. */
 enum sc_status sc_stall_plan(struct reader *reader, struct stall *stall);
-void sc_stall_close(struct stall *stall);
+void sc_stall_close(struct reader *reader, struct stall *stall);
 void sc_stall_free_memory(struct stall *stall);
 
 /* Sort tasks by offset, or by entry. */

@@ -12,10 +12,18 @@
 
 /* ---- the bytes of an object ---- */
 
+/* An index read by itself has no plan, and no cache. */
+static struct sc_cache *
+cache_of(const struct reader *reader)
+{
+    return reader->run ? reader->run->plan->cache : NULL;
+}
+
 static enum sc_status
 open_object(struct reader *reader, struct stall *stall)
 {
     const struct sc_source *source = &stall->item->source;
+    enum sc_status status;
 
     stall->fd = -1;
     if (!source->path) {
@@ -23,18 +31,22 @@ open_object(struct reader *reader, struct stall *stall)
         stall->item->missing = !source->data && !source->entries;
         return SC_OK;
     }
-    reader->stats.opens++;
-    enum sc_status status = sc_file_open(source->path, &stall->fd, &stall->nbytes, &reader->where);
-
+    status = sc_cache_open(cache_of(reader), source->path, reader->run && reader->run->plan->immutable, &stall->file,
+                           &reader->stats.opens, &reader->stats.file_hits, &reader->where);
+    stall->fd = stall->file.fd;
+    stall->nbytes = stall->file.id.nbytes;
     stall->item->missing = !status && stall->fd < 0;
     return status;
 }
 
 void
-sc_stall_close(struct stall *stall)
+sc_stall_close(struct reader *reader, struct stall *stall)
 {
-    sc_file_close(stall->fd);
+    if (stall->fd >= 0)
+        sc_cache_close(cache_of(reader), &stall->file);
     stall->fd = -1;
+    sc_cached_index_release(stall->known);
+    stall->known = NULL;
 }
 
 enum sc_status
@@ -116,15 +128,48 @@ stream_index(struct reader *reader, struct stall *stall, uint64_t first, uint64_
     return status;
 }
 
+/* Read and decode the index for everybody. Its entries are checked when they are used, as without a cache. */
+static enum sc_status
+load_for_cache(struct reader *reader, struct stall *stall)
+{
+    const struct sc_chain *shard = chain_of(stall);
+    struct sc_cached_index *index = sc_cached_index_new(shard->n_chunks);
+    enum sc_status status = index ? SC_OK : SC_NO_MEMORY;
+    const uint8_t *stored;
+
+    if (!status)
+        status = sc_stall_fetch(reader, stall, stall->extent.offset, shard->index.nbytes, &stall->index, &stored);
+    if (!status)
+        status = sc_index_verify(&shard->index, stored, &reader->where);
+    if (!status)
+        sc_index_load(shard, stored, index->entries);
+    sc_cache_loaded(cache_of(reader), stall->item->source.path, &stall->file.id, shard, status ? NULL : index);
+    if (status)
+        sc_cached_index_release(index);
+    else
+        stall->known = index;
+    return status;
+}
+
 static enum sc_status
 load_index(struct reader *reader, struct stall *stall)
 {
     const struct sc_index_layout *index = &chain_of(stall)->index;
     enum sc_status status = sc_index_locate(index, stall->nbytes, &stall->extent, &reader->where);
+    enum sc_cache_answer answer = SC_CACHE_PASS;
     uint64_t first, end;
 
     if (status)
         return status;
+    if (cache_of(reader) && stall->fd >= 0) {
+        answer = sc_cache_get(cache_of(reader), stall->item->source.path, &stall->file.id, chain_of(stall),
+                              reader->run->plan->cancel, &stall->known);
+        *(answer == SC_CACHE_HIT ? &reader->stats.index_hits : &reader->stats.index_misses) += 1;
+        if (answer == SC_CACHE_LOAD)
+            return load_for_cache(reader, stall);
+        if (answer == SC_CACHE_HIT)
+            return SC_OK;
+    }
     if (index->in_c_order && index->n_checksums <= 1 && stall->fd >= 0 && index->nbytes > INDEX_BLOCK_NBYTES) {
         index_window(stall, &first, &end);
         if (index->n_checksums)
@@ -240,7 +285,8 @@ static inline enum sc_status
 plan_chunk(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry)
 {
     const struct sc_chain *shard = chain_of(stall);
-    struct sc_entry e = sc_index_get(shard, stall->pairs, stall->first_word, c);
+    struct sc_entry e =
+        stall->known ? stall->known->entries[entry] : sc_index_get(shard, stall->pairs, stall->first_word, c);
     enum sc_status status;
 
     if (sc_entry_is_absent(e))
@@ -380,7 +426,7 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
             status = check_entries(shard, &extent, allow_in_index, replaced, entries, &reader.where);
         }
     }
-    sc_stall_close(&stall);
+    sc_stall_close(&reader, &stall);
     sc_buffer_free(&stall.index);
     *where = reader.where;
     return status;

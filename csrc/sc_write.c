@@ -21,8 +21,7 @@
 static bool
 stopped(const struct run *run, const struct bench *bench)
 {
-    return sc_failure_before(&run->failure, bench->item_no) ||
-           (run->plan->cancel && atomic_load_explicit(run->plan->cancel, memory_order_relaxed));
+    return sc_failure_before(&run->failure, bench->item_no) || sc_cancelled(run->plan->cancel);
 }
 
 /* ---- where bytes go ---- */
@@ -613,6 +612,7 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     }
     sc_pool_run(n_threads, run_thread, &run);
     plan->stats = run.stats;
+    sc_totals_add(&plan->stats);
     run_free(&run);
     return sc_failure_end(&run.failure, where);
 }

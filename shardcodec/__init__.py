@@ -26,6 +26,8 @@ from .errors import (
 )
 from .format.spec import ChainSpec, ShardSpec
 from .options import Options, options
+from .statistics import stats
+from .storage.cache import IndexCache
 from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.pipeline import ShardCodecPipeline
 from .zarr_plugin.switch import attach, disable, enable
@@ -34,6 +36,7 @@ __all__ = [
     "ChainSpec",
     "ChecksumError",
     "CodecError",
+    "IndexCache",
     "LockError",
     "Options",
     "ShardCodecPipeline",
@@ -51,6 +54,7 @@ __all__ = [
     "enable",
     "encode",
     "options",
+    "stats",
 ]
 
 __version__ = "0.1.0"

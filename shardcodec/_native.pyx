@@ -10,6 +10,7 @@
 from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
                              PyObject_GetBuffer)
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -17,6 +18,7 @@ from libc.string cimport memcpy, memset
 from shardcodec.csrc cimport *
 
 import os
+from threading import get_ident, main_thread
 
 from shardcodec.errors import ChecksumError, CodecError, ShardFormatError
 
@@ -763,6 +765,119 @@ cdef class Fetched:
             self.source.data, self.source.nbytes = self.data.data(), self.data.nbytes()
 
 
+# ---- stopping a plan, and what is kept between plans ---------------------------------------------------------------
+
+
+cdef bint ask_python(void *arg) noexcept with gil:
+    """Has a signal arrived whose handler raises?"""
+    cdef Cancel cancel = <Cancel>arg
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        cancel.caught = error
+        return True
+    return False
+
+
+cdef class Cancel:
+    """Tells plans to stop; they then raise `Cancelled`."""
+
+    cdef sc_cancel cancel
+    cdef object caught
+
+    def __cinit__(self):
+        sc_cancel_init(&self.cancel, NULL, NULL)
+
+    def stop(self):
+        """To be called by any thread."""
+        sc_cancel_stop(&self.cancel)
+
+    cdef int raise_caught(self) except -1:
+        caught, self.caught = self.caught, None
+        if caught is not None:
+            raise caught
+        return 0
+
+
+cdef Cancel entered(Cancel cancel):
+    """Where nobody else can stop a plan, the main thread looks for signals itself: Ctrl-C raises KeyboardInterrupt."""
+    if cancel is None:
+        cancel = Cancel()
+        if get_ident() == main_thread().ident:
+            sc_cancel_init(&cancel.cancel, ask_python, <void *>cancel)
+    return cancel
+
+
+cdef class CachedIndex:
+    """A decoded index held by a view: read-only pairs (offset, nbytes), one for each inner chunk."""
+
+    cdef sc_cached_index *index
+
+    def __dealloc__(self):
+        sc_cached_index_release(self.index)
+
+    def __len__(self):
+        return self.index.n_entries
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.index.entries, <Py_ssize_t>(16 * self.index.n_entries), 1, flags)
+
+
+cdef class Cache:
+    """Decoded indexes and open files that readers keep between calls (csrc/sc_cache.h)."""
+
+    cdef sc_cache *cache
+
+    def __cinit__(self, uint64_t max_nbytes, uint64_t max_files=0, int64_t grain_ns=SC_CACHE_GRAIN_NS):
+        self.cache = sc_cache_new(max_nbytes, max_files, grain_ns)
+        if self.cache == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        sc_cache_free(self.cache)
+
+    def get(self, str name, Chain chain):
+        """The index of an object in no file; None when it is not kept."""
+        cdef CachedIndex found
+        cdef bytes encoded = os.fsencode(name)
+        cdef sc_cached_index *index = sc_cache_peek(self.cache, PyBytes_AsString(encoded), &chain.chain)
+        if index == NULL:
+            return None
+        found = CachedIndex.__new__(CachedIndex)
+        found.index = index
+        return found
+
+    def put(self, str name, Chain chain, entries):
+        """Keep the index of an object in no file: n_chunks pairs, copied."""
+        cdef View view = View(entries)
+        cdef uint64_t *pairs = view.words(2 * chain.chain.n_chunks)
+        cdef bytes encoded = os.fsencode(name)
+        cdef sc_cached_index *index
+        if not chain.is_shard:
+            raise ValueError("only a shard has an index")
+        index = sc_cached_index_new(chain.chain.n_chunks)
+        if index == NULL:
+            return
+        memcpy(index.entries, pairs, view.nbytes())
+        sc_cache_put(self.cache, PyBytes_AsString(encoded), &chain.chain, index)
+        sc_cached_index_release(index)
+
+    def drop(self, str name):
+        """Forget an object."""
+        cdef bytes encoded = os.fsencode(name)
+        sc_cache_drop(self.cache, PyBytes_AsString(encoded))
+
+    def clear(self):
+        """Forget all."""
+        sc_cache_clear(self.cache)
+
+    def info(self):
+        """Sizes and counters."""
+        cdef sc_cache_info info
+        sc_cache_get_info(self.cache, &info)
+        return info
+
+
 # ---- reading and writing: what both need ---------------------------------------------------------------------------
 
 
@@ -786,7 +901,7 @@ cdef class Batch:
             if not -1 <= self.axes[a] < self.array.view.ndim:
                 raise ValueError(f"axis {axes[a]} of an array of rank {self.array.view.ndim}")
 
-    cdef int read_strides(self, const int64_t *unused, int64_t *strides) except -1:
+    cdef int array_strides(self, int64_t *strides) except -1:
         cdef int a
         for a in range(self.ndim):
             strides[a] = self.array.view.strides[self.axes[a]] if self.axes[a] >= 0 else 0
@@ -1014,16 +1129,38 @@ cdef class Pick:
 
 cdef dict stats_dict(const sc_stats *stats):
     return {"opens": stats.opens, "reads": stats.reads, "bytes_read": stats.bytes_read,
-            "chunks_decoded": stats.chunks_decoded, "chunks_filled": stats.chunks_filled,
-            "chunks_encoded": stats.chunks_encoded, "bytes_written": stats.bytes_written}
+            "bytes_used": stats.bytes_used, "chunks_decoded": stats.chunks_decoded,
+            "chunks_filled": stats.chunks_filled, "chunks_encoded": stats.chunks_encoded,
+            "bytes_written": stats.bytes_written, "index_hits": stats.index_hits,
+            "index_misses": stats.index_misses, "file_hits": stats.file_hits}
+
+
+def totals():
+    """What all plans of this process have done, and what `totals_add` said of work done elsewhere."""
+    cdef sc_stats stats
+    sc_totals_get(&stats)
+    return stats_dict(&stats)
+
+
+def totals_add(*, uint64_t reads=0, uint64_t bytes_read=0, uint64_t index_hits=0, uint64_t index_misses=0):
+    """Count requests that went through a store's own calls."""
+    cdef sc_stats stats
+    memset(&stats, 0, sizeof(stats))
+    stats.reads, stats.bytes_read, stats.index_hits, stats.index_misses = reads, bytes_read, index_hits, index_misses
+    sc_totals_add(&stats)
+
+
+def totals_reset():
+    """Begin to count anew."""
+    sc_totals_reset()
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
 def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
-         bint allow_in_index=False):
-    """Read parts of many objects into one array.
+         bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None):
+    """Read parts of many objects into one array. immutable: no file changes while the cache has it open.
 
     items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
     its first element in the array, by axis of the chunk; or one of the kinds of `Pick`. axes: which axis of `out` each
@@ -1042,7 +1179,7 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
     if plan.items == NULL:
         raise MemoryError
     try:
-        batch.read_strides(NULL, plan.dst_strides)
+        batch.array_strides(plan.dst_strides)
         for chain, source, parts in items:
             item = &plan.items[i]
             item.chain = &chain.chain
@@ -1056,8 +1193,14 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
         plan.max_gap_nbytes = max_gap_nbytes
         plan.group_nbytes = group_nbytes
         plan.allow_in_index = allow_in_index
+        plan.immutable = immutable
+        if cache is not None:
+            plan.cache = cache.cache
+        cancel = entered(cancel)
+        plan.cancel = &cancel.cancel
         with nogil:
             status = sc_read(&plan, &where)
+        cancel.raise_caught()
         raise_status(status, &where, batch.paths)
         return [i for i in range(n) if plan.items[i].missing], stats_dict(&plan.stats)
     finally:
@@ -1114,7 +1257,7 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
     memset(&item, 0, sizeof(item))
     item.chain = &chain.chain
     item.source.entries = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
-    batch.read_strides(NULL, strides)
+    batch.array_strides(strides)
     batch.read_parts(&chain.chain, parts, False, strides, &item.box, &item.pick, &item.dst)
     extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
     extent.nbytes = chain.chain.index.nbytes
@@ -1318,7 +1461,7 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
 
 
 def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
-          bint allow_in_index=False, unsigned n_threads=1, uint64_t unit_nbytes=524288):
+          bint allow_in_index=False, unsigned n_threads=1, uint64_t unit_nbytes=524288, Cancel cancel=None):
     """Write parts of one array into many objects.
 
     items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced (or removed when nothing is left in it), else the new object comes back.
@@ -1337,7 +1480,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
     if plan.items == NULL:
         raise MemoryError
     try:
-        batch.read_strides(NULL, plan.src_strides)
+        batch.array_strides(plan.src_strides)
         for chain, path, parts, old in items:
             item = &plan.items[i]
             item.chain = &chain.chain
@@ -1360,13 +1503,15 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         plan.allow_in_index = allow_in_index
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
-        return run_write(&plan, batch)
+        return run_write(&plan, batch, cancel)
     finally:
         free_write(&plan, n)
 
 
-cdef tuple run_write(sc_write_plan *plan, Batch batch):
+cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
     """Run a complete plan; ([Bytes of the new object or None], counters)."""
+    cancel = entered(cancel)
+    plan.cancel = &cancel.cancel
     cdef sc_where where
     cdef sc_status status
     cdef size_t i
@@ -1379,6 +1524,7 @@ cdef tuple run_write(sc_write_plan *plan, Batch batch):
             plan.items[i].result = NULL
         else:
             results.append(None)
+    cancel.raise_caught()
     raise_status(status, &where, batch.paths)
     return results, stats_dict(&plan.stats)
 
@@ -1426,7 +1572,8 @@ cdef class Encoded:
         free(self.chunks)
 
 
-def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_threads=1, uint64_t unit_nbytes=524288):
+def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_threads=1, uint64_t unit_nbytes=524288,
+                  Cancel cancel=None):
     """Write encoded inner chunks into many shards.
 
     items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
@@ -1468,7 +1615,7 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_t
         plan.sync = sync
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
-        return run_write(&plan, batch)
+        return run_write(&plan, batch, cancel)
     finally:
         free_write(&plan, n)
 
@@ -1606,7 +1753,7 @@ cdef int start() except -1:
     cdef const char *what = NULL
     sc_cpu_init()
     sc_crc32c_init()
-    if sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK:
+    if sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK or sc_cache_init() != SC_OK:
         raise MemoryError("cannot install fork handlers")
     if sc_codec_selftest(&what) != SC_OK:
         raise ImportError(f"shardcodec was built against a version of {text(what)} that behaves otherwise than declared")

@@ -272,6 +272,47 @@ cdef extern from "sc_pick.h" nogil:
                          bint repeat)
 
 
+cdef extern from "sc_cancel.h" nogil:
+    struct sc_cancel:
+        pass
+
+    void sc_cancel_init(sc_cancel *cancel, bint (*poll)(void *) noexcept, void *arg)
+    void sc_cancel_stop(sc_cancel *cancel)
+
+
+cdef extern from "sc_cache.h" nogil:
+    int64_t SC_CACHE_GRAIN_NS
+
+    struct sc_cache
+
+    struct sc_cached_index:
+        uint64_t n_entries
+        sc_entry *entries
+
+    struct sc_cache_info:
+        uint64_t max_nbytes
+        uint64_t nbytes
+        uint64_t n_indexes
+        uint64_t hits
+        uint64_t misses
+        uint64_t evictions
+        uint64_t max_files
+        uint64_t n_files
+        uint64_t file_hits
+        uint64_t file_misses
+
+    sc_status sc_cache_init()
+    sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns)
+    void sc_cache_free(sc_cache *cache)
+    void sc_cache_clear(sc_cache *cache)
+    void sc_cache_drop(sc_cache *cache, const char *name)
+    sc_cached_index *sc_cache_peek(sc_cache *cache, const char *name, const sc_chain *shard)
+    void sc_cache_put(sc_cache *cache, const char *name, const sc_chain *shard, sc_cached_index *index)
+    sc_cached_index *sc_cached_index_new(uint64_t n_entries)
+    void sc_cached_index_release(sc_cached_index *index)
+    void sc_cache_get_info(sc_cache *cache, sc_cache_info *info)
+
+
 cdef extern from "sc_engine.h" nogil:
     struct sc_source:
         const char *path
@@ -285,10 +326,14 @@ cdef extern from "sc_engine.h" nogil:
         uint64_t opens
         uint64_t reads
         uint64_t bytes_read
+        uint64_t bytes_used
         uint64_t chunks_decoded
         uint64_t chunks_filled
         uint64_t chunks_encoded
         uint64_t bytes_written
+        uint64_t index_hits
+        uint64_t index_misses
+        uint64_t file_hits
 
     struct sc_read_item:
         const sc_chain *chain
@@ -306,6 +351,9 @@ cdef extern from "sc_engine.h" nogil:
         uint64_t max_gap_nbytes
         uint64_t group_nbytes
         bint allow_in_index
+        sc_cache *cache
+        bint immutable
+        sc_cancel *cancel
         sc_stats stats
 
     sc_status sc_read(sc_read_plan *plan, sc_where *where)
@@ -354,9 +402,14 @@ cdef extern from "sc_engine.h" nogil:
         uint64_t unit_nbytes
         bint sync
         bint allow_in_index
+        sc_cancel *cancel
         sc_stats stats
 
     sc_status sc_write(sc_write_plan *plan, sc_where *where)
+
+    void sc_totals_add(const sc_stats *part)
+    void sc_totals_get(sc_stats *totals)
+    void sc_totals_reset()
 
 
 cdef extern from "sc_fetch.h" nogil:

@@ -9,12 +9,13 @@ take long; only the first real use loads the extension.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from types import ModuleType
 
 from .errors import UnsupportedError
 
-__all__ = ["load"]
+__all__ = ["load", "loaded"]
 
 
 @functools.cache
@@ -43,3 +44,8 @@ def load() -> ModuleType:
     if isinstance(module, ImportError):
         raise UnsupportedError(f"the extension module cannot be loaded: {module}") from module
     return module
+
+
+def loaded() -> ModuleType | None:
+    """Return the module if somebody has needed it already."""
+    return sys.modules.get("shardcodec._native")

@@ -53,6 +53,15 @@ class Options:
     allow_in_index : bool
         Accept inner chunks whose bytes overlap the shard's index. The format does not forbid them, but no writer makes
         them, and a shard whose first bytes were lost looks like that: so they are an error unless this is set.
+    index_cache : int
+        Bytes of decoded shard indexes that this process keeps between calls; 0 keeps none. Calls with the same number
+        share one cache. Those of local files are compared with the file at each use, so the default of 64 MiB, the
+        indexes of some thousand usual shards or of four with a million inner chunks, cannot show anything old.
+    open_files : int
+        Local files that stay open between calls, for network file systems where opening is slow; 0 is none.
+    immutable : bool
+        The user's word that stored objects do not change while this process runs. Indexes of objects in other stores
+        than local ones are kept only then, and files that are open are not asked for their names any more.
     locking : {"process", "thread"}
         Whom a writer excludes from the shards that it writes: shardcodec's writers in all processes (where the file
         system has locks), or those of this process only.
@@ -65,6 +74,9 @@ class Options:
     durability: str = "rename"
     strict: bool = False
     allow_in_index: bool = False
+    index_cache: int = 64 << 20
+    open_files: int = 0
+    immutable: bool = False
     locking: str = "process"
     lock_timeout: float = 60.0
 
@@ -81,14 +93,17 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-def _threads(value: object) -> int:
-    try:
-        number = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = 0
-    if isinstance(value, bool) or number < 1:
-        raise ValueError(f"expected a number of at least 1, got {value!r}")
-    return number
+def _at_least(least: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        try:
+            number = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = least - 1
+        if isinstance(value, bool) or number < least:
+            raise ValueError(f"expected a number of at least {least}, got {value!r}")
+        return number
+
+    return parse
 
 
 def _seconds(value: object) -> float:
@@ -110,11 +125,14 @@ def _flag(value: object) -> bool:
 
 
 _PARSERS: dict[str, Callable[[object], Any]] = {
-    "threads": _threads,
+    "threads": _at_least(1),
     "order": _one_of("morton", "lexicographic", "colexicographic"),
     "durability": _one_of("rename", "fsync"),
     "strict": _flag,
     "allow_in_index": _flag,
+    "index_cache": _at_least(0),
+    "open_files": _at_least(0),
+    "immutable": _flag,
     "locking": _one_of("process", "thread"),
     "lock_timeout": _seconds,
 }

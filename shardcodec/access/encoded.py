@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import native
+from .. import cancel, native
 from ..errors import ShardError, UnsupportedError
 from ..options import Options
+from ..storage import cache
 from .placement import ABSENT
 from .reader import explain
 from .userbytes import Extents, UserBytes, extents, lay_out
@@ -97,10 +98,16 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
     ]
     try:
         results, _ = engine.write_encoded(
-            plan, keep_empty=keep_empty, sync=options.durability == "fsync", n_threads=options.threads
+            plan,
+            keep_empty=keep_empty,
+            sync=options.durability == "fsync",
+            n_threads=options.threads,
+            cancel=cancel.current(),
         )
     except ShardError as error:
         raise explain(error, items) from None
+    finally:
+        cache.drop(item.path for item in items if item.path is not None)
     return results  # type: ignore[no-any-return]
 
 

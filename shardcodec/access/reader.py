@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import native
+from .. import cancel, native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
+from ..storage import cache
 from .boxes import Parts, as_void, n_touched
 
 __all__ = [
@@ -119,6 +120,7 @@ def read(
     """
     engine = native.load()
     plan = [(item.chain, item.source, item.box) for item in items]
+    kept = cache.shared(options.index_cache, options.open_files)
     try:
         missing, _ = engine.read(
             plan,
@@ -127,6 +129,9 @@ def read(
             n_threads=options.threads,
             max_gap_nbytes=MAX_GAP_NBYTES,
             allow_in_index=options.allow_in_index,
+            cache=None if kept is None else kept.native,
+            immutable=options.immutable,
+            cancel=cancel.current(),
         )
     except ShardError as error:
         raise explain(error, items) from None

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import native
+from .. import cancel, native
 from ..errors import ShardError
 from ..options import Options
+from ..storage import cache
 from .boxes import Parts, as_void, covered, covers, is_filled, touched
 from .placement import place
 from .reader import explain, index_too_short
@@ -110,9 +111,12 @@ def write(
             sync=options.durability == "fsync",
             allow_in_index=options.allow_in_index,
             n_threads=options.threads,
+            cancel=cancel.current(),
         )
     except ShardError as error:
         raise explain(error, items) from None
+    finally:
+        cache.drop(item.path for item in items if item.path is not None)
     return results  # type: ignore[no-any-return]
 
 

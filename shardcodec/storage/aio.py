@@ -2,23 +2,48 @@
 # SPDX-License-Identifier: MIT
 """Two small helpers around asyncio.
 
-Work of ours writes to arrays and holds locks, so whoever started it must not leave while it runs.
+Work of ours writes to arrays and holds locks, so whoever started it must not leave while it runs; but who does not want
+it any more can make it stop early.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+from .. import native
+from ..cancel import listening_to
 
 __all__ = ["all_of", "to_its_end"]
 
 T = TypeVar("T")
 
+POLL_SECONDS = 0.05
+
+
+class Caller(Protocol):
+    """Whoever waits for a task in another thread, and may be interrupted without the task's knowing it."""
+
+    def is_waiting(self) -> bool:
+        """Tell whether the result is still wanted."""
+
+
+# Finds the caller of the running task; set by the surface that knows how its calls reach the event loop.
+find_caller: Callable[[], Caller | None] = lambda: None  # noqa: E731
+
+# Who waits for the task that started this one.
+_caller: ContextVar[Caller | None] = ContextVar("shardcodec.caller", default=None)
+
 
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
     """Run awaitables together; at the first failure cancel the others, and raise it when all have ended."""
-    tasks = [asyncio.ensure_future(part) for part in work]
+    token = _caller.set(find_caller() or _caller.get())
+    try:
+        tasks = [asyncio.ensure_future(part) for part in work]
+    finally:
+        _caller.reset(token)
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -28,16 +53,29 @@ async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
         raise
 
 
-async def to_its_end(work: Awaitable[T]) -> T:
-    """Wait for work that cannot be stopped half-way (another thread does it), even when cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for work that another thread does, also when cancelled meanwhile.
+
+    Native plans within it are told to stop when that happens, or when nobody waits for the result any more. So the end
+    comes soon.
+    """
+    cancel = native.load().Cancel()
+    caller = find_caller() or _caller.get()
+    with listening_to(cancel):
+        task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait([task])
+            await asyncio.wait([task], timeout=None if caller is None else POLL_SECONDS)
         except asyncio.CancelledError as error:
             cancelled = error
+            cancel.stop()
+        if caller is not None and not caller.is_waiting():
+            cancel.stop()
     if cancelled is not None and not task.cancelled():
         task.exception()  # seen, and less important
         raise cancelled
-    return task.result()
+    try:
+        return task.result()
+    except native.load().Cancelled:
+        raise asyncio.CancelledError from None

@@ -7,8 +7,12 @@ Everything taken from ``zarr.core``, which zarr calls private, is taken here.
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Iterable
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,11 +24,15 @@ from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
+from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
+
+from ..storage import aio
 
 __all__ = [
     "ArraySpec",
     "ArrayV3Metadata",
+    "Caller",
     "CodecPipeline",
     "FsspecStore",
     "LocalStore",
@@ -125,6 +133,46 @@ def unwrapped(store: Any) -> Any:
     while isinstance(store, WrapperStore):
         store = store._store
     return store
+
+
+class Caller:
+    """Whoever waits in zarr's `sync` for the running task, in the main thread; that may be interrupted.
+
+    zarr hands a call to its event loop and waits. Ctrl-C (or any signal whose handler raises) ends the waiting and
+    leaves the task running, of which nobody wants the result any more: zarr does not cancel it.
+    """
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+
+    @classmethod
+    def of_this_task(cls) -> Caller | None:
+        """Find the caller; None when it is none that could be interrupted."""
+        task = asyncio.current_task()
+        runner: Any = None if task is None else task.get_coro()
+        within = getattr(runner, "cr_frame", None)
+        waited_for = None if within is None else within.f_locals.get("coro")
+        if waited_for is None:
+            return None
+        for frame in _main_frames():
+            if frame.f_code is sync.__code__:
+                return cls(frame) if frame.f_locals.get("coro") is waited_for else None
+        return None
+
+    def is_waiting(self) -> bool:
+        """Tell whether the call is still there."""
+        return any(frame is self._frame for frame in _main_frames())
+
+
+aio.find_caller = Caller.of_this_task
+
+
+def _main_frames() -> Iterator[FrameType]:
+    """The main thread's calls, innermost first."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def max_workers() -> int | None:

@@ -20,6 +20,7 @@ from ..access.codec import compiled
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.spec import ChainSpec
 from ..options import NOTHING, Options, resolve
+from ..statistics import stats
 from ..storage import locks
 from . import reading, writing
 from .compat import (
@@ -142,7 +143,7 @@ class ShardCodecPipeline(CodecPipeline):
         try:
             request = self._prepare(batch, out, drop_axes)
         except Declined as why:
-            self._refuse_if_strict(why, options)
+            self._left_to_zarr(why, options)
             return await self._own.read(batch, out, drop_axes)
         missing = await reading.run(request, options)
         return tuple(get_result(position in missing) for position in range(len(batch)))
@@ -164,7 +165,7 @@ class ShardCodecPipeline(CodecPipeline):
         try:
             request = self._prepare(batch, value, drop_axes)
         except Declined as why:
-            self._refuse_if_strict(why, options)
+            self._left_to_zarr(why, options)
             await self._write_own(batch, value, drop_axes)
             return
         await writing.run(request, options)
@@ -198,9 +199,10 @@ class ShardCodecPipeline(CodecPipeline):
         )
 
     @staticmethod
-    def _refuse_if_strict(why: Declined, options: Options) -> None:
+    def _left_to_zarr(why: Declined, options: Options) -> None:
         if options.strict:
             raise UnsupportedError(f"left to zarr's own pipeline: {why}") from None
+        stats.fallback(str(why))
 
     # ---- an array is compared and pickled with its pipeline
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..access.conditional import update
 from ..access.writer import WriteItem, write
 from ..options import Options
-from ..storage import filelocks, locks
+from ..storage import cache, filelocks, locks
 from ..storage.aio import all_of, to_its_end
 from .compat import buffer_from, config
 from .remote import conditional_remote_for
@@ -43,8 +43,11 @@ async def run(request: Request, options: Options) -> None:
             for parts in _groups(request.parts):
                 await _write_memory(request, parts, options)
         else:
-            for parts in _groups(request.parts):
-                await _write_remote(request, parts, options)
+            try:
+                for parts in _groups(request.parts):
+                    await _write_remote(request, parts, options)
+            finally:
+                cache.drop(keys)
 
 
 async def _run_engine(

@@ -1,0 +1,85 @@
+# statistics.py - what this process has read and written, and why some of it was slow
+# SPDX-License-Identifier: MIT
+"""`shardcodec.stats`: always on, a few additions per call.
+
+The engine counts what it does; the surfaces add requests that go through a store's own calls, and each time that work
+is left to zarr's own pipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from typing import Any
+
+from . import native
+
+__all__ = ["Statistics", "stats"]
+
+logger = logging.getLogger("shardcodec")
+
+# Reasons come with names and shapes of the user's data; more kinds than this are counted together.
+MAX_KINDS = 100
+
+
+class Statistics:
+    """Counters of this process; see `__call__`."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._fallbacks: Counter[str] = Counter()
+        self._told: set[str] = set()
+
+    def __call__(self) -> dict[str, Any]:
+        """Return what has been done since the process began, or since `reset`.
+
+        Returns
+        -------
+        dict
+            ``requests``: reads of ranges, of files or from stores; ``bytes_fetched`` by them; ``bytes_used``, encoded
+            bytes that were decoded (what else was fetched are indexes and gaps; buffers in memory are used without
+            being fetched); ``opens`` of files for reading; inner chunks ``chunks_decoded``, ``chunks_filled`` because
+            they were missing, and ``chunks_encoded``; ``bytes_written`` to files and buffers; ``index_hits`` and
+            ``index_misses`` of index caches; ``file_hits``, opens that a cache of open files spared; ``fallbacks``:
+            for each reason how often zarr's own pipeline did the work.
+        """
+        done = native.load().totals()
+        done["requests"] = done.pop("reads")
+        done["bytes_fetched"] = done.pop("bytes_read")
+        with self._mutex:
+            done["fallbacks"] = dict(self._fallbacks)
+        return done  # type: ignore[no-any-return]
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        native.load().totals_reset()
+        with self._mutex:
+            self._fallbacks.clear()
+
+    def fallback(self, reason: str) -> None:
+        """Count that zarr's own pipeline does the work, and say so once for each reason."""
+        with self._mutex:
+            if reason not in self._fallbacks and len(self._fallbacks) >= MAX_KINDS:
+                reason = "other reasons"
+            self._fallbacks[reason] += 1
+            if reason in self._told or len(self._told) > 2 * MAX_KINDS:
+                return
+            self._told.add(reason)
+        logger.info("left to zarr's own pipeline: %s", reason)
+
+    def __repr__(self) -> str:
+        return "<shardcodec.stats: call it>"
+
+    def _begin_child(self) -> None:
+        """A forked child counts for itself; its parent's threads may have held the mutex."""
+        self._mutex = threading.Lock()
+        self._fallbacks = Counter()
+        if (module := native.loaded()) is not None:
+            module.totals_reset()
+
+
+stats = Statistics()
+
+os.register_at_fork(after_in_child=stats._begin_child)
