@@ -96,6 +96,10 @@ bench: .venv/bench-$(VERSION)/stamp ## measure against every rival in one run
 	  || echo 'zarrista cannot be installed here and is not measured'
 	$(call pytest,bench) bench -c bench/pytest.ini $(BENCH_ARGS)
 
+.PHONY: bench-remote
+bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: requests, bytes, seconds (needs nginx)
+	$(call venv,bench) bench/remote.py $(BENCH_ARGS)
+
 # ---------------------------------------------------------------- testing
 
 .PHONY: test

@@ -1,0 +1,318 @@
+"""Compare everybody over HTTP with latency: requests, bytes, seconds.
+
+    python bench/remote.py                     512^3 uint16, shards 256^3, inner chunks 32^3, 20 ms
+    python bench/remote.py --quick             128^3: shows that the harness works
+    python bench/remote.py --codec raw --latency 50
+
+Files are served by nginx on loopback, behind a proxy that delays and counts (see web.py). Arrays are opened before
+anything is counted. Every peer first proves that its results are right; then come the rounds, interleaved. Requests and bytes do not
+depend on what else the machine does; seconds do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import data
+import machine
+import numpy as np
+import peers
+import web
+from data import Array, Box, Case
+
+OURS = "shardcodec"
+
+# Requests at a time: what TensorStore's HTTP driver allows itself. zarr, which all its pipelines ask, says 10.
+CONCURRENCY = 32
+
+
+# ---------------------------------------------------------------------------------------------------------
+# who reads
+
+
+class Remote(peers.Peer):
+    """One way to read an array at a URL."""
+
+    def open_url(self, url: str) -> Any:
+        raise NotImplementedError
+
+
+class OverObstore(Remote):
+    """zarr.Array, one pipeline, zarr's ObjectStore."""
+
+    needs: tuple[str, ...] = ("obstore",)
+
+    def __init__(self, base: peers.Zarr, suffix: str = "") -> None:
+        self.base = base
+        self.name = base.name + suffix
+        self.is_rival = base.is_rival
+
+    def why_not(self) -> str | None:
+        for package in self.needs:
+            if importlib.util.find_spec(package) is None:
+                return f"{package} is not installed"
+        return self.base.why_not()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import zarr
+
+        with self.base.turn(), zarr.config.set({"async.concurrency": CONCURRENCY}):
+            yield
+
+    def store(self, url: str) -> Any:
+        from obstore.store import HTTPStore
+        from zarr.storage import ObjectStore
+
+        return ObjectStore(HTTPStore.from_url(url, client_options={"allow_http": True}), read_only=True)
+
+    def open_url(self, url: str) -> Any:
+        import zarr
+
+        return zarr.open_array(self.store(url), mode="r")
+
+    def read(self, array: Any, box: Box) -> Array:
+        return self.base.read(array, box)
+
+
+class OverFsspec(OverObstore):
+    """The same over fsspec and aiohttp."""
+
+    needs = ("fsspec", "aiohttp")
+
+    def store(self, url: str) -> Any:
+        from zarr.storage import FsspecStore
+
+        return FsspecStore.from_url(url, read_only=True)
+
+
+class TensorStore(Remote):
+    """TensorStore's own HTTP driver; no cache pool, since a benchmark would then time the cache."""
+
+    name = "tensorstore"
+    package = "tensorstore"
+
+    def open_url(self, url: str) -> Any:
+        import tensorstore
+
+        context = {
+            "cache_pool": {"total_bytes_limit": 0},
+            "data_copy_concurrency": {"limit": peers.N_THREADS},
+        }
+        spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": f"{url}/"}, "context": context}
+        return tensorstore.open(spec, open=True).result()
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.asarray(array[box].read(order="C").result())
+
+
+class Zarrista(Remote):
+    """zarrista's asynchronous arrays, which take an obstore."""
+
+    name = "zarrista"
+    package = "zarrista"
+
+    def open_url(self, url: str) -> Any:
+        import zarrista
+        from obstore.store import HTTPStore
+
+        store = HTTPStore.from_url(url, client_options={"allow_http": True})
+
+        async def opened() -> Any:
+            return await zarrista.AsyncArray.open(store)
+
+        return asyncio.run(opened())
+
+    def read(self, array: Any, box: Box) -> Array:
+        async def run() -> Any:
+            return await array.retrieve_array_subset(box)
+
+        return np.asarray(asyncio.run(run()).to_numpy())
+
+
+ALL: tuple[Remote, ...] = (
+    OverObstore(peers.ShardCodec()),
+    OverFsspec(peers.ShardCodec(), " (fsspec)"),
+    OverObstore(peers.ZarrBatched()),
+    OverObstore(peers.ZarrFused()),
+    OverFsspec(peers.ZarrFused(), " (fsspec)"),
+    OverObstore(peers.Zarrs()),
+    TensorStore(),
+    Zarrista(),
+)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# what is read
+
+
+def rows(case: Case) -> dict[str, Box]:
+    edge, shard, inner = case.shape[0], case.shard[0], case.inner[0]
+
+    def cube(start: int, extent: int) -> Box:
+        return (slice(start, start + extent),) * 3
+
+    askew = shard // 4 + 3
+    plane = edge // 3
+    everything = slice(0, edge)
+    return {
+        "one inner chunk": cube(shard // inner // 2 * inner, inner),
+        "box of 40^3": cube(askew, inner + inner // 4),
+        "corner of 8 shards": cube(shard - inner * 5 // 8, inner + inner // 4),
+        "plane, axis 0": (slice(plane, plane + 1), everything, everything),
+        "plane, axis 2": (everything, everything, slice(plane, plane + 1)),
+        "one shard": cube(0, shard),
+        "whole array": case.whole,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------
+# measuring
+
+
+def measure(
+    server: web.Web, contestants: list[Remote], arrays: dict[str, Any], box: Box, expected: Array, rounds: int
+) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {}
+    running = []
+    for peer in contestants:
+        if isinstance(arrays[peer.name], str):
+            results[peer.name] = {"failed": arrays[peer.name]}
+            continue
+        try:
+            with peer.turn():
+                server.traffic()
+                actual = peer.read(arrays[peer.name], box)
+            traffic = server.traffic()
+            if actual.dtype != expected.dtype or not np.array_equal(actual, expected):
+                raise AssertionError(f"{peer.name} gives other values")
+            del actual
+        except Exception as error:  # noqa: BLE001 (a rival's failure is a result)
+            results[peer.name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
+            continue
+        results[peer.name] = {"requests": traffic.requests, "bytes": traffic.nbytes, "seconds": []}
+        running.append(peer)
+    for number in range(rounds):
+        first = number % max(1, len(running))
+        for peer in running[first:] + running[:first]:
+            with peer.turn():
+                start = time.perf_counter()
+                result = peer.read(arrays[peer.name], box)
+                results[peer.name]["seconds"].append(time.perf_counter() - start)
+            del result
+            server.traffic()
+    return results
+
+
+def opened(peer: Remote, url: str) -> Any:
+    try:
+        with peer.turn():
+            return peer.open_url(url)
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def verdict(results: dict[str, dict[str, Any]], ours: str, rivals: list[str]) -> str:
+    """Ours against the fastest rival: at most as many requests, 1.25 of its bytes, 1.1 of its time."""
+    seconds = {name: value_of(results[name], "seconds") for name in rivals if "failed" not in results[name]}
+    if "failed" in results[ours] or not seconds:
+        return ""
+    best = min(seconds, key=seconds.__getitem__)
+    told = []
+    for quantity, most in (("requests", 1.0), ("bytes", 1.25), ("seconds", 1.1)):
+        ratio = value_of(results[ours], quantity) / value_of(results[best], quantity)
+        told.append(f"{ratio:.2f} of the {quantity}" + ("" if ratio <= most else " (**LOSS**)"))
+    return f"against {best}: {', '.join(told)}"
+
+
+def value_of(result: dict[str, Any], quantity: str) -> float:
+    return float(median(result["seconds"]) if quantity == "seconds" else result[quantity])
+
+
+def table(name: str, results: dict[str, dict[str, Any]]) -> str:
+    lines = [f"\n### {name}\n", "| | requests | MB | ms |", "|---|---|---|---|"]
+    for peer, result in results.items():
+        if "failed" in result:
+            lines.append(f"| {peer} | failed: {result['failed']} | | |")
+            continue
+        milliseconds = 1e3 * median(result["seconds"])
+        lines.append(f"| {peer} | {result['requests']} | {result['bytes'] / 1e6:.3f} | {milliseconds:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    case = data.big(128 if arguments.quick else 512).with_codec(arguments.codec)
+    contestants: list[Remote] = []
+    for peer in ALL:
+        reason = peer.why_not()
+        if reason is None and (arguments.peers is None or peer.name in arguments.peers):
+            contestants.append(peer)
+        elif reason is not None:
+            print(f"left out: {peer.name}: {reason}", file=sys.stderr)
+    writer = peers.available(["zarr fused", "zarr batched"])[0][-1]
+    values = data.field(case, folder)
+    path = case.create(folder / "www" / "array")
+    with writer.turn():
+        writer.write(writer.open(path, case), case.whole, values)
+    document: dict[str, Any] = {"machine": machine.facts(folder), "latency": arguments.latency, "rows": {}}
+    with web.Web(folder / "www", folder, arguments.latency / 1e3) as server:
+        arrays = {peer.name: opened(peer, f"{server.url}/array") for peer in contestants}
+        rivals = [peer.name for peer in contestants if peer.is_rival]
+        for name, box in rows(case).items():
+            results = measure(server, contestants, arrays, box, values[box], arguments.rounds)
+            document["rows"][name] = results
+            print(table(name, results))
+            if OURS in results:
+                print(f"shardcodec: {verdict(results, OURS, rivals)}", flush=True)
+    return document
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/remote.py"
+    )
+    names: Callable[[str], list[str]] = lambda text: [name.strip() for name in text.split(",")]  # noqa: E731
+    parser.add_argument("--quick", action="store_true", help="small arrays")
+    parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
+    parser.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
+    parser.add_argument("--codec", choices=data_codecs(), default="zstd 1")
+    parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in ALL))
+    parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
+    parser.add_argument("--json", type=Path, default=None)
+    return parser.parse_args()
+
+
+def data_codecs() -> tuple[str, ...]:
+    import suite
+
+    return suite.CODECS
+
+
+def main() -> None:
+    arguments = parse()
+    if reason := web.why_not():
+        print(f"skipped: {reason}")
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
+        os.chmod(folder, 0o755)  # nginx may serve as another user
+        document = compare(arguments, Path(folder))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=1))
+    sys.stdout.flush()
+    os._exit(0)  # some rival's threads do not like to be joined
+
+
+if __name__ == "__main__":
+    main()
