@@ -22,6 +22,13 @@ read_bytes(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, st
     return sc_file_read_exactly(fetch->fd, dst, (size_t)n, offset, where);
 }
 
+enum sc_status
+sc_fetch_range(struct sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, struct sc_where *where)
+{
+    sc_where_clear(where);
+    return read_bytes(fetch, offset, n, dst, where);
+}
+
 static enum sc_status
 load_index(struct sc_fetch *fetch, struct sc_where *where)
 {

@@ -25,6 +25,9 @@ enum sc_status sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *sha
                               struct sc_where *where);
 void sc_fetch_end(struct sc_fetch *fetch);
 
+/* Bytes of the object as they are, whatever they mean; the range lies inside it. */
+enum sc_status sc_fetch_range(struct sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, struct sc_where *where);
+
 /* What one call fetches. */
 struct sc_fetch_batch {
     const uint64_t *positions; /* in the index, C order over the grid */

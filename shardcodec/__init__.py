@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from zarr.registry import register_codec, register_pipeline
 
+from .access.shard import Shard
 from .access.stream import ShardWriter
 from .access.whole import decode, encode
 from .build_info import build_info
@@ -30,6 +31,7 @@ from .statistics import stats
 from .storage.cache import IndexCache
 from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.pipeline import ShardCodecPipeline
+from .zarr_plugin.shards import open_shard
 from .zarr_plugin.switch import attach, disable, enable
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "IndexCache",
     "LockError",
     "Options",
+    "Shard",
     "ShardCodecPipeline",
     "ShardError",
     "ShardFormatError",
@@ -53,6 +56,7 @@ __all__ = [
     "disable",
     "enable",
     "encode",
+    "open_shard",
     "options",
     "stats",
 ]

@@ -1394,6 +1394,26 @@ cdef class OpenShard:
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
+    def range(self, uint64_t offset, uint64_t nbytes):
+        """Bytes of the object, whatever they mean."""
+        cdef bytes result
+        cdef uint8_t *dst
+        cdef sc_where where
+        cdef sc_status status
+        if self.held.entries == NULL or self.held.source.entries != NULL:
+            raise ValueError("the shard is missing, closed, or only a part of it is here")
+        if offset > self.held.nbytes or nbytes > self.held.nbytes - offset:
+            raise ValueError(f"{nbytes} bytes at offset {offset} of a shard of {self.held.nbytes}")
+        result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
+        dst = <uint8_t *>PyBytes_AsString(result)
+        self.n_at_work += 1
+        with nogil:
+            status = sc_fetch_range(&self.held, offset, nbytes, dst, &where)
+        self.n_at_work -= 1
+        where.shard = 0
+        raise_status(status, &where, self.batch.paths)
+        return result
+
     def fetch(self, positions, places, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536,
               bint allow_in_index=False):
         """Fetch inner chunks, as many from the first on as fit into max_nbytes, but at least one.

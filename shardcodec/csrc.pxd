@@ -434,4 +434,5 @@ cdef extern from "sc_fetch.h" nogil:
 
     sc_status sc_fetch_begin(sc_fetch *fetch, const sc_chain *shard, const sc_source *source, sc_where *where)
     void sc_fetch_end(sc_fetch *fetch)
+    sc_status sc_fetch_range(sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, sc_where *where)
     sc_status sc_fetch_chunks(sc_fetch *fetch, sc_fetch_batch *batch, sc_where *where)

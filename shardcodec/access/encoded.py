@@ -157,7 +157,7 @@ def _laid_out(
     fixed_nbytes = None if None in sizes.values() else chain.inner.fixed_nbytes
     placement = lay_out(entries, sizes, where, user, fixed_nbytes)
     footer = user.footer
-    if footer is None and user.keep and old is not None and where.end > where.footer:
+    if footer is None and old is not None and where.end > where.footer:
         footer = _range(source, where.footer, where.end - where.footer)
     if old is None:
         return (None, None, None, None, placement.entries, placement.data_offset), footer

@@ -121,7 +121,7 @@ def decode_chunks(chain: Any, encoded: Sequence[Any], out: np.ndarray[Any, Any],
     for first, base, places in _joined(out):
         sources = encoded[first : first + len(places)]
         items = [
-            (chain, source, (*whole(chain.shape)[:3], place))
+            (chain, source, whole(chain.shape)._replace(at=place))
             for source, place in zip(sources, places, strict=True)
         ]
         try:

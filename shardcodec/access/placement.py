@@ -102,7 +102,7 @@ def place(
     if np.any(in_index & kept):
         return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
     in_place &= ~in_index
-    live = int(entries[kept | in_place, 1].sum(dtype=np.uint64))
+    live = int(aligned(entries[kept | in_place, 1], alignment).sum(dtype=np.uint64))
     if live < end - first and end - first - live >= dead_share * (end - first):
         return _packed(np.where(kept[:, None], entries, ABSENT), kept, first, alignment)
     carried = np.where((kept | in_place)[:, None], entries, ABSENT)

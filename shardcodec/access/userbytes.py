@@ -35,12 +35,10 @@ Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class UserBytes(NamedTuple):
-    """What a write does about header, footer and alignment.
+    """What a write does about header, footer and alignment: it keeps them.
 
     Attributes
     ----------
-    keep : bool
-        Carry the old header and footer over.
     footer : buffer or None
         A new footer, in place of the old one.
     alignment : int
@@ -49,7 +47,6 @@ class UserBytes(NamedTuple):
         As for `placement.place`.
     """
 
-    keep: bool = True
     footer: Any = None
     alignment: int = 1
     dead_share: float = DEAD_SHARE
@@ -122,20 +119,9 @@ def lay_out(
     """
     replaced = np.zeros(len(entries), dtype=np.bool_)
     replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
-    first = where.chunks if user.keep else where.first
-    # seen from here, the shard begins behind its header and ends before its footer
-    body = place(
-        entries,
-        replaced,
-        shard_nbytes=where.footer,
-        index_nbytes=first,
-        index_at_start=True,
-        fixed_nbytes=fixed_nbytes,
-        dead_share=user.dead_share,
-        alignment=user.alignment,
-    )
+    body = _body(entries, replaced, where, user, fixed_nbytes)
     carries = body.carries
-    if user.keep and where.chunks > where.first:
+    if where.chunks > where.first:
         header = [[where.first, where.chunks - where.first, where.first]]
         carries = np.concatenate([np.array(header, dtype=np.uint64), carries])
     placed = body.entries.copy()
@@ -148,3 +134,36 @@ def lay_out(
             placed[position] = start, nbytes
             end = start + nbytes
     return Placement(carries, placed, end, body.compact)
+
+
+def _body(
+    entries: Entries,
+    replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    where: Extents,
+    user: UserBytes,
+    fixed_nbytes: int | None,
+) -> Placement:
+    """Place what is kept between header and footer, with nothing dead beside either: it would be taken for a part of it."""
+
+    def settled(dead_share: float) -> Placement:
+        # seen from here, the shard begins behind its header and ends before its footer
+        return place(
+            entries,
+            replaced,
+            shard_nbytes=where.footer,
+            index_nbytes=where.chunks,
+            index_at_start=True,
+            fixed_nbytes=fixed_nbytes,
+            dead_share=dead_share,
+            alignment=user.alignment,
+        )
+
+    body = settled(user.dead_share)
+    left = body.entries[(body.entries[:, 0] != ABSENT) & (body.entries[:, 1] > 0)]
+    if body.compact or not len(left):
+        return body if body.compact else settled(0.0)
+    if int(left[:, 0].min()) > where.chunks:
+        return settled(0.0)
+    end = int((left[:, 0] + left[:, 1]).max())
+    carries = np.array([[where.chunks, end - where.chunks, where.chunks]], dtype=np.uint64)
+    return Placement(carries, body.entries, end, compact=False)

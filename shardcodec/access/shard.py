@@ -1,0 +1,462 @@
+# shard.py - one shard as a map from places in its grid to inner chunks
+# SPDX-License-Identifier: MIT
+"""`Shard`: what is in one shard, and changes to it.
+
+Coordinates count inner chunks along the axes of the index, which are those of the shard behind transposes that precede
+the sharding codec; only `Shard.read_region` speaks of elements of the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError, UnsupportedError
+from ..format.spec import ShardSpec
+from ..options import NOTHING, Options, check, resolve
+from .boxes import touched
+from .codec import compiled, memory_order
+from .encoded import EncodedItem, check_size, ordered, write_encoded
+from .inner import as_chunks, coordinates, decode_chunks, encode_chunks, positions
+from .objects import OpenObject, ShardObject
+from .placement import ABSENT, DEAD_SHARE
+from .reader import ReadItem, explain, read
+from .userbytes import Extents, UserBytes, check_alignment, extents, guess_alignment
+from .whole import parse_selection
+
+__all__ = ["Shard"]
+
+# Encoded bytes that are held at a time.
+FETCH_NBYTES = 64 << 20
+# Inner chunks that are looked at in one call.
+FETCH_CHUNKS = 1 << 16
+
+Array = np.ndarray[Any, Any]
+
+
+class Shard:
+    """One shard; made by `shardcodec.open_shard`.
+
+    What is read belongs together: the shard is looked at once, at first use, and stays that one when it is replaced
+    meanwhile. `refresh` looks again, and so does each write through this handle.
+
+    An object that does not exist is a shard without inner chunks. Use as a context manager closes it.
+    """
+
+    def __init__(
+        self, target: ShardObject, spec: ShardSpec, mode: str = "r", choices: Mapping[str, Any] = NOTHING
+    ) -> None:
+        if mode not in ("r", "r+"):
+            raise ValueError(f"mode must be 'r' or 'r+', not {mode!r}")
+        if not spec.supports_partial_access:
+            raise UnsupportedError(
+                f"shard {target.key!r}: codecs that follow the sharding hide its inner chunks",
+                shard=target.key,
+            )
+        self._object = target
+        self._spec = spec
+        self._mode = mode
+        self._choices = dict(choices)
+        self._chain = compiled(spec.chain)
+        self._view: OpenObject | None = None
+
+    # ---- what it is
+
+    @property
+    def spec(self) -> ShardSpec:
+        """How the shard is encoded."""
+        return self._spec
+
+    @property
+    def key(self) -> str:
+        """Name of the object."""
+        return self._object.key
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Number of inner chunks along each axis."""
+        return self._spec.grid_shape
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an object."""
+        return not self._opened().missing
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object; 0 where there is none."""
+        view = self._opened()
+        return 0 if view.missing else view.nbytes
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.key!r} of {self.grid_shape} inner chunks of {self._spec.chunk_shape}>"
+
+    # ---- the index
+
+    @property
+    def index(self) -> Array:
+        """The index as it is stored, its checksum checked.
+
+        An array of uint64, shape ``(*grid_shape, 2)``, read-only: offset and size of each inner chunk, both 2^64-1 where
+        one is absent. Other entries may be wrong; `check` tells.
+        """
+        entries = self._entries(check=False).reshape(*self.grid_shape, 2)
+        entries.flags.writeable = False
+        return entries
+
+    def check(self) -> None:
+        """Check every entry of the index: that its range lies inside the object, and not in the index.
+
+        Raises
+        ------
+        ShardFormatError
+            One is wrong.
+        """
+        self._entries(check=True)
+
+    def state(self) -> Array:
+        """Tell which inner chunks are stored: an array of bool over the grid."""
+        entries = self._entries(check=True)
+        return np.asarray(entries[:, 0] != ABSENT).reshape(self.grid_shape)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """List ranges (offset, size) that neither an inner chunk nor the index covers, ascending.
+
+        Header and footer are among them.
+        """
+        return self._report("index_gaps", *self._index_extent())
+
+    def overlaps(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """List pairs of inner chunks that share bytes, by their coordinates."""
+        pairs = self._report("index_overlaps")
+        return [(self._coords(a), self._coords(b)) for a, b in pairs]
+
+    def _report(self, name: str, *arguments: int) -> list[Any]:
+        if not self.exists:
+            return []
+        entries = self._entries(check=True)
+        capacity = 2 * len(entries) + 2  # more there cannot be
+        found, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
+        return found  # type: ignore[no-any-return]
+
+    def _index_extent(self) -> tuple[int, int, int]:
+        size, n = self.nbytes, self._spec.index_nbytes
+        return size, 0 if self._spec.index_location == "start" else max(size - n, 0), n
+
+    # ---- user bytes
+
+    @property
+    def header(self) -> bytes:
+        """Bytes before the first inner chunk; behind the index, where that is at the start."""
+        where = self._extents()
+        return self._range(where.first, where.chunks)
+
+    @property
+    def footer(self) -> bytes:
+        """Bytes behind the last inner chunk; before the index, where that is at the end."""
+        where = self._extents()
+        return self._range(where.footer, where.end)
+
+    @property
+    def alignment(self) -> int:
+        """4096 or 512 where every inner chunk begins at a multiple of that, else 1."""
+        return guess_alignment(self._entries(check=True))
+
+    def _extents(self) -> Extents:
+        if not self.exists:
+            return Extents(0, 0, 0, 0)
+        at_start = self._spec.index_location == "start"
+        return extents(self._entries(check=True), self.nbytes, self._spec.index_nbytes, at_start)
+
+    def _range(self, low: int, high: int) -> bytes:
+        return self._opened().range(low, high - low) if low < high else b""
+
+    # ---- reading
+
+    def read_encoded(self, coords: Any) -> list[bytes | None]:
+        """Read inner chunks as they are stored.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+
+        Returns
+        -------
+        list of bytes
+            None for an inner chunk that is absent.
+
+        Raises
+        ------
+        ShardFormatError
+            An entry of the index cannot be true.
+        """
+        found: list[bytes | None] = []
+        for _, data, places in self._fetch(positions(coords, self.grid_shape)):
+            found += [None if part is None else bytes(part) for part in _slices(data, places)]
+        return found
+
+    def read_chunks(self, coords: Any, out: Array | None = None) -> Array:
+        """Read and decode inner chunks; absent ones hold the fill value.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+        out : ndarray, optional
+            Destination of shape ``(n, *chunk_shape)`` and the spec's dtype; any strides, either byte order.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError, CodecError
+            An inner chunk is damaged; ``.chunk_coords`` says which.
+        """
+        where = positions(coords, self.grid_shape)
+        shape = (len(where), *self._spec.chunk_shape)
+        out, chain = self._destination(out, shape, self._spec.inner)
+        options = self._options()
+        done = 0
+        for part, data, places in self._fetch(where):
+            try:
+                decode_chunks(chain, list(_slices(data, places)), out[done : done + len(part)], options)
+            except ShardError as error:
+                if isinstance(error.shard, int):
+                    error.entry, error.shard = int(part[error.shard]), 0
+                raise self._explained(error) from None
+            done += len(part)
+        return out
+
+    def read_region(self, selection: Any = None, out: Array | None = None) -> Array:
+        """Read elements of the shard; those of absent inner chunks are the fill value.
+
+        Parameters
+        ----------
+        selection : optional
+            Integers, slices with positive step, an ellipsis, or a tuple of them. Default: all.
+        out : ndarray, optional
+            Destination, of the selection's shape and the spec's dtype.
+
+        Raises
+        ------
+        IndexError
+            The selection is not of this kind, or leaves the shard.
+        ShardFormatError, ChecksumError, CodecError
+            An inner chunk is damaged; ``.chunk_coords`` says which.
+        """
+        box, axes, shape = parse_selection(selection, self._spec.shard_shape)
+        out, chain = self._destination(out, shape, self._spec.chain)
+        if 0 in box.count:
+            return out
+        options = self._options()
+
+        def fill(source: Any) -> None:
+            read([ReadItem(chain, source, box, self.key)], out, axes, options)
+
+        if not self.exists:
+            fill(None)
+            return out
+        engine = native.load()
+        fill(engine.Fetched(chain, self._entries(check=False), None, 0, fill_absent=True))
+        wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
+        for part, data, places in self._fetch(wanted):
+            entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+            entries[part] = places
+            fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
+        return out
+
+    def _destination(self, out: Array | None, shape: tuple[int, ...], spec: Any) -> tuple[Array, Any]:
+        if out is None:
+            out = np.empty(shape, dtype=self._spec.dtype)
+        elif out.shape != shape:
+            raise ValueError(f"out has shape {out.shape} where {shape} is due")
+        native_order = memory_order(out.dtype, self._spec.dtype)
+        if native_order is None:
+            raise TypeError(f"out has dtype {out.dtype}, the shard {self._spec.dtype}")
+        return out, compiled(spec, native_order)
+
+    def _fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
+        """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""
+        left = np.asarray(where, dtype=np.uint64)
+        view = self._opened()
+        while len(left):
+            part = left[:FETCH_CHUNKS]
+            places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
+            data, n = (b"", len(part)) if view.missing else self._try(view.fetch, part, places, FETCH_NBYTES)
+            yield part[:n], data, places[:n]
+            left = left[n:]
+
+    # ---- writing
+
+    def write_chunks(self, coords: Any, chunks: Any, *, write_empty_chunks: bool = False, **how: Any) -> None:
+        """Encode and store inner chunks; all others stay as they are.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+            Each place once.
+        chunks : array_like, shape (n, *chunk_shape)
+        write_empty_chunks : bool
+            Store inner chunks that equal the fill value bit by bit, which are otherwise made absent.
+        **how
+            As for `write_encoded`.
+        """
+        where = positions(coords, self.grid_shape)
+        array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
+        chain = compiled(self._spec.inner, native_order)
+        encoded = encode_chunks(chain, array, self._options(), write_empty=write_empty_chunks)
+        self._write(where, encoded, **how)
+
+    def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:
+        """Store inner chunks that are encoded already; all others stay as they are.
+
+        The object is replaced in one step, after every entry that is carried over has been checked.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+            Each place once.
+        chunks : sequence of bytes-like
+            None makes an inner chunk absent.
+        footer : bytes-like, optional
+            A new footer, stored in the same step.
+        keep_user_bytes : bool, optional
+            Keep header, footer and alignment. Default: when `footer` or `alignment` is given. If not, they are bytes
+            that nothing refers to; they stay until they are packed away.
+        alignment : int, optional
+            Inner chunks that are written begin at a multiple of this. Default with `keep_user_bytes`: as found.
+
+        Raises
+        ------
+        ValueError
+            The shard was opened for reading, an inner chunk is named twice, or has a size that none can have.
+        ShardFormatError, ChecksumError
+            The shard is damaged where it would have been carried over; it is as it was.
+        LockError
+            Another process writes to it, and did not end in time.
+        """
+        where = positions(coords, self.grid_shape)
+        chunks = list(chunks)
+        if len(chunks) != len(where):
+            raise ValueError(f"{len(where)} places, but {len(chunks)} chunks")
+        for position, data in zip(where, chunks, strict=True):
+            if data is not None:
+                check_size(self._chain, position, memoryview(data).nbytes)
+        self._write(where, chunks, **how)
+
+    def erase(self, coords: Any, **how: Any) -> None:
+        """Make inner chunks absent; without any left, and no footer given, the object is deleted.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+        **how
+            As for `write_encoded`.
+        """
+        where = positions(coords, self.grid_shape)
+        self._write(list(dict.fromkeys(where)), [None] * len(dict.fromkeys(where)), **how)
+
+    def compact(self) -> int:
+        """Pack inner chunks together, header and footer kept; return how many bytes that saved."""
+        before = self.refresh().nbytes
+        if self.exists:
+            self._write([], [], keep_user_bytes=True, dead_share=0.0)
+        return before - self.nbytes
+
+    def _write(
+        self,
+        where: list[int],
+        chunks: list[Any],
+        *,
+        footer: Any = None,
+        keep_user_bytes: bool | None = None,
+        alignment: int | None = None,
+        dead_share: float = DEAD_SHARE,
+    ) -> None:
+        if self._mode == "r":
+            raise ValueError(f"shard {self.key!r} was opened for reading only")
+        by_position = dict(zip(where, chunks, strict=True))
+        if len(by_position) != len(where):
+            twice = next(p for i, p in enumerate(where) if p in where[:i])
+            raise ValueError(f"inner chunk {self._coords(twice)} is given a second time")
+        options = self._options()
+        sequence = ordered(where, self.grid_shape, options.order)
+        if keep_user_bytes is None:
+            keep_user_bytes = footer is not None or alignment is not None
+        if alignment is not None:
+            check_alignment(alignment)
+        chunks_in_order = {p: by_position[p] for p in sequence}
+
+        def make(old: Any, keep_empty: bool) -> Any:
+            self.refresh()
+            user = None
+            if keep_user_bytes:
+                user = UserBytes(footer, alignment or self.alignment, dead_share)
+            item = EncodedItem(self._chain, self._object.path, old, chunks_in_order, self.key, user)
+            (result,) = write_encoded([item], options, keep_empty=keep_empty or bool(footer))
+            return result
+
+        try:
+            self._object.update(make, options)
+        finally:
+            self.refresh()
+
+    # ---- the handle
+
+    def refresh(self) -> Self:
+        """Look at the object again; return the shard itself."""
+        self.close()
+        return self
+
+    def close(self) -> None:
+        """Let go of the object; the next use looks at it again."""
+        view, self._view = self._view, None
+        if view is not None:
+            view.close()
+
+    def tobytes(self) -> bytes:
+        """Return the whole object; empty where there is none."""
+        view = self._opened()
+        return b"" if view.missing else view.range(0, view.nbytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> OpenObject:
+        if self._view is None:
+            self._view = self._try(self._object.open, self._chain, self._options())
+        return self._view
+
+    def _entries(self, *, check: bool) -> Array:
+        view = self._opened()
+        if view.missing:
+            return np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+        return self._try(view.entries, check=check)  # type: ignore[no-any-return]
+
+    def _options(self) -> Options:
+        return resolve(argument=check(self._choices))
+
+    def _coords(self, position: int) -> tuple[int, ...]:
+        return coordinates(position, self.grid_shape)
+
+    def _try(self, work: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return work(*arguments, **keywords)
+        except ShardError as error:
+            error.shard = 0
+            raise self._explained(error) from None
+
+    def _explained(self, error: ShardError) -> ShardError:
+        return explain(error, [ReadItem(self._chain, None, None, self.key)])  # type: ignore[arg-type]
+
+
+def _slices(data: Any, places: Array) -> Iterator[memoryview | None]:
+    view = memoryview(data).cast("B")
+    for offset, nbytes in places.tolist():
+        yield None if offset == nbytes == 2**64 - 1 else view[offset : offset + nbytes]

@@ -1,0 +1,283 @@
+# shards.py - `open_shard`: one shard, wherever it is
+# SPDX-License-Identifier: MIT
+"""`shardcodec.open_shard`, and shards behind zarr's stores.
+
+Files go to the engine, buffers of a MemoryStore too. Any other store is asked, through its own asynchronous calls on
+zarr's event loop, for the index and for coalesced ranges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import native
+from ..access.conditional import FIRST_WAIT, LONGEST_WAIT
+from ..access.objects import Entries, FileObject, Make, MemoryObject, NativeShard, OpenObject, ShardObject
+from ..access.placement import ABSENT
+from ..access.reader import index_too_short
+from ..access.shard import Shard
+from ..errors import LockError, ShardFormatError
+from ..format.spec import ShardSpec
+from ..options import Options
+from ..storage import locks
+from ..storage.aio import all_of
+from ..storage.remote import Changed, ConditionalRemote, Remote
+from .compat import Store, StorePath, buffer_from, config, default_buffer_prototype, sync
+from .remote import conditional_remote_for, remote_for
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
+
+__all__ = ["open_shard", "shard_object"]
+
+# As zarr: a gap of this size is cheaper to fetch than another request, and a request is at most so large.
+MAX_GAP_NBYTES = 1 << 20
+MAX_RANGE_NBYTES = 16 << 20
+
+# No object is larger; bounds a range where the size of the object is not known.
+MAX_OBJECT_NBYTES = 2**63 - 1
+
+
+def open_shard(store: Any, key: str | None, spec: ShardSpec, *, mode: str = "r", **choices: Any) -> Shard:
+    """Open one shard, whether it exists or not.
+
+    Parameters
+    ----------
+    store : path-like, bytes-like, or zarr store
+        A folder, or with `key` None or "" the shard's file itself; the bytes of a shard; any zarr store or `StorePath`.
+    key : str or None
+        Name of the object in the folder or store, such as ``"a/c/0/1"``. For bytes only a name for errors.
+    spec : ShardSpec
+        How the shard is encoded; `ShardSpec.from_metadata` makes it of a ``zarr.json``.
+    mode : {"r", "r+"}
+        Read only, or with changes. Bytes are not changed: `Shard.tobytes` returns the new ones.
+    **choices
+        Options for this shard, as in `shardcodec.options`.
+
+    Returns
+    -------
+    Shard
+
+    Raises
+    ------
+    UnsupportedError
+        Codecs follow the sharding and hide the inner chunks.
+    ValueError
+        The store is read-only, and `mode` is not.
+
+    Examples
+    --------
+    >>> spec = shardcodec.ShardSpec.from_metadata(json.loads(Path("a.zarr/zarr.json").read_text()))
+    >>> shard = shardcodec.open_shard("a.zarr", "c/0/0", spec)
+    >>> shard.state().sum(), shard.read_chunks([(0, 0), (0, 1)]).shape
+    """
+    target = shard_object(store, key)
+    if mode != "r" and isinstance(target, StoreObject):
+        check_writable(target.target.store)
+    return Shard(target, spec, mode, choices)
+
+
+def shard_object(store: Any, key: str | None) -> ShardObject:
+    """Return the place that a store and a key name."""
+    if isinstance(store, StorePath):
+        store, key = store.store, "/".join(filter(None, (store.path, key)))
+    if isinstance(store, Store):
+        if not key:
+            raise ValueError("a store needs the key of the shard")
+        target = StorePath(store, key)
+        return StoreObject(target)
+    if isinstance(store, str | os.PathLike):
+        path = os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store))
+        return FileObject(str(path), key or str(path))
+    try:
+        return MemoryObject(memoryview(store).cast("B"), key or "")
+    except TypeError:
+        raise TypeError(f"expected a path, bytes or a zarr store, not {type(store).__name__}") from None
+
+
+class StoreObject:
+    """An object of a zarr store."""
+
+    def __init__(self, target: StorePath) -> None:
+        self.target = target
+        self.key = target.path
+        self.path = local_path(target) if is_local(target.store) else None
+        self._prototype = default_buffer_prototype()
+
+    def open(self, chain: Any, options: Options) -> OpenObject:
+        if self.path is not None:
+            return NativeShard(chain, self.path, options)
+        if is_memory(self.target.store):
+            return NativeShard(chain, stored_bytes(self.target, self._prototype), options)
+        remote = remote_for(self.target.store, self._prototype)
+        return RemoteShard(
+            remote, self.key, chain, options, lambda: sync(self.target.store.getsize(self.key))
+        )
+
+    def update(self, make: Make, options: Options) -> None:
+        if self.path is not None:
+            FileObject(self.path).update(make, options)
+            return
+        with locks.table().hold(lock_keys([self.target])):
+            remote = conditional_remote_for(self.target.store)
+            if remote is not None:
+                self._update_conditionally(remote, make, options)
+                return
+            old = sync(self.target.get(prototype=self._prototype))
+            new = make(None if old is None else old.as_numpy_array(), False)
+            if new is None:
+                sync(self.target.delete())
+            else:
+                sync(self.target.set(buffer_from(self._prototype, new)))
+
+    def _update_conditionally(self, remote: ConditionalRemote, make: Make, options: Options) -> None:
+        """Store the new object if the old one is still there; see `access.conditional`."""
+        deadline = time.monotonic() + options.lock_timeout
+        for n_tries in itertools.count(1):
+            old = sync(remote.get(self.key))
+            new = make(None if old is None else old.data, old is not None)
+            if new is None:
+                return
+            try:
+                sync(remote.put(self.key, new, old))
+                return
+            except Changed:
+                if time.monotonic() >= deadline:
+                    raise LockError(
+                        f"shard {self.key!r}: others changed it during each of {n_tries} attempts to update it "
+                        f"within {options.lock_timeout:g} s",
+                        shard=self.key,
+                        n_tries=n_tries,
+                    ) from None
+            time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
+
+
+class RemoteShard:
+    """A shard that is reached by requests.
+
+    Where the store does not tell the size, it is found out when somebody wants to know it. Until then an entry is believed
+    to lie inside the object, and an answer that is too short says otherwise.
+    """
+
+    def __init__(
+        self, remote: Remote, key: str, chain: Any, options: Options, size: Callable[[], int]
+    ) -> None:
+        self._remote = remote
+        self._ask_size = size
+        self._key = key
+        self._chain = chain
+        self._allow_in_index = options.allow_in_index
+        n = int(chain.index_nbytes)
+        answer = sync(remote.get_range(key, 0, n) if chain.index_at_start else remote.get_suffix(key, n))
+        self.missing = answer is None
+        self._entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+        self._size = None if answer is None else answer.nbytes
+        self._version = None if answer is None else answer.version
+        if answer is None:
+            return
+        if len(answer.data) < n:
+            raise index_too_short(key, len(answer.data), n)
+        native.load().load_index(chain, answer.data, self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        if self._size is None:
+            self._size = int(self._ask_size())
+        return self._size
+
+    def entries(self, *, check: bool) -> Entries:
+        if check:
+            self._check(self._entries, self.nbytes)
+        return self._entries.copy()
+
+    def _check(self, entries: Entries, nbytes: int) -> None:
+        n = self._chain.index_nbytes
+        first = 0 if self._chain.index_at_start else max(0, nbytes - n)
+        native.load().index_check(entries, nbytes, first, n, allow_in_index=self._allow_in_index)
+
+    def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
+        where = positions.astype(np.intp)
+        only = np.full_like(self._entries, ABSENT)  # inner chunks that are not wanted may be damaged
+        only[where] = self._entries[where]
+        self._check(only, MAX_OBJECT_NBYTES if self._size is None else self._size)
+        wanted = self._entries[where]
+        sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
+        n = max(1, int(np.searchsorted(np.cumsum(sizes), max_nbytes, side="right")))
+        wanted, sizes = wanted[:n], sizes[:n]
+        ranges = joined(wanted[sizes > 0])
+        try:
+            data = self._get_ranges(ranges)
+        except ShardFormatError as error:
+            error.entry = self._beyond(positions[:n], error)
+            raise
+        bases = np.cumsum([0, *(len(part) for part in data)]).astype(np.uint64)
+        places[:n] = wanted
+        places[:n, 0][(sizes == 0) & (wanted[:, 0] != ABSENT)] = 0
+        if ranges:
+            lows = np.array([low for low, _ in ranges], dtype=np.uint64)
+            which = np.searchsorted(lows, wanted[sizes > 0, 0], side="right") - 1
+            places[:n, 0][sizes > 0] = wanted[sizes > 0, 0] - lows[which] + bases[which]
+        return (np.concatenate(data) if data else b""), n
+
+    def _beyond(self, positions: np.ndarray[Any, Any], error: ShardFormatError) -> int | None:
+        """The first of some inner chunks that needs more than the store has."""
+        if error.offset is None:
+            return None
+        offset, nbytes = self._entries[positions.astype(np.intp)].T
+        wanted = (
+            (offset != ABSENT) & (offset >= error.offset) & (offset + nbytes > error.offset + error.actual)
+        )
+        return min((int(p) for p in positions[wanted]), default=None)
+
+    def _get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        answers = sync(self._ask(ranges))
+        for (offset, nbytes), answer in zip(ranges, answers, strict=True):
+            if answer is None or len(answer.data) != nbytes:
+                actual = 0 if answer is None else len(answer.data)
+                raise ShardFormatError(
+                    f"{nbytes} bytes at offset {offset} are due, but the store has {actual}",
+                    offset=offset,
+                    expected=nbytes,
+                    actual=actual,
+                )
+        return [answer.data for answer in answers]
+
+    async def _ask(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
+
+        async def ask(offset: int, nbytes: int) -> Any:
+            async with limit:
+                return await self._remote.get_range(self._key, offset, offset + nbytes, self._version)
+
+        try:
+            return await all_of(ask(offset, nbytes) for offset, nbytes in ranges)
+        except Changed:
+            raise ShardFormatError("another object has taken its place since it was opened") from None
+
+    def range(self, offset: int, nbytes: int) -> bytes:
+        (data,) = self._get_ranges([(offset, nbytes)])
+        return bytes(data)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def joined(entries: Entries) -> list[tuple[int, int]]:
+    """Ranges of inner chunks, ascending, neighbours in one; each inner chunk lies in the last that begins before it."""
+    ranges: list[tuple[int, int]] = []
+    for offset, nbytes in sorted(entries.tolist()):
+        if ranges:
+            first, size = ranges[-1]
+            end = max(first + size, offset + nbytes)
+            near = offset - (first + size) <= MAX_GAP_NBYTES and end - first <= MAX_RANGE_NBYTES
+            if near or end == first + size:
+                ranges[-1] = first, end - first
+                continue
+        ranges.append((offset, nbytes))
+    return ranges

@@ -1,0 +1,442 @@
+# test_shard.py - one shard as a map from places to inner chunks
+# SPDX-License-Identifier: MIT
+"""`open_shard` on files, bytes and zarr's stores: every test runs on each kind that it makes sense for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import (
+    ABSENT,
+    LETTERS,
+    RAW,
+    WORDS,
+    OtherMemoryStore,
+    RecordingStore,
+    assemble,
+    checked,
+    create,
+    entries_of,
+    files_below,
+    letters,
+    letters_index_nbytes,
+    letters_spec,
+    text_of,
+    zarrs_view,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import decode_shard
+from shard_strategies import Layout, assert_same_bits, layouts, random_array, selections
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore, StorePath
+
+import shardcodec
+from shardcodec import ShardSpec, ShardWriter, open_shard
+
+LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
+LOOSE = [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}]
+ALL = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+Opener = Callable[..., Any]
+
+
+@pytest.fixture(
+    params=["file", "folder", "bytes", "LocalStore", "MemoryStore", "StorePath", "other", "obstore"]
+)
+def put(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """Store a shard's bytes somewhere and open it; None: there is no object."""
+
+    def stored(store: Any, blob: bytes | None) -> Any:
+        if blob is not None:
+            sync(store.set("c/0", default_buffer_prototype().buffer.from_bytes(blob)))
+        return store
+
+    def opened(blob: bytes | None, spec: Any, mode: str = "r+", **choices: Any) -> Any:
+        if request.param in ("file", "folder"):
+            (tmp_path / "c").mkdir()
+            if blob is not None:
+                (tmp_path / "c/0").write_bytes(blob)
+            if request.param == "folder":
+                return open_shard(tmp_path, "c/0", spec, mode=mode, **choices)
+            return open_shard(str(tmp_path / "c/0"), None, spec, mode=mode, **choices)
+        if request.param == "bytes":
+            if blob is None:
+                pytest.skip("bytes always exist")
+            return open_shard(blob, "c/0", spec, mode=mode, **choices)
+        if request.param == "LocalStore":
+            return open_shard(stored(LocalStore(tmp_path), blob), "c/0", spec, mode=mode, **choices)
+        if request.param == "StorePath":
+            return open_shard(StorePath(stored(MemoryStore(), blob), "c"), "0", spec, mode=mode, **choices)
+        if request.param == "obstore":
+            obstore = pytest.importorskip("obstore")
+            store = zarr.storage.ObjectStore(obstore.store.MemoryStore())
+            return open_shard(stored(store, blob), "c/0", spec, mode=mode, **choices)
+        store = MemoryStore() if request.param == "MemoryStore" else OtherMemoryStore()
+        return open_shard(stored(store, blob), "c/0", spec, mode=mode, **choices)
+
+    return opened
+
+
+def padded(at_start: bool = False) -> bytes:
+    """Header, two chunks with a gap between them, footer."""
+    first = letters_index_nbytes() if at_start else 0
+    entries = [(first + 6, 4), (ABSENT, ABSENT), (ABSENT, ABSENT), (first + 13, 4)]
+    return assemble(b"header" + WORDS[0] + b"gap" + WORDS[3] + b"footer", entries, at_start=at_start)
+
+
+# ---- looking
+
+
+@LOCATIONS
+def test_index_state_and_gaps(put: Opener, at_start: bool) -> None:
+    shard = put(padded(at_start), letters_spec(at_start=at_start), "r")
+    first = letters_index_nbytes() if at_start else 0
+    assert shard.exists
+    assert shard.nbytes == len(padded())
+    assert shard.index.shape == (2, 2, 2)
+    assert shard.index.dtype == np.uint64
+    assert shard.index.reshape(-1, 2).tolist() == [
+        list(e) for e in entries_of(padded(at_start), 4, at_start=at_start)
+    ]
+    assert shard.state().tolist() == [[True, False], [False, True]]
+    assert shard.gaps() == [(first, 6), (first + 10, 3), (first + 17, 6)]
+    assert shard.overlaps() == []
+    assert (shard.header, shard.footer) == (b"header", b"footer")
+    assert shard.tobytes() == padded(at_start)
+    with pytest.raises(ValueError, match="read-only"):
+        shard.index[0, 0] = 1
+
+
+def test_an_object_that_is_not_there(put: Opener) -> None:
+    shard = put(None, letters_spec(), "r")
+    assert not shard.exists
+    assert shard.nbytes == 0
+    assert (shard.index == ABSENT).all()
+    assert not shard.state().any()
+    assert shard.gaps() == shard.overlaps() == []
+    assert shard.header == shard.footer == shard.tobytes() == b""
+    assert shard.read_encoded(ALL) == [None] * 4
+    assert (shard.read_chunks(ALL) == 46).all()
+    assert (shard.read_region() == 46).all()
+
+
+def test_overlaps_are_named(put: Opener) -> None:
+    blob = assemble(b"abcdef", [(0, 4), (2, 4), (ABSENT, ABSENT), (ABSENT, ABSENT)])
+    assert put(blob, letters_spec(), "r").overlaps() == [((0, 0), (0, 1))]
+
+
+# ---- reading
+
+
+@LOCATIONS
+def test_chunks_as_they_are_stored(put: Opener, at_start: bool) -> None:
+    shard = put(padded(at_start), letters_spec(at_start=at_start), "r")
+    assert shard.read_encoded([(1, 1), (0, 1), (0, 0), (1, 1)]) == [WORDS[3], None, WORDS[0], WORDS[3]]
+    assert shard.read_encoded([]) == []
+    assert shard.read_encoded(np.empty((0, 2), dtype=int)) == []
+
+
+def test_chunks_decoded(put: Opener) -> None:
+    shard = put(letters(), letters_spec(), "r")
+    chunks = shard.read_chunks([(1, 0), (0, 1)])
+    assert [chunk.tobytes() for chunk in chunks] == [WORDS[2], WORDS[1]]
+    for out in (np.zeros((2, 2, 2), np.uint8, order="F"), np.zeros((4, 4, 2), np.uint8)[::2, ::-2]):
+        assert shard.read_chunks([(1, 0), (0, 1)], out=out) is out
+        assert [chunk.tobytes() for chunk in out] == [WORDS[2], WORDS[1]]
+
+
+@pytest.mark.parametrize(
+    "selection", [None, np.s_[1:3, 1:4], np.s_[2], np.s_[..., 3], np.s_[::3, ::2], np.s_[1:1]]
+)
+def test_regions(put: Opener, selection: Any) -> None:
+    for blob in (letters(), padded()):
+        shard = (
+            put(blob, letters_spec(), "r") if blob == letters() else open_shard(blob, None, letters_spec())
+        )
+        expected = shardcodec.decode(blob, letters_spec(), selection)
+        assert (shard.read_region(selection) == expected).all()
+        out = np.zeros(expected.shape, dtype=np.uint8)
+        assert shard.read_region(selection, out=out) is out
+        assert (out == expected).all()
+
+
+def test_what_is_read_belongs_together(tmp_path: Path) -> None:
+    """A shard that is replaced while it is looked at stays the one that was opened."""
+    path = tmp_path / "shard"
+    path.write_bytes(letters())
+    shard = open_shard(path, None, letters_spec())
+    assert shard.exists
+    with ShardWriter(path, letters_spec()) as writer:
+        writer.write_encoded((0, 0), b"new!")
+    assert shard.read_encoded(ALL) == list(WORDS)
+    assert text_of(shard.read_region()) == LETTERS
+    assert shard.refresh().read_encoded(ALL) == [b"new!", None, None, None]
+
+
+def test_a_remote_shard_is_asked_for_index_and_ranges() -> None:
+    store = RecordingStore(MemoryStore())
+    sync(store.set("s", default_buffer_prototype().buffer.from_bytes(letters())))
+    shard = open_shard(store, "s", letters_spec())
+    assert shard.read_encoded([(0, 0), (0, 1)]) == [WORDS[0], WORDS[1]]
+    assert shard.read_encoded([(1, 1)]) == [WORDS[3]]
+    assert store.requests == [("s", "last 68"), ("s", (0, 8)), ("s", (12, 16))]
+
+
+@given(layouts(), st.integers(0, 2**32 - 1), st.data())
+def test_equals_the_twin(layout: Layout, seed: int, data: st.DataObject) -> None:
+    meta = layout.meta
+    spec = ShardSpec.from_json(
+        meta.configuration, shard_shape=meta.shape, dtype=meta.dtype, fill_value=meta.fill_value
+    )
+    array = random_array(meta, meta.shape, seed)
+    shard = open_shard(shardcodec.encode(array, spec), None, spec, mode="r+")
+    selection = data.draw(selections(meta.shape))
+    assert_same_bits(shard.read_region(selection), np.asarray(array[selection]))
+    coords = data.draw(st.lists(st.sampled_from(list(np.ndindex(*spec.grid_shape))), max_size=5, unique=True))
+    chunks = shard.read_chunks(coords)
+    for at, chunk in zip(coords, chunks, strict=True):
+        where = tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, spec.chunk_shape, strict=True))
+        assert_same_bits(chunk, array[where])
+        array[where] = array[where][(..., *[slice(None, None, -1)] * array.ndim)]
+    flipped = np.array([c[(..., *[slice(None, None, -1)] * array.ndim)] for c in chunks], dtype=meta.dtype)
+    shard.write_chunks(coords, flipped.reshape(chunks.shape))
+    if shard.tobytes():
+        assert_same_bits(decode_shard(shard.tobytes(), meta), array)
+
+
+# ---- writing
+
+
+@LOCATIONS
+def test_written_chunks_and_the_others(put: Opener, at_start: bool) -> None:
+    spec = letters_spec(at_start=at_start)
+    shard = put(letters(at_start=at_start), spec)
+    shard.write_encoded([(0, 1)], [b"1111"])
+    assert text_of(shard.read_region()) == "zero 1111 two. tres"
+    shard.write_chunks([(1, 1), (0, 0)], np.frombuffer(b"33330000", np.uint8).reshape(2, 2, 2))
+    assert text_of(shard.read_region()) == "0000 1111 two. 3333"
+    shard.erase([(1, 0), (1, 0)])
+    assert text_of(shard.read_region()) == "0000 1111 .... 3333"
+    shard.write_chunks([(0, 0)], np.full((1, 2, 2), 46, np.uint8))
+    assert shard.state().tolist() == [[False, True], [False, True]]
+    shard.write_chunks([(0, 0)], np.full((1, 2, 2), 46, np.uint8), write_empty_chunks=True)
+    assert shard.state().tolist() == [[True, True], [False, True]]
+    assert text_of(shardcodec.decode(shard.tobytes(), spec)) == ".... 1111 .... 3333"
+
+
+def test_a_shard_is_made_by_its_first_chunk(put: Opener) -> None:
+    shard = put(None, letters_spec())
+    shard.write_encoded([(1, 0)], [b"made"])
+    assert shard.exists
+    assert text_of(shard.read_region()) == ".... .... made ...."
+
+
+def test_an_emptied_shard_has_no_chunks(put: Opener) -> None:
+    shard = put(letters(), letters_spec())
+    shard.erase(ALL)
+    assert not shard.state().any()
+    assert (shard.read_region() == 46).all()
+
+
+def test_an_emptied_file_goes(tmp_path: Path) -> None:
+    (tmp_path / "shard").write_bytes(letters())
+    shard = open_shard(tmp_path, "shard", letters_spec(), mode="r+")
+    shard.erase(ALL)
+    assert not shard.exists
+    assert files_below(tmp_path) == []
+
+
+@LOCATIONS
+def test_header_and_footer_are_kept_when_asked(put: Opener, at_start: bool) -> None:
+    shard = put(padded(at_start), letters_spec(at_start=at_start))
+    shard.write_encoded([(0, 1), (1, 0)], [b"1111", b"2222"], keep_user_bytes=True)
+    assert (shard.header, shard.footer) == (b"header", b"footer")
+    assert text_of(shard.read_region()) == "zero 1111 2222 tres"
+    shard.write_encoded([(1, 1)], [b"3333"], footer=b"another one, longer")
+    assert (shard.header, shard.footer) == (b"header", b"another one, longer")
+    assert shard.compact() == 3
+    assert (shard.header, shard.footer) == (b"header", b"another one, longer")
+    assert text_of(shard.read_region()) == "zero 1111 2222 3333"
+    assert [n for _, n in shard.gaps()] == [6, 19]
+    assert shard.compact() == 0
+
+
+def test_not_asked_for_they_are_bytes_like_any(put: Opener) -> None:
+    shard = put(padded(), letters_spec())
+    shard.write_encoded([(0, 1)], [b"1111"])
+    assert shard.footer == b""
+    assert text_of(shard.read_region()) == "zero 1111 .... tres"
+
+
+@LOCATIONS
+@pytest.mark.parametrize("codecs", [RAW, LOOSE], ids=["fixed", "loose"])
+def test_alignment_is_kept(at_start: bool, codecs: Any) -> None:
+    spec = ShardSpec((64, 64), (16, 16), "uint8", 0, codecs, index_location="start" if at_start else "end")
+    array = np.random.default_rng(0).integers(1, 9, (64, 64), dtype=np.uint8)
+    writer = ShardWriter(None, spec, alignment=512, header=b"x" * 700, footer=b"foot")
+    for at in np.ndindex(4, 3):
+        writer.write_chunk(at, array[at[0] * 16 : at[0] * 16 + 16, at[1] * 16 : at[1] * 16 + 16])
+    shard = open_shard(writer.commit(), None, spec, mode="r+")
+    assert shard.alignment == 512
+    for at in [(0, 3), (1, 1), (2, 3), (3, 3), (1, 3)]:
+        chunk = np.random.default_rng(at[0]).integers(1, 200, (1, 16, 16), dtype=np.uint8)
+        shard.write_chunks([at], chunk, keep_user_bytes=True)
+        assert (shard.read_chunks([at]) == chunk).all()
+        assert shard.alignment == 512
+    before = shard.nbytes
+    shard.erase([(0, 0), (0, 1)], keep_user_bytes=True)
+    assert shard.nbytes < before, "what was the first chunk does not become header"
+    shard.erase([(2, 0), (1, 1)], keep_user_bytes=True)
+    assert shard.compact() > 0
+    assert shard.alignment == 512
+    assert shard.header.rstrip(b"\0") == b"x" * 700
+    assert shard.footer == b"foot"
+    assert (shard.read_chunks([(3, 2)])[0] == array[48:, 32:48]).all()
+
+
+def test_a_footer_alone_is_an_object(put: Opener) -> None:
+    shard = put(None, letters_spec())
+    shard.write_encoded([], [], footer=b"just this")
+    assert shard.exists
+    assert shard.header + shard.footer == b"just this"
+
+
+# ---- arrays of zarr
+
+
+@LOCATIONS
+def test_shards_of_zarrs_arrays(tmp_path: Path, at_start: bool) -> None:
+    array = checked(tmp_path / "a", at_start=at_start)
+    values = np.arange(16 * 24, dtype="int32").reshape(16, 24)
+    zarrs_view(array)[...] = values
+    spec = ShardSpec.from_metadata(array.metadata.to_dict())
+    shard = open_shard(array.store_path, "c/1/0", spec, mode="r+")
+    assert (shard.read_region() == values[8:, :12]).all()
+    shard.write_chunks([(0, 1)], np.full((1, 4, 3), 7, "int32"))
+    values[8:12, 3:6] = 7
+    assert (zarrs_view(array)[...] == values).all()
+    shard.erase([(1, 1)])
+    values[12:, 3:6] = -1
+    assert (zarrs_view(array)[...] == values).all()
+
+
+def test_transposes_before_the_sharding() -> None:
+    before = [{"name": "transpose", "configuration": {"order": [1, 0]}}]
+    spec = ShardSpec((4, 6), (3, 2), "uint8", 0, RAW, before=before)
+    array = np.arange(1, 25, dtype=np.uint8).reshape(4, 6)
+    shard = open_shard(shardcodec.encode(array, spec), None, spec)
+    assert shard.grid_shape == (2, 2)
+    assert (shard.read_region(np.s_[1:, 2:]) == array[1:, 2:]).all()
+    assert (shard.read_chunks([(1, 0)])[0] == array.T[3:, :2]).all()
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("kind", ["checksum", "range", "half", "short"])
+def test_damage_is_told(put: Opener, kind: str) -> None:
+    blob = letters(checksums=True)
+    spec = letters_spec(codecs=[*RAW, "crc32c"])
+    entries = entries_of(blob, 4)
+    if kind == "short":
+        blob = blob[-60:]
+    elif kind == "checksum":
+        blob = bytes([blob[0] ^ 1]) + blob[1:]
+    elif kind == "range":
+        blob = assemble(blob[:-68], [(8 * len(blob), 8), *entries[1:]])
+    else:
+        blob = assemble(blob[:-68], [(0, ABSENT), *entries[1:]])
+    shard = put(blob, spec)
+    if kind == "short":
+        with pytest.raises(shardcodec.ShardFormatError, match="too short"):
+            _ = shard.index
+        return
+    error = shardcodec.ChecksumError if kind == "checksum" else shardcodec.ShardFormatError
+    for read in (lambda: shard.read_chunks(ALL), lambda: shard.read_region(np.s_[:2, :2])):
+        with pytest.raises(error) as caught:
+            read()
+        assert caught.value.chunk_coords == (0, 0)
+        assert caught.value.shard.endswith("c/0")
+    assert (shard.read_chunks(ALL[1:])[2] == shard.read_region(np.s_[2:, 2:])).all()
+    if kind == "checksum":
+        shard.check()
+        return
+    for read in (shard.check, shard.state, shard.gaps, lambda: shard.header):
+        with pytest.raises(error, match=r"inner chunk \(0, 0\)"):
+            read()
+    before = shard.tobytes()
+    with pytest.raises(error):
+        shard.erase([(1, 1)])
+    assert shard.refresh().tobytes() == before
+
+
+# ---- arguments
+
+
+def test_bad_arguments(put: Opener) -> None:
+    shard = put(letters(), letters_spec())
+    with pytest.raises(IndexError):
+        shard.read_encoded([(0, 2)])
+    with pytest.raises(IndexError):
+        shard.read_chunks([(0,)])
+    with pytest.raises(ValueError, match="out has shape"):
+        shard.read_chunks(ALL, out=np.zeros((3, 2, 2), np.uint8))
+    with pytest.raises(TypeError, match="out has dtype"):
+        shard.read_region(out=np.zeros((4, 4), np.int8))
+    with pytest.raises(ValueError, match="second time"):
+        shard.write_encoded([(0, 0), (0, 0)], [b"aaaa", b"bbbb"])
+    with pytest.raises(ValueError, match="1 places, but 2 chunks"):
+        shard.write_encoded([(0, 0)], [b"aaaa", b"bbbb"])
+    with pytest.raises(ValueError, match="5 bytes given"):
+        shard.write_encoded([(0, 0)], [b"aaaaa"])
+    with pytest.raises(ValueError, match="power of two"):
+        shard.write_encoded([(0, 0)], [b"aaaa"], alignment=3)
+    with pytest.raises(TypeError):
+        shard.write_encoded([(0, 0)], [b"aaaa"], colour="red")
+    assert shard.tobytes() == letters()
+
+
+def test_reading_only(put: Opener) -> None:
+    shard = put(letters(), letters_spec(), "r")
+    for write in (
+        lambda: shard.erase(ALL),
+        lambda: shard.write_encoded([(0, 0)], [b"aaaa"]),
+        lambda: shard.write_chunks([(0, 0)], np.zeros((1, 2, 2), np.uint8)),
+        shard.compact,
+    ):
+        with pytest.raises(ValueError, match="reading only"):
+            write()
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mode"):
+        open_shard(letters(), None, letters_spec(), mode="w")
+    with pytest.raises(ValueError, match="key"):
+        open_shard(MemoryStore(), None, letters_spec())
+    with pytest.raises(TypeError, match="expected a path"):
+        open_shard(5, None, letters_spec())
+    with pytest.raises(TypeError, match="no option"):
+        open_shard(letters(), None, letters_spec(), colour="red").state()
+    with pytest.raises(shardcodec.UnsupportedError):
+        open_shard(b"", None, ShardSpec((4, 4), (2, 2), "uint8", 0, RAW, after=["crc32c"]))
+    store = LocalStore(tmp_path, read_only=True)
+    with pytest.raises(ValueError, match="read-only"):
+        open_shard(store, "c/0", letters_spec(), mode="r+")
+    assert not open_shard(store, "c/0", letters_spec()).exists
+
+
+def test_context_manager_closes(tmp_path: Path) -> None:
+    create(tmp_path / "a")[...] = 1
+    (tmp_path / "shard").write_bytes(letters())
+    with open_shard(tmp_path, "shard", letters_spec()) as shard:
+        assert shard.exists
+        assert "shard" in repr(shard)
+    (tmp_path / "shard").unlink()
+    assert not shard.exists
