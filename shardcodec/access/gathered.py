@@ -1,0 +1,249 @@
+# gathered.py - what has been written of one object and is not stored yet
+# SPDX-License-Identifier: MIT
+"""Partial writes of one object, gathered in memory.
+
+The inner chunks that were touched lie decoded in one array, one after the other in the order of their first touch, so
+that memory is taken for them alone. Of an inner chunk that was not written whole a mask remembers which elements were:
+what the stored one holds elsewhere is looked at only when the object is stored, under its lock, and so never lost.
+Nothing is read while writes are gathered.
+
+An object that is one chunk is treated as a shard with one inner chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .boxes import Box
+
+__all__ = ["Gathered"]
+
+Array = np.ndarray[Any, Any]
+
+# Inner chunks that the array has room for at first.
+FIRST_SLOTS = 4
+
+# Reads the stored content of inner chunks: boxes of the object, and where each goes in an array; see `Gathered.blocks`.
+ReadOld = Callable[[Sequence[Box], Array], None]
+
+
+class Gathered:
+    """Elements of one object.
+
+    Parameters
+    ----------
+    chain
+        Compiled, of rank 1 or more.
+    dtype : dtype
+        Of the elements in memory.
+    """
+
+    def __init__(self, chain: Any, dtype: np.dtype[Any]) -> None:
+        self.chain = chain
+        perm, inner = (
+            (chain.perm, chain.inner.shape) if chain.is_shard else (range(len(chain.shape)), chain.shape)
+        )
+        ndim = len(chain.shape)
+        self._extent = [0] * ndim  # of an inner chunk, by axis of the object
+        self._weight = [0] * ndim  # of its grid coordinates in its position
+        weight = 1
+        for axis, extent in zip(reversed(perm), reversed(inner), strict=True):
+            self._extent[axis] = extent
+            self._weight[axis] = weight
+            weight *= chain.shape[axis] // extent
+        self._n_chunks = weight
+        self._mutex = threading.Lock()
+        self._slots: dict[int, int] = {}  # position of an inner chunk -> where it lies
+        self._masks: dict[int, Array] = {}  # of those that were written in part
+        self._array: Array = np.empty((0, *self._extent), dtype=dtype)
+
+    # ---- what is there
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+        return self._array.nbytes + len(self._masks) * math.prod(self._extent)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every element of the object has been written."""
+        return len(self._slots) == self._n_chunks and not self._masks
+
+    def has_all_of(self, box: Box) -> bool:
+        """Whether every inner chunk that a box has elements in has been written whole."""
+        with self._mutex:
+            return all(
+                position in self._slots and position not in self._masks for position, _, _ in self._cut(box)
+            )
+
+    # ---- writing and reading
+
+    def write(self, box: Box, axes: Sequence[int], values: Array) -> None:
+        """Take over the elements of a box; arguments as for `access.writer.write`."""
+        with self._mutex:
+            for position, inside, outside in self._cut(box):
+                chunk = self._chunk(position, whole=_is_whole(inside, self._extent))
+                _assign(chunk[inside], _view(values, axes, outside))
+                mask = self._masks.get(position)
+                if mask is not None:
+                    mask[inside] = True
+                    if mask.all():
+                        del self._masks[position]
+
+    def _chunk(self, position: int, *, whole: bool) -> Array:
+        """The memory of an inner chunk that is about to be written, whole or in part."""
+        slot = self._slots.get(position)
+        if slot is None:
+            slot = len(self._slots)
+            if slot == len(self._array):
+                self._grow()
+            self._slots[position] = slot
+            if not whole:
+                self._masks[position] = np.zeros(self._extent, dtype=np.bool_)
+        elif whole:
+            self._masks.pop(position, None)
+        return self._array[slot]  # type: ignore[no-any-return]
+
+    def _grow(self) -> None:
+        used = len(self._array)
+        larger = np.empty((min(max(2 * used, FIRST_SLOTS), self._n_chunks), *self._extent), self._array.dtype)
+        _assign(larger[:used], self._array)
+        self._array = larger
+
+    def overlay(self, box: Box, axes: Sequence[int], out: Array) -> None:
+        """Lay what was written over the elements of a box in an array."""
+        with self._mutex:
+            for position, inside, outside in self._cut(box):
+                slot = self._slots.get(position)
+                if slot is not None:
+                    mask = self._masks.get(position)
+                    there = None if mask is None else mask[inside]
+                    _assign(_view(out, axes, outside), self._array[slot][inside], there)
+
+    def _cut(self, box: Box) -> Iterator[tuple[int, tuple[slice, ...], list[slice]]]:
+        """Cut a box along the inner chunks: position, elements of the inner chunk, elements of the array, by axis."""
+        rows = [
+            _cut_axis(
+                box.start[axis],
+                box.count[axis],
+                1 if box.step is None else box.step[axis],
+                box.at[axis],
+                extent,
+            )
+            for axis, extent in enumerate(self._extent)
+        ]
+        for parts in itertools.product(*rows):
+            position = sum(part[0] * weight for part, weight in zip(parts, self._weight, strict=True))
+            yield position, tuple([part[1] for part in parts]), [part[2] for part in parts]
+
+    # ---- storing
+
+    def blocks(self, read_old: ReadOld) -> Iterator[tuple[list[int], Array]]:
+        """Return all inner chunks that were touched, complete, as blocks: positions, and chunks one after the other.
+
+        Nothing may be written meanwhile.
+
+        Parameters
+        ----------
+        read_old : callable
+            Gets boxes of the object, an inner chunk each, and an array in which they lie one after the other along
+            axis 0; fills it with what is stored, the fill value where nothing is.
+        """
+        whole = [position for position in self._slots if position not in self._masks]
+        if whole:
+            yield from self._whole_blocks(whole)
+        partly = list(self._masks)
+        if partly:
+            block = np.empty((len(partly), *self._extent), self._array.dtype)
+            read_old([self._box_of(position, i) for i, position in enumerate(partly)], _joined(block))
+            for chunk, position in zip(block, partly, strict=True):
+                _assign(chunk, self._array[self._slots[position]], self._masks[position])
+            yield partly, block
+
+    def _whole_blocks(self, positions: list[int]) -> Iterator[tuple[list[int], Array]]:
+        """Whole chunks, in runs of neighbours in memory."""
+        first = 0
+        slots = [self._slots[position] for position in positions]  # ascending: a dict keeps the order
+        for i in range(1, len(slots) + 1):
+            if i == len(slots) or slots[i] != slots[i - 1] + 1:
+                yield positions[first:i], self._array[slots[first] : slots[i - 1] + 1]
+                first = i
+
+    def _box_of(self, position: int, place: int) -> Box:
+        start = []
+        for axis, extent in enumerate(self._extent):
+            n = self.chain.shape[axis] // extent
+            start.append(position // self._weight[axis] % n * extent)
+        at = [0] * len(start)
+        at[0] = place * self._extent[0]
+        return Box(tuple(start), tuple(self._extent), None, tuple(at))
+
+
+def _cut_axis(start: int, count: int, step: int, at: int, extent: int) -> list[tuple[int, slice, slice]]:
+    """Cut one axis of a box: inner chunk, its elements, elements of the array."""
+    last = start + (count - 1) * step
+    first_chunk = start // extent
+    if last // extent == first_chunk:
+        origin = first_chunk * extent
+        return [(first_chunk, slice(start - origin, last - origin + 1, step), slice(at, at + count))]
+    parts = []
+    done = 0
+    while done < count:
+        element = start + done * step
+        chunk = element // extent
+        origin = chunk * extent
+        n = min(count - done, -(-(origin + extent - element) // step))
+        inside = slice(element - origin, element - origin + (n - 1) * step + 1, step)
+        parts.append((chunk, inside, slice(at + done, at + done + n)))
+        done += n
+    return parts
+
+
+def _is_whole(inside: Sequence[slice], extent: Sequence[int]) -> bool:
+    return all(
+        part.stop - part.start == n and (part.step == 1 or n == 1)
+        for part, n in zip(inside, extent, strict=True)
+    )
+
+
+def _view(array: Array, axes: Sequence[int], outside: Sequence[slice]) -> Array:
+    """The elements of an array that belong to a part of an inner chunk, in the axes of that."""
+    if array.ndim == 0:
+        return array
+    index: list[Any] = [slice(None)] * array.ndim
+    order = []
+    for part, axis in zip(outside, axes, strict=True):
+        if axis >= 0:
+            index[axis] = part
+            order.append(axis)
+    view = array[tuple(index)]
+    if order != sorted(order):
+        view = view.transpose(order)
+    if len(order) < len(axes):
+        view = view[tuple([None if axis < 0 else slice(None) for axis in axes])]
+    return view
+
+
+def _joined(block: Array) -> Array:
+    """Chunks one after the other as one array, so that they differ in the first axis alone."""
+    return block.reshape(-1, *block.shape[2:])
+
+
+def _assign(to: Array, source: Array, where: Array | None = None) -> None:
+    """Copy elements bit by bit; those of the other byte order by value."""
+    if to.dtype == source.dtype:
+        plain = _PLAIN.get(to.dtype.itemsize) or np.dtype((np.void, to.dtype.itemsize))
+        to, source = to.view(plain), source.view(plain)
+    if where is None:
+        to[...] = source
+    else:
+        np.copyto(to, source, where=where)
+
+
+_PLAIN = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
