@@ -19,6 +19,7 @@ from .build_info import build_info
 from .errors import (
     ChecksumError,
     CodecError,
+    GroupWriteError,
     LockError,
     ShardError,
     ShardFormatError,
@@ -30,6 +31,7 @@ from .options import Options, options
 from .statistics import stats
 from .storage.cache import IndexCache
 from .zarr_plugin.codec import ShardingCodec
+from .zarr_plugin.grouping import group_writes
 from .zarr_plugin.pipeline import ShardCodecPipeline
 from .zarr_plugin.shards import open_shard
 from .zarr_plugin.switch import attach, disable, enable
@@ -38,6 +40,7 @@ __all__ = [
     "ChainSpec",
     "ChecksumError",
     "CodecError",
+    "GroupWriteError",
     "IndexCache",
     "LockError",
     "Options",
@@ -56,6 +59,7 @@ __all__ = [
     "disable",
     "enable",
     "encode",
+    "group_writes",
     "open_shard",
     "options",
     "stats",

@@ -14,6 +14,7 @@ from typing import Any, Self
 __all__ = [
     "ChecksumError",
     "CodecError",
+    "GroupWriteError",
     "LockError",
     "ShardError",
     "ShardFormatError",
@@ -141,4 +142,12 @@ class LockError(ShardError, TimeoutError):
     """The lock of a shard was not obtained in time; nothing was written, and trying again later is safe.
 
     Also a `TimeoutError`, so that code which retries on time-outs covers it.
+    """
+
+
+class GroupWriteError(ShardError):
+    """Of the shards that were to be stored together, some could not be.
+
+    ``written`` and ``unwritten`` list their keys, ``failures`` maps the latter to exceptions; the first of those is the
+    cause.
     """

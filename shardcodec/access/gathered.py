@@ -22,7 +22,7 @@ import numpy as np
 
 from .boxes import Box
 
-__all__ = ["Gathered"]
+__all__ = ["Array", "Gathered"]
 
 Array = np.ndarray[Any, Any]
 
@@ -145,15 +145,15 @@ class Gathered:
     # ---- storing
 
     def blocks(self, read_old: ReadOld) -> Iterator[tuple[list[int], Array]]:
-        """Return all inner chunks that were touched, complete, as blocks: positions, and chunks one after the other.
+        """Return all inner chunks that were touched, complete, as blocks: positions, and the chunks in an array.
 
-        Nothing may be written meanwhile.
+        In the array they lie one after the other along axis 0. Nothing may be written meanwhile.
 
         Parameters
         ----------
         read_old : callable
-            Gets boxes of the object, an inner chunk each, and an array in which they lie one after the other along
-            axis 0; fills it with what is stored, the fill value where nothing is.
+            Gets boxes of the object, an inner chunk each, and such an array; fills it with what is stored, the fill
+            value where nothing is.
         """
         whole = [position for position in self._slots if position not in self._masks]
         if whole:
@@ -164,7 +164,7 @@ class Gathered:
             read_old([self._box_of(position, i) for i, position in enumerate(partly)], _joined(block))
             for chunk, position in zip(block, partly, strict=True):
                 _assign(chunk, self._array[self._slots[position]], self._masks[position])
-            yield partly, block
+            yield partly, _joined(block)
 
     def _whole_blocks(self, positions: list[int]) -> Iterator[tuple[list[int], Array]]:
         """Whole chunks, in runs of neighbours in memory."""
@@ -172,7 +172,7 @@ class Gathered:
         slots = [self._slots[position] for position in positions]  # ascending: a dict keeps the order
         for i in range(1, len(slots) + 1):
             if i == len(slots) or slots[i] != slots[i - 1] + 1:
-                yield positions[first:i], self._array[slots[first] : slots[i - 1] + 1]
+                yield positions[first:i], _joined(self._array[slots[first] : slots[i - 1] + 1])
                 first = i
 
     def _box_of(self, position: int, place: int) -> Box:
@@ -222,7 +222,7 @@ def _view(array: Array, axes: Sequence[int], outside: Sequence[slice]) -> Array:
         if axis >= 0:
             index[axis] = part
             order.append(axis)
-    view = array[tuple(index)]
+    view: Array = array[tuple(index)]
     if order != sorted(order):
         view = view.transpose(order)
     if len(order) < len(axes):

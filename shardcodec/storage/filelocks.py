@@ -30,6 +30,7 @@ from typing import Any
 from .. import native
 from ..errors import LockError
 from ..options import Options
+from .aio import to_its_end
 
 __all__ = ["FileLocks", "file_of", "hold", "hold_async"]
 
@@ -177,14 +178,8 @@ async def hold_async(paths: Sequence[str], options: Options) -> AsyncIterator[li
 async def _advanced(locks: FileLocks, n: int) -> bool:
     if n <= INLINE_LOCKS:
         return locks.advance()
-    task = asyncio.ensure_future(asyncio.to_thread(locks.advance))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:  # the thread goes on: what it takes has to be given back
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
+    # when cancelled: the thread goes on, and what it takes has to be given back
+    return await to_its_end(asyncio.to_thread(locks.advance))
 
 
 def file_of(lock: Any) -> int | None:

@@ -11,7 +11,7 @@ import asyncio
 import copy
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -52,6 +52,7 @@ __all__ = [
     "get_result",
     "max_workers",
     "memory_identity",
+    "on_zarrs_loop",
     "options_of_zarr",
     "own_pipeline",
     "own_pipeline_class",
@@ -175,6 +176,11 @@ def _main_frames() -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine on zarr's event loop and wait for it. Not for a thread of that loop."""
+    return sync(work)
 
 
 def max_workers() -> int | None:

@@ -22,7 +22,7 @@ from ..format.spec import ChainSpec
 from ..options import NOTHING, Options, resolve
 from ..statistics import stats
 from ..storage import locks
-from . import reading, writing
+from . import grouping, reading, writing
 from .compat import (
     ArrayV3Metadata,
     foreign_codec,
@@ -144,8 +144,10 @@ class ShardCodecPipeline(CodecPipeline):
             request = self._prepare(batch, out, drop_axes)
         except Declined as why:
             self._left_to_zarr(why, options)
+            await self._settle(batch)
             return await self._own.read(batch, out, drop_axes)
-        missing = await reading.run(request, options)
+        group = grouping.active()
+        missing = await (reading.run(request, options) if group is None else group.read(request, options))
         return tuple(get_result(position in missing) for position in range(len(batch)))
 
     async def write(self, batch_info: Iterable[Any], value: Any, drop_axes: tuple[int, ...] = ()) -> None:
@@ -166,9 +168,18 @@ class ShardCodecPipeline(CodecPipeline):
             request = self._prepare(batch, value, drop_axes)
         except Declined as why:
             self._left_to_zarr(why, options)
+            await self._settle(batch)
             await self._write_own(batch, value, drop_axes)
             return
-        await writing.run(request, options)
+        group = grouping.active()
+        await (writing.run(request, options) if group is None else group.write(request, options))
+
+    @staticmethod
+    async def _settle(batch: list[Any]) -> None:
+        """Before zarr does it: store what is gathered of these objects."""
+        group = grouping.active()
+        if group is not None:
+            await group.settle(lock_keys(_targets(batch)))
 
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
         if self._spec is None:
@@ -189,8 +200,7 @@ class ShardCodecPipeline(CodecPipeline):
 
     async def _write_own(self, batch: list[Any], value: Any, drop_axes: tuple[int, ...]) -> None:
         """Let zarr write, under our locks: it must not lose what another thread writes through the engine."""
-        targets = [item[0] for item in batch if hasattr(item[0], "store")]
-        async with locks.table().hold_async(lock_keys(targets)):
+        async with locks.table().hold_async(lock_keys(_targets(batch))):
             await self._own.write(batch, value, drop_axes)
 
     def _options(self) -> Options:
@@ -226,6 +236,10 @@ class ShardCodecPipeline(CodecPipeline):
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
+
+
+def _targets(batch: list[Any]) -> list[Any]:
+    return [item[0] for item in batch if hasattr(item[0], "store")]
 
 
 # zarr's registry and configuration know a class by module and name: the name that users write
