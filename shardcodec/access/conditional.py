@@ -17,7 +17,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,13 @@ from ..storage.remote import Answer, Changed, ConditionalRemote
 from .reader import INLINE_NBYTES
 from .writer import WriteItem, write
 
-__all__ = ["update"]
+__all__ = ["exchange", "update"]
 
 # Seconds until the first new try, on average half of it; doubled each time, up to the most.
 FIRST_WAIT = 0.01
 LONGEST_WAIT = 1.0
+
+Renew = Callable[[Sequence[int], Sequence[Answer | None]], Awaitable[list[Any]]]
 
 
 async def update(
@@ -67,36 +69,64 @@ async def update(
     Exception
         Whatever the store raises.
     """
+
+    async def renew(chosen: Sequence[int], olds: Sequence[Answer | None]) -> list[Any]:
+        return await _renewed([items[i] for i in chosen], olds, value, axes, options, write_empty)
+
+    await exchange([item.key for item in items], renew, options, remote, n_requests)
+
+
+async def exchange(
+    keys: Sequence[str], renew: Renew, options: Options, remote: ConditionalRemote, n_requests: int
+) -> None:
+    """Exchange objects of a store for new ones that are made from them, each as if nobody else wrote meanwhile.
+
+    Parameters
+    ----------
+    keys : sequence of str
+        Each object once.
+    renew : callable
+        Coroutine function: from positions of keys and what is stored there to new objects; None where there was none
+        and shall be none. It may be asked several times.
+    remote, n_requests
+        As for `update`.
+
+    Raises
+    ------
+    LockError
+        As `update`.
+    """
     limit = asyncio.Semaphore(n_requests)
 
-    async def get(item: WriteItem) -> Answer | None:
+    async def get(i: int) -> Answer | None:
         async with limit:
-            return await remote.get(item.key)
+            return await remote.get(keys[i])
 
-    async def put(item: WriteItem, old: Answer | None, new: Any) -> bool:
+    async def put(i: int, old: Answer | None, new: Any) -> bool:
         if new is None:  # there is nothing, and nothing to store
             return True
         async with limit:
             try:
-                await remote.put(item.key, new, old)
+                await remote.put(keys[i], new, old)
             except Changed:
                 return False
         return True
 
-    left = list(items)
+    left = list(range(len(keys)))
     deadline = time.monotonic() + options.lock_timeout
     n_tries = 0
     while left:
         n_tries += 1
-        olds = await all_of(get(item) for item in left)
-        news = await _renewed(left, olds, value, axes, options, write_empty)
+        olds = await all_of(get(i) for i in left)
+        news = await renew(left, olds)
         done = await all_of(put(*each) for each in zip(left, olds, news, strict=True))
-        left = [item for item, is_done in zip(left, done, strict=True) if not is_done]
+        left = [i for i, is_done in zip(left, done, strict=True) if not is_done]
         if left and time.monotonic() >= deadline:
+            key = keys[left[0]]
             raise LockError(
-                f"shard {left[0].key!r}: others changed it during each of {n_tries} attempts to update it "
+                f"shard {key!r}: others changed it during each of {n_tries} attempts to update it "
                 f"within {options.lock_timeout:g} s",
-                shard=left[0].key,
+                shard=key,
                 n_tries=n_tries,
             )
         if left:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..options import Options
-from .boxes import Box, whole
+from .boxes import Box, pack_boxes, whole
 from .encoded import EncodedItem, ordered, write_encoded
 from .gathered import Array, Gathered
 from .reader import ReadItem, read
@@ -21,7 +21,14 @@ __all__ = ["flush"]
 
 
 def flush(
-    gathered: Gathered, path: str | None, old: Any, key: str, options: Options, *, write_empty: bool
+    gathered: Gathered,
+    path: str | None,
+    old: Any,
+    key: str,
+    options: Options,
+    *,
+    write_empty: bool,
+    keep_empty: bool = False,
 ) -> Any:
     """Store what was gathered.
 
@@ -33,8 +40,8 @@ def flush(
         The old object where it is not in a file.
     key : str
         How errors name the object.
-    write_empty : bool
-        Store chunks that equal the fill value.
+    write_empty, keep_empty : bool
+        As for `access.writer.write`.
 
     Returns
     -------
@@ -52,12 +59,17 @@ def flush(
     source = old if path is None else path
 
     def read_old(boxes: Sequence[Box], out: Array) -> None:
-        read([ReadItem(chain, source, box, key) for box in boxes], out, range(out.ndim), options)
+        start, count, _, at = zip(*boxes, strict=True)
+        read(
+            [ReadItem(chain, source, pack_boxes(start, count, None, at), key)], out, range(out.ndim), options
+        )
 
     if not chain.is_shard:
         ((_, chunks),) = gathered.blocks(read_old)
         item = WriteItem(chain, path, None, whole(chain.shape), key)
-        return write([item], chunks, range(chunks.ndim), options, write_empty=write_empty)[0]
+        return write(
+            [item], chunks, range(chunks.ndim), options, write_empty=write_empty, keep_empty=keep_empty
+        )[0]
     encoded: dict[int, Any] = {}
     for positions, chunks in gathered.blocks(read_old):
         items = [WriteItem(chain.inner, None, None, _box_of(chain, i), key) for i in range(len(positions))]
@@ -66,7 +78,7 @@ def flush(
     in_order = {
         position: encoded[position] for position in ordered(list(encoded), chain.grid_shape, options.order)
     }
-    return write_encoded([EncodedItem(chain, path, old, in_order, key)], options)[0]
+    return write_encoded([EncodedItem(chain, path, old, in_order, key)], options, keep_empty=keep_empty)[0]
 
 
 def _box_of(chain: Any, place: int) -> Box:

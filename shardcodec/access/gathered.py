@@ -215,7 +215,7 @@ def _is_whole(inside: Sequence[slice], extent: Sequence[int]) -> bool:
 def _view(array: Array, axes: Sequence[int], outside: Sequence[slice]) -> Array:
     """The elements of an array that belong to a part of an inner chunk, in the axes of that."""
     if array.ndim == 0:
-        return array
+        return array[(None,) * len(axes)]
     index: list[Any] = [slice(None)] * array.ndim
     order = []
     for part, axis in zip(outside, axes, strict=True):

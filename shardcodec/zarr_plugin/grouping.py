@@ -23,15 +23,18 @@ from types import TracebackType
 from typing import Any
 
 from ..access.boxes import Box
+from ..access.conditional import exchange
 from ..access.flush import flush
 from ..access.gathered import Gathered
+from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from ..errors import GroupWriteError
 from ..options import Options
 from ..storage import filelocks, locks
 from ..storage.aio import all_of, to_its_end
 from . import reading, writing
 from .compat import buffer_from, on_zarrs_loop
-from .requests import INLINE_NBYTES, Part, Request, decoded_nbytes
+from .remote import conditional_remote_for
+from .requests import Part, Request
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
 
 __all__ = ["active", "group_writes"]
@@ -88,9 +91,7 @@ class Group:
 
     def _gathers(self, part: Part) -> bool:
         """Whole objects gain nothing, and selections by index are rare enough."""
-        return (
-            not self.is_closing and isinstance(part.box, Box) and len(part.box.count) > 0 and not part.covers
-        )
+        return not self.is_closing and _is_box(part.box) and not part.covers
 
     async def _write_at_once(
         self, request: Request, chosen: Sequence[int], keys: Sequence[str], options: Options
@@ -147,9 +148,7 @@ class Group:
         if not self._entries:
             return await reading.run(request, options)
         keys = lock_keys([part.target for part in request.parts])
-        await self.settle(
-            key for key, part in zip(keys, request.parts, strict=True) if not isinstance(part.box, Box)
-        )
+        await self.settle(key for key, part in zip(keys, request.parts, strict=True) if not _is_box(part.box))
         # looked up before the store is: what is stored meanwhile is seen here or there
         found = [(i, entry) for i, key in enumerate(keys) if (entry := self._entries.get(key)) is not None]
         if not found:
@@ -219,6 +218,15 @@ class Group:
                 store.delete_sync(target.path)
             else:
                 store.set_sync(target.path, buffer_from(prototype, result))
+        elif (remote := conditional_remote_for(store)) is not None:
+
+            async def renew(_: Sequence[int], olds: Sequence[Any]) -> list[Any]:
+                (old,) = olds
+                if old is None:
+                    return [await self._flush(entry, None, None)]
+                return [await self._flush(entry, None, old.data, keep_empty=True)]
+
+            await exchange([target.path], renew, entry.options, remote, 1)
         else:
             old = None if entry.gathered.is_complete else await target.get(prototype=prototype)
             result = await self._flush(entry, None, None if old is None else old.as_numpy_array())
@@ -229,7 +237,7 @@ class Group:
         self._forget(key)
 
     @staticmethod
-    async def _flush(entry: _Entry, path: str | None, old: Any) -> Any:
+    async def _flush(entry: _Entry, path: str | None, old: Any, *, keep_empty: bool = False) -> Any:
         return await to_its_end(
             asyncio.to_thread(
                 flush,
@@ -239,6 +247,7 @@ class Group:
                 entry.part.target.path,
                 entry.options,
                 write_empty=bool(entry.part.spec.config.write_empty_chunks),
+                keep_empty=keep_empty,
             )
         )
 
@@ -257,6 +266,11 @@ class Group:
             self._nbytes = 0
             self._is_closed = True
             return True
+
+
+def _is_box(parts: Any) -> bool:
+    """Whether parts of an object are a box of rank 1 or more."""
+    return isinstance(parts, Box) and len(parts.count) > 0
 
 
 def _failure(written: Sequence[str], failures: dict[str, Exception]) -> GroupWriteError:
