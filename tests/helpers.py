@@ -234,10 +234,15 @@ class RecordingStore(WrapperStore):  # type: ignore[type-arg]
 # ---- processes
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter of its own, which sees the package that this one sees."""
+def python_environment(**environment: str) -> dict[str, str]:
+    """For an interpreter of its own, which sees the package that this one sees."""
     paths = [str(Path(shardcodec.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter of its own."""
+    env = python_environment(**environment)
     command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 

@@ -126,21 +126,23 @@ class ObstoreRemote:
             return await self._get(key, options)
         except errors.PreconditionError:
             raise Changed(key) from None
-        except errors.GenericError as error:
-            # so it is said, among other things, that the object ends before the range begins
-            with contextlib.suppress(errors.BaseError, FileNotFoundError):
-                size = await self._size(key)
-                if size is not None and size <= start:
-                    return Answer(np.empty(0, dtype=np.uint8), size)
-            raise error
+        except errors.GenericError:
+            if (nothing := await self._nothing_from(key, start)) is None:
+                raise
+            return nothing
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """The last bytes of an object; where the store cannot count from the end, after a question for its size."""
+        errors = self._obstore.exceptions
         try:
             return await self._get(key, {"range": {"suffix": nbytes}})
-        except self._obstore.exceptions.NotSupportedError:
+        except errors.NotSupportedError:
             size = await self._size(key)
             return None if size is None else await self.get_range(key, max(0, size - nbytes), size)
+        except errors.GenericError:
+            if (nothing := await self._nothing_from(key, 0)) is None:
+                raise
+            return nothing
 
     async def _get(self, key: str, options: Any) -> Answer | None:
         try:
@@ -166,6 +168,14 @@ class ObstoreRemote:
             raise Changed(key) from None
         except (NotImplementedError, errors.NotSupportedError):
             await self._obstore.put_async(self._store, key, data)
+
+    async def _nothing_from(self, key: str, start: int) -> Answer | None:
+        """The answer for an object that ends before a range begins, which stores call an error as they do others."""
+        with contextlib.suppress(self._obstore.exceptions.BaseError):
+            size = await self._size(key)
+            if size is not None and size <= start:
+                return Answer(np.empty(0, dtype=np.uint8), size)
+        return None
 
     async def _size(self, key: str) -> int | None:
         try:
