@@ -256,7 +256,7 @@ def test_codes_that_are_complete_or_just_not(seed: int) -> None:
     """One code length more or less makes a code over- or undersubscribed: zlib and we draw the line at the same place."""
     rng = random.Random(seed)
     n_litlen, n_offset = rng.choice((2, 3, 17, 60, 200, 285)), rng.choice((1, 2, 3, 13, 30))
-    symbols = rng.sample(range(256), min(n_litlen, 256) - 1) + [256]
+    symbols = [*rng.sample(range(256), min(n_litlen, 256) - 1), 256]
     symbols += rng.sample(range(257, 286), max(0, n_litlen - 256))
     litlen = dict(zip(symbols, complete_code(rng, len(symbols)), strict=True))
     offsets = dict(enumerate(complete_code(rng, n_offset))) if n_offset > 1 else {0: 1}
