@@ -26,6 +26,7 @@ __all__ = [
     "as_void",
     "covered",
     "covers",
+    "is_empty",
     "is_filled",
     "n_touched",
     "pack_boxes",
@@ -155,6 +156,13 @@ def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The buffer protocol has no letter for datetimes and structs with padding; opaque elements it always takes.
     """
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def is_empty(parts: Parts) -> bool:
+    """Tell whether parts have no element at all. The engine takes none such."""
+    if isinstance(parts, Points):
+        return len(parts.froms[0]) == 0
+    return len(parts.rows) == 0 if isinstance(parts, Boxes) else 0 in parts.count
 
 
 def covers(parts: Parts, shape: Sequence[int]) -> bool:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..access.boxes import Box
+from ..access.boxes import Parts, covers, is_empty
 from ..access.codec import memory_order
 from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from ..format.spec import ChainSpec
 from .compat import Store, StorePath, as_numpy
-from .selection import array_axes, to_box
+from .selection import fits, selected_axes, to_parts
 
 __all__ = ["Declined", "Part", "Request", "prepare"]
 
@@ -38,7 +38,7 @@ class Part:
     target: StorePath
     spec: Any
     chain: Any
-    box: Box
+    box: Parts
 
     @property
     def covers(self) -> bool:
@@ -47,7 +47,7 @@ class Part:
         zarr's own flag says less: it also counts a selection that ends at the array's edge within the chunk, where
         cells beyond the shape may hold what was there before the array was made smaller.
         """
-        return bool(self.box.count == self.chain.shape)
+        return covers(self.box, self.chain.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,13 @@ def prepare(
     native_order = memory_order(array.dtype, spec.dtype)
     if native_order is None:
         raise Declined(f"memory has dtype {array.dtype}, chunks {spec.dtype}")
-    if drop_axes:
-        raise Declined("selection with dropped axes")
-    axes = array_axes(batch[0][2])
-    if axes is None:
-        raise Declined("not a basic selection")
+    selected = selected_axes(batch[0][2], batch[0][3], drop_axes)
+    if selected is None:
+        raise Declined("selection of an unknown kind")
+    axes, rank = selected
     scalar = array.ndim == 0
-    if not scalar and array.ndim != sum(axis >= 0 for axis in axes):
-        raise Declined(
-            f"selection of rank {sum(axis >= 0 for axis in axes)} for an array of rank {array.ndim}"
-        )
+    if not scalar and array.ndim != rank:
+        raise Declined(f"selection of rank {rank} for an array of rank {array.ndim}")
     store = _common_store(batch)
     parts, positions = [], []
     chain: Any = None
@@ -139,15 +136,12 @@ def prepare(
         if chain is None or chunk_spec.shape != chain_shape:
             chain_shape = chunk_spec.shape
             chain = get_chain(chain_shape, native_order)
-        box = to_box(chunk_selection, array_selection, axes, chain_shape)
+        box = to_parts(chunk_selection, array_selection, axes, chain_shape)
         if box is None:
-            raise Declined("not a basic selection")
-        if not scalar and any(
-            axis >= 0 and at + n > array.shape[axis]
-            for at, n, axis in zip(box.at, box.count, axes, strict=True)
-        ):
+            raise Declined("selection of an unknown kind")
+        if not scalar and not fits(box, axes, array.shape):
             raise Declined(f"array of shape {array.shape} is to be broadcast")
-        if 0 not in box.count:
+        if not is_empty(box):
             parts.append(Part(target, chunk_spec, chain, box))
             positions.append(position)
     return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array)

@@ -16,8 +16,8 @@ import pytest
 import zarr
 from hypothesis import HealthCheck, given, settings
 
-from shardcodec.access.boxes import Box
-from shardcodec.zarr_plugin.selection import array_axes, to_box
+from shardcodec.access.boxes import Box, Lists
+from shardcodec.zarr_plugin.selection import array_axes, selected_axes, to_box, to_parts
 
 
 class Asked(Exception):
@@ -154,6 +154,55 @@ def test_index_arrays_have_no_box(how: str, selection: Any) -> None:
     for shape, _, chunk_selection, array_selection in projections((10, 11), (4, 4), how, selection):
         axes = array_axes(chunk_selection)
         assert axes is None or to_box(chunk_selection, array_selection, axes, shape) is None
+
+
+@pytest.mark.parametrize(
+    ("chunk_selection", "array_selection"),
+    [
+        ((np.array([0.0, 1.0]), slice(0, 2)), (slice(0, 2), slice(0, 2))),  # no integers
+        ((np.array([0, 1]), np.array([0, 1])), (slice(0, 2), slice(0, 2))),  # for numpy these are points
+        ((np.array([[0], [1]]), np.array([[0], [1]])), (slice(0, 2), slice(0, 2))),  # the wrong way round
+        ((np.array([0, 1]), slice(0, 2)), (slice(0, 3), slice(0, 2))),  # lengths that differ
+        ((np.array([0, 1]), slice(0, 2)), (np.array([0]), slice(0, 2))),
+        ((np.array([0, 1]), slice(0, 2)), (np.array([0.0, 1.0]), slice(0, 2))),
+        ((np.array([0, 1]), slice(0, 2)), (slice(0, 2),)),
+        ((np.array([0, 1]), np.array([0])), slice(0, 2)),  # coordinates of unequal number
+        ((np.array([0, 1]), slice(0, 2)), slice(0, 2)),
+        ((np.array([[0, 1]]), np.array([[0, 1]])), slice(0, 2)),
+        ((np.array([True, False]), np.array([True, False])), slice(0, 1)),
+        (([0, 1], slice(0, 2)), (slice(0, 2), slice(0, 2))),
+        ((np.array([0, 1]),), (slice(0, 2),)),  # another rank than the chunk
+    ],
+)
+def test_what_are_no_parts(chunk_selection: Any, array_selection: Any) -> None:
+    assert to_parts(chunk_selection, array_selection, (0, 1), (4, 4)) is None
+
+
+def test_arrays_that_are_slices_become_slices() -> None:
+    grid = np.ix_([1, 3], [2, 1, 0])
+    parts = to_parts(grid, (slice(0, 2), np.array([[2, 1, 0]])), (0, 1), (4, 4))
+    assert isinstance(parts, Lists)  # of the second axis alone
+    assert parts[:4] == ((1, 0), (2, 3), (2, 1), (0, 0)) and parts.froms[0] is None is parts.tos[0]
+    assert parts.froms[1] is not None and parts.froms[1].tolist() == [0, 1, 2]
+    assert parts.tos[1] is not None and parts.tos[1].tolist() == [0, 1, 2]
+    parts = to_parts(np.ix_([1, 3], [1, 2]), (slice(4, 6), slice(0, 2)), (0, 1), (4, 4))
+    assert parts == Box((1, 1), (2, 2), (2, 1), (4, 0))
+    mask = np.array([False, True, True, False])
+    assert to_parts((mask, slice(0, 4)), (slice(7, 9), slice(0, 4)), (0, 1), (4, 4)) == Box(
+        (1, 0), (2, 4), None, (7, 0)
+    )
+    assert to_parts((np.array([2, 3]),), slice(5, 7), (0,), (4,)) == Box((2,), (2,), None, (5,))
+
+
+def test_selected_axes() -> None:
+    rows = np.array([0, 1])
+    assert selected_axes((slice(0, 2), 1), (slice(0, 2),)) == ((0, -1), 1)
+    assert selected_axes((rows, slice(0, 2)), (slice(0, 2), slice(0, 2))) == ((0, 1), 2)
+    assert selected_axes(np.ix_([0], [0, 1]), (slice(0, 2),), (0,)) == ((-1, 0), 1)
+    assert selected_axes((rows, rows), slice(0, 2)) == ((-1, -1), 1)
+    assert selected_axes((rows,), slice(0, 2)) == ((0,), 1)
+    assert selected_axes(slice(0, 2), slice(0, 2)) is None
+    assert to_parts((), slice(0, 1), (), ()) is None
 
 
 def test_blocks_are_basic() -> None:
