@@ -116,10 +116,11 @@ class Group:
             gathered = Gathered(part.chain, request.array.dtype)
             entry = _Entry(gathered, part, options, 0)
         before = entry.gathered.nbytes
+        box = _box_of(part)
         if decoded_nbytes(part.chain, part.box) <= INLINE_NBYTES:
-            entry.gathered.write(part.box, request.axes, request.array)
+            entry.gathered.write(box, request.axes, request.array)
         else:
-            await to_its_end(asyncio.to_thread(entry.gathered.write, part.box, request.axes, request.array))
+            await to_its_end(asyncio.to_thread(entry.gathered.write, box, request.axes, request.array))
         entry.part, entry.options, entry.last_write = part, options, next(self._clock)
         with self._mutex:
             if self._is_closed:
@@ -153,7 +154,7 @@ class Group:
         found = [(i, entry) for i, key in enumerate(keys) if (entry := self._entries.get(key)) is not None]
         if not found:
             return await reading.run(request, options)
-        needless = {i for i, entry in found if entry.gathered.has_all_of(request.parts[i].box)}
+        needless = {i for i, entry in found if entry.gathered.has_all_of(_box_of(request.parts[i]))}
         rest = [i for i in range(len(keys)) if i not in needless]
         missing = await reading.run(
             replace(
@@ -172,7 +173,7 @@ class Group:
     @staticmethod
     def _overlay(request: Request, found: Sequence[tuple[int, _Entry]]) -> None:
         for i, entry in found:
-            entry.gathered.overlay(request.parts[i].box, request.axes, request.array)
+            entry.gathered.overlay(_box_of(request.parts[i]), request.axes, request.array)
 
     # ---- storing
 
@@ -271,6 +272,12 @@ class Group:
 def _is_box(parts: Any) -> bool:
     """Whether parts of an object are a box of rank 1 or more."""
     return isinstance(parts, Box) and len(parts.count) > 0
+
+
+def _box_of(part: Part) -> Box:
+    """The box of a part that has one."""
+    assert isinstance(part.box, Box)
+    return part.box
 
 
 def _failure(written: Sequence[str], failures: dict[str, Exception]) -> GroupWriteError:
