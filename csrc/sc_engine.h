@@ -28,6 +28,7 @@
 
 #include "sc_cache.h"
 #include "sc_cancel.h"
+#include "sc_file.h"
 #include "sc_pick.h"
 
 /* Where an object's bytes are. */
@@ -35,6 +36,8 @@ struct sc_source {
     const char *path;    /* a local file; NULL: in memory */
     const uint8_t *data; /* in memory; NULL with path NULL: the object does not exist */
     uint64_t nbytes;
+    bool is_open; /* fd is the file, whatever name it has by now; the caller's. path only names it in errors then */
+    int fd;
 
     /* A shard whose index is known already: n_chunks entries in C order, checked. `data` then holds only bytes
      * [first, first + nbytes) of the object; inner chunks that do not lie inside are left for another plan, and absent
@@ -133,8 +136,11 @@ struct sc_write_item {
     uint64_t data_offset; /* shard: where the first new chunk goes */
     const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
     size_t footer_nbytes;
+    const struct sc_file_stamp *stamp; /* what the old file looked like when it was looked at; NULL: not known */
+    bool only_new; /* there was no object when the caller looked: one that is there by now must not be replaced */
 
     /* out */
+    bool exists; /* only_new, and there is one: nothing has been done */
     uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
     uint64_t result_nbytes;
     bool empty;
@@ -145,6 +151,7 @@ struct sc_write_plan {
     size_t n_items;
     int64_t src_strides[SC_MAX_NDIM];
     struct sc_write_rules rules;
+    const char *staging; /* folder for temporary names (sc_staging.h); NULL: none */
     unsigned n_threads;
     uint64_t unit_nbytes; /* decoded bytes encoded at a time, about */
     bool sync;

@@ -1,20 +1,7 @@
-/* sc_file.h - local files: reading ranges, and writing whole files so that a name never shows half of one
+/* sc_file.h - local files: reading ranges, and what everything that changes a file system has in common
  *
- * Every call that changes a file system goes through one table, sc_file_calls, so that a test can count them, make the
- * n-th fail, or kill the process there.
- *
- * How a file is replaced:
- *
- *     begin    open(dir, O_TMPFILE)            a file without a name: a killed process leaves nothing behind
- *     write    pwrite, copy_file_range
- *     commit   [fsync]  linkat(.. "name")      when nothing has that name yet
- *                       linkat(.. temp), renameat2(temp, name, EXCHANGE), unlink(temp)   otherwise
- *              [fsync of the folder]
- *
- * Where a file system lacks O_TMPFILE (NFS, most of Lustre) the file has its temporary name from the start; where it lacks
- * EXCHANGE, rename() replaces. EXCHANGE avoids what ext4 does at a replacing rename, to write the new file out at once
- * (three times the cost of the whole write); it gives the same promise against killed processes. With `sync` the bytes
- * are on disk before the name is.
+ * Every call that changes a file system is announced to sc_file_allows() first, so that a test can count them, make the
+ * n-th fail, or kill the process there (sc_fault.h).
  * SPDX-License-Identifier: MIT */
 #ifndef SC_FILE_H
 #define SC_FILE_H
@@ -24,18 +11,21 @@
 
 #include "sc_status.h"
 
-/* The calls that change a file system, and how a test takes part: `before` is asked first; 0 lets the call happen, an
- * errno makes it fail with that, and for writes *limit cuts the number of bytes of this one call. */
+/* How a test takes part: `before` is asked first; 0 lets the call happen, an errno makes it fail with that, and for writes
+ * *limit cuts the number of bytes of this one call. */
 struct sc_file_hook {
     int (*before)(const char *call, const char *path, uint64_t *limit, void *arg);
     void *arg;
 };
 
-/* NULL removes it. Not for two threads at once. */
+/* NULL removes it. Not while a plan runs. */
 void sc_file_set_hook(const struct sc_file_hook *hook);
 
-/* For the other files that make such calls: may this one happen? Else errno says why not. */
+/* May this call happen? Else errno says why not. limit: NULL for a call that moves no bytes. */
 bool sc_file_allows(const char *call, const char *path, uint64_t *limit);
+
+/* Note errno and the call; returns SC_IO. */
+enum sc_status sc_file_error(struct sc_where *where, const char *call);
 
 /* ---- reading ---- */
 
@@ -57,6 +47,9 @@ enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id,
 /* Open for reading. *fd = -1 with SC_OK when there is no such file (nor can be: ENOENT, ENOTDIR, a folder). *nbytes is its
  * size then 0. */
 enum sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where);
+
+/* A second descriptor of an open file, to be closed on its own; and the file's size. */
+enum sc_status sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where);
 void sc_file_close(int fd);
 
 /* Read up to n bytes at `offset`; *got is less only at the end of the file. */
@@ -65,32 +58,33 @@ enum sc_status sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, siz
 /* Read exactly n bytes; SC_CHANGED when the file ends before (it was truncated after it was measured). */
 enum sc_status sc_file_read_exactly(int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where);
 
-/* ---- writing ---- */
-
-struct sc_newfile {
-    int fd;
-    char *path;  /* where it shall be, symbolic links resolved */
-    char *temp;  /* a name in the same folder */
-    bool named;  /* temp exists */
+/* What a file looked like when its index was read: whoever changes it in place changes one of these. */
+struct sc_file_stamp {
+    uint64_t nbytes;
+    int64_t mtime_ns, ctime_ns;
 };
 
-/* Begin a file that will replace (or become) `path`; missing folders are made. A replaced file's mode bits are kept; a
- * symbolic link is followed. */
-enum sc_status sc_newfile_begin(struct sc_newfile *file, const char *path, struct sc_where *where);
-enum sc_status sc_newfile_write(struct sc_newfile *file, const uint8_t *src, size_t n, uint64_t offset,
-                                struct sc_where *where);
+/* SC_CHANGED when the open file is not what it was. */
+enum sc_status sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *where);
+
+/* ---- changing ---- */
+
+/* Write n bytes, however many calls that takes. `path` names the file to the hook. */
+enum sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset,
+                             struct sc_where *where);
 
 /* Copy bytes of another file inside the kernel where it can (clone, copy_file_range), through memory elsewhere. */
-enum sc_status sc_newfile_copy(struct sc_newfile *file, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
-                               struct sc_where *where);
+enum sc_status sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
+                            struct sc_where *where);
 
-/* Give it its name. sync: file and folder are on disk when this returns. The file is closed in any case. On failure
- * nothing has changed at `path`, except when the very last call fails, the sync of the folder: the new file is there
- * then, but its name may not survive a power cut. */
-enum sc_status sc_newfile_commit(struct sc_newfile *file, bool sync, struct sc_where *where);
+/* The folder of a path, malloc'ed; NULL: no memory. */
+char *sc_file_folder_of(const char *path);
 
-/* Forget it. Harmless after a commit. */
-void sc_newfile_abort(struct sc_newfile *file);
+/* Make a folder and those above it. 0, or -1 and errno; *n_made grows by the number of folders that were made. */
+int sc_file_make_folders(char *folder, unsigned *n_made);
+
+/* Bring the names in the folder of `path` to the disk, and in n_above folders above it. */
+enum sc_status sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where);
 
 /* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to. */
 enum sc_status sc_file_remove(const char *path, bool sync, struct sc_where *where);

@@ -26,6 +26,8 @@ open_object(struct reader *reader, struct stall *stall)
     enum sc_status status;
 
     stall->fd = -1;
+    if (source->is_open)
+        return sc_file_share(source->fd, &stall->fd, &stall->nbytes, &reader->where);
     if (!source->path) {
         stall->nbytes = source->nbytes;
         stall->item->missing = !source->data && !source->entries;
@@ -42,7 +44,9 @@ open_object(struct reader *reader, struct stall *stall)
 void
 sc_stall_close(struct reader *reader, struct stall *stall)
 {
-    if (stall->fd >= 0)
+    if (stall->fd >= 0 && stall->item->source.is_open)
+        sc_file_close(stall->fd);
+    else if (stall->fd >= 0)
         sc_cache_close(cache_of(reader), &stall->file);
     stall->fd = -1;
     sc_cached_index_release(stall->known);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "sc_pool.h"
+#include "sc_staging.h"
 #include "sc_write_impl.h"
 
 #define MAX_UNIT_CHUNKS 8192u
@@ -34,7 +35,7 @@ begin_file(struct writer *writer, struct bench *bench)
 
     pthread_mutex_lock(&bench->mutex);
     if (bench->file.fd < 0)
-        status = sc_newfile_begin(&bench->file, bench->item->path, &writer->where);
+        status = sc_newfile_begin(&bench->file, bench->item->path, writer->run->plan->staging, &writer->where);
     pthread_mutex_unlock(&bench->mutex);
     return status;
 }
@@ -46,7 +47,7 @@ put_bytes(struct writer *writer, struct bench *bench, const uint8_t *src, size_t
     if (bench->item->path) {
         enum sc_status status = begin_file(writer, bench);
 
-        return status ? status : sc_newfile_write(&bench->file, src, n, offset, &writer->where);
+        return status ? status : sc_file_write(bench->file.fd, bench->file.path, src, n, offset, &writer->where);
     }
 
     if (offset > PTRDIFF_MAX - n)
@@ -77,7 +78,8 @@ carry(struct writer *writer, struct bench *bench)
         if (item->path && bench->old_fd >= 0) {
             status = begin_file(writer, bench);
             if (!status)
-                status = sc_newfile_copy(&bench->file, bench->old_fd, run->from, run->nbytes, run->to, &writer->where);
+                status = sc_file_copy(bench->file.fd, bench->file.path, bench->old_fd, run->from, run->nbytes, run->to,
+                                      &writer->where);
             writer->stats.bytes_written += run->nbytes;
         } else {
             status = put_bytes(writer, bench, item->old.data + run->from, (size_t)run->nbytes, run->to);
@@ -279,13 +281,15 @@ work_on(struct writer *writer, struct bench *bench)
 static enum sc_status
 open_old(struct writer *writer, struct bench *bench)
 {
+    const struct sc_source *old = &bench->item->old;
     uint64_t nbytes;
     enum sc_status status = SC_OK;
 
     bench->old_fd = -1;
-    if (bench->item->old.path) {
-        writer->stats.opens++;
-        status = sc_file_open(bench->item->old.path, &bench->old_fd, &nbytes, &writer->where);
+    if (old->path || old->is_open) {
+        writer->stats.opens += !old->is_open;
+        status = old->is_open ? sc_file_share(old->fd, &bench->old_fd, &nbytes, &writer->where)
+                              : sc_file_open(old->path, &bench->old_fd, &nbytes, &writer->where);
         if (!status && !sc_chain_is_shard(bench->item->chain)) {
             bench->item->old.nbytes = nbytes;
         } else if (!status && nbytes != bench->item->old.nbytes) {
@@ -400,6 +404,7 @@ static enum sc_status
 finish(struct writer *writer, struct bench *bench)
 {
     struct sc_write_item *item = bench->item;
+    enum sc_status status = SC_OK;
 
     if (!item->path) {
         if (item->empty)
@@ -408,11 +413,17 @@ finish(struct writer *writer, struct bench *bench)
         bench->result = (struct sc_buffer){ 0 };
         return SC_OK;
     }
+    if (item->stamp && bench->old_fd >= 0)
+        status = sc_file_check_stamp(bench->old_fd, item->stamp, &writer->where);
+    if (status)
+        return status;
     if (item->empty) {
         sc_newfile_abort(&bench->file);
-        return sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
+        return item->only_new ? SC_OK : sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
     }
-    return sc_newfile_commit(&bench->file, writer->run->plan->sync, &writer->where);
+    status =
+        sc_newfile_commit(&bench->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &writer->where);
+    return status;
 }
 
 /* Encode the inner chunks, letting others help; on return every unit is written and every guest gone. */
@@ -444,7 +455,7 @@ bench_reset(struct bench *bench, size_t item_no, struct sc_write_item *item)
     bench->old_fd = -1;
     item->result = NULL;
     item->result_nbytes = 0;
-    item->empty = false;
+    item->empty = item->exists = false;
 }
 
 static void
@@ -476,6 +487,8 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
     if (status && !bench->failed)
         sc_failure_note(&run->failure, status, &writer->where, item_no);
     sc_newfile_abort(&bench->file);
+    if (bench->file.staged)
+        atomic_store_explicit(&run->staged, true, memory_order_relaxed);
     sc_file_close(bench->old_fd);
     if (!item->path)
         sc_buffer_free(&bench->result);
@@ -611,6 +624,8 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
         pthread_cond_init(&run.benches[i].changed, NULL);
     }
     sc_pool_run(n_threads, run_thread, &run);
+    if (run.staged)
+        sc_staging_leave(plan->staging);
     plan->stats = run.stats;
     sc_totals_add(&plan->stats);
     run_free(&run);

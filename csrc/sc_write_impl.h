@@ -6,6 +6,7 @@
 #include "sc_crew.h"
 #include "sc_engine.h"
 #include "sc_file.h"
+#include "sc_newfile.h"
 #include "sc_walk.h"
 #include "sc_worker.h"
 
@@ -59,6 +60,7 @@ struct run {
     pthread_mutex_t mutex;
     struct unit *free_units; /* under the mutex, as are the counters */
     struct sc_stats stats;
+    atomic_bool staged; /* the staging folder was used */
 };
 
 struct writer {

@@ -16,7 +16,9 @@ Lists: TypeAlias = tuple[Ints, Ints, Ints | None, Ints, Sequence[Buffer | None],
 Parts: TypeAlias = BoxParts | ManyBoxes | Points | Lists
 ReadPlanItem: TypeAlias = tuple[Chain, Any, Parts]
 # (source, nbytes, entries, carries, new entries, data offset)
-OldObject: TypeAlias = tuple[Any, int | None, Buffer | None, Buffer | None, Buffer | None, int]
+OldObject: TypeAlias = tuple[
+    Any, int | None, Buffer | None, Buffer | None, Buffer | None, int | None, tuple[int, int, int] | None
+]
 # (chain, path, start, count, step or None, at, old)
 WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
 # (chain, path, positions, buffers, old, footer)
@@ -219,19 +221,21 @@ def write(
     keep_empty: bool = False,
     sync: bool = False,
     allow_in_index: bool = False,
+    staging: str | None = None,
     n_threads: int = 1,
     unit_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> tuple[list[Bytes | None], dict[str, int]]: ...
+) -> tuple[list[Bytes | None], dict[str, int], list[int]]: ...
 def write_encoded(
     items: Sequence[EncodedPlanItem],
     *,
     keep_empty: bool = False,
     sync: bool = False,
+    staging: str | None = None,
     n_threads: int = 1,
     unit_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> tuple[list[Bytes | None], dict[str, int]]: ...
+) -> tuple[list[Bytes | None], dict[str, int], list[int]]: ...
 
 LOCK_OUTCOMES: dict[int, str]
 

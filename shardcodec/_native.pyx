@@ -74,7 +74,8 @@ cdef object format_error(sc_status status, const sc_where *at):
             f"{where}chunk has {'more' if at.actual == SC_NOWHERE else at.actual} bytes where {at.expected} are due",
             entry=known(at.entry), expected=at.expected, actual=known(at.actual), level=at.level)
     return ShardFormatError(
-        f"{where}file ended at {at.nbytes} bytes where {at.limit} were expected: it was changed while it was read",
+        f"{where}file has {at.nbytes} bytes where {at.limit} were expected, or other times: it was changed while it was "
+        f"in use",
         entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level)
 
 
@@ -908,7 +909,7 @@ cdef class Batch:
         return 0
 
     cdef int read_source(self, object source, sc_source *out) except -1:
-        """str: a file; None: no object; Fetched: a range of a shard; anything else: a buffer with the object's bytes."""
+        """str: a file; int: an open one; None: no object; Fetched: a range of a shard; else a buffer with the bytes."""
         cdef View view
         cdef Fetched part
         memset(out, 0, sizeof(sc_source))
@@ -919,6 +920,9 @@ cdef class Batch:
             self.keep.append(part)
             self.paths.append(b"")
             out[0] = part.source
+        elif isinstance(source, int):
+            self.paths.append(b"")
+            out.is_open, out.fd = True, source
         elif isinstance(source, str):
             path = os.fsencode(source)
             self.paths.append(path)
@@ -931,6 +935,12 @@ cdef class Batch:
             if out.data == NULL:
                 out.data = <const uint8_t *>b""
         return 0
+
+    cdef const char *read_folder(self, object folder) except? NULL:
+        if folder is None:
+            return NULL
+        self.keep.append(encoded := os.fsencode(folder))
+        return PyBytes_AsString(encoded)
 
     cdef int read_box(self, const sc_chain *chain, object start, object count, object step, sc_box *box) except -1:
         """A box inside the chunk: nothing below relies on the caller for that."""
@@ -1446,19 +1456,35 @@ cdef class OpenShard:
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
+cdef class Stamp:
+    cdef sc_file_stamp stamp
+
+    def __cinit__(self, uint64_t nbytes, int64_t mtime_ns, int64_t ctime_ns):
+        self.stamp.nbytes, self.stamp.mtime_ns, self.stamp.ctime_ns = nbytes, mtime_ns, ctime_ns
+
+
 cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
-    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset): see sc_write_item."""
+    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None).
+
+    See sc_write_item. A source of None: there was no object, and one that is there by now must not be replaced.
+    """
     cdef View view
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
-    source, nbytes, old_entries, carries, entries, data_offset = old
+    cdef Stamp seen
+    source, nbytes, old_entries, carries, entries, data_offset, stamp = old
     batch.read_source(source, &item.old)
     batch.paths.pop()
-    if isinstance(source, str):
-        batch.keep.append(path := os.fsencode(source))
-        item.old.path = PyBytes_AsString(path)
+    if source is None:
+        item.only_new = True
+    if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
-    item.data_offset = data_offset
+    if stamp is not None:
+        seen = Stamp(*stamp)
+        batch.keep.append(seen)
+        item.stamp = &seen.stamp
+    if data_offset is not None:
+        item.data_offset = data_offset
     if old_entries is not None:
         view = View(old_entries)
         batch.keep.append(view)
@@ -1481,11 +1507,14 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
 
 
 def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
-          bint allow_in_index=False, unsigned n_threads=1, uint64_t unit_nbytes=524288, Cancel cancel=None):
+          bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t unit_nbytes=524288,
+          Cancel cancel=None):
     """Write parts of one array into many objects.
 
-    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced (or removed when nothing is left in it), else the new object comes back.
-    Returns ([Bytes of the new object, None when it is empty or in a file], counters).
+    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced
+    (or removed when nothing is left in it), else the new object comes back.
+    staging: folder for temporary names. Returns ([Bytes of the new object, None when it is empty or in a file],
+    counters, [positions of items that were to be made but exist: nothing has been done with them]).
     """
     cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
     cdef size_t n = len(items), i = 0
@@ -1521,6 +1550,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         plan.rules.keep_empty = keep_empty
         plan.sync = sync
         plan.allow_in_index = allow_in_index
+        plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
         return run_write(&plan, batch, cancel)
@@ -1529,7 +1559,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
 
 
 cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
-    """Run a complete plan; ([Bytes of the new object or None], counters)."""
+    """Run a complete plan; what `write` returns."""
     cancel = entered(cancel)
     plan.cancel = &cancel.cancel
     cdef sc_where where
@@ -1546,7 +1576,7 @@ cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
             results.append(None)
     cancel.raise_caught()
     raise_status(status, &where, batch.paths)
-    return results, stats_dict(&plan.stats)
+    return results, stats_dict(&plan.stats), [i for i in range(plan.n_items) if plan.items[i].exists]
 
 
 cdef void free_write(sc_write_plan *plan, size_t n) noexcept:
@@ -1592,8 +1622,8 @@ cdef class Encoded:
         free(self.chunks)
 
 
-def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_threads=1, uint64_t unit_nbytes=524288,
-                  Cancel cancel=None):
+def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None, unsigned n_threads=1,
+                  uint64_t unit_nbytes=524288, Cancel cancel=None):
     """Write encoded inner chunks into many shards.
 
     items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
@@ -1633,6 +1663,7 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, unsigned n_t
         plan.n_items = n
         plan.rules.keep_empty = keep_empty
         plan.sync = sync
+        plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
         return run_write(&plan, batch, cancel)
@@ -1693,7 +1724,7 @@ def file_locks_held():
 
 
 cdef class NewFile:
-    """A file that takes its place when it is whole (csrc/sc_file.h); forgotten with the object, unless committed.
+    """A file that takes its place when it is whole (csrc/sc_newfile.h); forgotten with the object, unless committed.
 
     Several threads may write at a time; commit and abort are for one, when the others are done.
     """
@@ -1710,7 +1741,7 @@ cdef class NewFile:
         chars = PyBytes_AsString(self.path)
         sc_where_clear(&where)
         with nogil:
-            status = sc_newfile_begin(&self.file, chars, &where)
+            status = sc_newfile_begin(&self.file, chars, NULL, &where)
         self.settle(status, &where)
 
     def __dealloc__(self):
@@ -1736,7 +1767,7 @@ cdef class NewFile:
             raise ValueError(f"{source.nbytes()} bytes at offset {offset} are beyond any file")
         sc_where_clear(&where)
         with nogil:
-            status = sc_newfile_write(&self.file, source.data(), source.nbytes(), offset, &where)
+            status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
         self.settle(status, &where)
 
     def commit(self, *, bint sync=False):
@@ -1746,7 +1777,7 @@ cdef class NewFile:
         self.check_open()
         sc_where_clear(&where)
         with nogil:
-            status = sc_newfile_commit(&self.file, sync, &where)
+            status = sc_newfile_commit(&self.file, sync, NULL, &where)
         self.settle(status, &where)
 
     def abort(self):

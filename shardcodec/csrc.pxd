@@ -240,13 +240,13 @@ cdef extern from "sc_lock.h" nogil:
     unsigned sc_lock_count()
 
 
-cdef extern from "sc_file.h" nogil:
+cdef extern from "sc_newfile.h" nogil:
     struct sc_newfile:
         int fd
+        char *path
 
-    sc_status sc_newfile_begin(sc_newfile *file, const char *path, sc_where *where)
-    sc_status sc_newfile_write(sc_newfile *file, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
-    sc_status sc_newfile_commit(sc_newfile *file, bint sync, sc_where *where)
+    sc_status sc_newfile_begin(sc_newfile *file, const char *path, const char *staging, sc_where *where)
+    sc_status sc_newfile_commit(sc_newfile *file, bint sync, bint *taken, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)
 
 
@@ -270,6 +270,14 @@ cdef extern from "sc_pick.h" nogil:
     uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
     size_t sc_rows_check(const sc_pick *pick, const sc_chain *object, const int *axes, const uint64_t *array_shape,
                          bint repeat)
+
+cdef extern from "sc_file.h" nogil:
+    struct sc_file_stamp:
+        uint64_t nbytes
+        int64_t mtime_ns
+        int64_t ctime_ns
+
+    sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
 
 
 cdef extern from "sc_cancel.h" nogil:
@@ -318,6 +326,8 @@ cdef extern from "sc_engine.h" nogil:
         const char *path
         const uint8_t *data
         uint64_t nbytes
+        bint is_open
+        int fd
         const sc_entry *entries
         uint64_t first
         bint fill_absent
@@ -389,6 +399,9 @@ cdef extern from "sc_engine.h" nogil:
         uint64_t data_offset
         const uint8_t *footer
         size_t footer_nbytes
+        const sc_file_stamp *stamp
+        bint only_new
+        bint exists
         uint8_t *result
         uint64_t result_nbytes
         bint empty
@@ -398,6 +411,7 @@ cdef extern from "sc_engine.h" nogil:
         size_t n_items
         int64_t src_strides[32]
         sc_write_rules rules
+        const char *staging
         unsigned n_threads
         uint64_t unit_nbytes
         bint sync

@@ -60,7 +60,8 @@ C_LAYERS: list[tuple[str, ...]] = [
         "sc_lru",
         "sc_cancel",
     ),
-    ("sc_cache", "sc_lock"),
+    ("sc_cache", "sc_lock", "sc_staging"),
+    ("sc_newfile",),
     ("sc_engine", "sc_read", "sc_write", "sc_fetch"),
 ]
 

@@ -8,19 +8,18 @@ shard as they are; the rest of the shard is carried over as in every partial wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import cancel, native
-from ..errors import ShardError, UnsupportedError
+from ..errors import UnsupportedError
 from ..options import Options
 from ..storage import cache
 from .placement import ABSENT
-from .reader import explain
+from .updates import Looker, run
 from .userbytes import Extents, UserBytes, extents, lay_out
-from .writer import carried, has_index, old_index
 
 __all__ = ["EncodedItem", "check_size", "ordered", "write_encoded"]
 
@@ -43,6 +42,8 @@ class EncodedItem(NamedTuple):
         How errors name the shard.
     user : UserBytes or None
         What becomes of header and footer. None: they are bytes like all others that no inner chunk refers to.
+    old_fd : int or None
+        The old shard in a file, opened (and locked) by the caller; None: it is opened here.
     """
 
     chain: Any
@@ -51,9 +52,17 @@ class EncodedItem(NamedTuple):
     chunks: Mapping[int, Any]
     key: str
     user: UserBytes | None = None
+    old_fd: int | None = None
 
 
-def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty: bool = False) -> list[Any]:
+def write_encoded(
+    items: Sequence[EncodedItem],
+    options: Options,
+    *,
+    keep_empty: bool = False,
+    staging: str | None = None,
+    exist: list[int] | None = None,
+) -> list[Any]:
     """Write encoded inner chunks into shards; those that are not named stay as they are.
 
     Sizes are not looked at: see `check_size`. A shard all of whose inner chunks are named is not read.
@@ -64,6 +73,8 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
         Each shard once.
     keep_empty : bool
         Make an object also where no inner chunk is left.
+    staging, exist
+        As for `writer.write`.
 
     Returns
     -------
@@ -86,68 +97,63 @@ def write_encoded(items: Sequence[EncodedItem], options: Options, *, keep_empty:
             raise UnsupportedError(
                 f"shard {item.key!r}: codecs that follow the sharding hide its inner chunks", shard=item.key
             )
-    plan = [
-        (
-            item.chain,
-            item.path,
-            list(item.chunks),
-            list(item.chunks.values()),
-            *_old_object(position, items, options),
-        )
-        for position, item in enumerate(items)
-    ]
-    try:
-        results, _ = engine.write_encoded(
+
+    def call(plan: list[tuple[Any, ...]]) -> Any:
+        return engine.write_encoded(
             plan,
             keep_empty=keep_empty,
             sync=options.durability == "fsync",
+            staging=staging,
             n_threads=options.threads,
             cancel=cancel.current(),
         )
-    except ShardError as error:
-        raise explain(error, items) from None
+
+    try:
+        return run(items, _keeps, _described, call, options, exist)
     finally:
         cache.drop(item.path for item in items if item.path is not None)
-    return results  # type: ignore[no-any-return]
 
 
-def _old_object(
-    position: int, items: Sequence[EncodedItem], options: Options
-) -> tuple[tuple[Any, ...] | None, Any]:
+def _keeps(item: EncodedItem) -> bool:
+    """Tell whether the old shard counts."""
+    return bool(item.user is not None or len(item.chunks) != item.chain.n_chunks)
+
+
+def _described(looker: Looker, position: int) -> tuple[Any, ...]:
+    item = looker.items[position]
+    old, footer = _old_object(looker, position) if _keeps(item) else (None, None)
+    return (item.chain, item.path, list(item.chunks), list(item.chunks.values()), old, footer)
+
+
+def _old_object(looker: Looker, position: int) -> tuple[tuple[Any, ...] | None, Any]:
     """What is kept of the old object, and the footer."""
-    item = items[position]
-    n_chunks = item.chain.n_chunks
-    source = item.old if item.path is None else item.path
+    item = looker.items[position]
+
+    def replaced() -> np.ndarray[Any, np.dtype[np.bool_]]:
+        mask = np.zeros(item.chain.n_chunks, dtype=np.bool_)
+        mask[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
+        return mask
+
     if item.user is not None:
-        return _laid_out(position, items, source, options)
-    if source is None or len(item.chunks) == n_chunks or not has_index(item, source):
-        return None, None
-    replaced = np.zeros(n_chunks, dtype=np.bool_)
-    replaced[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
-    erases = any(chunk is None for chunk in item.chunks.values())
+        return _laid_out(looker, position, replaced)
     # chunks that go need no slots
-    fixed_nbytes = None if erases else item.chain.inner.fixed_nbytes
-    return carried(position, items, source, replaced, replaced, fixed_nbytes, options), None
+    erases = any(chunk is None for chunk in item.chunks.values())
+    return looker.shard(position, replaced, replaced, None if erases else item.chain.inner.fixed_nbytes), None
 
 
 def _laid_out(
-    position: int, items: Sequence[EncodedItem], source: Any, options: Options
+    looker: Looker, position: int, unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]]
 ) -> tuple[tuple[Any, ...], Any]:
     """The same where the item says what becomes of header and footer: every place is settled here."""
-    item = items[position]
+    item = looker.items[position]
     chain, user = item.chain, item.user
-    assert user is not None
-    old = None
-    if source is not None and has_index(item, source):
-        unread = np.zeros(chain.n_chunks, dtype=np.bool_)
-        unread[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
-        old = old_index(position, items, source, unread, options)
+    old = looker.index(position, unread)
     first = chain.index_nbytes if chain.index_at_start else 0
     entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
     where = Extents(first, first, first, first)
     if old is not None:
-        entries, nbytes = old
-        where = extents(entries, nbytes, chain.index_nbytes, chain.index_at_start)
+        entries = old.entries
+        where = extents(entries, old.nbytes, chain.index_nbytes, chain.index_at_start)
         if not where.first <= where.chunks <= where.footer <= where.end:
             raise UnsupportedError(
                 f"shard {item.key!r}: inner chunks that lie in the index leave no header and footer to keep",
@@ -158,19 +164,10 @@ def _laid_out(
     placement = lay_out(entries, sizes, where, user, fixed_nbytes)
     footer = user.footer
     if footer is None and old is not None and where.end > where.footer:
-        footer = _range(source, where.footer, where.end - where.footer)
+        footer = old.read(where.footer, where.end - where.footer)
     if old is None:
-        return (None, None, None, None, placement.entries, placement.data_offset), footer
-    kept = (source, nbytes, entries, placement.carries, placement.entries, placement.data_offset)
-    return kept, footer
-
-
-def _range(source: Any, offset: int, nbytes: int) -> Any:
-    if not isinstance(source, str):
-        return memoryview(source).cast("B")[offset : offset + nbytes]
-    with open(source, "rb") as file:
-        file.seek(offset)
-        return file.read(nbytes)
+        return (None, None, None, None, placement.entries, placement.data_offset, None), footer
+    return old.described(placement), footer
 
 
 def check_size(chain: Any, position: int, nbytes: int) -> None:

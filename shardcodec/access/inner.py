@@ -96,7 +96,7 @@ def encode_chunks(
     results: list[Any] = []
     for _, base, places in _joined(chunks):
         items = [(chain, None, (*whole(chain.shape)[:3], place), None) for place in places]
-        encoded, _ = engine.write(
+        encoded, *_ = engine.write(
             items,
             as_void(base),
             tuple(range(len(chain.shape))),

@@ -6,26 +6,23 @@ An object is always replaced as a whole: beside the old one, then renamed. A box
 what the rest of it holds: inner chunks outside the box are carried over as encoded bytes, never decoded, and every
 entry of the old index is checked first, so that damage stops the update instead of being written into a new file.
 
-The caller holds the locks of the objects (`storage.locks`).
+The caller holds the locks of the objects (`storage.locks`). How old objects are read: `updates`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import cancel, native
-from ..errors import ShardError
 from ..options import Options
 from ..storage import cache
 from .boxes import Parts, as_void, covered, covers, is_filled, touched
-from .placement import place
-from .reader import explain, index_too_short
+from .updates import Looker, run
 
-__all__ = ["WriteItem", "carried", "old_index", "write"]
+__all__ = ["WriteItem", "write"]
 
 
 class WriteItem(NamedTuple):
@@ -43,6 +40,8 @@ class WriteItem(NamedTuple):
         Where several elements of the array go to one of the object, the last of them counts.
     key : str
         How errors name the object.
+    old_fd : int or None
+        The old object in a file, opened (and locked) by the caller; None: it is opened here.
     """
 
     chain: Any
@@ -50,6 +49,7 @@ class WriteItem(NamedTuple):
     old: Any
     box: Parts
     key: str
+    old_fd: int | None = None
 
 
 def write(
@@ -60,6 +60,8 @@ def write(
     *,
     write_empty: bool = False,
     keep_empty: bool = False,
+    staging: str | None = None,
+    exist: list[int] | None = None,
 ) -> list[Any]:
     """Write parts of an array.
 
@@ -75,6 +77,11 @@ def write(
         Store chunks that equal the fill value.
     keep_empty : bool
         Make an object also where nothing but fill value is left.
+    staging : str, optional
+        Folder for temporary names (`storage.staging`).
+    exist : list, optional
+        Gets the positions of items whose object came into being after it was looked for; nothing has been done with
+        them. Without it they are done again, as updates: right for who holds no locks on files.
 
     Returns
     -------
@@ -90,18 +97,17 @@ def write(
         A file could not be written; the old one is as it was. Items before it may have been written.
     """
     engine = native.load()
-    if not items:
-        return []
 
     def erases(item: WriteItem) -> bool:
         return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
 
-    plan = [
-        (item.chain, item.path, item.box, _old_object(position, items, erases, options))
-        for position, item in enumerate(items)
-    ]
-    try:
-        results, _ = engine.write(
+    def described(looker: Looker, position: int) -> tuple[Any, ...]:
+        item = looker.items[position]
+        old = _old_object(looker, position, erases) if _keeps(item) else None
+        return (item.chain, item.path, item.box, old)
+
+    def call(plan: list[tuple[Any, ...]]) -> Any:
+        return engine.write(
             plan,
             as_void(value),
             axes,
@@ -110,116 +116,34 @@ def write(
             keep_empty=keep_empty,
             sync=options.durability == "fsync",
             allow_in_index=options.allow_in_index,
+            staging=staging,
             n_threads=options.threads,
             cancel=cancel.current(),
         )
-    except ShardError as error:
-        raise explain(error, items) from None
+
+    try:
+        return run(items, _keeps, described, call, options, exist)
     finally:
         cache.drop(item.path for item in items if item.path is not None)
-    return results  # type: ignore[no-any-return]
 
 
-def _old_object(
-    position: int, items: Sequence[WriteItem], erases: Callable[[WriteItem], bool], options: Options
-) -> tuple[Any, ...] | None:
+def _keeps(item: WriteItem) -> bool:
+    """Tell whether the old object counts."""
+    return not covers(item.box, item.chain.shape)
+
+
+def _old_object(looker: Looker, position: int, erases: Callable[[WriteItem], bool]) -> tuple[Any, ...] | None:
     """What the engine needs to know of the object that is updated; None where it does not count."""
-    item = items[position]
+    item = looker.items[position]
     chain = item.chain
-    source = item.old if item.path is None else item.path
-    if source is None or covers(item.box, chain.shape):
-        return None
     if not chain.is_shard:
-        return (source, None, None, None, None, 0)
-    if not has_index(item, source):
-        return None
+        return looker.whole(position)
     fixed_nbytes = chain.inner.fixed_nbytes
     if fixed_nbytes is not None and erases(item):
         fixed_nbytes = None  # chunks that go need no slots
-    replaced = touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape)
-    unread = covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape)
-    return carried(position, items, source, replaced, unread, fixed_nbytes, options)
-
-
-def carried(
-    position: int,
-    items: Sequence[Any],
-    source: Any,
-    replaced: np.ndarray[Any, np.dtype[np.bool_]],
-    unread: np.ndarray[Any, np.dtype[np.bool_]],
-    fixed_nbytes: int | None,
-    options: Options,
-) -> tuple[Any, ...] | None:
-    """Say what a partly rewritten shard keeps, in the form that the engine takes; None when there is none yet.
-
-    Parameters
-    ----------
-    position : int
-        Which of the items the shard is; they have a `chain` and a `key`.
-    source : str or buffer
-        The old object.
-    replaced, fixed_nbytes
-        As for `placement.place`.
-    unread : ndarray of bool, shape (n_chunks,)
-        Those of the replaced inner chunks of which nothing old remains, so that their entries may be damaged.
-    """
-    chain = items[position].chain
-    old = old_index(position, items, source, unread, options)
-    if old is None:
-        return None
-    entries, shard_nbytes = old
-    placement = place(
-        entries,
-        replaced,
-        shard_nbytes=shard_nbytes,
-        index_nbytes=chain.index_nbytes,
-        index_at_start=chain.index_at_start,
-        fixed_nbytes=fixed_nbytes,
+    return looker.shard(
+        position,
+        lambda: touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
+        lambda: covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
+        fixed_nbytes,
     )
-    return (source, shard_nbytes, entries, placement.carries, placement.entries, placement.data_offset)
-
-
-def old_index(
-    position: int,
-    items: Sequence[Any],
-    source: Any,
-    unread: np.ndarray[Any, np.dtype[np.bool_]],
-    options: Options,
-) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], int] | None:
-    """Read and check the index of a shard that is updated; return it with the shard's size, None without a shard."""
-    chain = items[position].chain
-    entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
-    try:
-        shard_nbytes = native.load().read_index(
-            chain,
-            source,
-            entries,
-            replaced=unread,
-            allow_in_index=options.allow_in_index,
-        )
-    except ShardError as error:
-        error.shard = position
-        raise explain(error, items) from None
-    return None if shard_nbytes is None else (entries, shard_nbytes)
-
-
-def has_index(item: Any, source: Any) -> bool:
-    """Tell whether there is an old shard, and refuse one that cannot hold its index.
-
-    To be asked before memory is taken for the inner chunks that the metadata promises: a flag for each of a thousand
-    million is much, for an object of a few bytes.
-    """
-    nbytes = _stored_nbytes(source)
-    if nbytes is not None and nbytes < item.chain.index_nbytes:
-        raise index_too_short(item.key, nbytes, item.chain.index_nbytes)
-    return nbytes is not None
-
-
-def _stored_nbytes(source: Any) -> int | None:
-    """Size of the old object; None when there is none."""
-    if not isinstance(source, str):
-        return memoryview(source).nbytes
-    try:
-        return os.stat(source).st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None

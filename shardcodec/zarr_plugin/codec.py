@@ -26,7 +26,7 @@ from ..storage import filelocks, locks
 from ..storage.aio import to_its_end
 from .compat import StorePath, as_numpy, buffer_from, foreign_codec, max_workers, options_of_zarr, write_order
 from .selection import array_axes, to_box
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
 
 __all__ = ["ShardingCodec"]
 
@@ -217,17 +217,26 @@ class _Job:
         out = self.empty(shape)
         return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
 
-    def write(self, path: str | None, old: Any, box: Box, values: Any, axes: Any, key: str = "") -> Any:
+    def write(
+        self,
+        path: str | None,
+        old: Any,
+        box: Box,
+        values: Any,
+        axes: Any,
+        key: str = "",
+        staging: str | None = None,
+    ) -> Any:
         if values.ndim == 0:
             axes = (-1,) * len(box.count)
         item = WriteItem(self.chain, path, old, box, key)
         empty = bool(self.shard_spec.config.write_empty_chunks)
-        return write([item], values, axes, self.options, write_empty=empty)[0]
+        return write([item], values, axes, self.options, write_empty=empty, staging=staging)[0]
 
     def write_part(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> None:
         """Store a part of a shard; its lock is held."""
         if is_local(target.store):
-            self.write(local_path(target), None, box, values, axes, target.path)
+            self.write(local_path(target), None, box, values, axes, target.path, staging(target.store))
             return
         old = stored_bytes(target, self.shard_spec.prototype)
         result = self.write(None, old, box, values, axes, target.path)

@@ -14,9 +14,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..storage.staging import staging_folder
 from .compat import LocalStore, MemoryStore, Store, StorePath, memory_identity, unwrapped
 
-__all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_keys", "stored_bytes"]
+__all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_keys", "staging", "stored_bytes"]
 
 
 def is_local(store: Store) -> bool:
@@ -32,6 +33,11 @@ def is_memory(store: Store) -> bool:
 def local_path(target: StorePath) -> str:
     """Return the file of an object of a LocalStore."""
     return f"{_root(target.store)}/{target.path}"
+
+
+def staging(store: Store) -> str | None:
+    """Return the folder for temporary names of a LocalStore; None for other stores."""
+    return staging_folder(_root(store)) if is_local(store) else None
 
 
 def _root(store: Any) -> str:

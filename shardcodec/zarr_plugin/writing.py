@@ -21,7 +21,7 @@ from ..storage.aio import all_of, to_its_end
 from .compat import buffer_from, config
 from .remote import conditional_remote_for
 from .requests import Part, Request
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
 
 __all__ = ["run"]
 
@@ -56,6 +56,8 @@ async def _run_engine(
     paths: Sequence[str] | None,
     olds: Sequence[Any] | None,
     options: Options,
+    held: Sequence[Any] | None = None,
+    exist: list[int] | None = None,
 ) -> list[Any]:
     items = [
         WriteItem(
@@ -64,16 +66,19 @@ async def _run_engine(
             None if olds is None else olds[i],
             part.box,
             part.target.path,
+            None if held is None else filelocks.file_of(held[i]),
         )
         for i, part in enumerate(parts)
     ]
-    empty = bool(parts[0].spec.config.write_empty_chunks)
+    choices: dict[str, Any] = {
+        "write_empty": bool(parts[0].spec.config.write_empty_chunks),
+        "staging": None if paths is None else staging(request.store),
+        "exist": exist,
+    }
     if request.is_small_write and options.durability == "rename":
-        return write(items, request.array, request.axes, options, write_empty=empty)
+        return write(items, request.array, request.axes, options, **choices)
     # the locks are ours until the files are whole
-    return await to_its_end(
-        asyncio.to_thread(write, items, request.array, request.axes, options, write_empty=empty)
-    )
+    return await to_its_end(asyncio.to_thread(write, items, request.array, request.axes, options, **choices))
 
 
 def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
@@ -94,9 +99,13 @@ async def _write_local(request: Request, paths: Sequence[str], options: Options)
     left = sorted(zip(paths, request.parts, strict=True), key=lambda pair: pair[0])
     while left:
         async with filelocks.hold_async([path for path, _ in left], options) as held:
-            parts = [part for _, part in left[: len(held)]]
-            left = left[len(held) :]
-            await _run_engine(request, parts, [local_path(part.target) for part in parts], None, options)
+            some, left = left[: len(held)], left[len(held) :]
+            parts = [part for _, part in some]
+            files = [local_path(part.target) for part in parts]
+            exist: list[int] = []
+            await _run_engine(request, parts, files, None, options, held, exist)
+        # what others have made meanwhile has a lock now, to be taken in its turn
+        left = sorted([some[i] for i in exist] + left, key=lambda pair: pair[0])
 
 
 async def _write_memory(request: Request, parts: Sequence[Part], options: Options) -> None:

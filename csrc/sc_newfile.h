@@ -1,0 +1,43 @@
+/* sc_newfile.h - write whole files so that a name never shows half of one
+ *
+ *     begin    open(dir, O_TMPFILE)            a file without a name: a killed process leaves nothing behind
+ *     write    pwrite, clone, copy_file_range
+ *     commit   [fsync]  linkat(.. "name")      when nothing has that name yet; it fails when something has
+ *                       linkat(.. temp), renameat2(temp, name, EXCHANGE), unlink(temp)   otherwise
+ *              [fsync of the folder, and of those above that were made]
+ *
+ * The temporary name is in the staging folder (sc_staging.h). Where a file system lacks O_TMPFILE (NFS, most of Lustre)
+ * the file has it from the start; where it lacks EXCHANGE, rename() replaces. EXCHANGE avoids what ext4 does at
+ * a replacing rename, to write the new file out at once (three times the cost of the whole write); it gives the same
+ * promise against killed processes. With `sync` the bytes are on disk before the name is.
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_NEWFILE_H
+#define SC_NEWFILE_H
+
+#include "sc_status.h"
+
+struct sc_newfile {
+    int fd;
+    char *path;          /* where it shall be, symbolic links resolved */
+    char *temp;          /* its name until then, if it has one */
+    const char *staging; /* folder for that; NULL: the one of path. The caller's, as long as the file lives */
+    bool named;          /* temp exists */
+    bool dangling;       /* there is a symbolic link to nothing: no object, but a name, which may be replaced */
+    bool staged;         /* the staging folder was used */
+    unsigned n_made;     /* folders that had to be made */
+};
+
+/* Begin a file that will replace (or become) `path`; missing folders are made. A replaced file's mode bits are kept; a
+ * symbolic link is followed. */
+enum sc_status sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where);
+
+/* Give it its name. sync: file and folder are on disk when this returns. The file is closed in any case. On failure
+ * nothing has changed at `path`, except when the very last call fails, the sync of the folder: the new file is there
+ * then, but its name may not survive a power cut.
+ * taken: may be NULL. Else nothing is replaced: *taken tells whether there was something, and the new file is gone. */
+enum sc_status sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_where *where);
+
+/* Forget it. Harmless after a commit. */
+void sc_newfile_abort(struct sc_newfile *file);
+
+#endif

@@ -1,0 +1,262 @@
+# updates.py - objects of which something is kept: looked at, described to the engine, written in groups
+# SPDX-License-Identifier: MIT
+"""What an update needs to know of the old object, and that it still is what was looked at.
+
+A file is opened once, and everything that is read of it comes through that descriptor: whoever replaces the file
+meanwhile cannot mix two objects. Whoever changes it in place changes its size or its times, which are compared before
+the new object gets the name. An object that does not exist is made under the condition that it still does not when it
+gets its name; when another writer was quicker, the item is done again, as an update of what that writer made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError
+from ..options import Options
+from .placement import Placement, place
+from .reader import explain, index_too_short
+
+__all__ = ["Looker", "OldIndex", "run"]
+
+# Objects whose old indexes and descriptors are held at a time, and the bytes that these indexes may take.
+GROUP_UPDATES = 256
+GROUP_NBYTES = 64 << 20
+
+# How often something may appear between our look and our write, having disappeared before the look.
+ATTEMPTS = 32
+
+# What `write` of the engine takes for an object that did not exist when it was looked at.
+NOTHING_YET = (None, None, None, None, None, None, None)
+
+
+class OldIndex(NamedTuple):
+    """An old shard's index, and where it came from.
+
+    Attributes
+    ----------
+    source : int or buffer
+        Descriptor of the file, open until the looker closes; or the object's bytes.
+    nbytes : int
+        Of the object.
+    entries : ndarray of uint64, shape (n_chunks, 2)
+    stamp : tuple or None
+        A file's size, mtime_ns and ctime_ns before the index was read.
+    """
+
+    source: Any
+    nbytes: int
+    entries: np.ndarray[Any, np.dtype[np.uint64]]
+    stamp: tuple[int, int, int] | None
+
+    def described(self, placement: Placement) -> tuple[Any, ...]:
+        """Put it in the form that the engine takes, with what is kept of it."""
+        return (
+            self.source,
+            self.nbytes,
+            self.entries,
+            placement.carries,
+            placement.entries,
+            placement.data_offset,
+            self.stamp,
+        )
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return a range of the object."""
+        if isinstance(self.source, int):
+            return os.pread(self.source, nbytes, offset)
+        return bytes(memoryview(self.source).cast("B")[offset : offset + nbytes])
+
+
+class Looker:
+    """Looks at old objects; what it opens is closed with it.
+
+    Parameters
+    ----------
+    items : sequence
+        Each has a `chain`, a `path` or None, an `old` or None, an `old_fd` or None, and a `key`.
+    options : Options
+        ``allow_in_index`` counts.
+    """
+
+    def __init__(self, items: Sequence[Any], options: Options) -> None:
+        self.items = items
+        self.options = options
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def whole(self, position: int) -> tuple[Any, ...] | None:
+        """Describe an old object that is one chunk."""
+        source, _, stamp = self._source(position)
+        if source is None:
+            return self.none(position)
+        return (source, None, None, None, None, 0, stamp)
+
+    def index(
+        self, position: int, unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]]
+    ) -> OldIndex | None:
+        """Read and check the index of an old shard; None without one.
+
+        Parameters
+        ----------
+        unread
+            Returns those inner chunks, as flags, of which nothing old remains, so that their entries may be damaged.
+            Asked for only when there is a shard that can hold its index: a flag for each of a thousand million inner
+            chunks is much, for an object of a few bytes.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            The index is damaged, or one of the entries that matter.
+        """
+        item = self.items[position]
+        chain = item.chain
+        source, nbytes, stamp = self._source(position)
+        if source is None:
+            return None
+        if nbytes < chain.index_nbytes:  # before memory is taken for what the metadata promises
+            raise index_too_short(item.key, nbytes, chain.index_nbytes)
+        entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
+        try:
+            shard_nbytes = native.load().read_index(
+                chain, source, entries, replaced=unread(), allow_in_index=self.options.allow_in_index
+            )
+        except ShardError as error:
+            error.shard = position
+            raise explain(error, self.items) from None
+        return OldIndex(source, shard_nbytes, entries, stamp)
+
+    def shard(
+        self,
+        position: int,
+        replaced: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]],
+        unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]],
+        fixed_nbytes: int | None,
+    ) -> tuple[Any, ...] | None:
+        """Describe an old shard and what a partly rewritten one keeps of it.
+
+        Parameters
+        ----------
+        replaced, fixed_nbytes
+            As for `placement.place`; the first is called only when there is a shard.
+        unread
+            As for `index`.
+        """
+        chain = self.items[position].chain
+        old = self.index(position, unread)
+        if old is None:
+            return self.none(position)
+        placement = place(
+            old.entries,
+            replaced(),
+            shard_nbytes=old.nbytes,
+            index_nbytes=chain.index_nbytes,
+            index_at_start=chain.index_at_start,
+            fixed_nbytes=fixed_nbytes,
+        )
+        return old.described(placement)
+
+    def none(self, position: int) -> tuple[Any, ...] | None:
+        """Describe that there is no old object."""
+        return None if self.items[position].path is None else NOTHING_YET
+
+    def _source(self, position: int) -> tuple[Any, int, tuple[int, int, int] | None]:
+        """Find the old object: a descriptor or a buffer (None: there is none), its size, and a file's stamp."""
+        item = self.items[position]
+        if item.path is None:
+            return (None, 0, None) if item.old is None else (item.old, memoryview(item.old).nbytes, None)
+        fd = item.old_fd
+        if fd is None:
+            try:
+                fd = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                return None, 0, None
+            self._stack.callback(os.close, fd)
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            return None, 0, None
+        return fd, found.st_size, (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def run(
+    items: Sequence[Any],
+    keeps: Callable[[Any], bool],
+    describe: Callable[[Looker, int], tuple[Any, ...]],
+    call: Callable[[list[tuple[Any, ...]]], tuple[list[Any], Any, list[int]]],
+    options: Options,
+    exist: list[int] | None = None,
+) -> list[Any]:
+    """Write items, as many at a time as their old indexes allow.
+
+    Parameters
+    ----------
+    items : sequence
+        As for `Looker`, each object once.
+    keeps : callable
+        Whether something of an item's old object may be kept.
+    describe : callable
+        Makes an item's entry of the engine's plan, given a looker for these items and its position.
+    call : callable
+        Runs a plan: results by position, counters, positions of items that were to be made but exist.
+    options : Options
+        Of how old objects are read.
+    exist : list, optional
+        Gets the positions of items that were to be made but exist: nothing has been done with them. Without it they
+        are done again here.
+
+    Returns
+    -------
+    list
+        Results, by item.
+    """
+    results: list[Any] = [None] * len(items)
+    for group in _groups(items, keeps):
+        attempts = 0
+        while group:  # again for what others have made meanwhile: it exists now
+            if attempts == ATTEMPTS:
+                raise FileExistsError(
+                    errno.EEXIST, "made and removed by others all the time", items[group[0]].path
+                )
+            attempts += 1
+            some = [items[position] for position in group]
+            with Looker(some, options) as looker:
+                try:
+                    made, _, there = call([describe(looker, i) for i in range(len(some))])
+                except ShardError as error:
+                    raise explain(error, some) from None
+            for position, result in zip(group, made, strict=True):
+                results[position] = result
+            group = [group[i] for i in there]
+            if exist is not None:
+                exist += group
+                break
+    return results
+
+
+def _groups(items: Sequence[Any], keeps: Callable[[Any], bool]) -> Iterator[list[int]]:
+    group: list[int] = []
+    updates = nbytes = 0
+    for position, item in enumerate(items):
+        if keeps(item):
+            index_nbytes = 3 * item.chain.index_nbytes  # old, new, and what is computed on the way
+            if updates and (updates == GROUP_UPDATES or nbytes + index_nbytes > GROUP_NBYTES):
+                yield group
+                group, updates, nbytes = [], 0, 0
+            updates += 1
+            nbytes += index_nbytes
+        group.append(position)
+    if group:
+        yield group
