@@ -34,6 +34,7 @@ from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.grouping import group_writes
 from .zarr_plugin.pipeline import ShardCodecPipeline
 from .zarr_plugin.shards import open_shard
+from .zarr_plugin.state import chunk_state, iter_existing
 from .zarr_plugin.switch import attach, disable, enable
 
 __all__ = [
@@ -55,11 +56,13 @@ __all__ = [
     "UnsupportedError",
     "attach",
     "build_info",
+    "chunk_state",
     "decode",
     "disable",
     "enable",
     "encode",
     "group_writes",
+    "iter_existing",
     "open_shard",
     "options",
     "stats",

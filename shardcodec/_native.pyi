@@ -209,6 +209,15 @@ def plan_ranges(
     max_nbytes: int,
     allow_in_index: bool = False,
 ) -> list[tuple[int, int]]: ...
+def scan(
+    chain: Chain,
+    sources: Sequence[Any],
+    sizes: Buffer,
+    *,
+    n_threads: int = 1,
+    allow_in_index: bool = False,
+    cancel: Cancel | None = None,
+) -> None: ...
 def store_index(chain: Chain, entries: Buffer, out: Buffer) -> None: ...
 def load_index(chain: Chain, stored: Buffer, out: Buffer) -> None: ...
 def write(

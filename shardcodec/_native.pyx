@@ -1312,6 +1312,40 @@ def load_index(Chain chain, stored, out):
     raise_status(status, &where)
 
 
+def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_index=False, Cancel cancel=None):
+    """Read and check the indexes of many shards; fill `sizes` with n_chunks encoded sizes for each, 2^64-1 for absent.
+
+    sources: as for `read`, without ranges of shards.
+    """
+    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
+    cdef View to = View(sizes, PyBUF_WRITABLE)
+    cdef size_t n = len(sources), i = 0
+    cdef sc_source *places = NULL
+    cdef sc_scan_plan plan
+    cdef sc_where where
+    cdef sc_status status
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    memset(&plan, 0, sizeof(plan))
+    plan.sizes = to.words(n * chain.chain.n_chunks)
+    places = <sc_source *>calloc(n + 1, sizeof(sc_source))
+    if places == NULL:
+        raise MemoryError
+    try:
+        for source in sources:
+            batch.read_source(source, &places[i])
+            i += 1
+        cancel = entered(cancel)
+        plan.shard, plan.sources, plan.n_sources = &chain.chain, places, n
+        plan.allow_in_index, plan.n_threads, plan.cancel = allow_in_index, n_threads, &cancel.cancel
+        with nogil:
+            status = sc_scan(&plan, &where)
+        cancel.raise_caught()
+        raise_status(status, &where, batch.paths)
+    finally:
+        free(places)
+
+
 def store_index(Chain chain, entries, out):
     """Encode n_chunks pairs, in C order, as the index is stored, with its checksums."""
     cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)

@@ -450,3 +450,16 @@ cdef extern from "sc_fetch.h" nogil:
     void sc_fetch_end(sc_fetch *fetch)
     sc_status sc_fetch_range(sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, sc_where *where)
     sc_status sc_fetch_chunks(sc_fetch *fetch, sc_fetch_batch *batch, sc_where *where)
+
+
+cdef extern from "sc_scan.h" nogil:
+    struct sc_scan_plan "sc_scan":
+        const sc_chain *shard
+        const sc_source *sources
+        size_t n_sources
+        bint allow_in_index
+        unsigned n_threads
+        sc_cancel *cancel
+        uint64_t *sizes
+
+    sc_status sc_scan(sc_scan_plan *scan, sc_where *where)

@@ -62,7 +62,7 @@ C_LAYERS: list[tuple[str, ...]] = [
     ),
     ("sc_cache", "sc_lock", "sc_staging"),
     ("sc_newfile",),
-    ("sc_engine", "sc_read", "sc_write", "sc_fetch"),
+    ("sc_engine", "sc_read", "sc_write", "sc_fetch", "sc_scan"),
 ]
 
 SOFT_LINES = 500

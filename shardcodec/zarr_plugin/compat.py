@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import zarr
 import zarr.core.codec_pipeline as zarr_pipelines
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
@@ -43,6 +44,7 @@ __all__ = [
     "StorePath",
     "SuffixByteRequest",
     "ZipStore",
+    "array_at",
     "as_numpy",
     "buffer_from",
     "coalescing",
@@ -50,6 +52,7 @@ __all__ = [
     "default_buffer_prototype",
     "foreign_codec",
     "get_result",
+    "is_regular",
     "max_workers",
     "memory_identity",
     "on_zarrs_loop",
@@ -218,3 +221,17 @@ def write_order(codec: Any) -> dict[str, Any]:
     """
     order = getattr(codec, "subchunk_write_order", "morton")
     return {} if order == "morton" else {"order": "lexicographic" if order == "unordered" else order}
+
+
+def array_at(store: Any, path: str) -> Any:
+    """Open an array to look at."""
+    if isinstance(store, StorePath):
+        store, path = store.store, "/".join(filter(None, (store.path, path)))
+    # "r" wants a read-only copy of the store, which not every store can make
+    mode = "r+" if isinstance(store, Store) and not store.read_only else "r"
+    return zarr.open_array(store, path=path, mode=mode)
+
+
+def is_regular(metadata: ArrayV3Metadata) -> bool:
+    """Tell whether all chunks of an array have one shape."""
+    return getattr(metadata.chunk_grid, "chunk_shape", None) is not None
