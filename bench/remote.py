@@ -53,6 +53,7 @@ class OverObstore(Remote):
     """zarr.Array, one pipeline, zarr's ObjectStore."""
 
     needs: tuple[str, ...] = ("obstore",)
+    index_cache = 0  # nobody else keeps any
 
     def __init__(self, base: peers.Zarr, suffix: str = "") -> None:
         self.base = base
@@ -69,7 +70,8 @@ class OverObstore(Remote):
     def turn(self) -> Iterator[None]:
         import zarr
 
-        with self.base.turn(), zarr.config.set({"async.concurrency": CONCURRENCY}):
+        settings = {"async.concurrency": CONCURRENCY, "shardcodec.index_cache": self.index_cache}
+        with self.base.turn(), zarr.config.set(settings):
             yield
 
     def store(self, url: str) -> Any:
@@ -85,6 +87,12 @@ class OverObstore(Remote):
 
     def read(self, array: Any, box: Box) -> Array:
         return self.base.read(array, box)
+
+
+class KeptIndexes(OverObstore):
+    """Us with the index cache, as it is by default; its reads follow others of the same shards."""
+
+    index_cache = 64 << 20
 
 
 class OverFsspec(OverObstore):
@@ -144,6 +152,7 @@ class Zarrista(Remote):
 
 ALL: tuple[Remote, ...] = (
     OverObstore(peers.ShardCodec()),
+    KeptIndexes(peers.ShardCodec(), " (indexes known)"),
     OverFsspec(peers.ShardCodec(), " (fsspec)"),
     OverObstore(peers.ZarrBatched()),
     OverObstore(peers.ZarrFused()),
@@ -193,6 +202,8 @@ def measure(
             continue
         try:
             with peer.turn():
+                if isinstance(peer, KeptIndexes):
+                    peer.read(arrays[peer.name], box)
                 server.traffic()
                 actual = peer.read(arrays[peer.name], box)
             traffic = server.traffic()

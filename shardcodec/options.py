@@ -60,8 +60,9 @@ class Options:
     open_files : int
         Local files that stay open between calls, for network file systems where opening is slow; 0 is none.
     immutable : bool
-        The user's word that stored objects do not change while this process runs. Indexes of objects in other stores
-        than local ones are kept only then, and files that are open are not asked for their names any more.
+        The user's word that stored objects do not change while this process runs. Indexes of objects that are
+        neither in local files nor in stores with entity tags (zarr's ``ObjectStore``) are kept only then, and files that
+        are open are not asked for their names any more.
     locking : {"process", "thread"}
         Whom a writer excludes from the shards that it writes: shardcodec's writers in all processes (where the file
         system has locks), or those of this process only.

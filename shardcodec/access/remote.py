@@ -16,21 +16,25 @@ An object can be exchanged between its index and its ranges. Where the store nam
 the index. Where it does not, an answer that does not fit makes us look at the index again: if that is another one now,
 the object is read anew; if it is the same, the object is damaged. A writer that exchanges it again and again is answered
 by one request for the whole, which is always one state.
+
+Indexes are kept between calls (`storage.indexes`); with one of these, what is wanted of a shard takes one request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
+from ..storage import indexes
 from ..storage.aio import all_of, to_its_end
+from ..storage.indexes import RemoteIndex
 from ..storage.remote import Answer, ByteBudget, Changed, Limits, Remote
 from .boxes import as_void, n_touched, touched
 from .placement import ABSENT
@@ -55,7 +59,7 @@ MAX_TRIES = 3
 OBJECTS_PER_REQUEST = 2
 
 
-def wants_whole(chain: Any, n_wanted: int, limits: Limits) -> bool:
+def wants_whole(chain: Any, n_wanted: int, limits: Limits, *, has_index: bool = False) -> bool:
     """Tell whether one request for all of an object is better than index and ranges.
 
     Parameters
@@ -64,6 +68,8 @@ def wants_whole(chain: Any, n_wanted: int, limits: Limits) -> bool:
     n_wanted : int
         Inner chunks that are wanted.
     limits : Limits
+    has_index : bool
+        The index need not be asked for, which spares the round trip.
     """
     if not chain.is_shard:
         return True
@@ -71,7 +77,8 @@ def wants_whole(chain: Any, n_wanted: int, limits: Limits) -> bool:
     if chain.n_chunks * inner_nbytes > WHOLE_NBYTES:
         return False
     n_waste = int(chain.n_chunks) - n_wanted
-    return bool(n_waste * inner_nbytes <= limits.max_gap_nbytes or n_wanted >= WHOLE_SHARE * chain.n_chunks)
+    is_cheap = not has_index and n_waste * inner_nbytes <= limits.max_gap_nbytes
+    return bool(is_cheap or n_wanted >= WHOLE_SHARE * chain.n_chunks)
 
 
 async def fetch(
@@ -81,6 +88,8 @@ async def fetch(
     options: Options,
     remote: Remote,
     limits: Limits,
+    *,
+    names: Sequence[str] | None = None,
 ) -> list[int]:
     """Read boxes of objects of a store into an array.
 
@@ -92,6 +101,8 @@ async def fetch(
         As for `read`.
     remote : Remote
     limits : Limits
+    names : sequence of str, optional
+        Of the items' objects, among all stores of the process: indexes are kept under them.
 
     Returns
     -------
@@ -106,21 +117,11 @@ async def fetch(
         Whatever the store raises. All other requests have ended then.
     """
     call = _Call(items, out, axes, options, remote, limits)
-    queue = iter(enumerate(items))
+    optional_names: Sequence[str | None] = [None] * len(items) if names is None else names
+    queue = iter(enumerate(zip(items, optional_names, strict=True)))
     n_workers = min(len(items), OBJECTS_PER_REQUEST * limits.n_requests)
     missing = await all_of(call.work_off(queue) for _ in range(n_workers))
     return sorted(position for some in missing for position in some)
-
-
-class _Index(NamedTuple):
-    """An index that was fetched: n_chunks pairs, and of the object's state what the store told."""
-
-    entries: np.ndarray[Any, Any]
-    nbytes: int | None
-    version: Any
-
-    def is_that_of(self, other: _Index) -> bool:
-        return bool(self.version == other.version and np.array_equal(self.entries, other.entries))
 
 
 class _Call:
@@ -145,9 +146,16 @@ class _Call:
         self.decoders = asyncio.Semaphore(options.threads)
         self.is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
 
-    async def work_off(self, queue: Iterator[tuple[int, ReadItem]]) -> list[int]:
+    async def work_off(self, queue: Iterator[tuple[int, tuple[ReadItem, str | None]]]) -> list[int]:
         """Take objects from the queue that all workers share; return the positions of missing ones."""
-        return [position for position, item in queue if not await _Object(self, item).run()]
+        return [position for position, (item, name) in queue if not await _Object(self, item, name).run()]
+
+    async def ask(self, request: Callable[..., Awaitable[Answer | None]], *arguments: Any) -> Answer | None:
+        """Make a request when its turn has come."""
+        async with self.requests:
+            answer = await request(*arguments)
+        native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
+        return answer
 
     async def decode(self, item: ReadItem) -> None:
         if self.is_small:
@@ -160,7 +168,9 @@ class _Call:
 class _Object:
     """One object of a call."""
 
-    def __init__(self, call: _Call, item: ReadItem) -> None:
+    def __init__(self, call: _Call, item: ReadItem, name: str | None) -> None:
+        self.name = name
+        self.n_wanted = n_touched(item.box, item.chain) if item.chain.is_shard else 1
         self.call = call
         self.item = item
         self.chain = item.chain
@@ -168,15 +178,18 @@ class _Object:
 
     async def run(self) -> bool:
         """Fill the item's box; return whether the object exists."""
-        if wants_whole(self.chain, self.n_wanted(), self.call.limits):
+        index = self.kept_index()
+        is_kept = index is not None
+        if wants_whole(self.chain, self.n_wanted, self.call.limits, has_index=is_kept):
             return await self.read_whole()
-        index = await self.index()
+        if not is_kept:
+            index = await self.index()
         for _ in range(MAX_TRIES):
             if index is None:
                 await self.decode(None)
                 return False
             try:
-                await self.read_ranges(index)
+                await self.read_ranges(index, is_kept)
                 return True
             except Changed:
                 index = await self.index()
@@ -185,30 +198,54 @@ class _Object:
                 if newer is not None and newer.is_that_of(index):
                     raise
                 index = newer
+            is_kept = False
         return await self.read_whole()
-
-    def n_wanted(self) -> int:
-        return n_touched(self.item.box, self.chain) if self.chain.is_shard else 1
 
     async def read_whole(self) -> bool:
         nbytes = math.prod(self.chain.shape) * int(self.chain.itemsize) + int(self.chain.index_nbytes)
+        since = indexes.ticket(self.call.options)
         async with self.call.budget.hold(nbytes):
-            async with self.call.requests:
-                answer = await self.call.remote.get(self.key)
+            answer = await self.call.ask(self.call.remote.get, self.key)
             await self.decode(None if answer is None else answer.data)
-        return answer is not None
+        if answer is None:
+            return False
+        if self.chain.is_shard and self.n_wanted < self.chain.n_chunks:  # more of it may be wanted later
+            n = self.chain.index_nbytes
+            stored = answer.data[:n] if self.chain.index_at_start else answer.data[-n:]
+            self.keep(self.loaded(answer._replace(data=stored)), since)
+        return True
 
-    async def index(self) -> _Index | None:
+    def kept_index(self) -> RemoteIndex | None:
+        if self.name is None or not self.chain.is_shard:
+            return None
+        index = indexes.get(self.name, self.chain, self.call.options)
+        if index is not None:
+            native.load().totals_add(index_hits=1)
+        return index
+
+    def keep(self, index: RemoteIndex, since: int) -> None:
+        if self.name is not None:
+            indexes.put(self.name, self.chain, index, self.call.options, since)
+
+    async def index(self) -> RemoteIndex | None:
         """Fetch and decode the index, its checksum checked; None when the object does not exist."""
-        chain, remote = self.chain, self.call.remote
-        n = chain.index_nbytes
-        async with self.call.requests:
-            if chain.index_at_start:
-                answer = await remote.get_range(self.key, 0, n)
-            else:
-                answer = await remote.get_suffix(self.key, n)
+        remote = self.call.remote
+        n = self.chain.index_nbytes
+        since = indexes.ticket(self.call.options)
+        if self.chain.index_at_start:
+            answer = await self.call.ask(remote.get_range, self.key, 0, n)
+        else:
+            answer = await self.call.ask(remote.get_suffix, self.key, n)
+        native.load().totals_add(index_misses=1)
         if answer is None:
             return None
+        index = self.loaded(answer)
+        self.keep(index, since)
+        return index
+
+    def loaded(self, answer: Answer) -> RemoteIndex:
+        """Decode an index."""
+        chain, n = self.chain, self.chain.index_nbytes
         if len(answer.data) < n or (answer.nbytes is not None and answer.nbytes < n):
             # before memory is taken for what the metadata promises
             raise index_too_short(self.key, len(answer.data), n)
@@ -218,9 +255,9 @@ class _Object:
             native.load().load_index(chain, answer.data, entries)
         except ShardError as error:
             raise self.explained(error) from None
-        return _Index(entries, answer.nbytes, answer.version)
+        return RemoteIndex(entries, answer.nbytes, answer.version)
 
-    async def read_ranges(self, index: _Index) -> None:
+    async def read_ranges(self, index: RemoteIndex, is_kept: bool) -> None:
         """Fetch what the box needs and decode it range by range."""
         limits = self.call.limits
         engine = native.load()
@@ -238,17 +275,17 @@ class _Object:
             )
         except ShardError as error:
             raise self.explained(error) from None
+        if is_kept and not ranges and not self.call.options.immutable:
+            raise Changed(self.key)  # perhaps: no request would tell
         work = [self.read_range(index, *wanted) for wanted in self.with_room_for_index(index, ranges)]
         absent = engine.Fetched(self.chain, index.entries, None, 0, fill_absent=True)
         await all_of([*work, self.decode(absent)])
 
-    async def read_range(self, index: _Index, offset: int, nbytes: int, room: int) -> None:
+    async def read_range(self, index: RemoteIndex, offset: int, nbytes: int, room: int) -> None:
         """Fetch one range and decode what lies in it; `room` is what must be there behind it."""
         async with self.call.budget.hold(nbytes):
-            async with self.call.requests:
-                answer = await self.call.remote.get_range(
-                    self.key, offset, offset + nbytes + room, index.version
-                )
+            end = offset + nbytes + room
+            answer = await self.call.ask(self.call.remote.get_range, self.key, offset, end, index.version)
             if answer is None:  # gone since the index was read; or there, and without these bytes
                 raise self.too_short(index.entries, offset)
             if len(answer.data) < nbytes + room:
@@ -265,7 +302,9 @@ class _Object:
         """Whether an index must follow the last inner chunk."""
         return not self.chain.index_at_start and not self.call.options.allow_in_index
 
-    def with_room_for_index(self, index: _Index, ranges: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    def with_room_for_index(
+        self, index: RemoteIndex, ranges: list[tuple[int, int]]
+    ) -> list[tuple[int, int, int]]:
         """Ask for so much more that an inner chunk which touches an index at the end does not pass unseen.
 
         Where the size of the object is not known, behind the last inner chunk there must at least be room for the

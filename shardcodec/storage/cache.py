@@ -3,8 +3,7 @@
 """The index cache.
 
 Local files are compared with what they were when the index was read, each time and on the opened file, so a hit is as
-good as reading the index again. Nobody can do that for objects of other stores: their indexes are kept only where
-the user says that they are ``immutable``.
+good as reading the index again. What holds for objects of other stores is the matter of `storage.indexes`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ..options import Options
 from ..storage.aio import to_its_end
 from .remote import limits_for, remote_for
 from .requests import Request
-from .stores import is_local, is_memory, local_path, stored_bytes
+from .stores import index_names, is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["run"]
 
@@ -40,7 +40,8 @@ async def run(request: Request, options: Options) -> set[int]:
     if not (is_local(request.store) or is_memory(request.store)):
         spec = request.parts[0].spec
         remote, limits = remote_for(request.store, spec.prototype), limits_for(request.store, spec)
-        missing = await fetch(items, request.array, request.axes, options, remote, limits)
+        names = index_names([part.target for part in request.parts])
+        missing = await fetch(items, request.array, request.axes, options, remote, limits, names=names)
     elif request.is_small:
         missing = read(items, request.array, request.axes, options)
     else:

@@ -123,13 +123,16 @@ class ObstoreRemote:
             options["if_match"] = version["e_tag"]
         errors = self._obstore.exceptions
         try:
-            return await self._get(key, options)
+            answer = await self._get(key, options)
         except errors.PreconditionError:
             raise Changed(key) from None
         except errors.GenericError:
             if (nothing := await self._nothing_from(key, start)) is None:
                 raise
             return nothing
+        if version is not None and answer is not None and answer.version != version:
+            raise Changed(key)  # and the server does not look at conditions
+        return answer
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """The last bytes of an object; where the store cannot count from the end, after a question for its size."""

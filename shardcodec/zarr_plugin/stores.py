@@ -10,14 +10,25 @@ as local or in memory.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from ..storage.staging import staging_folder
-from .compat import LocalStore, MemoryStore, Store, StorePath, memory_identity, unwrapped
+from .compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memory_identity, unwrapped
 
-__all__ = ["check_writable", "is_local", "is_memory", "local_path", "lock_keys", "staging", "stored_bytes"]
+__all__ = [
+    "check_writable",
+    "index_names",
+    "is_local",
+    "is_memory",
+    "local_path",
+    "lock_keys",
+    "staging",
+    "stored_bytes",
+]
 
 
 def is_local(store: Store) -> bool:
@@ -61,6 +72,28 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
     else:
         prefix = f"{type(store).__name__}:{store}"
     return [f"{prefix}/{target.path}" for target in targets]
+
+
+def index_names(targets: Sequence[StorePath]) -> list[str]:
+    """Name objects of one store for caches of indexes: never as those of another store, be that gone meanwhile."""
+    store: Any = unwrapped(targets[0].store)
+    prefix = _token(store.store if type(store) is ObjectStore else store)
+    return [f"store {prefix}/{target.path}" for target in targets]
+
+
+_tokens: dict[int, tuple[weakref.ref[Any], int]] = {}
+_count = itertools.count()
+
+
+def _token(thing: Any) -> int:
+    """Return a number that no other object ever had; not every store can be a key of a dictionary."""
+    known = _tokens.get(id(thing))
+    if known is None or known[0]() is not thing:
+        known = weakref.ref(thing), next(_count)
+        for key in [key for key, (ref, _) in list(_tokens.items()) if ref() is None]:
+            _tokens.pop(key, None)
+        _tokens[id(thing)] = known
+    return known[1]
 
 
 def _real_paths(paths: Sequence[str]) -> list[str]:

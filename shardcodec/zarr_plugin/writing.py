@@ -16,12 +16,21 @@ from typing import Any
 from ..access.conditional import update
 from ..access.writer import WriteItem, write
 from ..options import Options
-from ..storage import cache, filelocks, locks
+from ..storage import filelocks, indexes, locks
 from ..storage.aio import all_of, to_its_end
 from .compat import buffer_from, config
 from .remote import conditional_remote_for
 from .requests import Part, Request
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
+from .stores import (
+    check_writable,
+    index_names,
+    is_local,
+    is_memory,
+    local_path,
+    lock_keys,
+    staging,
+    stored_bytes,
+)
 
 __all__ = ["run"]
 
@@ -47,7 +56,7 @@ async def run(request: Request, options: Options) -> None:
                 for parts in _groups(request.parts):
                     await _write_remote(request, parts, options)
             finally:
-                cache.drop(keys)
+                indexes.drop(index_names([part.target for part in request.parts]))
 
 
 async def _run_engine(

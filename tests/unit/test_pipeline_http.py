@@ -85,12 +85,19 @@ def test_requests_through_obstore(web: Objects) -> None:
     first, last = (int(n) for n in str(chunk[1]).removeprefix("bytes=").split("-"))
     assert first == 0 and last < 100
     web.requests.clear()
-    array[1, 2]
-    assert web.chunk_requests() == [("/array/c/0/0", None)]
+    array[1, 2]  # the index is known now
+    assert web.chunk_requests() == [chunk]
+    web.requests.clear()
+    array[1, 14]  # a small shard of which nothing is known
+    array[1, 14]
+    whole, chunk = web.chunk_requests()
+    assert whole == ("/array/c/0/1", None) and chunk[1] is not None
 
 
-def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects) -> None:
-    """Same places, other values, no checksum: without tags nothing would tell."""
+@pytest.mark.parametrize("looks_at_conditions", [True, False])
+def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_at_conditions: bool) -> None:
+    """Same places, other values, no checksum: without tags nothing would tell. The tag of an answer counts too."""
+    web.looks_at_conditions = looks_at_conditions
     store = MemoryStore()
     with quiet():
         array = zarr.create_array(
@@ -112,7 +119,21 @@ def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects) -> Non
     with gap_of(0), mock.patch.object(zarr_remote.ObstoreRemote, "get_range", exchange_first):
         values = array[1:5, 1:8]  # by index and ranges, again and again, at last whole
     assert len(np.unique(values)) == 1 and values[0, 0] == 1 + n
-    assert web.n_refused == n
+    assert web.n_refused == (n if looks_at_conditions else 0)
+
+
+@pytest.mark.parametrize("looks_at_conditions", [True, False])
+def test_a_shard_that_is_exchanged_between_two_reads(web: Objects, looks_at_conditions: bool) -> None:
+    """What is kept of it is used only as long as it is the same object."""
+    web.looks_at_conditions = looks_at_conditions
+    _, values = upload(web)
+    array = opened(over_obstore(web))
+    with gap_of(0):
+        assert bits(array[1:6, 2:9]) == bits(values[1:6, 2:9])
+        web.blobs["/array/c/0/0"] = web.blobs["/array/c/1/1"]
+        assert bits(array[1:6, 2:9]) == bits(values[9:14, 14:21])
+        del web.blobs["/array/c/0/0"]
+        assert (array[1:6, 2:9] == -1).all()
 
 
 def test_an_object_too_short_for_its_index(web: Objects) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from shardcodec.access.codec import compiled
 from shardcodec.access.reader import ReadItem
 from shardcodec.access.remote import fetch, wants_whole
 from shardcodec.options import Options
+from shardcodec.storage import indexes
 from shardcodec.storage.remote import Answer, ByteBudget, Changed, Limits
 
 FAR = Limits(n_requests=4, max_gap_nbytes=0)
@@ -28,7 +30,10 @@ Request = tuple[str, Any]
 class Store:
     """Objects in memory. With `tells`, answers name size and version, and versions are conditions."""
 
+    numbers = itertools.count()
+
     def __init__(self, objects: dict[str, bytes], *, tells: bool = False) -> None:
+        self.number = next(self.numbers)
         self.objects = objects
         self.tells = tells
         self.requests: list[Request] = []
@@ -68,7 +73,7 @@ class Store:
 TELLS = pytest.mark.parametrize("tells", [False, True], ids=["bytes only", "size and version"])
 
 
-def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits = FAR) -> Any:
+def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits = FAR, **options: Any) -> Any:
     """Rows of shards of letters, one shard below the other."""
     start, stop, _ = rows.indices(4)
     n = stop - start
@@ -76,8 +81,15 @@ def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits 
     items = [
         ReadItem(CHAIN, None, Box((start, 0), (n, 4), None, (i * n, 0)), key) for i, key in enumerate(keys)
     ]
-    missing = asyncio.run(fetch(items, out, (0, 1), Options(threads=2), store, limits))
+    missing = asyncio.run(
+        fetch(items, out, (0, 1), Options(threads=2, **options), store, limits, names=names_in(store, keys))
+    )
     return out, missing
+
+
+def names_in(store: Store, keys: list[str]) -> list[str]:
+    """Each store of these tests is another one."""
+    return [f"{store.number}/{key}" for key in keys]
 
 
 def shouting(blob: bytes) -> bytes:
@@ -261,6 +273,83 @@ def test_an_index_longer_than_its_object() -> None:
         with pytest.raises(shardcodec.ShardFormatError) as raised:
             read(store, ["a"], np.s_[:2])
         assert (raised.value.nbytes, raised.value.limit) == (n, 68)
+
+
+# ---- indexes that are kept
+
+
+def test_an_index_is_kept_with_the_version_that_it_belongs_to() -> None:
+    store = Store({"a": letters()}, tells=True)
+    for _ in range(2):
+        out, _ = read(store, ["a"], np.s_[:2])
+        assert out.tobytes() == text_as_rows("zero", "one.")
+    assert store.requests == [("a", "last 68"), ("a", (0, 8)), ("a", (0, 8))]
+
+
+@pytest.mark.parametrize("rows", [np.s_[:2], np.s_[2:]])
+def test_a_kept_index_of_an_object_that_was_exchanged(rows: slice) -> None:
+    store = Store({"a": letters()}, tells=True)
+    read(store, ["a"], rows)
+    store.objects["a"] = assemble(b"ONE.two.", [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1,) * 2])
+    out, _ = read(store, ["a"], rows)
+    assert out.tobytes() == (text_as_rows("....", "ONE.") if rows.stop == 2 else text_as_rows("two.", "...."))
+    del store.objects["a"]
+    assert read(store, ["a"], rows)[1] == [0]
+
+
+def test_a_kept_index_that_has_nothing_of_what_is_wanted_is_asked_for_anew() -> None:
+    """No request for a range would tell that the object is another one now."""
+    absent = (2**64 - 1, 2**64 - 1)
+    store = Store({"a": assemble(b"twotres.", [absent, absent, (0, 4), (4, 4)])}, tells=True)
+    for _ in range(2):
+        assert read(store, ["a"], np.s_[:2])[0].tobytes() == b"." * 8
+    store.objects["a"] = letters()
+    assert read(store, ["a"], np.s_[:2])[0].tobytes() == text_as_rows("zero", "one.")
+
+
+def test_without_versions_an_index_is_kept_only_if_objects_are_said_not_to_change() -> None:
+    store = Store({"a": letters()})
+    for _ in range(2):
+        read(store, ["a"], np.s_[:2])
+    assert [wanted for _, wanted in store.requests] == ["last 68", (0, 76)] * 2
+    store.requests.clear()
+    for _ in range(3):
+        read(store, ["a"], np.s_[:2], immutable=True)
+    assert [wanted for _, wanted in store.requests] == ["last 68", (0, 76), (0, 76), (0, 76)]
+    store.requests.clear()
+    indexes.drop(names_in(store, ["a"]))  # as whoever writes it does
+    read(store, ["a"], np.s_[:2], immutable=True)
+    assert [wanted for _, wanted in store.requests] == ["last 68", (0, 76)]
+    read(store, ["a"], np.s_[:2], immutable=True, index_cache=0)
+    assert len(store.requests) == 4
+
+
+def test_a_wrong_word_about_objects_that_do_not_change_is_noticed_where_it_can_be() -> None:
+    store = Store({"a": letters()})
+    read(store, ["a"], np.s_[:2], immutable=True)
+    store.objects["a"] = assemble(b"ONE.two.", [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1,) * 2])
+    assert read(store, ["a"], np.s_[2:], immutable=True)[0].tobytes() == text_as_rows("two.", "....")
+
+
+def test_the_index_of_a_shard_that_was_fetched_whole_is_kept() -> None:
+    store = Store({"a": letters()}, tells=True)
+    near = Limits(n_requests=4)
+    for _ in range(2):
+        out, _ = read(store, ["a"], np.s_[:2], near)
+        assert out.tobytes() == text_as_rows("zero", "one.")
+    assert store.requests == [("a", "all"), ("a", (0, 8))]
+    read(store, ["a"], np.s_[:4], near)
+    assert store.requests[-1] == ("a", "all")
+
+
+def test_requests_and_bytes_are_counted() -> None:
+    store = Store({"a": letters()}, tells=True)
+    before = shardcodec.stats()
+    for _ in range(2):
+        read(store, ["a"], np.s_[:2])
+    done = {name: n - before[name] for name, n in shardcodec.stats().items() if isinstance(n, int)}
+    assert (done["requests"], done["bytes_fetched"], done["bytes_used"]) == (3, 68 + 8 + 8, 16)
+    assert (done["index_hits"], done["index_misses"], done["chunks_decoded"]) == (1, 1, 4)
 
 
 # ---- failures
