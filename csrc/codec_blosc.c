@@ -169,7 +169,7 @@ decode_part(const struct container *c, struct sc_codec_state *state, const uint8
     return status;
 }
 
-/* Decode the block that starts `at` bytes into the container to dst, still shuffled. */
+/* Decode the block with this number to dst, still shuffled; or, where dst is NULL, look at its framing alone. */
 static enum sc_status
 decode_block(const struct container *c, struct sc_codec_state *state, const uint8_t *src, size_t n, uint32_t block,
              uint8_t *dst, struct sc_where *where)
@@ -181,8 +181,8 @@ decode_block(const struct container *c, struct sc_codec_state *state, const uint
         return malformed(where, "block size is no multiple of the typesize", n);
     if (at < HEADER_NBYTES + (size_t)c->n_blocks * 4 || at > n)
         return malformed(where, "a block starts outside", n);
-    for (uint32_t i = 0; i < n_parts; i++, dst += part) {
-        enum sc_status status;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        enum sc_status status = SC_OK;
         uint32_t encoded;
 
         if (n - at < 4)
@@ -192,24 +192,34 @@ decode_block(const struct container *c, struct sc_codec_state *state, const uint
         /* a part that grows is stored, so none is larger than what it decodes to */
         if (encoded > part || encoded > n - at)
             return malformed(where, "a block goes beyond the end, or is larger than its content", n);
-        if (encoded == part)
-            memcpy(dst, src + at, part);
-        else if ((status = decode_part(c, state, src + at, encoded, dst, part, where)) != SC_OK)
+        if (dst && encoded == part)
+            memcpy(dst + (size_t)i * part, src + at, part);
+        else if (dst)
+            status = decode_part(c, state, src + at, encoded, dst + (size_t)i * part, part, where);
+        if (status != SC_OK)
             return status;
         at += encoded;
     }
     return SC_OK;
 }
 
+/* Decode the blocks that the comb touches, or all (NULL). */
 static enum sc_status
-decode_blocks(const struct container *c, struct sc_codec_state *state, const uint8_t *src, size_t n, uint8_t *dst,
-              struct sc_where *where)
+decode_blocks(const struct container *c, struct sc_codec_state *state, const uint8_t *src, size_t n,
+              const struct sc_comb *wanted, uint8_t *dst, struct sc_where *where)
 {
     for (uint32_t block = 0; block < c->n_blocks; block++) {
         const uint32_t nbytes = block_nbytes(c, block);
-        uint8_t *home = dst + (size_t)block * c->blocksize, *to = home;
+        const uint64_t at = (uint64_t)block * c->blocksize;
+        uint8_t *home = dst + at, *to = home;
         enum sc_status status;
 
+        if (wanted && !sc_comb_touches(wanted, at, at + nbytes)) {
+            status = decode_block(c, state, src, n, block, NULL, where);
+            if (status != SC_OK)
+                return status;
+            continue;
+        }
         if (is_shuffled(c, nbytes) && !(to = scratch(state, c->blocksize)))
             return SC_NO_MEMORY;
         status = decode_block(c, state, src, n, block, to, where);
@@ -226,8 +236,8 @@ decode_blocks(const struct container *c, struct sc_codec_state *state, const uin
 }
 
 static enum sc_status
-decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+decode_some(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes,
+            const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
 {
     struct container c;
     enum sc_status status = read_header(src, src_nbytes, &c, where);
@@ -241,7 +251,7 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
         if (c.nbytes > 0)
             memcpy(dst, src + HEADER_NBYTES, c.nbytes);
     } else {
-        status = decode_blocks(&c, state, src, src_nbytes, dst, where);
+        status = decode_blocks(&c, state, src, src_nbytes, wanted, dst, where);
     }
     if (status == SC_OK) {
         *dst_nbytes = c.nbytes;
@@ -250,6 +260,13 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
         status = sc_codec_failed(SC_CODEC_DATA, where, "blosc", where->detail, where->library_code, src_nbytes);
     }
     return status;
+}
+
+static enum sc_status
+decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    return decode_some(op, state, src, src_nbytes, NULL, dst, dst_capacity, dst_nbytes, where);
 }
 
 /* ---- encode */
@@ -483,4 +500,4 @@ encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return SC_OK;
 }
 
-const struct sc_codec sc_codec_blosc = { "blosc", bound, encode, decode };
+const struct sc_codec sc_codec_blosc = { "blosc", bound, encode, decode, decode_some };

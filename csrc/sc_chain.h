@@ -108,7 +108,8 @@ struct sc_worker;
 
 /* Decode one encoded chunk of n bytes and scatter the elements of `box` into dst. `level` counts nesting, 0 for the object
  * itself. dst_strides: bytes per element of the box along each logical axis; an axis of count 1 may have any.
- * Everything the chain has a checksum for is checked, also when the box is small. */
+ * Everything the chain has a checksum for is checked, also when the box is small. Without one, blocks of a Blosc container
+ * that the box does not touch are left alone. */
 enum sc_status sc_chain_decode(const struct sc_chain *chain, struct sc_worker *worker, unsigned level,
                                const uint8_t *src, size_t n, const struct sc_box *box, uint8_t *dst,
                                const int64_t *dst_strides, struct sc_where *where);
@@ -126,6 +127,14 @@ struct sc_view {
  * or in src itself, until the next call. What is checked is what sc_chain_decode checks. */
 enum sc_status sc_chain_view(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
                              size_t n, const struct sc_box *hull, struct sc_view *view, struct sc_where *where);
+
+/* Where in an encoded chunk the box lies, [*low, *high), if its elements are there as they are: no codec, no nested shard.
+ * False: only the whole chunk will do. */
+bool sc_chain_hull(const struct sc_chain *chain, const struct sc_box *box, uint64_t *low, uint64_t *high);
+
+/* Scatter a box whose hull is at src; as sc_chain_decode. */
+void sc_chain_scatter_hull(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
+                           const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides);
 
 /* Encode a whole chunk from src (strides by logical axis) to dst, which holds at least sc_chain_bound() bytes.
  * *n = SC_ABSENT when every element equals the fill value and the rules leave such chunks out. */

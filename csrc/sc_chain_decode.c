@@ -155,13 +155,81 @@ undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level
     return SC_OK;
 }
 
+/* ---- parts of a decoded chunk ---- */
+
+/* The bytes of a box in stored layout, in one run for each element of the slowest axis that it extends along: exact enough
+ * to tell blocks apart, and nothing to store. */
+static struct sc_comb
+comb_of(const struct sc_chain *chain, const struct sc_box *box)
+{
+    struct sc_comb comb = { 0, chain->itemsize, 1, 1 };
+    int slowest = -1;
+
+    for (int a = 0; a < chain->ndim; a++) {
+        comb.first += box->start[a] * (uint64_t)chain->strides[a];
+        if (box->count[a] > 1 && (slowest < 0 || chain->strides[a] > chain->strides[slowest]))
+            slowest = a;
+    }
+    for (int a = 0; a < chain->ndim; a++)
+        if (a != slowest)
+            comb.nbytes += (box->count[a] - 1) * (uint64_t)box->step[a] * (uint64_t)chain->strides[a];
+    if (slowest >= 0) {
+        comb.distance = (uint64_t)box->step[slowest] * (uint64_t)chain->strides[slowest];
+        comb.count = box->count[slowest];
+    }
+    return comb;
+}
+
+bool
+sc_chain_hull(const struct sc_chain *chain, const struct sc_box *box, uint64_t *low, uint64_t *high)
+{
+    struct sc_comb comb = comb_of(chain, box);
+
+    *low = comb.first;
+    *high = comb.first + (comb.count - 1) * comb.distance + comb.nbytes;
+    return !chain->n_ops && !chain->inner && !chain->opaque;
+}
+
+void
+sc_chain_scatter_hull(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
+                      const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides)
+{
+    sc_copy_run(sc_chain_copy(&worker->levels[level].cache, chain, false, box->count, box->step, dst_strides), dst,
+                src);
+}
+
+/* Where a checksum follows, a chunk is decoded whole. */
+static bool
+may_skip_blocks(const struct sc_chain *chain)
+{
+    for (size_t i = 0; i < chain->n_ops; i++)
+        if (!is_compressor(&chain->ops[i]))
+            return false;
+    return chain->n_ops && sc_codec_get(chain->ops[0].codec)->decode_some;
+}
+
+static enum sc_status
+undo_first_op(const struct sc_chain *chain, struct sc_worker *worker, const uint8_t *src, size_t n,
+              const struct sc_box *box, uint8_t *out, size_t *n_out, struct sc_where *where)
+{
+    const struct sc_op *op = &chain->ops[0];
+    const struct sc_codec *codec = sc_codec_get(op->codec);
+
+    if (!sc_box_is_whole(chain, box->count) && may_skip_blocks(chain)) {
+        struct sc_comb comb = comb_of(chain, box);
+
+        return codec->decode_some(op, worker->codecs, src, n, &comb, out, (size_t)chain->nbytes, n_out, where);
+    }
+    return codec->decode(op, worker->codecs, src, n, out, (size_t)chain->nbytes, n_out, where);
+}
+
 /* ---- decoding ---- */
 
-/* The elements of a leaf in stored layout: where they are among the encoded bytes, or decoded to `direct`, or, when that is
- * NULL, to the worker's memory. */
+/* The elements of a leaf in stored layout, those of the box at least: where they are among the encoded bytes, or decoded to
+ * `direct`, or, when that is NULL, to the worker's memory. */
 static enum sc_status
 leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
-              size_t n, uint8_t *direct, const uint8_t **elements, struct sc_where *where)
+              size_t n, const struct sc_box *box, uint8_t *direct, const uint8_t **elements, struct sc_where *where)
 {
     bool last_is_exact = chain->n_ops && is_compressor(&chain->ops[0]);
     enum sc_status status = undo_ops(chain, worker, level, last_is_exact, &src, &n, where);
@@ -177,8 +245,7 @@ leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_
     if (!direct && (status = sc_buffer_reserve(&level->chunk, nbytes)))
         return status;
     out = direct ? direct : level->chunk.data;
-    status =
-        sc_codec_get(chain->ops[0].codec)->decode(&chain->ops[0], worker->codecs, src, n, out, nbytes, &n_out, where);
+    status = undo_first_op(chain, worker, src, n, box, out, &n_out, where);
     if (status == SC_DST_TOO_SMALL)
         return bad_length(where, nbytes, SC_NOWHERE);
     if (status)
@@ -194,7 +261,7 @@ decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
     bool direct = chain->n_ops && !chain->swap.n_fields && sc_box_is_whole(chain, box->count) &&
                   sc_chain_has_layout(chain, dst_strides);
     const uint8_t *elements;
-    enum sc_status status = leaf_elements(chain, worker, level, src, n, direct ? dst : NULL, &elements, where);
+    enum sc_status status = leaf_elements(chain, worker, level, src, n, box, direct ? dst : NULL, &elements, where);
 
     if (!status && elements != dst)
         scatter(chain, level, elements, box, dst, dst_strides);
@@ -272,7 +339,7 @@ sc_chain_view(const struct sc_chain *chain, struct sc_worker *worker, unsigned l
     if (!chain->inner) {
         const uint8_t *elements;
 
-        status = leaf_elements(chain, worker, &worker->levels[level], src, n, NULL, &elements, where);
+        status = leaf_elements(chain, worker, &worker->levels[level], src, n, hull, NULL, &elements, where);
         view->data = (uint8_t *)(uintptr_t)elements;
         view->swap = &chain->swap;
         memcpy(view->strides, chain->strides, sizeof view->strides);

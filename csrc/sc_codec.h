@@ -43,6 +43,22 @@ struct sc_codec_state;
 struct sc_codec_state *sc_codec_state_new(void); /* NULL: no memory */
 void sc_codec_state_free(struct sc_codec_state *state);
 
+/* Which bytes of a decoded chunk are wanted: `count` runs of nbytes each, `distance` (at least nbytes) from one to the next. */
+struct sc_comb {
+    uint64_t first, nbytes, distance, count;
+};
+
+/* Has the comb a byte in [low, high)? */
+static inline bool
+sc_comb_touches(const struct sc_comb *comb, uint64_t low, uint64_t high)
+{
+    uint64_t tooth = 0; /* the first that ends behind low */
+
+    if (low >= comb->first + comb->nbytes)
+        tooth = (low - comb->first - comb->nbytes) / comb->distance + 1;
+    return tooth < comb->count && comb->first + tooth * comb->distance < high;
+}
+
 struct sc_codec {
     const char *name; /* as in Zarr metadata */
 
@@ -61,6 +77,12 @@ struct sc_codec {
     enum sc_status (*decode)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                              size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
                              struct sc_where *where);
+
+    /* The same where some bytes are enough: what lies between the teeth of the comb is undefined, and of what stands for it
+     * in src only the framing is checked. NULL: this codec has nothing to skip. */
+    enum sc_status (*decode_some)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
+                                  size_t src_nbytes, const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity,
+                                  size_t *dst_nbytes, struct sc_where *where);
 };
 
 /* The table row for an id other than SC_CODEC_CRC32C; NULL when there is none. */

@@ -180,6 +180,13 @@ fetch_task(struct reader *reader, const struct stall *stall, const struct task *
     return status;
 }
 
+/* Was only what is wanted of it read? The size of the chunk has been checked before. */
+static bool
+is_narrow(const struct sc_chain *chain, const struct task *t)
+{
+    return !chain->n_ops && !chain->inner && t->nbytes < chain->nbytes;
+}
+
 /* A chunk of which one box is wanted, straight to where it belongs. */
 static enum sc_status
 decode_box(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone,
@@ -197,6 +204,10 @@ decode_box(struct reader *reader, struct stall *stall, const struct task *t, str
     status = fetch_task(reader, stall, t, span, &bytes);
     if (status)
         return status;
+    if (is_narrow(inner, t)) {
+        sc_chain_scatter_hull(inner, reader->worker, inner != shard, bytes, part, stall->item->dst + offset, strides);
+        return SC_OK;
+    }
     return sc_chain_decode(inner, reader->worker, inner != shard, bytes, (size_t)t->nbytes, part,
                            stall->item->dst + offset, strides, &reader->where);
 }

@@ -9,7 +9,7 @@
 #include "sc_walk.h"
 #include "sc_worker.h"
 
-/* One inner chunk that is present. */
+/* One inner chunk that is present: its bytes, or, of an uncompressed one, those that hold what is wanted. */
 struct task {
     uint64_t offset, nbytes, entry;
 };

@@ -284,6 +284,29 @@ for_each_touched(struct reader *reader, struct stall *stall, touched_fn *fn)
     return status;
 }
 
+/* Of a chunk in a file whose elements lie there as they are, and which is wanted in part, only that part is read. */
+static void
+narrow(const struct stall *stall, const struct sc_chain *chunk, const struct sc_box *part, struct task *task)
+{
+    uint64_t low, high;
+
+    if (stall->fd >= 0 && sc_chain_hull(chunk, part, &low, &high)) {
+        task->offset += low;
+        task->nbytes = high - low;
+    }
+}
+
+static void
+narrow_inner(const struct stall *stall, const uint64_t *c, struct task *task)
+{
+    const struct sc_chain *inner = chain_of(stall)->inner;
+    struct sc_box part;
+    int64_t offset;
+
+    if (!stall->item->pick && !inner->n_ops && sc_walk_cut(&stall->walk, inner, c, &part, &offset))
+        narrow(stall, inner, &part, task);
+}
+
 /* Add one inner chunk to what is to be done. */
 static inline enum sc_status
 plan_chunk(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry)
@@ -298,8 +321,12 @@ plan_chunk(struct reader *reader, struct stall *stall, const uint64_t *c, uint64
     status = sc_entry_check(e, &stall->extent, reader->run->plan->allow_in_index, &reader->where);
     if (!status)
         status = sc_chain_check_nbytes(shard->inner, e.nbytes, &reader->where);
-    if (!status)
-        return push_task(stall, (struct task){ e.offset, e.nbytes, entry });
+    if (!status) {
+        struct task task = { e.offset, e.nbytes, entry };
+
+        narrow_inner(stall, c, &task);
+        return push_task(stall, task);
+    }
     reader->where.entry = entry;
     return status;
 }
@@ -355,8 +382,12 @@ sc_stall_plan(struct reader *reader, struct stall *stall)
         return SC_OK;
     }
     if (!sc_chain_is_shard(chain_of(stall))) {
+        struct task task = { 0, stall->nbytes, 0 };
+
         status = sc_chain_check_nbytes(chain_of(stall), stall->nbytes, &reader->where);
-        return status ? status : push_task(stall, (struct task){ 0, stall->nbytes, 0 });
+        if (!stall->item->pick)
+            narrow(stall, chain_of(stall), &stall->item->box, &task);
+        return status ? status : push_task(stall, task);
     }
     stall->strides = reader->run->plan->dst_strides;
     status = begin_touched(stall);

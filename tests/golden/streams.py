@@ -137,7 +137,10 @@ def run_stream(made: Json, stream: bytes, *, checked: bool) -> Iterator[str]:
         whole, part, other = (outcome(blob, spec, s) for s in (np.s_[:, :16], np.s_[5, 7], np.s_[:, 16:]))
         if other != raw:
             yield f"{where}: the neighbour gives {other!r:.100}"
-        if isinstance(whole, str) != isinstance(part, str):
+        skips = (
+            name.startswith("blosc") and not checked
+        )  # a part needs some blocks, and sees the others' framing alone
+        if isinstance(part, str) != isinstance(whole, str) and not (skips and part == raw[174:176]):
             yield f"{where}: all gives {whole!r:.100}, a part {part!r}"
         if isinstance(whole, bytes) and whole[174:176] != part:
             yield f"{where}: all and a part differ"
