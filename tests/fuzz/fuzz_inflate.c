@@ -2,13 +2,19 @@
  *
  * The first bytes choose the room for the result and whether the rest is a stream, or data to encode, whose stream is
  * decoded whole or after a few of its bits were changed. A stream that decodes must do so into exactly its length and
- * from exactly its bytes, to the same content, and must be refused with one byte less of either.
+ * from exactly its bytes, to the same content, and must be refused with one byte less of either. zlib-ng's own decoder is
+ * asked about every stream too: it must accept the same ones, and find the same content and the same end.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
 #include "sc_codec.h"
 #include "sc_cpu.h"
 #include "sc_inflate.h"
+#include "sc_libs.h"
+
+int32_t zng_inflateInit2_(zng_stream *stream, int32_t window_bits, const char *version, int32_t stream_size);
+int32_t zng_inflate(zng_stream *stream, int32_t flush);
+int32_t zng_inflateEnd(zng_stream *stream);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -32,6 +38,36 @@ allocate(size_t n)
 
     require(p != NULL);
     return p;
+}
+
+/* The same by the library; whether it accepts. */
+static bool
+inflate_by_library(const uint8_t *src, size_t n, size_t room, uint8_t *dst, size_t *consumed, size_t *produced)
+{
+    zng_stream s = { .next_in = src, .avail_in = (uint32_t)n, .next_out = dst, .avail_out = (uint32_t)room };
+    int32_t code;
+
+    require(zng_inflateInit2_(&s, -15, "2.3.3", (int32_t)sizeof s) == Z_OK);
+    code = zng_inflate(&s, Z_FINISH);
+    *consumed = s.total_in;
+    *produced = s.total_out;
+    require(zng_inflateEnd(&s) == Z_OK);
+    return code == Z_STREAM_END;
+}
+
+static void
+compare_with_library(const uint8_t *src, size_t n, size_t room, bool is_ok, const uint8_t *dst, size_t consumed,
+                     size_t produced)
+{
+    uint8_t *theirs = allocate(room);
+    size_t their_consumed, their_produced;
+
+    require(inflate_by_library(src, n, room, theirs, &their_consumed, &their_produced) == is_ok);
+    if (is_ok) {
+        require(their_consumed == consumed && their_produced == produced);
+        require(produced == 0 || memcmp(theirs, dst, produced) == 0);
+    }
+    free(theirs);
 }
 
 /* Decode from and into blocks of exact size, so that touching a byte outside is seen. */
@@ -66,10 +102,11 @@ status_of(const uint8_t *src, size_t n, size_t room)
 static bool
 decode(const uint8_t *src, size_t n, size_t room)
 {
-    size_t consumed, produced, consumed_again, produced_again;
+    size_t consumed = 0, produced = 0, consumed_again, produced_again;
     uint8_t *dst, *again;
     bool is_ok = inflate_exactly(src, n, room, &dst, &consumed, &produced) == SC_OK;
 
+    compare_with_library(src, n, room, is_ok, dst, consumed, produced);
     if (is_ok) {
         require(inflate_exactly(src, consumed, produced, &again, &consumed_again, &produced_again) == SC_OK);
         require(consumed_again == consumed && produced_again == produced);

@@ -146,6 +146,13 @@ def test_malformed_gzip_is_refused(stream: bytes) -> None:
     battery.refuses("gzip", stream)
 
 
+def test_a_member_does_not_reach_into_the_one_before() -> None:
+    """A match of length 3 at offset 1, where the output is not empty but the member's is."""
+    reaching = b"\x1f\x8b\x08\0" + bytes(4) + b"\0\xff" + b"\x03\x02\x00"
+    trailer = zlib.crc32(b"ccc").to_bytes(4, "little") + (3).to_bytes(4, "little")
+    battery.refuses("gzip", member(b"abc") + reaching + trailer, match="behind the start")
+
+
 def test_a_wrong_header_checksum_is_refused() -> None:
     stream = bytearray(member(TEXT, FHCRC))
     stream[4] ^= 1

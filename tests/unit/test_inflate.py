@@ -240,6 +240,96 @@ def test_repeats_of_code_lengths_may_not_overrun() -> None:
     assert not check_same(head.code("10").number(0, 2 + 400).to_bytes())  # repeats what is not there
 
 
+def complete_code(rng: random.Random, n: int, longest: int = 15) -> list[int]:
+    """Lengths of a complete code of n symbols: leaves of a tree that is split at random."""
+    leaves = [0]
+    while len(leaves) < n:
+        at = rng.choice([i for i, depth in enumerate(leaves) if depth < longest])
+        leaves[at] += 1
+        leaves.append(leaves[at])
+    rng.shuffle(leaves)
+    return leaves
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_codes_that_are_complete_or_just_not(seed: int) -> None:
+    """One code length more or less makes a code over- or undersubscribed: zlib and we draw the line at the same place."""
+    rng = random.Random(seed)
+    n_litlen, n_offset = rng.choice((2, 3, 17, 60, 200, 285)), rng.choice((1, 2, 3, 13, 30))
+    symbols = [*rng.sample(range(256), min(n_litlen, 256) - 1), 256]
+    symbols += rng.sample(range(257, 286), max(0, n_litlen - 256))
+    litlen = dict(zip(symbols, complete_code(rng, len(symbols)), strict=True))
+    offsets = dict(enumerate(complete_code(rng, n_offset))) if n_offset > 1 else {0: 1}
+    body = [rng.randrange(2) for _ in range(2000)]
+    verdicts = []
+    for change in (None, 1, -1, 15):
+        for code, symbol in ((litlen, rng.choice(symbols)), (offsets, rng.randrange(n_offset))):
+            lengths = dict(code)
+            if change is not None:
+                lengths[symbol] = min(15, max(0, lengths[symbol] + change))
+            stream = dynamic(
+                lengths if code is litlen else litlen,
+                lengths if code is offsets else offsets,
+                max(257, max(symbols) + 1),
+                n_offset,
+            )
+            stream.bits += body
+            out = stream.to_bytes()
+            decoder = zlib.decompressobj(-15)
+            try:
+                content = decoder.decompress(out)
+                end = len(out) - len(decoder.unused_data) if decoder.eof else len(out)
+            except zlib.error:
+                end = len(out)
+            for cut in (end, end - 1, len(out)):
+                verdicts.append(check_same(out[:cut]))
+            for room in (0, 1, 300) if end < len(out) else ():
+                check_same(out[:end], min(room, len(content)))
+    assert not all(verdicts)
+
+
+@pytest.mark.parametrize("n_before", [1, 2, 7, 8, 15, 16, 300, 4000, 32_767])
+@pytest.mark.parametrize("n_behind", [0, 400])
+def test_offsets_to_the_first_byte_and_before_it(n_before: int, n_behind: int) -> None:
+    """In the careful loop, and in the quick one, which runs while both buffers have much left."""
+    bases = [1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097,
+             6145, 8193, 12289, 16385, 24577]  # fmt: skip
+    for offset, accepted in ((n_before, True), (n_before + 1, False)):
+        symbol = max(i for i, base in enumerate(bases) if base <= offset)
+        stream = Bits().number(1, 1).number(1, 2)
+        for i in range(n_before):
+            stream.fixed(i * 7 % 256)
+        stream.fixed(257).code(f"{symbol:05b}").number(offset - bases[symbol], max(0, symbol // 2 - 1))
+        for _ in range(n_behind):
+            stream.fixed(65)
+        for room in (n_before + 3 + n_behind, ROOM):
+            assert check_same(stream.fixed(256).to_bytes(), room) == accepted
+            del stream.bits[-7:]
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 65_535])
+def test_a_stored_block_where_input_or_output_end(n: int) -> None:
+    data = random.Random(n).randbytes(n)
+    for n_before in (0, 600):
+        before = b"a" * n_before
+        stream = Bits()
+        if before:
+            stream.number(0, 1).number(1, 2)
+            for byte in before:
+                stream.fixed(byte)
+            stream.fixed(256)
+        stream.number(1, 1).number(0, 2)
+        stream.bits += [0] * (-len(stream.bits) % 8)
+        stored = stream.to_bytes() + n.to_bytes(2, "little") + (n ^ 0xFFFF).to_bytes(2, "little") + data
+        content = before + data
+        assert native.codec_decode("zlib", wrapped(stored, content), len(content)) == content
+        assert check_same(stored, len(content))
+        if content:
+            assert not check_same(stored, len(content) - 1)
+        for n_cut in range(1, min(len(stored), 6)):
+            assert not check_same(stored[:-n_cut], len(content))
+
+
 # ---------------------------------------------------------------- damage
 
 
