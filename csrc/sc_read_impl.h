@@ -75,7 +75,9 @@ void sc_stall_free_memory(struct stall *stall);
 static inline enum sc_status
 sort_tasks(struct task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch)
 {
-    return by_entry ? sc_radix_sort(&tasks->offset, n, 3, 2, scratch) : sc_radix_sort(&tasks->offset, n, 3, 0, scratch);
+    uint64_t *records = (uint64_t *)(void *)tasks;
+
+    return by_entry ? sc_radix_sort(records, n, 3, 2, scratch) : sc_radix_sort(records, n, 3, 0, scratch);
 }
 
 /* n bytes of the object at `offset`: where they are, or read into `buffer`. The range has been checked against the size. */

@@ -151,7 +151,11 @@ class Group:
         keys = lock_keys([part.target for part in request.parts])
         await self.settle(key for key, part in zip(keys, request.parts, strict=True) if not _is_box(part.box))
         # looked up before the store is: what is stored meanwhile is seen here or there
-        found = [(i, entry) for i, key in enumerate(keys) if (entry := self._entries.get(key)) is not None]
+        found = [
+            (i, entry)
+            for i, key in enumerate(keys)
+            if (entry := self._entries.get(key)) is not None and _is_box(request.parts[i].box)
+        ]
         if not found:
             return await reading.run(request, options)
         needless = {i for i, entry in found if entry.gathered.has_all_of(_box_of(request.parts[i]))}
