@@ -107,6 +107,12 @@ def tiny(inner: int, edge: int = 256) -> Case:
     return _cube(edge, inner, "uint8")
 
 
+def table(edge: int = 512) -> Case:
+    """Make a uint16 table of 256 columns, as large as the cube, in four shards with inner chunks of 64 rows: 32 KiB."""
+    n_rows = edge**3 // 256
+    return Case((n_rows, 256), (n_rows // 4, 256), (64, 256), "uint16", "raw")
+
+
 def line(n_chunks: int = 1_000_000) -> Case:
     """Make one shard with very many inner chunks of four elements: the index is all there is."""
     return Case((4 * n_chunks,), (4 * n_chunks,), (4,), "uint16", "raw")

@@ -1,4 +1,4 @@
-"""Measure how much resident memory grows while one peer reads or writes a whole array.
+"""Measure how much resident memory grows while one peer reads or writes a whole array, or reads rows of it.
 
 Run by run.py in a process of its own for each figure: memory that one peer gave back to the allocator must not
 serve the next. The peak is the kernel's own (VmHWM, reset just before), so nothing between two samples is missed;
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import data
+import numpy as np
 import peers
 from data import Case
 
@@ -76,9 +77,19 @@ def measure(name: str, operation: str, case: Case, source: Path, folder: Path) -
             del values
             array = peer.open(source, case)
             return grows_by(lambda: peer.read(array, case.whole))
+        if operation == "rows":
+            array = peer.open(source, case)
+            peer.select(array, "oindex", (np.arange(3), slice(0, case.shape[1])))
+            rows = some_rows(case)
+            return grows_by(lambda: peer.select(array, "oindex", (rows, slice(0, case.shape[1]))))
         path = case.create(folder / "memory-write")
         array = peer.open(path, case)
         return grows_by(lambda: peer.write(array, case.whole, values))
+
+
+def some_rows(case: Case) -> data.Array:
+    """Every second row, in no order: half of the array."""
+    return np.random.default_rng(13).permutation(case.shape[0])[: case.shape[0] // 2]
 
 
 def _warm_up(peer: peers.Peer, case: Case, folder: Path) -> None:
@@ -102,14 +113,14 @@ def in_subprocess(name: str, operation: str, case: Case, source: Path, folder: P
         "peer": name,
         "operation": f"{operation}, {case.codec}",
         "growth_nbytes": growth,
-        "array_nbytes": case.nbytes,
+        "array_nbytes": case.nbytes // 2 if operation == "rows" else case.nbytes,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer")
-    parser.add_argument("operation", choices=("read", "write"))
+    parser.add_argument("operation", choices=("read", "write", "rows"))
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("case", help="shape, shard, inner, dtype, codec, as JSON")

@@ -33,6 +33,7 @@ class Peer:
     package = ""
     is_rival = True  # not us, and not the floor
     can_update = True
+    can_index = False  # takes index arrays and masks
     group: str | None = None  # takes part in rows of this group only
 
     def why_not(self) -> str | None:
@@ -53,12 +54,20 @@ class Peer:
     def write(self, array: Any, box: Box, values: Array) -> None:
         raise NotImplementedError
 
+    def select(self, array: Any, how: str, selection: Any) -> Array:
+        """Read by index arrays: `how` is "oindex" or "vindex"."""
+        raise NotImplementedError
+
+    def store(self, array: Any, how: str, selection: Any, values: Array) -> None:
+        raise NotImplementedError
+
 
 class Zarr(Peer):
     """zarr.Array over one codec pipeline."""
 
     package = "zarr"
     pipeline = ""
+    can_index = True
 
     def why_not(self) -> str | None:
         module, _, name = self.pipeline.rpartition(".")
@@ -91,6 +100,12 @@ class Zarr(Peer):
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         array[box] = values
+
+    def select(self, array: Any, how: str, selection: Any) -> Array:
+        return np.asarray(getattr(array, how)[selection])
+
+    def store(self, array: Any, how: str, selection: Any, values: Array) -> None:
+        getattr(array, how)[selection] = values
 
 
 class ShardCodec(Zarr):
@@ -169,6 +184,7 @@ class TensorStore(Peer):
 
     name = "tensorstore"
     package = "tensorstore"
+    can_index = True
 
     def open(self, path: Path, case: Case) -> Any:
         import tensorstore
@@ -187,6 +203,13 @@ class TensorStore(Peer):
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         array[box].write(values, can_reference_source_data_indefinitely=True).result()
+
+    def select(self, array: Any, how: str, selection: Any) -> Array:
+        return np.asarray(getattr(array, how)[selection].read(order="C").result())
+
+    def store(self, array: Any, how: str, selection: Any, values: Array) -> None:
+        target = getattr(array, how)[selection]
+        target.write(values, can_reference_source_data_indefinitely=True).result()
 
 
 class Zarrista(Peer):

@@ -2,7 +2,7 @@
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial limits memory
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial index limits memory
     python bench/run.py --peers shardcodec,floor,tensorstore
 
 For each row every peer first proves that its results are right; then come the rounds, in each of which every peer
@@ -33,7 +33,7 @@ import suite
 from peers import Peer
 from suite import Context, Row
 
-GROUPS = ("whole", "tiny", "small", "partial", "limits", "memory")
+GROUPS = ("whole", "tiny", "small", "partial", "index", "limits", "memory")
 
 
 def note(text: str) -> None:
@@ -86,6 +86,13 @@ def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes
                 note(f"memory: {operation}, {codec}, {peer.name}")
                 found.append(memory.in_subprocess(peer.name, operation, case, source, context.folder))
         context.drop_sources(case)
+    case = data.table(sizes.edge).with_codec("zstd 1")
+    source = context.source(case)
+    for peer in contestants:
+        if peer.can_index and not peer.group:
+            note(f"memory: rows, {peer.name}")
+            found.append(memory.in_subprocess(peer.name, "rows", case, source, context.folder))
+    context.drop_sources(case)
     return found
 
 

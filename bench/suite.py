@@ -319,13 +319,15 @@ QUICK = Sizes(128, 64, 10_000)
 
 def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     """Return the rows of the groups named."""
-    import suite_limits  # it builds on this module
+    import suite_index  # these build on this module
+    import suite_limits
 
     makers = {
         "whole": lambda: whole_arrays(sizes.edge),
         "tiny": lambda: tiny_chunks(sizes.tiny_edge),
         "small": lambda: small_reads(sizes.edge) + first_element(sizes.n_chunks),
         "partial": lambda: partial_writes(sizes.edge),
+        "index": lambda: suite_index.rows(sizes.edge),
         "limits": lambda: suite_limits.rows(sizes.edge),
     }
     return [row for group in groups for row in makers[group]()]

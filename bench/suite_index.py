@@ -1,0 +1,118 @@
+"""Rows that select by index arrays: rows of a table, single elements, a mask; read, and written."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import data
+import numpy as np
+import suite
+from data import Array
+from peers import Peer
+from suite import Context, Row
+
+GROUP = "index arrays"
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Row):
+    """One selection of an array that is open, again and again."""
+
+    how: str = "oindex"
+    selection: Any = ()
+
+    def takes(self, peer: Peer) -> bool:
+        return peer.can_index
+
+    def expected(self, values: Array) -> Array:
+        """What NumPy selects."""
+        return np.asarray(values[self.in_numpy])
+
+    @property
+    def in_numpy(self) -> Any:
+        if self.how == "vindex":
+            return self.selection
+        axes = zip(self.selection, self.case.shape, strict=True)
+        return np.ix_(*(np.arange(n)[s] if isinstance(s, slice) else s for s, n in axes))
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        array = peer.open(context.source(self.case), self.case)
+        suite.assert_equal(peer, self.operate(peer, array), self.expected(context.values(self.case)))
+        return {}
+
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        return peer.open(context.source(self.case), self.case)
+
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        return peer.select(prepared, self.how, self.selection)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result."""
+        shape = np.empty(self.case.shape, np.void)[self.in_numpy].shape if self.how == "oindex" else None
+        n = np.prod(shape) if shape is not None else np.empty(self.case.shape, bool)[self.selection].size
+        return int(n) * np.dtype(self.case.dtype).itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Store(Select):
+    """The same elements of an existing array, again and again with other values. Each peer has a copy of its own."""
+
+    def takes(self, peer: Peer) -> bool:
+        return peer.can_index and peer.can_update
+
+    def _path(self, context: Context, peer: Peer) -> Path:
+        slug = f"{self.name}-{peer.name}".replace(" ", "-").replace(",", "")
+        if slug not in context.sources:
+            source = context.source(self.case)
+            context.sources[slug] = Path(shutil.copytree(source, context.folder / f"own-{slug}"))
+        return context.sources[slug]
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        prepared = self.prepare(context, peer, 0)
+        self.operate(peer, prepared)
+        expected = context.values(self.case).copy()
+        expected[self.in_numpy] = prepared[1]
+        suite.assert_equal(peer, context.read_back(self._path(context, peer), self.case), expected)
+        return {}
+
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        values = self.expected(context.values(self.case)) + np.array(number + 1, dtype=self.case.dtype)
+        return peer.open(self._path(context, peer), self.case), values
+
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        array, values = prepared
+        peer.store(array, self.how, self.selection, values)
+
+
+def _chosen(n: int, extent: int) -> Array:
+    return np.random.default_rng(11).choice(extent, min(n, extent // 2), replace=False)
+
+
+def rows(edge: int) -> list[Row]:
+    """1,000 rows of a table in any order, 10,000 elements of a cube, a hundredth of a cube by a mask."""
+    found: list[Row] = []
+    for codec in ("raw", "zstd 1"):
+        table = data.table(edge).with_codec(codec)
+        chosen = _chosen(1000, table.shape[0])
+        for name, order in (("any order", chosen), ("ascending", np.sort(chosen))):
+            found.append(
+                Select(
+                    GROUP, f"1,000 rows, {name}, {codec}", table, "oindex", (order, slice(0, table.shape[1]))
+                )
+            )
+        cube = data.big(edge).with_codec(codec)
+        rng = np.random.default_rng(12)
+        points = tuple(rng.integers(0, n, 10_000) for n in cube.shape)
+        found.append(Select(GROUP, f"10,000 elements, {codec}", cube, "vindex", points))
+        mask = rng.random(cube.shape, dtype=np.float32) < 0.01
+        found.append(Select(GROUP, f"mask of 1 %, {codec}", cube, "vindex", mask))
+    table = data.table(edge).with_codec("zstd 1")
+    some = np.sort(_chosen(1000, table.shape[0]))
+    found.append(
+        Store(GROUP, "1,000 rows written, zstd 1", table, "oindex", (some, slice(0, table.shape[1])))
+    )
+    return found
