@@ -108,6 +108,27 @@ def test_an_emptied_shard_is_deleted(store: Any, at_start: bool) -> None:
     assert array.nchunks_initialized in (3, 24)  # counted in shards, or in inner chunks of them
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@LOCATIONS
+def test_index_arrays(store: Any, at_start: bool) -> None:
+    array = checked(store, at_start=at_start)
+    values = random_array((16, 24), "int32")
+    array[...] = values
+    rows, columns = np.array([9, 1, 1, 14]), np.array([23, 0, 5])
+    points = (np.array([9, 1, 1, 14]), np.array([23, 0, 5, 0]))
+    mask = np.arange(384).reshape(16, 24) % 11 == 0
+    for gap in (0, 1000):
+        with gap_of(gap):
+            assert bits(array.oindex[rows, columns]) == bits(values[np.ix_(rows, columns)])
+            assert bits(array.oindex[rows, 3]) == bits(values[rows, 3])
+            assert bits(array.vindex[points]) == bits(values[points])
+            assert bits(array.vindex[mask]) == bits(values[mask])
+    array.oindex[rows, columns] = values[np.ix_(rows, columns)] = 8
+    array.vindex[points] = values[points] = np.array([1, 2, 3, 4])
+    array.vindex[mask] = values[mask] = 0
+    assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
+
+
 def test_unsharded_arrays(store: Any) -> None:
     array = create(store, shards=None, chunks=(5, 7), compressors=[ZstdCodec(level=1)])
     values = random_array((16, 24), "int32")
@@ -194,6 +215,18 @@ def test_a_box_of_several_shards_takes_two_requests_of_each() -> None:
     requests = store.chunk_requests()
     assert sorted(key for key, _ in requests) == [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1) for _ in "12"]
     assert sum(wanted == f"last {INDEX_NBYTES}" for _, wanted in requests) == 4
+
+
+@pytest.mark.usefixtures("large")
+def test_each_touched_inner_chunk_is_fetched_once() -> None:
+    array, store = recorded()
+    array.oindex[[7, 0, 3, 0], [0, 11, 1, 0]]  # rows 0 and 1 of the grid of inner chunks, columns 0 and 3
+    index, *chunks = store.chunk_requests()
+    assert index == ("c/0/0", f"last {INDEX_NBYTES}")
+    assert len(chunks) == len(set(chunks)) == 2  # two of them each, side by side in Morton order
+    store.forget()
+    array.vindex[np.repeat([0, 7], 500), np.repeat([0, 11], 500)]
+    assert len(store.chunk_requests()) == 1 + 2
 
 
 @pytest.mark.usefixtures("large")
