@@ -1,0 +1,222 @@
+# test_interrupt.py - Ctrl-C, cancelled tasks, and what they leave behind
+# SPDX-License-Identifier: MIT
+"""A long call ends soon after SIGINT, its threads stop working, and no file is torn.
+
+Each test starts a child that works for `WHOLE_SECONDS` if it is left alone, by reading hard links of one shard or by
+compressing slowly. How long it took to stop is compared with that, so that a busy machine does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import create, files_below, ours
+
+import shardcodec
+from shardcodec import native
+from shardcodec.cancel import listening_to
+from shardcodec.storage.aio import to_its_end
+
+pytestmark = pytest.mark.threads
+
+WHOLE_SECONDS = 20.0
+SOON_SECONDS = WHOLE_SECONDS / 5
+
+PREAMBLE = """
+import json, os, sys, time
+import numpy as np
+import zarr
+import shardcodec
+
+folder, whole_seconds = sys.argv[1], float(sys.argv[2])
+
+def n_times(work):
+    "How often work fits into the time; one of them is done to know."
+    work()
+    begin = time.monotonic()
+    work()
+    return int(whole_seconds / max(time.monotonic() - begin, 1e-4)) + 1
+
+def interrupted(work, **more):
+    fds = len(os.listdir("/proc/self/fd"))
+    print("running", flush=True)
+    try:
+        work()
+    except KeyboardInterrupt:
+        at = time.monotonic()
+        time.sleep(0.3)  # work that nobody waits for is told within 50 ms
+        begin = time.process_time()
+        time.sleep(0.3)
+        print(json.dumps({"at": at, "busy": time.process_time() - begin,
+                          "fds": len(os.listdir("/proc/self/fd")) - fds, **more}), flush=True)
+        return
+    print("not interrupted", flush=True)
+
+def create(path, n, level):
+    return zarr.create_array(path, shape=(n * 512, 512), shards=(512, 512), chunks=(64, 64), dtype="u1",
+                             compressors=zarr.codecs.GzipCodec(level=level), fill_value=0, overwrite=True)
+
+values = np.random.default_rng(0).integers(0, 20, (512, 512)).astype("u1")
+"""
+
+
+def interrupt(tmp_path: Path, code: str, *, after: float = 0.4) -> tuple[float, dict[str, Any]]:
+    """Run the code in a child, send SIGINT some time after it began; how long it took to stop, and what it says."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("/proc is not there")
+    program = tmp_path / "child.py"
+    program.write_text(PREAMBLE + textwrap.dedent(code))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(program), str(tmp_path), str(WHOLE_SECONDS)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "running\n"
+        time.sleep(after)
+        sent = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        said = child.stdout.readline()
+        try:
+            status = child.wait(SOON_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise
+    assert status == 0
+    told = json.loads(said)
+    return told["at"] - sent, told
+
+
+def assert_stopped(latency: float, told: dict[str, Any]) -> None:
+    print(f"stopped {1000 * latency:.0f} ms after SIGINT")
+    assert latency < SOON_SECONDS
+    assert told["busy"] < 0.2, "threads are still at work"
+    assert told["fds"] <= 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_direct_read(tmp_path: Path, threads: int) -> None:
+    code = f"""
+    from shardcodec.access.boxes import whole
+    from shardcodec.access.codec import compiled
+    from shardcodec.native import load
+
+    spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{{"name": "bytes"}}, {{"name": "gzip", "configuration": {{"level": 1}}}}])
+    blob, chain, out = shardcodec.encode(values, spec), compiled(spec.chain), np.empty((512, 512), "u1")
+    read = lambda n: load().read([(chain, blob, whole((512, 512)))] * n, out, (0, 1), n_threads={threads})
+    n = n_times(lambda: read(4)) * 4
+    interrupted(lambda: read(n))
+    """
+    assert_stopped(*interrupt(tmp_path, code))
+
+
+READ = """
+probe = create(folder + "/a", 4, 1)
+shardcodec.enable(index_cache=0)
+probe[...] = np.tile(values, (4, 1))
+n = 4 * n_times(lambda: zarr.open_array(folder + "/a")[:, ::64])
+for i in range(4, n):
+    os.link(f"{folder}/a/c/0/0", f"{folder}/a/c/{i}/0") if os.path.isdir(f"{folder}/a/c/{i}") else (
+        os.mkdir(f"{folder}/a/c/{i}"), os.link(f"{folder}/a/c/0/0", f"{folder}/a/c/{i}/0"))
+array = zarr.open_array(folder + "/a", mode="r+")
+array.resize((n * 512, 512))
+interrupted(lambda: array[:, ::64])
+"""
+
+
+def test_a_read_through_zarr(tmp_path: Path) -> None:
+    """zarr leaves the task running that nobody waits for; it would also hold up the end of the process."""
+    assert_stopped(*interrupt(tmp_path, READ))
+
+
+def test_a_write_through_zarr(tmp_path: Path) -> None:
+    """Each shard is the old one or the new one; no temporary file is left."""
+    code = """
+    shardcodec.enable(threads=2)
+    probe = create(folder + "/probe", 2, 9)
+    n = 2 * n_times(lambda: probe.__setitem__(..., np.tile(values, (2, 1))))
+    array = create(folder + "/a", n, 9)
+    array[:8 * 512] = 7
+    everything = np.tile(values, (n, 1))
+    interrupted(lambda: array.__setitem__(..., everything))
+    """
+    latency, told = interrupt(tmp_path, code)
+    assert_stopped(latency, told)
+    array = ours(tmp_path / "a")
+    values = np.random.default_rng(0).integers(0, 20, (512, 512)).astype("u1")
+    kinds = [array[i * 512 : (i + 1) * 512] for i in range(8)]
+    assert all((kind == values).all() or (kind == 7).all() for kind in kinds)
+    assert array.nchunks_initialized < array.shape[0] // 512 * 64
+    litter = [name for name in files_below(tmp_path / "a") if "shardcodec" in name]
+    assert litter == []
+
+
+def test_a_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
+    """The loop goes on at once, and the plan's thread has ended when the cancellation is told."""
+    spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{"name": "bytes"}, {"name": "gzip"}])
+    from shardcodec.access.boxes import whole
+    from shardcodec.access.codec import compiled
+    from shardcodec.cancel import current
+
+    blob, chain = shardcodec.encode(np.ones((512, 512), "u1"), spec), compiled(spec.chain)
+    out = np.empty((512, 512), "u1")
+    ended: list[str] = []
+
+    def read() -> None:
+        plan = [(chain, blob, whole((512, 512)))] * 200_000
+        try:
+            native.load().read(plan, out, (0, 1), cancel=current())
+        except native.load().Cancelled:
+            ended.append("cancelled")
+            raise
+
+    async def main() -> None:
+        task = asyncio.ensure_future(to_its_end(asyncio.to_thread(read)))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == ["cancelled"]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_write_leaves_objects_whole(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[...] = 1
+    cancel = native.load().Cancel()
+    cancel.stop()
+    with listening_to(cancel), pytest.raises(BaseException) as caught:  # below asyncio's hand
+        array[:8, :12] = 2
+    assert type(caught.value).__name__ in ("Cancelled", "CancelledError")
+    assert np.unique(ours(tmp_path)[...]).tolist() == [1]
+    assert [name for name in files_below(tmp_path) if "shardcodec" in name] == []
+
+
+def test_calls_of_other_tasks_are_left_alone(tmp_path: Path) -> None:
+    """A thread's long read is not stopped when the main thread's own short call is over."""
+    import threading
+
+    array = create(tmp_path, shape=(2048, 2048), shards=(512, 512), chunks=(32, 32), dtype="u1", fill_value=0)
+    array[...] = np.random.default_rng(0).integers(0, 9, array.shape).astype("u1")
+    seen: list[bool] = []
+
+    def reader() -> None:
+        for _ in range(5):
+            seen.append(bool(array[...].any()))
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    while thread.is_alive():
+        assert array[0:1200, 0:1200].shape == (1200, 1200)
+    thread.join()
+    assert seen == [True] * 5

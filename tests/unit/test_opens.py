@@ -1,0 +1,104 @@
+# test_opens.py - how often files are opened, as the kernel counts it
+# SPDX-License-Identifier: MIT
+"""One open for a shard and call, whatever the number of chunks and boxes: opening is what a parallel file system does worst."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import create
+
+strace = shutil.which("strace")
+
+
+def opens_of(tmp_path: Path, code: str) -> list[str]:
+    """Names below c/ that the code opened, between its marks "begin" and "end"."""
+    if strace is None:
+        pytest.skip("strace is not installed")
+    log = tmp_path / "strace.log"
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(code))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [strace, "-f", "-e", "trace=openat,open", "-o", str(log), sys.executable, str(program)]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "ptrace" in done.stderr and "not permitted" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    lines = log.read_text().splitlines()
+    marks = [i for i, line in enumerate(lines) if '"/mark"' in line]
+    assert len(marks) == 2
+    return [
+        line.split('"')[1] for line in lines[marks[0] : marks[1]] if "/c/" in line and " = -1" not in line
+    ]
+
+
+MARK = """
+import os, sys
+import numpy as np
+import zarr
+import shardcodec
+
+def mark():
+    try:
+        os.open("/mark", os.O_RDONLY)
+    except FileNotFoundError:
+        pass
+
+shardcodec.enable(threads=2)
+"""
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Path:
+    """Four shards of 64 inner chunks."""
+    made = create(tmp_path / "a", shape=(64, 64), shards=(32, 32), chunks=(4, 4), dtype="u1", fill_value=0)
+    made[...] = np.arange(64 * 64).reshape(64, 64) % 251
+    return tmp_path / "a"
+
+
+SHARDS = ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        "array[...]",
+        "array[3:61, 5:60:7]",
+        "array.oindex[[1, 7, 40, 63], [2, 33, 9]]",
+        "array.vindex[[1, 40, 5, 50], [40, 1, 5, 50]]",
+    ],
+)
+def test_a_call_opens_each_shard_once(tmp_path: Path, array: Path, selection: str) -> None:
+    code = (
+        MARK
+        + f"""
+array = zarr.open_array("a", mode="r")
+mark()
+{selection}
+mark()
+"""
+    )
+    assert sorted(name.partition("/a/")[2] or name[2:] for name in opens_of(tmp_path, code)) == SHARDS
+
+
+def test_kept_files_are_not_opened_again(tmp_path: Path, array: Path) -> None:
+    code = (
+        MARK
+        + """
+shardcodec.enable(open_files=16)
+array = zarr.open_array(os.path.abspath("a"), mode="r")
+array[...]
+mark()
+assert (array[...] == np.arange(64 * 64).reshape(64, 64) % 251).all()
+array[5:40, 3]
+mark()
+"""
+    )
+    assert opens_of(tmp_path, code) == []
