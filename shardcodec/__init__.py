@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from zarr.registry import register_codec, register_pipeline
 
+from .access.array import ArrayReader, open_array, register_adapter
 from .access.shard import Shard
 from .access.stream import ShardWriter
 from .access.whole import decode, encode
@@ -32,12 +33,14 @@ from .statistics import stats
 from .storage.cache import IndexCache
 from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.grouping import group_writes
+from .zarr_plugin.objects import objects_of_store
 from .zarr_plugin.pipeline import ShardCodecPipeline
 from .zarr_plugin.shards import open_shard
 from .zarr_plugin.state import chunk_state, iter_existing
 from .zarr_plugin.switch import attach, disable, enable
 
 __all__ = [
+    "ArrayReader",
     "ChainSpec",
     "ChecksumError",
     "CodecError",
@@ -63,6 +66,7 @@ __all__ = [
     "encode",
     "group_writes",
     "iter_existing",
+    "open_array",
     "open_shard",
     "options",
     "stats",
@@ -72,3 +76,4 @@ __version__ = "0.1.0"
 
 register_pipeline(ShardCodecPipeline)
 register_codec("sharding_indexed", ShardingCodec)
+register_adapter(objects_of_store)

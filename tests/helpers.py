@@ -253,6 +253,11 @@ def write_and_read_row(array: Any, row: int) -> bytes:
     return bits(array[row])
 
 
+def read_row(array: Any, row: int) -> bytes:
+    """Likewise."""
+    return bits(array[row])
+
+
 def in_child(work: Any) -> None:
     """Run a function in a forked child; what it raises fails the test, and so does a child that hangs."""
     read_end, write_end = os.pipe()

@@ -12,7 +12,7 @@ import copy
 import sys
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ __all__ = [
     "coalescing",
     "config",
     "default_buffer_prototype",
+    "default_spec",
     "foreign_codec",
     "get_result",
     "is_regular",
@@ -111,6 +112,11 @@ def coalescing(spec: Any) -> tuple[int, int]:
     """Return what zarr (3.3 and later) is told about merging ranges: largest gap, largest merged range."""
     gap = getattr(spec.config, "sharding_coalesce_max_gap_bytes", 1 << 20)
     return gap, getattr(spec.config, "sharding_coalesce_max_bytes", 16 << 20)
+
+
+def default_spec() -> Any:
+    """Stand for the spec of a chunk where only what zarr's configuration says of it matters."""
+    return SimpleNamespace(config=ArrayConfig.from_dict({}))
 
 
 def get_result(missing: bool) -> Any:

@@ -68,12 +68,7 @@ SHARDS = ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
 
 @pytest.mark.parametrize(
     "selection",
-    [
-        "array[...]",
-        "array[3:61, 5:60:7]",
-        "array.oindex[[1, 7, 40, 63], [2, 33, 9]]",
-        "array.vindex[[1, 40, 5, 50], [40, 1, 5, 50]]",
-    ],
+    ["array[...]", "array[3:61, 5:60:7]"],
 )
 def test_a_call_opens_each_shard_once(tmp_path: Path, array: Path, selection: str) -> None:
     code = (

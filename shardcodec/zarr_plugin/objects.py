@@ -1,0 +1,92 @@
+# objects.py - the objects of an array in a zarr store, for handles without a zarr array
+# SPDX-License-Identifier: MIT
+"""`shardcodec.open_array` on zarr stores.
+
+Files and buffers of this process the engine reaches itself. From other stores bytes are fetched on zarr's event loop,
+as for a zarr array, while the calling thread waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..access import array
+from ..access.reader import ReadItem
+from ..access.remote import fetch
+from ..options import Options
+from .compat import Store, StorePath, default_buffer_prototype, default_spec, sync
+from .remote import limits_for, remote_for
+from .stores import is_local, is_memory, local_path, stored_bytes
+
+__all__ = ["objects_of_store"]
+
+
+class MemoryObjects:
+    """Objects of a MemoryStore."""
+
+    fetches = False
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._root = StorePath(store, path)
+
+    def get(self, key: str) -> bytes | None:
+        """Return a copy of an object."""
+        data = self.source(key)
+        return None if data is None else bytes(data)
+
+    def source(self, key: str) -> Any:
+        """Return an object's buffer."""
+        return stored_bytes(self._root / key, default_buffer_prototype())
+
+    def fetch(
+        self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: tuple[int, ...], options: Options
+    ) -> None:
+        """Never needed."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return str(self._root)
+
+
+class RemoteObjects:
+    """Objects that are reached by a store's asynchronous calls."""
+
+    fetches = True
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._root = StorePath(store, path)
+
+    def get(self, key: str) -> bytes | None:
+        """Fetch an object."""
+        buffer = sync((self._root / key).get(prototype=default_buffer_prototype()))
+        return None if buffer is None else buffer.to_bytes()
+
+    def source(self, key: str) -> Any:
+        """Never needed."""
+        raise NotImplementedError
+
+    def fetch(
+        self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: tuple[int, ...], options: Options
+    ) -> None:
+        """Fetch and decode on zarr's event loop."""
+        store = self._root.store
+        remote = remote_for(store, default_buffer_prototype())
+        named = [item._replace(key=(self._root / item.key).path) for item in items]
+        sync(fetch(named, out, axes, options, remote, limits_for(store, default_spec())))
+
+    def __repr__(self) -> str:
+        return str(self._root)
+
+
+def objects_of_store(store: Any, path: str) -> array.Objects | None:
+    """Return the objects below a path of a store; None where it is no zarr store."""
+    if isinstance(store, StorePath):
+        store, path = store.store, (store / path).path if path else store.path
+    if not issubclass(type(store), Store):
+        return None
+    if is_local(store):
+        return array.Folder(local_path(StorePath(store, path)))
+    return MemoryObjects(store, path) if is_memory(store) else RemoteObjects(store, path)

@@ -1,0 +1,378 @@
+# test_array.py - shardcodec.open_array: a handle without a zarr array, against numpy
+# SPDX-License-Identifier: MIT
+"""Whatever zarr wrote, the lean handle reads: basic selections, boxes, chunks, from every kind of store."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import RecordingStore, bits, create, in_child, quiet, random_array, read_row
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import TransposeCodec
+from zarr.storage import LocalStore, MemoryStore, StorePath
+
+import shardcodec
+from shardcodec import IndexCache, open_array
+
+SHAPE = (30, 41)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ragged array of 4 x 4 shards, one of which is missing."""
+    path = tmp_path_factory.mktemp("array")
+    array = create(path, shape=SHAPE, shards=(8, 12), chunks=(4, 3))
+    array[...] = values()
+    array[8:16, 12:24] = -1
+    return path
+
+
+def values() -> np.ndarray[Any, Any]:
+    return random_array(SHAPE, "int32")
+
+
+def expected() -> np.ndarray[Any, Any]:
+    array = values()
+    array[8:16, 12:24] = -1
+    return array
+
+
+def test_what_it_says_of_itself(folder: Path) -> None:
+    array = open_array(folder)
+    assert (array.shape, array.ndim, array.dtype, len(array)) == (SHAPE, 2, np.dtype("int32"), 30)
+    assert (array.chunks, array.shards, array.fill_value) == ((4, 3), (8, 12), -1)
+    assert "shape=(30, 41)" in repr(array)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        ...,
+        (),
+        5,
+        -1,
+        np.int64(7),
+        (29, 40),
+        (slice(3, 25, 4), slice(None, None, 13)),
+        (slice(7, 9), ...),
+        (..., 11),
+        (slice(5, 5), 3),
+        (slice(20, 100), slice(-5, None)),
+    ],
+    ids=str,
+)
+def test_selections_are_those_of_numpy(folder: Path, selection: Any) -> None:
+    got = open_array(folder)[selection]
+    assert got.shape == expected()[selection].shape
+    assert got.dtype == np.int32
+    assert bits(got) == bits(expected()[selection])
+
+
+@pytest.mark.parametrize(
+    "selection", [30, -31, (0, 0, 0), slice(None, None, -1), [1, 2], 1.5, (..., ...)], ids=str
+)
+def test_other_selections_are_refused(folder: Path, selection: Any) -> None:
+    with pytest.raises(IndexError):
+        open_array(folder)[selection]
+
+
+def test_it_is_an_array_like(folder: Path) -> None:
+    array = open_array(folder)
+    assert bits(np.asarray(array)) == bits(expected())
+    assert np.asarray(array, dtype="f8").dtype == np.float64
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_boxes_are_those_of_numpy(folder: Path, data: st.DataObject) -> None:
+    array, wanted = open_array(folder), expected()
+    shape = tuple(data.draw(st.integers(0, extent)) for extent in SHAPE)
+    starts = data.draw(
+        st.lists(
+            st.tuples(*(st.integers(0, extent - n) for extent, n in zip(SHAPE, shape, strict=True))),
+            max_size=8,
+        )
+    )
+    got = array.read_boxes(starts, shape)
+    assert got.shape == (len(starts), *shape)
+    for box, (row, column) in zip(got, starts, strict=True):
+        assert bits(box) == bits(wanted[row : row + shape[0], column : column + shape[1]])
+
+
+def test_boxes_into_any_memory(folder: Path) -> None:
+    array = open_array(folder)
+    memory = np.zeros((7, 5, 6), np.int32).T
+    assert memory.shape == (6, 5, 7)
+    starts = np.array([[0, 0], [25, 34], [3, 11], [0, 0], [10, 13], [20, 30]], dtype=np.uint8)
+    assert array.read_boxes(starts, (5, 7), out=memory) is memory
+    for box, (row, column) in zip(memory, starts.tolist(), strict=True):
+        assert bits(box) == bits(expected()[row : row + 5, column : column + 7])
+
+
+@pytest.mark.parametrize(
+    ("starts", "box"),
+    [([[0, 0], [26, 0]], (5, 5)), ([[-1, 0]], (2, 2)), ([[0, 37]], (1, 5)), ([[0, 0]], (31, 1))],
+)
+def test_boxes_outside_the_array_are_refused(folder: Path, starts: Any, box: Any) -> None:
+    with pytest.raises(IndexError, match="reaches outside"):
+        open_array(folder).read_boxes(starts, box)
+
+
+def test_bad_arguments(folder: Path) -> None:
+    array = open_array(folder)
+    with pytest.raises(TypeError, match="integers"):
+        array.read_boxes([[0.0, 1.0]], (2, 2))
+    with pytest.raises(ValueError, match=r"shape \(n, 2\)"):
+        array.read_boxes([0, 0], (2, 2))
+    with pytest.raises(ValueError, match=r"shape \(n, 2\)"):
+        array.read_boxes([[0, 0, 0]], (2, 2))
+    with pytest.raises(ValueError, match="rank 2"):
+        array.read_boxes([[0, 0]], (2,))
+    with pytest.raises(ValueError, match="is due"):
+        array.read_boxes([[0, 0]], (2, 2), out=np.empty((1, 2, 2)))
+    with pytest.raises(TypeError, match="path or a zarr store"):
+        open_array(5)
+    with pytest.raises(FileNotFoundError, match=r"zarr\.json"):
+        open_array(folder / "nowhere")
+
+
+def test_chunks(folder: Path) -> None:
+    array = open_array(folder)
+    got = array.read_chunks([[0, 0], [7, 13], [2, 5], [2, 5]])
+    assert got.shape == (4, 4, 3)
+    padded = np.full((32, 48), -1, np.int32)
+    padded[:30, :41] = expected()
+    for chunk, (row, column) in zip(got, [(0, 0), (7, 13), (2, 5), (2, 5)], strict=True):
+        assert bits(chunk) == bits(padded[4 * row : 4 * row + 4, 3 * column : 3 * column + 3])
+    for outside in ([[8, 0]], [[0, 14]], [[-1, 0]]):
+        with pytest.raises(IndexError, match="is not in a grid"):
+            array.read_chunks(outside)
+
+
+def test_boxes_take_one_open_per_shard_and_decode_chunks_once(folder: Path) -> None:
+    array = open_array(folder, index_cache=0)
+    rng = np.random.default_rng(0)
+    starts = np.stack([rng.integers(0, 20, 500), rng.integers(0, 31, 500)], axis=1)
+    shardcodec.stats.reset()
+    array.read_boxes(starts, (10, 10))
+    done = shardcodec.stats()
+    assert done["opens"] == 16
+    assert done["chunks_decoded"] <= 8 * 14
+
+
+# ---- kinds of arrays
+
+
+@pytest.mark.parametrize("shards", [(8, 12), None])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"name": "default", "separator": "/"},
+        {"name": "default", "separator": "."},
+        {"name": "v2", "separator": "."},
+        {"name": "v2", "separator": "/"},
+    ],
+    ids=lambda e: f"{e['name']}{e['separator']}",
+)
+def test_every_chunk_key_encoding(tmp_path: Path, shards: Any, encoding: Any) -> None:
+    create(tmp_path, shape=SHAPE, shards=shards, chunks=(4, 3), chunk_key_encoding=encoding)[...] = values()
+    array = open_array(tmp_path)
+    assert array.shards == shards
+    assert array.chunks == (4, 3)
+    assert bits(array[...]) == bits(values())
+    assert bits(array.read_boxes([[3, 5]], (20, 30))[0]) == bits(values()[3:23, 5:35])
+
+
+def test_rank_0(tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_array(tmp_path, shape=(), chunks=(), dtype="f4")[...] = 2.5
+    array = open_array(tmp_path)
+    assert array[()] == array[...] == 2.5
+    assert array.read_boxes(np.empty((3, 0), int), ()).tolist() == [2.5] * 3
+    with pytest.raises(TypeError, match="rank 0"):
+        len(array)
+
+
+def test_a_zero_length_axis(tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_array(tmp_path, shape=(0, 5), chunks=(2, 5), dtype="u1")
+    array = open_array(tmp_path)
+    assert array[...].shape == (0, 5)
+    assert array.read_boxes([[0, 1]], (0, 2)).shape == (1, 0, 2)
+
+
+def test_transposed_shards(tmp_path: Path) -> None:
+    with quiet():
+        made = zarr.create_array(
+            tmp_path,
+            shape=SHAPE,
+            chunks=(12, 12),
+            dtype="int32",
+            filters=[TransposeCodec(order=(1, 0))],
+            serializer=zarr.codecs.ShardingCodec(chunk_shape=(3, 4)),
+            compressors=None,
+        )
+        made[...] = values()
+    array = open_array(tmp_path)
+    assert array.chunks == (4, 3)
+    assert bits(array[2:, ::3]) == bits(values()[2:, ::3])
+    assert bits(array.read_chunks([[1, 2]])[0]) == bits(values()[4:8, 6:9])
+
+
+@pytest.mark.parametrize("dtype", ["<M8[ns]", ">i2", "c8", "?", "<U3"])
+def test_data_types(tmp_path: Path, dtype: str) -> None:
+    data = np.arange(24).reshape(4, 6).astype(dtype)
+    with quiet():
+        zarr.create_array(tmp_path, data=data, chunks=(2, 2), shards=(4, 6))
+    array = open_array(tmp_path)
+    assert array[1:, 2].tolist() == data[1:, 2].tolist()
+    assert array.read_boxes([[1, 1], [0, 2]], (2, 3)).tolist() == [
+        data[1:3, 1:4].tolist(),
+        data[0:2, 2:5].tolist(),
+    ]
+
+
+def test_what_the_engine_does_not_know_is_refused(tmp_path: Path) -> None:
+    create(tmp_path)
+    metadata = json.loads((tmp_path / "zarr.json").read_text())
+    for change, reason in [
+        ({"chunk_key_encoding": {"name": "hash"}}, "chunk key encoding"),
+        (
+            {"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "made.up"}]},
+            "made.up|codecs",
+        ),
+        ({"storage_transformers": [{"name": "x"}]}, "storage_transformers"),
+    ]:
+        (tmp_path / "zarr.json").write_text(json.dumps(metadata | change))
+        with pytest.raises(shardcodec.UnsupportedError, match=reason):
+            open_array(tmp_path)[...]
+    (tmp_path / "zarr.json").write_text("{")
+    with pytest.raises(shardcodec.SpecError, match="no JSON"):
+        open_array(tmp_path)
+
+
+def test_damage_names_the_shard(tmp_path: Path) -> None:
+    create(tmp_path)[...] = 3
+    (tmp_path / "c/1/0").write_bytes(b"broken")
+    array = open_array(tmp_path)
+    assert array[0, 0] == 3
+    for read in (lambda: array[...], lambda: array.read_boxes([[6, 6]], (6, 6))):
+        with pytest.raises(shardcodec.ShardFormatError, match="c/1/0"):
+            read()
+
+
+# ---- stores
+
+
+@pytest.mark.parametrize("kind", ["path", "string", "local", "memory", "recorded", "store path"])
+def test_every_kind_of_store(tmp_path: Path, kind: str) -> None:
+    stores: dict[str, Any] = {
+        "path": tmp_path,
+        "string": str(tmp_path),
+        "local": LocalStore(tmp_path),
+        "memory": MemoryStore(),
+        "recorded": RecordingStore(MemoryStore()),
+        "store path": StorePath(LocalStore(tmp_path), ""),
+    }
+    store = stores[kind]
+    with quiet():
+        made = zarr.create_array(
+            store,
+            name="group/a" if kind != "store path" else None,
+            shape=SHAPE,
+            shards=(8, 12),
+            chunks=(4, 3),
+            dtype="int32",
+            fill_value=-1,
+        )
+        made[...] = expected()
+    array = open_array(store, "group/a" if kind != "store path" else "")
+    assert bits(array[3:, 5]) == bits(expected()[3:, 5])
+    starts = [[0, 0], [20, 30], [7, 11]]
+    for box, (row, column) in zip(array.read_boxes(starts, (9, 9)), starts, strict=True):
+        assert bits(box) == bits(expected()[row : row + 9, column : column + 9])
+    assert array.shape == SHAPE
+
+
+def test_damage_in_a_store(tmp_path: Path) -> None:
+    inner = MemoryStore()
+    create(inner, name="a")[...] = 3
+    store = RecordingStore(inner)
+    array = open_array(store, "a")
+    inner._store_dict["a/c/1/0"] = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(b"broken")
+    with pytest.raises(shardcodec.ShardFormatError, match="a/c/1/0"):
+        array[...]
+
+
+# ---- sharing
+
+
+def test_it_is_pickled_to_other_processes(folder: Path) -> None:
+    cache = IndexCache(12345)
+    array = open_array(folder, threads=1, index_cache=cache, immutable=True)
+    copy = pickle.loads(pickle.dumps(array))
+    assert bits(copy[...]) == bits(expected())
+    assert copy._arguments[1:2] == (1,)
+    assert copy._arguments[2].max_bytes == 12345
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.starmap(read_row, [(array, 3)]) == [bits(expected()[3])]
+
+
+@pytest.mark.threads
+def test_threads_and_forks(folder: Path) -> None:
+    array = open_array(folder, threads=2, index_cache=1 << 16)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for i in range(50):
+                row = (number * 7 + i) % 20
+                assert bits(array.read_boxes([[row, i % 30]], (10, 10))[0]) == bits(
+                    expected()[row : row + 10, i % 30 : i % 30 + 10]
+                )
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        in_child(lambda: read_all(array))
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def read_all(array: Any) -> None:
+    assert bits(array[...]) == bits(expected())
+
+
+def test_a_relative_path_outlives_chdir(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    array = open_array(folder.name)
+    monkeypatch.chdir(os.sep)
+    assert bits(array[0]) == bits(expected()[0])
+
+
+def test_options_are_settled_when_it_is_opened(folder: Path) -> None:
+    with shardcodec.options(threads=1, open_files=20, index_cache=1 << 10):
+        array = open_array(folder)
+    array[...]
+    shardcodec.stats.reset()
+    array[...]
+    assert shardcodec.stats()["file_hits"] == 15
+    assert shardcodec.stats()["opens"] == 1, "the missing one"
+    with pytest.raises(ValueError, match="threads"):
+        open_array(folder, threads=0)
+    with pytest.raises(ValueError, match="index_cache"):
+        open_array(folder, index_cache=-1)
