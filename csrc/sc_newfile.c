@@ -338,7 +338,8 @@ sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_whe
         status = give_name(file, taken, where);
     if (!status && sync && !(taken && *taken))
         status = sc_file_sync_folders(file->path, file->n_made, where);
-    sc_newfile_abort(file);
+    if (status || !(taken && *taken))
+        sc_newfile_abort(file);
     return status;
 }
 

@@ -31,10 +31,11 @@ struct sc_newfile {
  * symbolic link is followed. */
 enum sc_status sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where);
 
-/* Give it its name. sync: file and folder are on disk when this returns. The file is closed in any case. On failure
+/* Give it its name. sync: file and folder are on disk when this returns. The file is closed then. On failure
  * nothing has changed at `path`, except when the very last call fails, the sync of the folder: the new file is there
  * then, but its name may not survive a power cut.
- * taken: may be NULL. Else nothing is replaced: *taken tells whether there was something, and the new file is gone. */
+ * taken: may be NULL. Else nothing is replaced: *taken tells whether there was something, and then the new file is left as
+ * it is, for another try or to be forgotten. */
 enum sc_status sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_where *where);
 
 /* Forget it. Harmless after a commit. */

@@ -165,7 +165,7 @@ load_index(struct reader *reader, struct stall *stall)
 
     if (status)
         return status;
-    if (cache_of(reader) && stall->fd >= 0) {
+    if (cache_of(reader) && stall->fd >= 0 && !stall->item->source.is_open) { /* the cache goes by names */
         answer = sc_cache_get(cache_of(reader), stall->item->source.path, &stall->file.id, chain_of(stall),
                               reader->run->plan->cancel, &stall->known);
         *(answer == SC_CACHE_HIT ? &reader->stats.index_hits : &reader->stats.index_misses) += 1;

@@ -1804,15 +1804,20 @@ cdef class NewFile:
             status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
         self.settle(status, &where)
 
-    def commit(self, *, bint sync=False):
-        """Give it its name, in place of what had it; with `sync` it is on disk then. The file is closed in any case."""
+    def commit(self, *, bint sync=False, bint only_new=False):
+        """Give it its name, in place of what had it; with `sync` it is on disk then. The file is closed then.
+
+        only_new: nothing is replaced; False, and the file is as it was, when there is something.
+        """
         cdef sc_where where
         cdef sc_status status
+        cdef c_bool taken = False
         self.check_open()
         sc_where_clear(&where)
         with nogil:
-            status = sc_newfile_commit(&self.file, sync, NULL, &where)
+            status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, &where)
         self.settle(status, &where)
+        return not taken
 
     def abort(self):
         """Forget it; nothing after a commit."""

@@ -246,7 +246,7 @@ cdef extern from "sc_newfile.h" nogil:
         char *path
 
     sc_status sc_newfile_begin(sc_newfile *file, const char *path, const char *staging, sc_where *where)
-    sc_status sc_newfile_commit(sc_newfile *file, bint sync, bint *taken, sc_where *where)
+    sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)
 
 

@@ -43,7 +43,8 @@ class EncodedItem(NamedTuple):
     user : UserBytes or None
         What becomes of header and footer. None: they are bytes like all others that no inner chunk refers to.
     old_fd : int or None
-        The old shard in a file, opened (and locked) by the caller; None: it is opened here.
+        The old shard in a file, opened (and locked) by the caller; `filelocks.NO_FILE`: the caller has found none, and
+        one that is there by now must not be replaced; None: it is opened here.
     """
 
     chain: Any
@@ -121,7 +122,7 @@ def _keeps(item: EncodedItem) -> bool:
 
 def _described(looker: Looker, position: int) -> tuple[Any, ...]:
     item = looker.items[position]
-    old, footer = _old_object(looker, position) if _keeps(item) else (None, None)
+    old, footer = _old_object(looker, position) if _keeps(item) else (looker.unread(position), None)
     return (item.chain, item.path, list(item.chunks), list(item.chunks.values()), old, footer)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..options import Options
+from ..storage.filelocks import NO_FILE
 from .boxes import Box, pack_boxes, whole
 from .encoded import EncodedItem, ordered, write_encoded
 from .gathered import Array, Gathered
@@ -29,6 +30,9 @@ def flush(
     *,
     write_empty: bool,
     keep_empty: bool = False,
+    old_fd: int | None = None,
+    staging: str | None = None,
+    exist: list[int] | None = None,
 ) -> Any:
     """Store what was gathered.
 
@@ -40,8 +44,8 @@ def flush(
         The old object where it is not in a file.
     key : str
         How errors name the object.
-    write_empty, keep_empty : bool
-        As for `access.writer.write`.
+    write_empty, keep_empty, old_fd, staging, exist
+        As for `access.writer.write` and `WriteItem`.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def flush(
         A file could not be read or written; the old one is as it was.
     """
     chain = gathered.chain
-    source = old if path is None else path
+    source = old if path is None else path if old_fd is None else None if old_fd == NO_FILE else old_fd
 
     def read_old(boxes: Sequence[Box], out: Array) -> None:
         start, count, _, at = zip(*boxes, strict=True)
@@ -66,9 +70,16 @@ def flush(
 
     if not chain.is_shard:
         ((_, chunks),) = gathered.blocks(read_old)
-        item = WriteItem(chain, path, None, whole(chain.shape), key)
+        item = WriteItem(chain, path, None, whole(chain.shape), key, old_fd)
         return write(
-            [item], chunks, range(chunks.ndim), options, write_empty=write_empty, keep_empty=keep_empty
+            [item],
+            chunks,
+            range(chunks.ndim),
+            options,
+            write_empty=write_empty,
+            keep_empty=keep_empty,
+            staging=staging,
+            exist=exist,
         )[0]
     encoded: dict[int, Any] = {}
     for positions, chunks in gathered.blocks(read_old):
@@ -78,7 +89,8 @@ def flush(
     in_order = {
         position: encoded[position] for position in ordered(list(encoded), chain.grid_shape, options.order)
     }
-    return write_encoded([EncodedItem(chain, path, old, in_order, key)], options, keep_empty=keep_empty)[0]
+    shard = EncodedItem(chain, path, old, in_order, key, old_fd=old_fd)
+    return write_encoded([shard], options, keep_empty=keep_empty, staging=staging, exist=exist)[0]
 
 
 def _box_of(chain: Any, place: int) -> Box:

@@ -22,8 +22,8 @@ __all__ = ["FileObject", "Make", "MemoryObject", "NativeShard", "OpenObject", "S
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
-# From the old object (None: there is none, or it is a file that the engine opens itself) to the new one (None: no inner
-# chunk is left, or the engine has written the file). The flag asks for an object even then.
+# From the old object (None: there is none) to the new one (None: no inner chunk is left). The flag asks for an object even
+# then. Of a file the engine makes the new one: it gets what `filelocks.update` gives, and returns what that wants.
 Make = Callable[[Any, bool], Any]
 
 
@@ -121,8 +121,8 @@ class FileObject:
 
     def update(self, make: Make, options: Options) -> None:
         keys = [os.path.realpath(str(self.path))]
-        with locks.table().hold(keys), filelocks.hold(keys, options):
-            make(None, False)
+        with locks.table().hold(keys):
+            filelocks.update(keys[0], options, lambda fd: bool(make(fd, False)))
 
 
 class MemoryObject:

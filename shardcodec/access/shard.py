@@ -393,9 +393,15 @@ class Shard:
             user = None
             if keep_user_bytes:
                 user = UserBytes(footer, alignment or self.alignment, dead_share)
-            item = EncodedItem(self._chain, self._object.path, old, chunks_in_order, self.key, user)
-            (result,) = write_encoded([item], options, keep_empty=keep_empty or bool(footer))
-            return result
+            path = self._object.path
+            keep = keep_empty or bool(footer)
+            if path is None:
+                item = EncodedItem(self._chain, None, old, chunks_in_order, self.key, user)
+                return write_encoded([item], options, keep_empty=keep)[0]
+            exist: list[int] = []
+            item = EncodedItem(self._chain, path, None, chunks_in_order, self.key, user, old_fd=old)
+            write_encoded([item], options, keep_empty=keep, exist=exist)
+            return not exist
 
         try:
             self._object.update(make, options)

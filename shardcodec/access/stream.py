@@ -230,8 +230,13 @@ class ShardWriter:
             if self._path is None:
                 return sink.commit()
             keys = [os.path.realpath(self._path)]
-            with locks.table().hold(keys), filelocks.hold(keys, self._options):
-                sink.commit(sync=self._options.durability == "fsync")
+            sync = self._options.durability == "fsync"
+            with locks.table().hold(keys):
+                filelocks.update(
+                    keys[0],
+                    self._options,
+                    lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
+                )
         finally:
             self._sink = None
             sink.abort()

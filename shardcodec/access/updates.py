@@ -22,6 +22,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
+from ..storage.filelocks import NO_FILE
 from .placement import Placement, place
 from .reader import explain, index_too_short
 
@@ -82,7 +83,7 @@ class Looker:
     Parameters
     ----------
     items : sequence
-        Each has a `chain`, a `path` or None, an `old` or None, an `old_fd` or None, and a `key`.
+        Each has a `chain`, a `path` or None, an `old` or None, an `old_fd` (None; or `NO_FILE`), and a `key`.
     options : Options
         ``allow_in_index`` counts.
     """
@@ -173,12 +174,18 @@ class Looker:
         """Describe that there is no old object."""
         return None if self.items[position].path is None else NOTHING_YET
 
+    def unread(self, position: int) -> tuple[Any, ...] | None:
+        """Describe an old object of which nothing is kept: all that counts is whether the caller knows that there is none."""
+        return self.none(position) if self.items[position].old_fd == NO_FILE else None
+
     def _source(self, position: int) -> tuple[Any, int, tuple[int, int, int] | None]:
         """Find the old object: a descriptor or a buffer (None: there is none), its size, and a file's stamp."""
         item = self.items[position]
         if item.path is None:
             return (None, 0, None) if item.old is None else (item.old, memoryview(item.old).nbytes, None)
         fd = item.old_fd
+        if fd == NO_FILE:
+            return None, 0, None
         if fd is None:
             try:
                 fd = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -41,7 +41,8 @@ class WriteItem(NamedTuple):
     key : str
         How errors name the object.
     old_fd : int or None
-        The old object in a file, opened (and locked) by the caller; None: it is opened here.
+        The old object in a file, opened (and locked) by the caller; `filelocks.NO_FILE`: the caller has found none, and
+        one that is there by now must not be replaced; None: it is opened here.
     """
 
     chain: Any
@@ -103,7 +104,7 @@ def write(
 
     def described(looker: Looker, position: int) -> tuple[Any, ...]:
         item = looker.items[position]
-        old = _old_object(looker, position, erases) if _keeps(item) else None
+        old = _old_object(looker, position, erases) if _keeps(item) else looker.unread(position)
         return (item.chain, item.path, item.box, old)
 
     def call(plan: list[tuple[Any, ...]]) -> Any:

@@ -23,7 +23,7 @@ import random
 import resource
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,10 @@ from ..errors import LockError
 from ..options import Options
 from .aio import to_its_end
 
-__all__ = ["FileLocks", "file_of", "hold", "hold_async"]
+__all__ = ["NO_FILE", "FileLocks", "check_deadline", "hold", "hold_async", "update", "update_async"]
+
+# Stands for the descriptor of a file that does not exist: it must be made under the condition that it still does not.
+NO_FILE = -1
 
 # Locks of one write: each holds a file open. Beyond a quarter of what the process may open, one writer has one lock.
 MAX_LOCKS = 256
@@ -41,6 +44,9 @@ MAX_LOCKS = 256
 WAIT_SHARE = 0.1
 MIN_WAIT = 0.0005
 MAX_WAIT = 0.1
+
+# A file that appears between two calls is no sign of trouble, also where nobody wants to wait.
+MIN_PATIENCE = 1.0
 
 # So many attempts are made on the event loop itself; more of them go to a thread: on network file systems each takes time.
 INLINE_LOCKS = 4
@@ -65,8 +71,8 @@ class FileLocks:
 
     Attributes
     ----------
-    held : list
-        For each file its lock, None where it has none (it does not exist, or cannot be locked).
+    held : list of (int or None)
+        For each file the descriptor that has its lock; `NO_FILE` where there is no file; None where there are no locks.
     """
 
     def __init__(self, paths: Sequence[str], options: Options) -> None:
@@ -74,22 +80,26 @@ class FileLocks:
         self._native = options.locking == "process"
         self._timeout = options.lock_timeout
         self._begun = time.monotonic()
-        self.held: list[Any] = []
+        self.held: list[int | None] = []
+        self._locks: list[Any] = []
 
     def advance(self) -> bool:
         """Take locks until there are enough; False when another process has the next one."""
         engine = native.load() if self._native else None
         while len(self.held) < len(self._paths) and not self._enough(engine):
-            lock = None
-            if engine is not None:
-                lock = engine.FileLock()
-                outcome = lock.try_acquire(self._paths[len(self.held)])
-                if outcome == "busy":
-                    return False
-                if outcome != "held":
-                    lock = None
-                    self._tell(outcome)
-            self.held.append(lock)
+            if engine is None:
+                self.held.append(None)
+                continue
+            lock = engine.FileLock()
+            outcome = lock.try_acquire(self._paths[len(self.held)])
+            if outcome == "busy":
+                return False
+            if outcome == "held":
+                self._locks.append(lock)
+                self.held.append(lock.fd)
+            else:
+                self._tell(outcome)
+                self.held.append(NO_FILE if outcome == "no file" else None)
         return True
 
     def _enough(self, engine: Any) -> bool:
@@ -134,14 +144,12 @@ class FileLocks:
 
     def release(self) -> None:
         """Give all of them back, the last first."""
-        while self.held:
-            lock = self.held.pop()
-            if lock is not None:
-                lock.release()
+        while self._locks:
+            self._locks.pop().release()
 
 
 @contextlib.contextmanager
-def hold(paths: Sequence[str], options: Options) -> Iterator[list[Any]]:
+def hold(paths: Sequence[str], options: Options) -> Iterator[list[int | None]]:
     """Hold the locks of the first few of some files. Not for a thread that runs an event loop.
 
     Yields
@@ -164,7 +172,7 @@ def hold(paths: Sequence[str], options: Options) -> Iterator[list[Any]]:
 
 
 @contextlib.asynccontextmanager
-async def hold_async(paths: Sequence[str], options: Options) -> AsyncIterator[list[Any]]:
+async def hold_async(paths: Sequence[str], options: Options) -> AsyncIterator[list[int | None]]:
     """Hold the locks of the first few of some files; as `hold`, without blocking the event loop."""
     locks = FileLocks(paths, options)
     try:
@@ -182,9 +190,53 @@ async def _advanced(locks: FileLocks, n: int) -> bool:
     return await to_its_end(asyncio.to_thread(locks.advance))
 
 
-def file_of(lock: Any) -> int | None:
-    """Return the descriptor of a locked file; None where there is none."""
-    return None if lock is None else lock.fd
+def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:
+    """Do something to one file under its lock. Not for a thread that runs an event loop.
+
+    Parameters
+    ----------
+    work : callable
+        Gets what `FileLocks.held` has; returns False when it was told that there is no file, and there is one: then
+        it is called again, with its lock.
+
+    Raises
+    ------
+    LockError
+        The lock was not to be had in time, or the file comes and goes all the time.
+    """
+    deadline = time.monotonic() + options.lock_timeout
+    while True:
+        with hold([path], options) as held:
+            done = work(held[0])
+        if done:
+            return
+        check_deadline(deadline, path, options)
+
+
+async def update_async(path: str, options: Options, work: Callable[[int | None], Awaitable[bool]]) -> None:
+    """Do something to one file under its lock; as `update`, without blocking the event loop."""
+    deadline = time.monotonic() + options.lock_timeout
+    while True:
+        async with hold_async([path], options) as held:
+            done = await work(held[0])
+        if done:
+            return
+        check_deadline(deadline, path, options)
+
+
+def check_deadline(deadline: float, path: str, options: Options) -> None:
+    """Give up on a file that others make and remove again and again.
+
+    Raises
+    ------
+    LockError
+    """
+    if time.monotonic() >= deadline + MIN_PATIENCE:
+        raise LockError(
+            f"shard {path!r}: made and removed by others for {options.lock_timeout:g} s, each time before it could be locked",
+            shard=path,
+            limit=options.lock_timeout,
+        )
 
 
 def _most_locks() -> int:

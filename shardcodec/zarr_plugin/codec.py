@@ -70,7 +70,8 @@ class ShardingCodec(ZarrShardingCodec):
         values = None if job is None else job.values(shard_array, shard_spec.shape)
         if job is None or values is None:
             return super()._encode_sync(shard_array, shard_spec)  # type: ignore[misc]
-        result = job.write(None, None, whole(shard_spec.shape), values, tuple(range(values.ndim)))
+        item = WriteItem(job.chain, None, None, whole(shard_spec.shape), "")
+        result = job.write(item, values, tuple(range(values.ndim)))
         return None if result is None else buffer_from(shard_spec.prototype, result)
 
     async def _encode_single(self, shard_array: Any, shard_spec: Any) -> Any:
@@ -106,10 +107,14 @@ class ShardingCodec(ZarrShardingCodec):
                 super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_writable(byte_setter.store)
-        keys = lock_keys([byte_setter])
-        files = keys if is_local(byte_setter.store) else []
-        with locks.table().hold(keys), filelocks.hold(files, job.options):
-            job.write_part(byte_setter, part[0], part[1], values)
+        (key,) = keys = lock_keys([byte_setter])
+        with locks.table().hold(keys):
+            if is_local(byte_setter.store):
+                filelocks.update(
+                    key, job.options, lambda fd: job.write_file(byte_setter, part[0], part[1], values, fd)
+                )
+            else:
+                job.write_memory(byte_setter, part[0], part[1], values)
 
     async def _encode_partial_single(
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
@@ -122,13 +127,21 @@ class ShardingCodec(ZarrShardingCodec):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_writable(byte_setter.store)
-        keys = lock_keys([byte_setter])
-        files = keys if is_local(byte_setter.store) else []
-        async with locks.table().hold_async(keys), filelocks.hold_async(files, job.options):
-            if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
-                job.write_part(byte_setter, part[0], part[1], values)
+        small = decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES
+
+        async def run(work: Any, *arguments: Any) -> Any:
+            if small:
+                return work(byte_setter, part[0], part[1], values, *arguments)
+            return await to_its_end(
+                asyncio.to_thread(work, byte_setter, part[0], part[1], values, *arguments)
+            )
+
+        (key,) = keys = lock_keys([byte_setter])
+        async with locks.table().hold_async(keys):
+            if is_local(byte_setter.store):
+                await filelocks.update_async(key, job.options, lambda fd: run(job.write_file, fd))
             else:
-                await to_its_end(asyncio.to_thread(job.write_part, byte_setter, part[0], part[1], values))
+                await run(job.write_memory)
 
     # ---- the engine's view of an array spec
 
@@ -217,29 +230,29 @@ class _Job:
         out = self.empty(shape)
         return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
 
-    def write(
-        self,
-        path: str | None,
-        old: Any,
-        box: Box,
-        values: Any,
-        axes: Any,
-        key: str = "",
-        staging: str | None = None,
-    ) -> Any:
+    def write(self, item: WriteItem, values: Any, axes: Any, **choices: Any) -> Any:
         if values.ndim == 0:
-            axes = (-1,) * len(box.count)
-        item = WriteItem(self.chain, path, old, box, key)
+            axes = (-1,) * self.chain_rank
         empty = bool(self.shard_spec.config.write_empty_chunks)
-        return write([item], values, axes, self.options, write_empty=empty, staging=staging)[0]
+        return write([item], values, axes, self.options, write_empty=empty, **choices)[0]
 
-    def write_part(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> None:
-        """Store a part of a shard; its lock is held."""
-        if is_local(target.store):
-            self.write(local_path(target), None, box, values, axes, target.path, staging(target.store))
-            return
+    @property
+    def chain_rank(self) -> int:
+        return len(self.chain.shape)
+
+    def write_file(
+        self, target: Any, box: Box, axes: tuple[int, ...], values: Any, old_fd: int | None
+    ) -> bool:
+        """Store a part of a shard in a file; False when another writer has made the file meanwhile."""
+        exist: list[int] = []
+        item = WriteItem(self.chain, local_path(target), None, box, target.path, old_fd)
+        self.write(item, values, axes, staging=staging(target.store), exist=exist)
+        return not exist
+
+    def write_memory(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> None:
+        """Store a part of a shard in a MemoryStore."""
         old = stored_bytes(target, self.shard_spec.prototype)
-        result = self.write(None, old, box, values, axes, target.path)
+        result = self.write(WriteItem(self.chain, None, old, box, target.path), values, axes)
         if result is None:
             target.store.delete_sync(target.path)
         else:

@@ -43,6 +43,7 @@ __all__ = [
     "Store",
     "StorePath",
     "SuffixByteRequest",
+    "WrapperStore",
     "ZipStore",
     "array_at",
     "as_numpy",

@@ -35,7 +35,7 @@ from . import reading, writing
 from .compat import buffer_from, on_zarrs_loop
 from .remote import conditional_remote_for
 from .requests import Part, Request
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
 
 __all__ = ["active", "group_writes"]
 
@@ -215,8 +215,14 @@ class Group:
         target, prototype = entry.part.target, entry.part.spec.prototype
         store: Any = target.store
         if is_local(store):
-            async with filelocks.hold_async([key], entry.options):
-                await self._flush(entry, local_path(target), None)
+
+            async def write(old_fd: int | None) -> bool:
+                exist: list[int] = []
+                where = {"old_fd": old_fd, "staging": staging(store), "exist": exist}
+                await self._flush(entry, local_path(target), None, **where)
+                return not exist
+
+            await filelocks.update_async(key, entry.options, write)
         elif is_memory(store):
             result = await self._flush(entry, None, stored_bytes(target, prototype))
             if result is None:
@@ -242,7 +248,7 @@ class Group:
         self._forget(key)
 
     @staticmethod
-    async def _flush(entry: _Entry, path: str | None, old: Any, *, keep_empty: bool = False) -> Any:
+    async def _flush(entry: _Entry, path: str | None, old: Any, **choices: Any) -> Any:
         return await to_its_end(
             asyncio.to_thread(
                 flush,
@@ -252,7 +258,7 @@ class Group:
                 entry.part.target.path,
                 entry.options,
                 write_empty=bool(entry.part.spec.config.write_empty_chunks),
-                keep_empty=keep_empty,
+                **choices,
             )
         )
 

@@ -21,7 +21,6 @@ from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.spec import ChainSpec
 from ..options import NOTHING, Options, resolve
 from ..statistics import stats
-from ..storage import locks
 from . import grouping, reading, writing
 from .compat import (
     ArrayV3Metadata,
@@ -33,6 +32,7 @@ from .compat import (
     own_pipeline_class,
     write_order,
 )
+from .own import write_own
 from .requests import Declined, Request, prepare
 from .stores import lock_keys
 
@@ -169,7 +169,7 @@ class ShardCodecPipeline(CodecPipeline):
         except Declined as why:
             self._left_to_zarr(why, options)
             await self._settle(batch)
-            await self._write_own(batch, value, drop_axes)
+            await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
             return
         group = grouping.active()
         await (writing.run(request, options) if group is None else group.write(request, options))
@@ -197,11 +197,6 @@ class ShardCodecPipeline(CodecPipeline):
                 raise Declined(str(error)) from error
             self._chains[shape, native_order] = chain
         return chain
-
-    async def _write_own(self, batch: list[Any], value: Any, drop_axes: tuple[int, ...]) -> None:
-        """Let zarr write, under our locks: it must not lose what another thread writes through the engine."""
-        async with locks.table().hold_async(lock_keys(_targets(batch))):
-            await self._own.write(batch, value, drop_axes)
 
     def _options(self) -> Options:
         return resolve(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ async def _run_engine(
     paths: Sequence[str] | None,
     olds: Sequence[Any] | None,
     options: Options,
-    held: Sequence[Any] | None = None,
+    held: Sequence[int | None] | None = None,
     exist: list[int] | None = None,
 ) -> list[Any]:
     items = [
@@ -75,7 +76,7 @@ async def _run_engine(
             None if olds is None else olds[i],
             part.box,
             part.target.path,
-            None if held is None else filelocks.file_of(held[i]),
+            None if held is None else held[i],
         )
         for i, part in enumerate(parts)
     ]
@@ -106,6 +107,7 @@ def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 async def _write_local(request: Request, paths: Sequence[str], options: Options) -> None:
     left = sorted(zip(paths, request.parts, strict=True), key=lambda pair: pair[0])
+    deadline = time.monotonic() + options.lock_timeout
     while left:
         async with filelocks.hold_async([path for path, _ in left], options) as held:
             some, left = left[: len(held)], left[len(held) :]
@@ -114,6 +116,8 @@ async def _write_local(request: Request, paths: Sequence[str], options: Options)
             exist: list[int] = []
             await _run_engine(request, parts, files, None, options, held, exist)
         # what others have made meanwhile has a lock now, to be taken in its turn
+        if exist:
+            filelocks.check_deadline(deadline, some[exist[0]][0], options)
         left = sorted([some[i] for i in exist] + left, key=lambda pair: pair[0])
 
 

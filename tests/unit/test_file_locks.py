@@ -163,14 +163,22 @@ def test_another_process_is_named_when_it_takes_too_long(tmp_path: Path) -> None
     assert zarrs_view(array)[0, 0] == 2
 
 
-@pytest.mark.parametrize("write", ["part", "whole", "erase"])
+def decline(*_: Any) -> Any:
+    from shardcodec.zarr_plugin.requests import Declined
+
+    raise Declined("for a test")
+
+
+@pytest.mark.parametrize("write", ["part", "whole", "erase", "of zarr"])
 def test_every_kind_of_write_takes_the_lock(tmp_path: Path, write: str) -> None:
     array = create(tmp_path)
     array[:] = 1
     loose = ours(tmp_path, strict=False, lock_timeout=0)
+    if write == "of zarr":
+        loose._async_array.codec_pipeline._prepare = decline
 
     def work() -> None:
-        if write == "part":
+        if write in ("part", "of zarr"):
             loose[0, 0] = 2
         elif write == "whole":
             loose[:8, :12] = 2
@@ -270,8 +278,10 @@ def test_many_files_are_locked_a_few_at_a_time(tmp_path: Path, monkeypatch: pyte
     for path in paths[::2]:
         Path(path).touch()
     with filelocks.hold(paths, resolve()) as held:
-        assert [lock is not None for lock in held] == [True, False, True]
-        assert [filelocks.file_of(lock) is None for lock in held] == [False, True, False]
+        assert [fd is not None and fd >= 0 for fd in held] == [True, False, True]
+        assert held[1] == filelocks.NO_FILE
+    with filelocks.hold(paths, resolve(argument={"locking": "thread"})) as held:
+        assert held == [None] * 3
     array = create(tmp_path / "array", shape=(32, 24))
     array[:] = 5
     array[1:, 1:] = 6

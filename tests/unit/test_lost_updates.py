@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import create, files_below, ours, shard_path, zarrs_view
+from helpers import create, files_below, ours, zarrs_view
 
 import shardcodec
 
@@ -31,7 +31,7 @@ pytestmark = [
 
 ROUNDS = 20
 PROCESSES = 8
-PATIENCE = 120.0
+PATIENCE = 60.0
 
 STRATEGIES = ("replace", "append", "in_place")
 if not any(field.name == "write_strategy" for field in fields(shardcodec.Options)):
@@ -89,6 +89,8 @@ class Crew:
                 member.kill()
                 pytest.fail("a process hangs")
         assert self._told.empty(), self._told.get()
+        ends = {member.exitcode for member in self.members}
+        assert ends <= {0, -signal.SIGKILL}, ends
 
 
 def in_processes(n: int, work: Callable[[int], None]) -> None:
@@ -103,9 +105,8 @@ def barrier(n: int) -> Any:
 
 
 @strategies
-@pytest.mark.parametrize("at_start", [False, True])
-def test_64_threads(tmp_path: Path, strategy: str, at_start: bool) -> None:
-    array = grid(tmp_path, 8, at_start=at_start, **chosen(strategy))
+def test_64_threads(tmp_path: Path, strategy: str) -> None:
+    array = grid(tmp_path, 8, **chosen(strategy))
     array[:] = 0
     together = threading.Barrier(64)
 
@@ -113,7 +114,7 @@ def test_64_threads(tmp_path: Path, strategy: str, at_start: bool) -> None:
         row, column = divmod(number, 8)
         chunk = np.s_[row * 4 : row * 4 + 4, column * 4 : column * 4 + 4]
         for turn in range(1, ROUNDS + 1):
-            together.wait(PATIENCE)
+            together.wait(10)
             array[chunk] = 100 * number + turn
             assert (array[chunk] == 100 * number + turn).all()
 
@@ -187,7 +188,7 @@ def test_creation_races(tmp_path: Path, strategy: str) -> None:
     def work(number: int) -> None:
         array = ours(tmp_path, **chosen(strategy))
         for turn in range(ROUNDS):
-            together.wait(PATIENCE)
+            together.wait(10)
             array[4 * turn : 4 * turn + 4, 4 * number : 4 * number + 4] = number + 1
 
     in_processes(PROCESSES, work)
@@ -206,7 +207,7 @@ def test_whole_and_partial_creation(tmp_path: Path, strategy: str) -> None:
         array = ours(tmp_path, **chosen(strategy))
         for turn in range(ROUNDS):
             rows = slice(4 * turn, 4 * turn + 4)
-            together.wait(PATIENCE)
+            together.wait(10)
             if number == 0:
                 array[rows] = 1
                 assert (array[rows] > 0).all()
@@ -251,14 +252,15 @@ def test_writes_that_are_left_to_zarr(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         array = ours(tmp_path, strict=False)
+        reader = ours(tmp_path)  # zarr's own opens a shard twice, and may find another one the second time
         if number % 2:
-            type(array._async_array.codec_pipeline)._prepare = decline
+            array._async_array.codec_pipeline._prepare = decline
         for turn in range(ROUNDS):
             mine = np.s_[4 * turn : 4 * turn + 4, 4 * number : 4 * number + 4]
-            together.wait(PATIENCE)
+            together.wait(10)
             for value in (7, number + 1):
                 array[mine] = value
-                assert (array[mine] == value).all()
+                assert (reader[mine] == value).all()
 
     in_processes(PROCESSES, work)
     lost = (zarrs_view(array)[:] != np.arange(1, 9).repeat(4)).reshape(ROUNDS, 4, 8, 4).any(axis=(1, 3))
@@ -295,13 +297,11 @@ def test_a_killed_writer_stops_nobody(tmp_path: Path, strategy: str) -> None:
         turn = 0
         while number < 4 or turn < ROUNDS:  # the first four go on until they are killed
             turn += 1
-            array[chunk] = 100 * number + turn
-            assert (array[chunk] == 100 * number + turn).all()
+            array[chunk] = 10_000 * number + turn
+            assert (array[chunk] == 10_000 * number + turn).all()
 
     crew = Crew(PROCESSES, work)
     for member in crew.members[:4]:
-        while not shard_path(array).exists() or member.is_alive() is False:
-            pytest.fail("it ended by itself")
         member.join(0.05)
         assert member.pid is not None
         os.kill(member.pid, signal.SIGKILL)
@@ -312,9 +312,9 @@ def test_a_killed_writer_stops_nobody(tmp_path: Path, strategy: str) -> None:
         chunk = values[row * 4 : row * 4 + 4, column * 4 : column * 4 + 4]
         assert (chunk == chunk[0, 0]).all()
         assert (
-            chunk[0, 0] == 100 * number + ROUNDS
+            chunk[0, 0] == 10_000 * number + ROUNDS
             if number >= 4
-            else chunk[0, 0] // 100 == number or not chunk[0, 0]
+            else chunk[0, 0] // 10_000 == number or not chunk[0, 0]
         )
 
 
