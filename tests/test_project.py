@@ -200,6 +200,27 @@ def test_the_kernels_know_neither_python_nor_a_terminal() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+C_PROGRAMS = [path for path in source_files(".c") if path.parts[-3] == "tests"]
+
+
+@pytest.mark.parametrize("path", C_PROGRAMS, ids=lambda path: path.name)
+def test_c_programs_of_the_tests_compile(path: Path) -> None:
+    """Nothing else notices that a fuzz target was left behind by a changed prototype, until somebody wants to fuzz."""
+    gcc = shutil.which("gcc") or pytest.skip("gcc is not installed")
+    command = [
+        gcc,
+        "-std=c11",
+        "-pthread",
+        "-fsyntax-only",
+        "-Wall",
+        "-Werror",
+        f"-I{ROOT / 'csrc'}",
+        str(path),
+    ]
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 # ---------------------------------------------------------------- the binary
 
 

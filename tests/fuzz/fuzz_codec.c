@@ -58,6 +58,26 @@ choose(const uint8_t *head)
     return op;
 }
 
+/* What can be decoded whole can be decoded in part, to the same bytes where they are wanted. */
+static void
+decode_some(const struct sc_op *op, const uint8_t *src, size_t n, size_t room, const uint8_t *whole, size_t nbytes)
+{
+    const struct sc_codec *codec = sc_codec_get(op->codec);
+    struct sc_comb comb = { .first = nbytes / 3, .nbytes = nbytes / 16 + 1, .distance = nbytes / 5 + 1, .count = 3 };
+    uint8_t *dst;
+    struct sc_where where;
+    size_t n_out = SIZE_MAX;
+
+    if (!codec->decode_some || comb.first + 2 * comb.distance + comb.nbytes > nbytes)
+        return;
+    dst = allocate(room);
+    sc_where_clear(&where);
+    require(codec->decode_some(op, state(), src, n, &comb, dst, room, &n_out, &where) == SC_OK && n_out == nbytes);
+    for (uint64_t i = 0; i < comb.count; i++)
+        require(!memcmp(dst + comb.first + i * comb.distance, whole + comb.first + i * comb.distance, comb.nbytes));
+    free(dst);
+}
+
 static void
 decode(const struct sc_op *op, const uint8_t *src, size_t n, size_t room)
 {
@@ -70,6 +90,8 @@ decode(const struct sc_op *op, const uint8_t *src, size_t n, size_t room)
     status = sc_codec_get(op->codec)->decode(op, state(), src, n, dst, room, &n_out, &where);
     require(status == SC_OK || status == SC_CODEC_DATA || status == SC_DST_TOO_SMALL || status == SC_NO_MEMORY);
     require(status != SC_OK || n_out <= room);
+    if (status == SC_OK)
+        decode_some(op, src, n, room, dst, n_out);
     free(dst);
 }
 
@@ -88,6 +110,7 @@ round_trip(const struct sc_op *op, const uint8_t *data, size_t n, const uint8_t 
     require(codec->encode(op, state(), data, n, encoded, bound, &n_encoded, &where) == SC_OK && n_encoded <= bound);
     require(codec->decode(op, state(), encoded, n_encoded, decoded, n, &n_decoded, &where) == SC_OK);
     require(n_decoded == n && (n == 0 || memcmp(decoded, data, n) == 0));
+    decode_some(op, encoded, n_encoded, n, data, n);
 
     for (size_t i = 0; i < head[8] % 4u && n_encoded; i++)
         encoded[(head[9 + i] * 257u + head[10 + i]) % (i ? n_encoded : min_u64(n_encoded, 32))] ^= head[12 + i];
