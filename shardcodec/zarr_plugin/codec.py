@@ -17,16 +17,37 @@ from zarr.codecs import ShardingCodec as ZarrShardingCodec
 
 from ..access.boxes import Box, whole
 from ..access.codec import compiled, memory_order
+from ..access.conditional import update
 from ..access.reader import INLINE_NBYTES, ReadItem, decoded_nbytes, read
+from ..access.remote import fetch
 from ..access.writer import WriteItem, write
 from ..errors import ShardError
 from ..format.spec import ChainSpec
 from ..options import Options, resolve
 from ..storage import filelocks, locks
 from ..storage.aio import to_its_end
-from .compat import StorePath, as_numpy, buffer_from, foreign_codec, max_workers, options_of_zarr, write_order
+from .compat import (
+    Store,
+    StorePath,
+    as_numpy,
+    buffer_from,
+    foreign_codec,
+    max_workers,
+    options_of_zarr,
+    write_order,
+)
+from .remote import conditional_remote_for, limits_for, remote_for
 from .selection import array_axes, to_box
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
+from .stores import (
+    check_writable,
+    index_names,
+    is_direct,
+    is_local,
+    local_path,
+    lock_keys,
+    staging,
+    stored_bytes,
+)
 
 __all__ = ["ShardingCodec"]
 
@@ -91,9 +112,11 @@ class ShardingCodec(ZarrShardingCodec):
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
         job = self._job(shard_spec)
-        part = None if job is None else job.part(byte_getter, selection)
+        part = None if job is None else job.part(byte_getter, selection, by_requests=True)
         if job is None or part is None:
             return await super()._decode_partial_single(byte_getter, selection, shard_spec)
+        if not is_direct(byte_getter.store):
+            return await job.fetch_part(byte_getter, *part)
         if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
             return job.read_part(byte_getter, *part)
         return await to_its_end(asyncio.to_thread(job.read_part, byte_getter, *part))
@@ -120,8 +143,14 @@ class ShardingCodec(ZarrShardingCodec):
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
     ) -> None:
         job = self._job(shard_spec)
-        part = None if job is None else job.part(byte_setter, selection)
+        part = None if job is None else job.part(byte_setter, selection, by_requests=True)
         values = None if job is None or part is None else job.values(value, part[2])
+        direct = hasattr(byte_setter, "store") and is_direct(byte_setter.store)
+        if job is not None and part is not None and values is not None and not direct:
+            async with locks.table().hold_async(lock_keys([byte_setter])):
+                if await job.update_part(byte_setter, part[0], part[1], values):
+                    return
+            values = None
         if job is None or part is None or values is None:
             async with locks.table().hold_async(_keys(byte_setter)):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
@@ -203,14 +232,14 @@ class _Job:
             return None
         return array
 
-    def part(self, target: Any, selection: Any) -> tuple[Box, tuple[int, ...], tuple[int, ...]] | None:
-        """Box, axes and shape of a basic selection in a store that the engine reaches itself."""
+    def part(
+        self, target: Any, selection: Any, *, by_requests: bool = False
+    ) -> tuple[Box, tuple[int, ...], tuple[int, ...]] | None:
+        """Box, axes and shape of a basic selection in a store that the engine reaches itself, or by requests."""
         axes = array_axes(selection)
-        if (
-            axes is None
-            or type(target) is not StorePath
-            or not (is_local(target.store) or is_memory(target.store))
-        ):
+        if axes is None or type(target) is not StorePath:
+            return None
+        if not is_direct(target.store) and not (by_requests and issubclass(type(target.store), Store)):
             return None
         ranges = [
             range(*part.indices(extent)) if isinstance(part, slice) else range(part, part + 1)
@@ -229,6 +258,32 @@ class _Job:
         source = local_path(target) if local else stored_bytes(target, self.shard_spec.prototype)
         out = self.empty(shape)
         return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
+
+    async def fetch_part(self, target: Any, box: Box, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+        """The same from a store that is reached by requests."""
+        out = self.empty(shape)
+        missing = await fetch(
+            [ReadItem(self.chain, None, box, target.path)],
+            out,
+            axes,
+            self.options,
+            remote_for(target.store, self.shard_spec.prototype),
+            limits_for(target.store, self.shard_spec),
+            names=index_names([target]),
+        )
+        return None if missing else self.wrapped(out)
+
+    async def update_part(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> bool:
+        """Store a part of a shard under a condition; False where the store knows none, or none is needed."""
+        remote = conditional_remote_for(target.store)
+        if remote is None or box.count == self.chain.shape:
+            return False
+        check_writable(target.store)
+        item = WriteItem(self.chain, None, None, box, target.path)
+        axes = axes if values.ndim else (-1,) * self.chain_rank
+        empty = bool(self.shard_spec.config.write_empty_chunks)
+        await update([item], values, axes, self.options, remote, 1, write_empty=empty)
+        return True
 
     def write(self, item: WriteItem, values: Any, axes: Any, **choices: Any) -> Any:
         if values.ndim == 0:

@@ -18,7 +18,7 @@ from ..options import Options
 from ..storage.aio import to_its_end
 from .remote import limits_for, remote_for
 from .requests import Request
-from .stores import index_names, is_local, is_memory, local_path, stored_bytes
+from .stores import index_names, is_direct, is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["run"]
 
@@ -37,7 +37,7 @@ async def run(request: Request, options: Options) -> set[int]:
         ReadItem(part.chain, source, part.box, part.target.path)
         for part, source in zip(request.parts, sources, strict=True)
     ]
-    if not (is_local(request.store) or is_memory(request.store)):
+    if not is_direct(request.store):
         spec = request.parts[0].spec
         remote, limits = remote_for(request.store, spec.prototype), limits_for(request.store, spec)
         names = index_names([part.target for part in request.parts])

@@ -22,6 +22,7 @@ from .compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memo
 __all__ = [
     "check_writable",
     "index_names",
+    "is_direct",
     "is_local",
     "is_memory",
     "local_path",
@@ -39,6 +40,11 @@ def is_local(store: Store) -> bool:
 def is_memory(store: Store) -> bool:
     """Tell whether objects are buffers of this process."""
     return type(store) is MemoryStore
+
+
+def is_direct(store: Store) -> bool:
+    """Tell whether the engine reaches objects itself; else they are reached by requests."""
+    return is_local(store) or is_memory(store)
 
 
 def local_path(target: StorePath) -> str:

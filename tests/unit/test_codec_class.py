@@ -9,16 +9,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import zarr
-from helpers import ZARR_IS_31, bits, entries_of, quiet, random_array, shard_path
+from helpers import (
+    ZARR_IS_31,
+    RecordingStore,
+    bits,
+    entries_of,
+    gap_of,
+    quiet,
+    random_array,
+    shard_path,
+    zarrs_view,
+)
 from zarr.codecs import BytesCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 import shardcodec
+from shardcodec.zarr_plugin import remote
 
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
@@ -128,6 +140,50 @@ def test_reading_and_writing(selected: None, store: Any, location: Any) -> None:
         plain = zarr.open_array(store, mode="r+")
     assert type(codec_of(plain)) is ZarrShardingCodec
     assert bits(plain[...]) == bits(values)
+
+
+@pytest.fixture
+def batched() -> Iterator[None]:
+    """The pipeline that asks the codec for parts of shards in every store; the other one writes them itself."""
+    choice = {"codecs.sharding_indexed": "shardcodec.ShardingCodec", "codec_pipeline.path": BATCHED}
+    with zarr.config.set(choice):
+        yield
+
+
+def test_partial_reads_by_requests(batched: None) -> None:
+    store = RecordingStore(MemoryStore())
+    array = reopened(store)
+    array[...] = values = random_array((15, 25), "int32")
+    store.forget()
+    with gap_of(0):
+        assert bits(array[5:7, 1:9]) == bits(values[5:7, 1:9])
+    index, *ranges = store.chunk_requests()
+    assert index == ("c/0/0", "last 132") and all(type(wanted) is tuple for _, wanted in ranges)
+
+
+def test_partial_writes_under_a_condition(batched: None) -> None:
+    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+    from zarr.storage import ObjectStore
+
+    array = reopened(ObjectStore(obstore.MemoryStore()))
+    other = zarrs_view(array)
+    put = remote.ObstoreRemote.put
+    n_tries = 0
+
+    async def put_second(self: Any, key: str, data: Any, expected: Any) -> None:
+        nonlocal n_tries
+        n_tries += 1
+        if n_tries == 1:
+            await other.async_array.setitem(np.s_[:4, :3], 2)
+        await put(self, key, data, expected)
+
+    with mock.patch.object(remote.ObstoreRemote, "put", put_second):
+        array[4:8, 3:6] = 3
+        array[8:, :12] = 4
+    assert n_tries >= 2
+    expected = np.full((15, 25), -1, "int32")
+    expected[:4, :3], expected[4:8, 3:6], expected[8:, :12] = 2, 3, 4
+    assert bits(array[...]) == bits(expected)
 
 
 def test_emptied_shards_are_deleted(selected: None, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from helpers import (
 from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
 
+from shardcodec.zarr_plugin.remote import is_near
+
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 
 
@@ -40,7 +42,10 @@ STORES = [
     "logging",
     "zip",
     "fsspec",
+    "fsspec file",
     "obstore",
+    "obstore file",
+    "icechunk",
 ]
 
 
@@ -48,7 +53,7 @@ STORES = [
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     kind = request.param
     if kind == "fsspec":
-        fsspec = pytest.importorskip("fsspec")
+        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
         fs = fsspec.filesystem("memory", asynchronous=False, skip_instance_cache=True)
         from zarr.storage import FsspecStore
 
@@ -56,11 +61,24 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
             yield FsspecStore.from_url(f"memory://{tmp_path.name}")
         fs.rm(f"/{tmp_path.name}", recursive=True)
         return
-    if kind == "obstore":
-        obstore = pytest.importorskip("obstore.store")
+    if kind == "fsspec file":
+        pytest.importorskip("fsspec", reason="fsspec is not installed")
+        from zarr.storage import FsspecStore
+
+        with quiet():
+            yield FsspecStore.from_url(f"file://{tmp_path}", storage_options={"auto_mkdir": True})
+        return
+    if kind.startswith("obstore"):
+        obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
         from zarr.storage import ObjectStore
 
-        yield ObjectStore(obstore.MemoryStore())
+        within = obstore.LocalStore(str(tmp_path)) if kind == "obstore file" else obstore.MemoryStore()
+        yield ObjectStore(within)
+        return
+    if kind == "icechunk":
+        icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
+        repository = icechunk.Repository.create(icechunk.in_memory_storage())
+        yield repository.writable_session("main").store
         return
     if kind == "zip":
         with ZipStore(tmp_path / "a.zip", mode="w") as zipped:
@@ -143,6 +161,24 @@ def test_several_arrays_of_one_store(store: Any) -> None:
     a, b = create(store, name="a"), create(store, name="deeper/b")
     a[...], b[...] = 1, 2
     assert (a[...] == 1).all() and (b[...] == 2).all()
+
+
+def test_what_costs_as_little_as_a_file(tmp_path: Path) -> None:
+    """There a round trip is worth fewer bytes."""
+    assert is_near(ZipStore(tmp_path / "a.zip", mode="w"))
+    assert not is_near(
+        WrapperStore(MemoryStore())
+    )  # may be anything: a store that waits, to look like one far away
+    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+    from zarr.storage import FsspecStore, ObjectStore
+
+    assert is_near(ObjectStore(obstore.MemoryStore())) and is_near(ObjectStore(obstore.LocalStore()))
+    assert not is_near(ObjectStore(obstore.HTTPStore.from_url("https://example.org")))
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with quiet():
+        assert is_near(FsspecStore.from_url("memory://a")) and is_near(
+            FsspecStore.from_url(f"file://{tmp_path}")
+        )
 
 
 # ---- what is asked of a store
