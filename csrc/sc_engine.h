@@ -26,6 +26,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "sc_append.h"
 #include "sc_cache.h"
 #include "sc_cancel.h"
 #include "sc_file.h"
@@ -137,9 +138,13 @@ struct sc_write_item {
     const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
     size_t footer_nbytes;
     const struct sc_file_stamp *stamp; /* what the old file looked like when it was looked at; NULL: not known */
+    enum sc_append_way
+        append; /* shard: update it in its own file. Nothing is carried, no slot is used again, and the new
+                                * chunks are held in memory until all are there */
     bool only_new; /* there was no object when the caller looked: one that is there by now must not be replaced */
 
     /* out */
+    bool declined; /* append, and this file does not allow that: nothing has been done */
     bool exists; /* only_new, and there is one: nothing has been done */
     uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
     uint64_t result_nbytes;

@@ -44,12 +44,14 @@ static enum sc_status
 put_bytes(struct writer *writer, struct bench *bench, const uint8_t *src, size_t n, uint64_t offset)
 {
     writer->stats.bytes_written += n;
-    if (bench->item->path) {
+    if (!in_memory(bench)) {
         enum sc_status status = begin_file(writer, bench);
 
         return status ? status : sc_file_write(bench->file.fd, bench->file.path, src, n, offset, &writer->where);
     }
 
+    if (bench->item->append)
+        offset -= bench->item->data_offset;
     if (offset > PTRDIFF_MAX - n)
         return SC_NO_MEMORY;
     if (offset + n > bench->result.capacity) {
@@ -222,13 +224,13 @@ write_units(struct writer *writer, struct bench *bench, struct unit *units)
 {
     while (units) {
         struct unit *next = units->next;
-        bool in_memory = !bench->item->path;
+        bool memory = in_memory(bench);
         enum sc_status status;
 
-        if (in_memory)
+        if (memory)
             pthread_mutex_lock(&bench->mutex);
         status = write_unit(writer, bench, units);
-        if (in_memory)
+        if (memory)
             pthread_mutex_unlock(&bench->mutex);
         if (status)
             note_failure(writer, bench, status);
@@ -380,6 +382,8 @@ end_shard(struct writer *writer, struct bench *bench)
     if (status)
         return status;
     sc_index_store(shard, bench->entries, bench->index.data);
+    if (bench->item->append)
+        return SC_OK; /* it has a way of its own */
     return put_bytes(writer, bench, bench->index.data, (size_t)shard->index.nbytes,
                      shard->index.at_start ? 0 : bench->at);
 }
@@ -421,6 +425,8 @@ finish(struct writer *writer, struct bench *bench)
         sc_newfile_abort(&bench->file);
         return item->only_new ? SC_OK : sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
     }
+    if (item->append)
+        return sc_bench_append(writer, bench);
     status =
         sc_newfile_commit(&bench->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &writer->where);
     return status;
@@ -455,7 +461,7 @@ bench_reset(struct bench *bench, size_t item_no, struct sc_write_item *item)
     bench->old_fd = -1;
     item->result = NULL;
     item->result_nbytes = 0;
-    item->empty = item->exists = false;
+    item->empty = item->exists = item->declined = false;
 }
 
 static void
@@ -490,8 +496,7 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
     if (bench->file.staged)
         atomic_store_explicit(&run->staged, true, memory_order_relaxed);
     sc_file_close(bench->old_fd);
-    if (!item->path)
-        sc_buffer_free(&bench->result);
+    sc_buffer_free(&bench->result);
 }
 
 /* ---- threads ---- */

@@ -70,6 +70,16 @@ struct writer {
     struct sc_where where;
 };
 
+/* The object is made in memory, or, when bytes are appended to one, what will be appended is: from data_offset on. */
+static inline bool
+in_memory(const struct bench *bench)
+{
+    return !bench->item->path || bench->item->append != SC_APPEND_NOT;
+}
+
+/* Append what is in bench->result to the shard's file, and the new index, which is in bench->index. */
+enum sc_status sc_bench_append(struct writer *writer, struct bench *bench);
+
 /* A unit with room for run->unit_capacity chunks, from the free ones; NULL: no memory. */
 struct unit *sc_unit_take(struct run *run);
 void sc_unit_put(struct run *run, struct unit *unit);

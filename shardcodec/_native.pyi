@@ -17,7 +17,14 @@ Parts: TypeAlias = BoxParts | ManyBoxes | Points | Lists
 ReadPlanItem: TypeAlias = tuple[Chain, Any, Parts]
 # (source, nbytes, entries, carries, new entries, data offset)
 OldObject: TypeAlias = tuple[
-    Any, int | None, Buffer | None, Buffer | None, Buffer | None, int | None, tuple[int, int, int] | None
+    Any,
+    int | None,
+    Buffer | None,
+    Buffer | None,
+    Buffer | None,
+    int | None,
+    tuple[int, int, int] | None,
+    str | None,
 ]
 # (chain, path, start, count, step or None, at, old)
 WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
@@ -87,6 +94,10 @@ class Chain:
     def fixed_nbytes(self) -> int | None: ...
     @property
     def index_nbytes(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def index_checksums(self) -> int: ...
     @property
     def index_at_start(self) -> bool: ...
 
@@ -234,7 +245,7 @@ def write(
     n_threads: int = 1,
     unit_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> tuple[list[Bytes | None], dict[str, int], list[int]]: ...
+) -> tuple[list[Bytes | None], dict[str, int], tuple[list[int], list[int]]]: ...
 def write_encoded(
     items: Sequence[EncodedPlanItem],
     *,
@@ -244,7 +255,16 @@ def write_encoded(
     n_threads: int = 1,
     unit_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> tuple[list[Bytes | None], dict[str, int], list[int]]: ...
+) -> tuple[list[Bytes | None], dict[str, int], tuple[list[int], list[int]]]: ...
+
+APPEND_WAYS: dict[str, int]
+
+def direct_append_works(folder: str) -> bool: ...
+
+FAULTS: dict[str, int]
+
+def set_fault(n: int, action: str, value: int = 0) -> None: ...
+def end_fault() -> list[str]: ...
 
 LOCK_OUTCOMES: dict[int, str]
 

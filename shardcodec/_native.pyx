@@ -739,6 +739,15 @@ cdef class Chain:
         return self.chain.index.nbytes if self.inner is not None else 0
 
     @property
+    def nbytes(self):
+        """Decoded."""
+        return self.chain.nbytes
+
+    @property
+    def index_checksums(self):
+        return self.chain.index.n_checksums
+
+    @property
     def index_at_start(self):
         return bool(self.chain.index.at_start)
 
@@ -1490,6 +1499,42 @@ cdef class OpenShard:
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
+# Ways to append, as `access.placement` names them.
+APPEND_WAYS = {"direct": SC_APPEND_DIRECT, "leap": SC_APPEND_LEAP, "index": SC_APPEND_INDEX}
+
+
+def direct_append_works(str folder):
+    """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/sc_append.h)."""
+    cdef bytes name = os.fsencode(folder)
+    cdef const char *chars = PyBytes_AsString(name)
+    cdef bint works
+    with nogil:
+        works = sc_append_direct_works(chars)
+    return bool(works)
+
+
+FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERROR, "short": SC_FAULT_SHORT,
+          "torn": SC_FAULT_TORN}
+
+
+def set_fault(uint64_t n, str action, uint64_t value=0):
+    """For tests: what shall happen at the n-th call that changes a file system (csrc/sc_fault.h)."""
+    sc_fault_arm(n, <sc_fault_action><int>FAULTS[action], value)
+
+
+def end_fault():
+    """For tests: no fault any more; the names of the calls since `set_fault`."""
+    cdef uint64_t n = sc_fault_disarm()
+    cdef const char *call
+    names = []
+    for i in range(n):
+        call = sc_fault_call(i)
+        if call == NULL:
+            break
+        names.append(text(call))
+    return names
+
+
 cdef class Stamp:
     cdef sc_file_stamp stamp
 
@@ -1498,7 +1543,7 @@ cdef class Stamp:
 
 
 cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
-    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None).
+    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append).
 
     See sc_write_item. A source of None: there was no object, and one that is there by now must not be replaced.
     """
@@ -1506,11 +1551,16 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
     cdef Stamp seen
-    source, nbytes, old_entries, carries, entries, data_offset, stamp = old
+    source, nbytes, old_entries, carries, entries, data_offset, stamp, append = old
     batch.read_source(source, &item.old)
     batch.paths.pop()
     if source is None:
         item.only_new = True
+    if append is not None:
+        if append not in APPEND_WAYS or old_entries is None or entries is None or carries is not None or \
+                not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
+            raise ValueError(f"cannot append in this way: {append!r}")
+        item.append = APPEND_WAYS[append]
     if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
     if stamp is not None:
@@ -1548,7 +1598,8 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
     items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced
     (or removed when nothing is left in it), else the new object comes back.
     staging: folder for temporary names. Returns ([Bytes of the new object, None when it is empty or in a file],
-    counters, [positions of items that were to be made but exist: nothing has been done with them]).
+    counters, ([positions of items that were to be made but exist], [of those whose file cannot be appended to]));
+    nothing has been done with these.
     """
     cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
     cdef size_t n = len(items), i = 0
@@ -1610,7 +1661,10 @@ cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
             results.append(None)
     cancel.raise_caught()
     raise_status(status, &where, batch.paths)
-    return results, stats_dict(&plan.stats), [i for i in range(plan.n_items) if plan.items[i].exists]
+    return results, stats_dict(&plan.stats), (
+        [i for i in range(plan.n_items) if plan.items[i].exists],
+        [i for i in range(plan.n_items) if plan.items[i].declined],
+    )
 
 
 cdef void free_write(sc_write_plan *plan, size_t n) noexcept:

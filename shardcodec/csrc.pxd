@@ -321,6 +321,29 @@ cdef extern from "sc_cache.h" nogil:
     void sc_cache_get_info(sc_cache *cache, sc_cache_info *info)
 
 
+cdef extern from "sc_append.h" nogil:
+    enum sc_append_way:
+        SC_APPEND_NOT
+        SC_APPEND_DIRECT
+        SC_APPEND_LEAP
+        SC_APPEND_INDEX
+
+    bint sc_append_direct_works(const char *folder)
+
+
+cdef extern from "sc_fault.h" nogil:
+    enum sc_fault_action:
+        SC_FAULT_COUNT
+        SC_FAULT_KILL
+        SC_FAULT_ERROR
+        SC_FAULT_SHORT
+        SC_FAULT_TORN
+
+    void sc_fault_arm(uint64_t n, sc_fault_action action, uint64_t value)
+    uint64_t sc_fault_disarm()
+    const char *sc_fault_call(uint64_t n)
+
+
 cdef extern from "sc_engine.h" nogil:
     struct sc_source:
         const char *path
@@ -400,7 +423,9 @@ cdef extern from "sc_engine.h" nogil:
         const uint8_t *footer
         size_t footer_nbytes
         const sc_file_stamp *stamp
+        sc_append_way append
         bint only_new
+        bint declined
         bint exists
         uint8_t *result
         uint64_t result_nbytes

@@ -48,6 +48,12 @@ class Options:
         Sequence of the inner chunks in shards that are written whole.
     durability : {"rename", "fsync"}
         ``"rename"``: a killed process leaves the old or the new object, whole. ``"fsync"``: a power cut too.
+    write_strategy : {"replace", "append"}
+        How a part of a local shard is written. ``"replace"``: into a new file with the old bytes, which takes the place of
+        the old one. ``"append"``: into the file itself, behind its bytes, at the cost of what is new; where that is not safe
+        or not possible, as ``"replace"`` (``docs/durability.md``).
+    compact : bool
+        Pack a shard, when a part of it is written and half of its bytes belong to no inner chunk any more.
     strict : bool
         Raise `UnsupportedError` where zarr's own pipeline would have to take over.
     allow_in_index : bool
@@ -73,6 +79,8 @@ class Options:
     threads: int
     order: str = "morton"
     durability: str = "rename"
+    write_strategy: str = "replace"
+    compact: bool = True
     strict: bool = False
     allow_in_index: bool = False
     index_cache: int = 64 << 20
@@ -129,6 +137,8 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "threads": _at_least(1),
     "order": _one_of("morton", "lexicographic", "colexicographic"),
     "durability": _one_of("rename", "fsync"),
+    "write_strategy": _one_of("replace", "append"),
+    "compact": _flag,
     "strict": _flag,
     "allow_in_index": _flag,
     "index_cache": _at_least(0),

@@ -167,7 +167,7 @@ def _laid_out(
     if footer is None and old is not None and where.end > where.footer:
         footer = old.read(where.footer, where.end - where.footer)
     if old is None:
-        return (None, None, None, None, placement.entries, placement.data_offset, None), footer
+        return (None, None, None, None, placement.entries, placement.data_offset, None, None), footer
     return old.described(placement), footer
 
 

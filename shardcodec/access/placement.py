@@ -26,10 +26,29 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ABSENT", "DEAD_SHARE", "Placement", "aligned", "place"]
+__all__ = [
+    "ABSENT",
+    "BLOCK_NBYTES",
+    "DEAD_SHARE",
+    "Facts",
+    "Placement",
+    "aligned",
+    "place",
+    "place_behind",
+    "way_to_append",
+]
 
 ABSENT = np.uint64(2**64 - 1)
 DEAD_SHARE = 0.5
+
+# What is appended past the page cache begins and ends with a block; what is written at once lies within one.
+BLOCK_NBYTES = 4096
+# A sector of any disk: written whole or not at all when the power goes.
+SECTOR_NBYTES = 512
+# Packing to save less than that costs more than it brings: appending wastes up to two blocks each time.
+MIN_DEAD_NBYTES = 16 * BLOCK_NBYTES
+# New inner chunks that are held in memory until they are appended, decoded.
+APPEND_NBYTES = 64 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -108,6 +127,83 @@ def place(
     carried = np.where((kept | in_place)[:, None], entries, ABSENT)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
     return Placement(carries, carried, max(end, first), compact=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What decides whether, and how, a shard can be updated in its own file.
+
+    Attributes
+    ----------
+    index_nbytes : int
+    index_at_start, index_checksum : bool
+    new_nbytes : int
+        Decoded bytes of the inner chunks to be written.
+    n_links : int
+        Names of the file.
+    direct : bool
+        Whether one write that makes a file longer leaves all of it or nothing (`storage.filesystem`).
+    sync : bool
+        Whether a power cut must leave the old or the new shard.
+    """
+
+    index_nbytes: int
+    index_at_start: bool
+    index_checksum: bool
+    new_nbytes: int
+    n_links: int
+    direct: bool
+    sync: bool
+
+
+def way_to_append(facts: Facts) -> str | None:
+    """Choose the way to append to a shard; None: it has to be replaced. ``docs/durability.md`` has the reasons.
+
+    Returns
+    -------
+    {"direct", "leap", "index"} or None
+        See csrc/sc_append.h.
+    """
+    if facts.n_links != 1 or facts.new_nbytes > APPEND_NBYTES:
+        return None
+    if facts.index_at_start:
+        most = SECTOR_NBYTES if facts.sync else BLOCK_NBYTES
+        return "index" if facts.index_checksum and facts.index_nbytes <= most else None
+    if facts.direct:
+        return "direct"
+    return "leap" if not facts.sync and facts.index_nbytes <= BLOCK_NBYTES else None
+
+
+def place_behind(
+    entries: Entries,
+    replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    *,
+    way: str,
+    shard_nbytes: int,
+    index_nbytes: int,
+    index_at_start: bool,
+    dead_share: float = DEAD_SHARE,
+) -> Placement | None:
+    """Decide where inner chunks go that are appended; None when the shard had better be packed, or must not be.
+
+    Parameters
+    ----------
+    way : str
+        As from `way_to_append`.
+    entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
+        As for `place`.
+    """
+    kept = (entries[:, 0] != ABSENT) & ~replaced
+    first = index_nbytes if index_at_start else 0
+    body = shard_nbytes - index_nbytes
+    live = int(entries[kept, 1].sum(dtype=np.uint64))
+    if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
+        return None
+    if index_at_start and np.any(_overlap(entries, first, shard_nbytes) & kept):
+        return None  # their bytes would change with the index
+    none = np.empty((0, 3), dtype=np.uint64)
+    offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
+    return Placement(none, np.where(kept[:, None], entries, ABSENT), offset, compact=False)
 
 
 def _overlap(entries: Entries, first: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

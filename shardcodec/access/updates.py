@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,7 +25,8 @@ from .. import native
 from ..errors import ShardError
 from ..options import Options
 from ..storage.filelocks import NO_FILE
-from .placement import Placement, place
+from ..storage.filesystem import appends_directly
+from .placement import DEAD_SHARE, Facts, Placement, place, place_behind, way_to_append
 from .reader import explain, index_too_short
 
 __all__ = ["Looker", "OldIndex", "run"]
@@ -36,7 +39,7 @@ GROUP_NBYTES = 64 << 20
 ATTEMPTS = 32
 
 # What `write` of the engine takes for an object that did not exist when it was looked at.
-NOTHING_YET = (None, None, None, None, None, None, None)
+NOTHING_YET = (None, None, None, None, None, None, None, None)
 
 
 class OldIndex(NamedTuple):
@@ -58,16 +61,17 @@ class OldIndex(NamedTuple):
     entries: np.ndarray[Any, np.dtype[np.uint64]]
     stamp: tuple[int, int, int] | None
 
-    def described(self, placement: Placement) -> tuple[Any, ...]:
-        """Put it in the form that the engine takes, with what is kept of it."""
+    def described(self, placement: Placement, append: str | None = None) -> tuple[Any, ...]:
+        """Put it in the form that the engine takes, with what is kept of it, or how it is appended to."""
         return (
             self.source,
             self.nbytes,
             self.entries,
-            placement.carries,
+            placement.carries if append is None else None,
             placement.entries,
             placement.data_offset,
             self.stamp,
+            append,
         )
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -85,12 +89,17 @@ class Looker:
     items : sequence
         Each has a `chain`, a `path` or None, an `old` or None, an `old_fd` (None; or `NO_FILE`), and a `key`.
     options : Options
-        ``allow_in_index`` counts.
+        ``allow_in_index``, ``write_strategy``, ``durability`` and ``compact`` count.
+    declined : set of int
+        Positions of items whose file does not let itself be appended to, as has turned out.
     """
 
-    def __init__(self, items: Sequence[Any], options: Options) -> None:
+    def __init__(
+        self, items: Sequence[Any], options: Options, declined: AbstractSet[int] = frozenset()
+    ) -> None:
         self.items = items
         self.options = options
+        self.declined = declined
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -104,7 +113,7 @@ class Looker:
         source, _, stamp = self._source(position)
         if source is None:
             return self.none(position)
-        return (source, None, None, None, None, 0, stamp)
+        return (source, None, None, None, None, 0, stamp, None)
 
     def index(
         self, position: int, unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]]
@@ -160,15 +169,35 @@ class Looker:
         old = self.index(position, unread)
         if old is None:
             return self.none(position)
-        placement = place(
-            old.entries,
-            replaced(),
-            shard_nbytes=old.nbytes,
-            index_nbytes=chain.index_nbytes,
-            index_at_start=chain.index_at_start,
-            fixed_nbytes=fixed_nbytes,
+        gone = replaced()
+        sizes = {
+            "shard_nbytes": old.nbytes,
+            "index_nbytes": chain.index_nbytes,
+            "index_at_start": chain.index_at_start,
+            "dead_share": DEAD_SHARE if self.options.compact else math.inf,
+        }
+        way = self._way(position, old, int(gone.sum()))
+        if way is not None and (placement := place_behind(old.entries, gone, way=way, **sizes)) is not None:
+            return old.described(placement, way)
+        return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
+
+    def _way(self, position: int, old: OldIndex, n_new: int) -> str | None:
+        """How to append to a shard; None: it is to be replaced."""
+        item = self.items[position]
+        if self.options.write_strategy != "append" or item.path is None or position in self.declined:
+            return None
+        found = os.fstat(old.source)
+        return way_to_append(
+            Facts(
+                index_nbytes=item.chain.index_nbytes,
+                index_at_start=item.chain.index_at_start,
+                index_checksum=item.chain.index_checksums > 0,
+                new_nbytes=n_new * item.chain.inner.nbytes,
+                n_links=found.st_nlink,
+                direct=appends_directly(item.path, found.st_dev),
+                sync=self.options.durability == "fsync",
+            )
         )
-        return old.described(placement)
 
     def none(self, position: int) -> tuple[Any, ...] | None:
         """Describe that there is no old object."""
@@ -202,7 +231,7 @@ def run(
     items: Sequence[Any],
     keeps: Callable[[Any], bool],
     describe: Callable[[Looker, int], tuple[Any, ...]],
-    call: Callable[[list[tuple[Any, ...]]], tuple[list[Any], Any, list[int]]],
+    call: Callable[[list[tuple[Any, ...]]], tuple[list[Any], Any, tuple[list[int], list[int]]]],
     options: Options,
     exist: list[int] | None = None,
 ) -> list[Any]:
@@ -217,7 +246,7 @@ def run(
     describe : callable
         Makes an item's entry of the engine's plan, given a looker for these items and its position.
     call : callable
-        Runs a plan: results by position, counters, positions of items that were to be made but exist.
+        Runs a plan: what the engine's `write` returns.
     options : Options
         Of how old objects are read.
     exist : list, optional
@@ -232,6 +261,7 @@ def run(
     results: list[Any] = [None] * len(items)
     for group in _groups(items, keeps):
         attempts = 0
+        declined: set[int] = set()
         while group:  # again for what others have made meanwhile: it exists now
             if attempts == ATTEMPTS:
                 raise FileExistsError(
@@ -239,17 +269,19 @@ def run(
                 )
             attempts += 1
             some = [items[position] for position in group]
-            with Looker(some, options) as looker:
+            with Looker(some, options, {i for i, at in enumerate(group) if at in declined}) as looker:
                 try:
-                    made, _, there = call([describe(looker, i) for i in range(len(some))])
+                    made, _, (there, refused) = call([describe(looker, i) for i in range(len(some))])
                 except ShardError as error:
                     raise explain(error, some) from None
             for position, result in zip(group, made, strict=True):
                 results[position] = result
-            group = [group[i] for i in there]
+            declined |= {group[i] for i in refused}
+            appeared = [group[i] for i in there]
             if exist is not None:
-                exist += group
-                break
+                exist += appeared
+                appeared = []
+            group = [*appeared, *(group[i] for i in refused)]
     return results
 
 

@@ -1,0 +1,27 @@
+/* sc_fault.h - make one of the calls that change a file system fail, fall short, or be the last: for tests
+ *
+ * The calls are counted from the moment it is armed, in all threads together. SPDX-License-Identifier: MIT */
+#ifndef SC_FAULT_H
+#define SC_FAULT_H
+
+#include "sc_status.h"
+
+enum sc_fault_action {
+    SC_FAULT_COUNT = 0,  /* nothing happens */
+    SC_FAULT_KILL = 1,   /* the process is killed instead of the call */
+    SC_FAULT_ERROR = 2,  /* the call fails with the errno `value` */
+    SC_FAULT_SHORT = 3,  /* a write moves no more than `value` bytes */
+    SC_FAULT_TORN = 4, /* the same, and the process is killed before the next call. Of a write that the kernel does as a
+                          * whole (pwrite_once) nothing is cut: no kill can do that */
+};
+
+#define SC_FAULT_LOG 1024u
+
+/* Act at the n-th call, counted from 0. */
+void sc_fault_arm(uint64_t n, enum sc_fault_action action, uint64_t value);
+
+/* Remove it; how many calls there were. The names of the first SC_FAULT_LOG of them: sc_fault_call(). */
+uint64_t sc_fault_disarm(void);
+const char *sc_fault_call(uint64_t n);
+
+#endif
