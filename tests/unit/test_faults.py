@@ -287,7 +287,7 @@ def test_what_each_case_does(tmp_path: Path) -> None:
                 patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
             scene = Scene(folder, case)
             direct = filesystem.appends_directly(str(scene.shard), scene.shard.stat().st_dev)
-            calls = calls_of(scene)
+            calls = [call for call in calls_of(scene) if call not in ("lock", "unlock")]
         if case.strategy == "replace" or (case.durability == "fsync" and not direct and case.grid == LARGE):
             assert "linkat" in calls and "fdatasync" not in calls
         elif case.location == "end" and direct:
