@@ -137,16 +137,20 @@ open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
 }
 
 static enum sc_status
-open_new(struct sc_newfile *file, struct sc_where *where)
+open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
 {
     char *folder = sc_file_folder_of(file->path);
     enum sc_status status = SC_OK;
 
     if (!folder)
         return SC_NO_MEMORY;
-    file->fd = open_nameless(folder);
-    if (file->fd < 0 && errno == ENOENT && sc_file_make_folders(folder, &file->n_made) == 0)
+    if (!shared) {
         file->fd = open_nameless(folder);
+        if (file->fd < 0 && errno == ENOENT && sc_file_make_folders(folder, &file->n_made) == 0)
+            file->fd = open_nameless(folder);
+    } else {
+        errno = EOPNOTSUPP;
+    }
     if (file->fd < 0)
         status = nameless_unsupported(errno) ? open_named(file, folder, where) : sc_file_error(where, "open");
     free(folder);
@@ -164,8 +168,8 @@ resolved(const char *path, const struct stat *st)
     return target ? target : strdup(path);
 }
 
-enum sc_status
-sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where)
+static enum sc_status
+begin(struct sc_newfile *file, const char *path, const char *staging, bool shared, struct sc_where *where)
 {
     struct stat st;
     bool exists = lstat(path, &st) == 0;
@@ -182,13 +186,74 @@ sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging,
         errno = EISDIR;
         return sc_file_error(where, "open");
     }
-    status = open_new(file, where);
+    status = open_new(file, shared, where);
     if (!status && exists && S_ISREG(st.st_mode) &&
         (!sc_file_allows("fchmod", file->path, NULL) || fchmod(file->fd, st.st_mode & 07777)))
         status = sc_file_error(where, "fchmod");
     if (status)
         sc_newfile_abort(file);
     return status;
+}
+
+enum sc_status
+sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where)
+{
+    return begin(file, path, staging, false, where);
+}
+
+/* ---- shared by processes ---- */
+
+enum sc_status
+sc_newfile_begin_shared(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where)
+{
+    return begin(file, path, staging, true, where);
+}
+
+enum sc_status
+sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
+                struct sc_where *where)
+{
+    *file = (struct sc_newfile){ .fd = -1, .staging = staging, .staged = staging != NULL, .n_made = n_made };
+    file->path = strdup(path);
+    file->temp = strdup(temp);
+    if (!file->path || !file->temp) {
+        forget(file);
+        return SC_NO_MEMORY;
+    }
+    file->fd = open(temp, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file->fd < 0) {
+        enum sc_status status = sc_file_error(where, "open");
+
+        forget(file);
+        return status;
+    }
+    file->named = true;
+    return SC_OK;
+}
+
+enum sc_status
+sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    if (sync && (!sc_file_allows("fsync", file->path, NULL) || fsync(file->fd)))
+        status = sc_file_error(where, "fsync");
+    /* network file systems tell here that what was written does not fit */
+    if (close(file->fd) && errno != EINTR && !status)
+        status = sc_file_error(where, "close");
+    forget(file);
+    return status;
+}
+
+enum sc_status
+sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where)
+{
+    int r;
+
+    do
+        r = sc_file_allows("ftruncate", file->path, NULL) ? ftruncate(file->fd, (off_t)nbytes) : -1;
+    while (r && errno == EINTR);
+    return r ? sc_file_error(where, "ftruncate") : SC_OK;
 }
 
 /* ---- commit ---- */

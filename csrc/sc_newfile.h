@@ -31,6 +31,21 @@ struct sc_newfile {
  * symbolic link is followed. */
 enum sc_status sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where);
 
+/* The same with a temporary name from the start, so that other processes can join. */
+enum sc_status sc_newfile_begin_shared(struct sc_newfile *file, const char *path, const char *staging,
+                                       struct sc_where *where);
+
+/* Open a file that another process has begun so, to write to it: path, temp, staging (where it was used) and n_made are
+ * those of the other's. */
+enum sc_status sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging,
+                               unsigned n_made, struct sc_where *where);
+
+/* Let go of a file that is shared; it stays, with what has been written. sync: that is on disk when this returns. */
+enum sc_status sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where);
+
+/* Make it so long; new bytes are zero. */
+enum sc_status sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where);
+
 /* Give it its name. sync: file and folder are on disk when this returns. The file is closed then. On failure
  * nothing has changed at `path`, except when the very last call fails, the sync of the folder: the new file is there
  * then, but its name may not survive a power cut.

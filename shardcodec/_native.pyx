@@ -1815,26 +1815,62 @@ cdef class NewFile:
     """A file that takes its place when it is whole (csrc/sc_newfile.h); forgotten with the object, unless committed.
 
     Several threads may write at a time; commit and abort are for one, when the others are done.
+
+    staging: folder for temporary names. shared: it has a name from the start, so that other processes can join it
+    with (path, temp, staging or None, n_made) of that file: that makes a shared one too, which the object does not forget.
     """
 
     cdef sc_newfile file
-    cdef bytes path
+    cdef bytes path, temp, staging
+    cdef bint joined
 
-    def __cinit__(self, str path):
+    def __cinit__(self, str path, *, str staging=None, bint shared=False, str temp=None, unsigned n_made=0):
         cdef const char *chars
+        cdef const char *temp_chars = NULL
+        cdef const char *staging_chars = NULL
         cdef sc_where where
         cdef sc_status status
         self.file.fd = -1
         self.path = os.fsencode(path)
         chars = PyBytes_AsString(self.path)
+        self.joined = temp is not None
+        if staging is not None:
+            self.staging = os.fsencode(staging)
+            staging_chars = PyBytes_AsString(self.staging)
+        if self.joined:
+            self.temp = os.fsencode(temp)
+            temp_chars = PyBytes_AsString(self.temp)
         sc_where_clear(&where)
         with nogil:
-            status = sc_newfile_begin(&self.file, chars, NULL, &where)
+            if temp_chars != NULL:
+                status = sc_newfile_join(&self.file, chars, temp_chars, staging_chars, n_made, &where)
+            elif shared:
+                status = sc_newfile_begin_shared(&self.file, chars, staging_chars, &where)
+            else:
+                status = sc_newfile_begin(&self.file, chars, staging_chars, &where)
         self.settle(status, &where)
 
     def __dealloc__(self):
-        if self.file.fd >= 0:
-            sc_newfile_abort(&self.file)
+        cdef sc_where where
+        if self.file.fd < 0:
+            return
+        if self.joined:
+            sc_newfile_leave(&self.file, False, &where)
+        else:
+            self.forget()
+
+    cdef void forget(self) noexcept nogil:
+        """Of the file, all but the staging folder is gone."""
+        sc_newfile_abort(&self.file)
+        if self.file.staged:
+            sc_staging_leave(self.file.staging)
+
+    @property
+    def place(self):
+        """(path, temp, staging or None, n_made), for others to join."""
+        self.check_open()
+        return (os.fsdecode(self.file.path), None if self.file.temp == NULL else os.fsdecode(self.file.temp),
+                os.fsdecode(self.staging) if self.file.staged else None, self.file.n_made)
 
     cdef int settle(self, sc_status status, sc_where *where) except -1:
         where.shard = 0
@@ -1858,6 +1894,18 @@ cdef class NewFile:
             status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
         self.settle(status, &where)
 
+    def truncate(self, uint64_t nbytes):
+        """Make it so long."""
+        cdef sc_where where
+        cdef sc_status status
+        self.check_open()
+        if nbytes > MAX_OBJECT_NBYTES:
+            raise ValueError(f"{nbytes} bytes are beyond any file")
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_truncate(&self.file, nbytes, &where)
+        self.settle(status, &where)
+
     def commit(self, *, bint sync=False, bint only_new=False):
         """Give it its name, in place of what had it; with `sync` it is on disk then. The file is closed then.
 
@@ -1870,14 +1918,26 @@ cdef class NewFile:
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, &where)
+            if not taken:
+                self.forget()
         self.settle(status, &where)
         return not taken
+
+    def leave(self, *, bint sync=False):
+        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then."""
+        cdef sc_where where
+        cdef sc_status status
+        self.check_open()
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_leave(&self.file, sync, &where)
+        self.settle(status, &where)
 
     def abort(self):
         """Forget it; nothing after a commit."""
         if self.file.fd >= 0:
             with nogil:
-                sc_newfile_abort(&self.file)
+                self.forget()
 
 
 # ---- the module ----------------------------------------------------------------------------------------------------

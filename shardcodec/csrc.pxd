@@ -240,12 +240,25 @@ cdef extern from "sc_lock.h" nogil:
     unsigned sc_lock_count()
 
 
+cdef extern from "sc_staging.h" nogil:
+    void sc_staging_leave(const char *folder)
+
+
 cdef extern from "sc_newfile.h" nogil:
     struct sc_newfile:
         int fd
         char *path
+        char *temp
+        const char *staging
+        bint staged
+        unsigned n_made
 
     sc_status sc_newfile_begin(sc_newfile *file, const char *path, const char *staging, sc_where *where)
+    sc_status sc_newfile_begin_shared(sc_newfile *file, const char *path, const char *staging, sc_where *where)
+    sc_status sc_newfile_join(sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
+                              sc_where *where)
+    sc_status sc_newfile_leave(sc_newfile *file, bint sync, sc_where *where)
+    sc_status sc_newfile_truncate(sc_newfile *file, uint64_t nbytes, sc_where *where)
     sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)
 

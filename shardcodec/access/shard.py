@@ -18,6 +18,7 @@ from .. import native
 from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, check, resolve
+from ..storage.staging import staging_for
 from .boxes import touched
 from .codec import compiled, memory_order
 from .encoded import EncodedItem, check_size, ordered, write_encoded
@@ -400,7 +401,7 @@ class Shard:
                 return write_encoded([item], options, keep_empty=keep)[0]
             exist: list[int] = []
             item = EncodedItem(self._chain, path, None, chunks_in_order, self.key, user, old_fd=old)
-            write_encoded([item], options, keep_empty=keep, exist=exist)
+            write_encoded([item], options, keep_empty=keep, staging=staging_for(path), exist=exist)
             return not exist
 
         try:

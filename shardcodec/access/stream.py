@@ -21,10 +21,12 @@ from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage import filelocks, locks
+from ..storage.staging import staging_for
 from .codec import compiled
 from .encoded import check_size, ordered
 from .inner import as_chunks, batches, coordinates, encode_chunks, positions
 from .placement import ABSENT, aligned
+from .slots import SlotWriter, create
 from .userbytes import check_alignment
 
 __all__ = ["ShardWriter"]
@@ -93,7 +95,7 @@ class ShardWriter:
         self._given = np.zeros(spec.n_chunks, dtype=np.bool_)
         self._mutex = threading.Lock()
         self._path = None if path is None else os.path.abspath(path)
-        self._sink: Any = _Memory() if self._path is None else native.load().NewFile(self._path)
+        self._sink: Any = _Memory() if self._path is None else _new_file(self._path)
         self._at = spec.index_nbytes if spec.index_location == "start" else 0
         try:
             self._put(memoryview(header))
@@ -248,6 +250,57 @@ class ShardWriter:
         if sink is not None:
             sink.abort()
 
+    # ---- several processes
+
+    @staticmethod
+    def create(path: str | os.PathLike[str], spec: ShardSpec, **how: Any) -> bytes:
+        """Begin a shard that several threads, processes or machines write at once, without locks.
+
+        Parameters
+        ----------
+        path : path-like
+            A local file, which all of them reach under this name.
+        spec : ShardSpec
+            Inner chunks have a fixed size: no compressor.
+        **how
+            header, alignment, write_empty_chunks, order, durability, threads: as for the class. The alignment is 4096
+            unless another is given: it keeps machines apart that write through pages of their own.
+
+        Returns
+        -------
+        bytes
+            A token for `join`, to be sent to the others. The process that has it made must live until the commit: what
+            dead writers leave is cleaned away.
+
+        Raises
+        ------
+        UnsupportedError
+            Inner chunks have no fixed size.
+
+        Examples
+        --------
+        >>> token = comm.bcast(ShardWriter.create(path, spec) if comm.rank == 0 else None)
+        >>> with ShardWriter.join(token) as part:
+        ...     part.write_chunk(coords, chunk)
+        >>> present = comm.gather(part.present)
+        >>> if comm.rank == 0:
+        ...     ShardWriter.join(token).commit(np.concatenate(present))
+        """
+        return create(path, spec, **how)
+
+    @staticmethod
+    def join(token: bytes) -> SlotWriter:
+        """Take part in a shard that was begun with `create`.
+
+        Raises
+        ------
+        ValueError
+            This is no token.
+        FileNotFoundError
+            The shard has been committed or aborted.
+        """
+        return SlotWriter(token)
+
     def __enter__(self) -> Self:
         return self
 
@@ -259,6 +312,10 @@ class ShardWriter:
             self.abort()
         elif self._sink is not None:
             self.commit()
+
+
+def _new_file(path: str) -> Any:
+    return native.load().NewFile(path, staging=staging_for(path))
 
 
 class _Memory:

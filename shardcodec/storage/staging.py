@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 
-__all__ = ["staging_folder"]
+__all__ = ["staging_folder", "staging_for"]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -36,3 +36,14 @@ def staging_folder(root: str) -> str | None:
         top = os.path.dirname(top)
     parent, name = os.path.split(top)
     return os.path.join(parent, f".{name}.shardcodec") if name else None
+
+
+def staging_for(path: str) -> str | None:
+    """Name the staging folder for a file: that of the hierarchy it lies in; None when there is no ``zarr.json`` above it."""
+    folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.exists(os.path.join(folder, "zarr.json")):
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+    return staging_folder(folder)

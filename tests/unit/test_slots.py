@@ -1,0 +1,298 @@
+# test_slots.py - one shard written by threads and processes at once
+# SPDX-License-Identifier: MIT
+"""`ShardWriter.create`, `join` and `commit`: no locks, nothing lost, and nothing left by those who give up."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    ABSENT,
+    RAW,
+    create,
+    entries_of,
+    files_below,
+    letters,
+    letters_spec,
+    run_python,
+    text_of,
+    zarrs_view,
+)
+from spec_json import CRC, LITTLE, named
+
+import shardcodec
+from shardcodec import ShardSpec, ShardWriter
+
+LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
+ALL = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def number_spec(at_start: bool = False) -> ShardSpec:
+    location: Any = "start" if at_start else "end"
+    return ShardSpec((32, 48), (8, 8), "uint16", 0, [LITTLE, CRC], index_location=location)
+
+
+def numbers() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(5).integers(1, 50, (32, 48), dtype=np.uint16)
+
+
+def cell(array: np.ndarray[Any, Any], at: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return array[at[0] * 8 : at[0] * 8 + 8, at[1] * 8 : at[1] * 8 + 8]
+
+
+def rank_of(token: bytes, rank: int, n_ranks: int) -> list[list[int]]:
+    """Write every n-th inner chunk in a process of its own; return what it says it has stored."""
+    code = f"""
+        import json
+        import numpy as np
+        from shardcodec import ShardWriter
+        array = np.random.default_rng(5).integers(1, 50, (32, 48), dtype=np.uint16)
+        with ShardWriter.join({token!r}) as part:
+            for i, (r, c) in enumerate(np.ndindex(*part.grid_shape)):
+                if i % {n_ranks} == {rank}:
+                    part.write_chunk((r, c), array[r * 8 : r * 8 + 8, c * 8 : c * 8 + 8])
+        print(json.dumps(part.present.tolist()))
+    """
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def littered(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+# ---- together
+
+
+def test_processes_write_one_shard(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    at_start = True
+    token = ShardWriter.create(path, number_spec(at_start))
+    assert files_below(tmp_path) != ["shard"]
+    with ThreadPoolExecutor(2) as pool:
+        present = list(pool.map(lambda rank: rank_of(token, rank, 2), range(2)))
+    assert not path.exists()
+    ShardWriter.join(token).commit(np.concatenate(present))
+    assert littered(tmp_path) == ["shard"]
+    blob = path.read_bytes()
+    assert (shardcodec.decode(blob, number_spec(at_start)) == numbers()).all()
+    assert all(offset % 4096 == 0 for offset, _ in entries_of(blob, 24, at_start=at_start))
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("durability", ["rename", "fsync"])
+def test_threads_write_one_shard(tmp_path: Path, durability: str) -> None:
+    path = tmp_path / "new/folder/shard"
+    token = ShardWriter.create(path, number_spec(), alignment=1, durability=durability)
+    part = ShardWriter.join(token)
+    array, failures = numbers(), []
+
+    def run(rank: int) -> None:
+        try:
+            mine = [at for i, at in enumerate(np.ndindex(4, 6)) if i % 4 == rank]
+            part.write_chunks(mine, np.array([cell(array, at) for at in mine]))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    part.commit(part.present)
+    blob = path.read_bytes()
+    assert len(blob) == 24 * 132 + number_spec().index_nbytes
+    assert (shardcodec.decode(blob, number_spec()) == array).all()
+
+
+def test_slots_follow_the_order(tmp_path: Path) -> None:
+    token = ShardWriter.create(tmp_path / "s", letters_spec(), alignment=1, order="colexicographic")
+    part = ShardWriter.join(pickle.loads(pickle.dumps(token)))
+    for at, word in zip(ALL, (b"aaaa", b"bbbb", b"cccc", b"dddd"), strict=True):
+        part.write_encoded(at, word)
+    part.commit(ALL)
+    assert (tmp_path / "s").read_bytes()[:16] == b"aaaaccccbbbbdddd"
+
+
+@LOCATIONS
+def test_header_and_footer(tmp_path: Path, at_start: bool) -> None:
+    spec = letters_spec(at_start=at_start)
+    token = ShardWriter.create(tmp_path / "s", spec, header=b"header", order="lexicographic")
+    part = ShardWriter.join(token)
+    part.write_encoded((0, 1), b"text")
+    part.write_encoded((1, 0), b"gone")
+    part.commit([(0, 1)], footer=b"footer")
+    shard = shardcodec.open_shard(tmp_path / "s", None, spec)
+    assert shard.header.rstrip(b"\0") == b"header"
+    assert shard.footer == b"footer"
+    assert text_of(shard.read_region()) == ".... text .... ...."
+    assert shard.alignment == 4096
+    assert b"gone" not in shard.tobytes()
+
+
+def test_in_a_hierarchy_nobody_lists_the_file_in_the_making(tmp_path: Path) -> None:
+    array = create(tmp_path / "a.zarr")
+    array[...] = 1
+    before = files_below(tmp_path / "a.zarr")
+    spec = ShardSpec.from_metadata(array.metadata.to_dict())
+    token = ShardWriter.create(tmp_path / "a.zarr/c/0/0", spec)
+    assert files_below(tmp_path / "a.zarr") == before
+    with ShardWriter.join(token) as part:
+        part.write_chunk((0, 0), np.full((4, 3), 9, "int32"))
+        assert (zarrs_view(array)[...] == 1).all()
+    ShardWriter.join(token).commit(part.present)
+    assert littered(tmp_path / "a.zarr") == sorted(["c", "c/0", "c/1", *before])
+    assert os.listdir(tmp_path) == ["a.zarr"]
+    values = zarrs_view(array)[...]
+    assert (values[:4, :3] == 9).all()
+    assert (values[4:8, :12] == -1).all()
+
+
+# ---- what is not there
+
+
+def test_chunks_that_nobody_declares_are_absent(tmp_path: Path) -> None:
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    with ShardWriter.join(token) as part:
+        part.write_chunk((0, 0), np.full((2, 2), 46, np.uint8))
+        part.write_chunk((0, 1), np.full((2, 2), 65, np.uint8))
+        part.write_chunk((1, 1), np.full((2, 2), 66, np.uint8))
+    assert part.present.tolist() == [[0, 1], [1, 1]]
+    ShardWriter.join(token).commit([(1, 1)])
+    entries = entries_of((tmp_path / "s").read_bytes(), 4)
+    assert [n for _, n in entries] == [ABSENT, ABSENT, ABSENT, 4]
+    assert ShardWriter.create(tmp_path / "t", letters_spec(), write_empty_chunks=True)
+
+
+def test_a_shard_of_nothing(tmp_path: Path) -> None:
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    with ShardWriter.join(token) as part:
+        pass
+    assert part.present.shape == (0, 2)
+    ShardWriter.join(token).commit(part.present)
+    assert (shardcodec.decode((tmp_path / "s").read_bytes(), letters_spec()) == 46).all()
+
+
+def test_abort_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(letters())
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    other = ShardWriter.join(token)
+    ShardWriter.join(token).abort()
+    assert littered(tmp_path) == ["s"]
+    assert (tmp_path / "s").read_bytes() == letters()
+    with pytest.raises(FileNotFoundError):
+        ShardWriter.join(token)
+    other.write_encoded((0, 0), b"lost")
+    other.close()
+    assert littered(tmp_path) == ["s"]
+
+
+def test_committed_twice(tmp_path: Path) -> None:
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    late = ShardWriter.join(token)
+    ShardWriter.join(token).commit([])
+    with pytest.raises(FileNotFoundError):
+        ShardWriter.join(token)
+    with pytest.raises(FileNotFoundError):
+        late.commit([])
+    with pytest.raises(ValueError, match="closed"):
+        late.commit([])
+
+
+def test_a_killed_rank_leaves_its_chunks_absent(tmp_path: Path) -> None:
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    code = f"""
+        import os, signal
+        from shardcodec import ShardWriter
+        part = ShardWriter.join({token!r})
+        part.write_encoded((0, 0), b"lost")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert run_python(code).returncode == -9
+    assert not (tmp_path / "s").exists()
+    part = ShardWriter.join(token)
+    part.write_encoded((1, 1), b"kept")
+    part.commit(part.present)
+    assert text_of(shardcodec.decode((tmp_path / "s").read_bytes(), letters_spec())) == ".... .... .... kept"
+
+
+def test_a_killed_creator_is_cleaned_up_after(tmp_path: Path) -> None:
+    create(tmp_path / "a.zarr")
+    code = f"""
+        import os, signal
+        from shardcodec import ShardSpec, ShardWriter
+        spec = ShardSpec((8, 12), (4, 3), "int32", -1, [{LITTLE!r}])
+        ShardWriter.create({str(tmp_path / "a.zarr/c/0/0")!r}, spec)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = run_python(code)
+    assert done.returncode == -9, done.stderr
+    assert len(os.listdir(tmp_path / ".a.zarr.shardcodec")) == 1
+    spec = ShardSpec((8, 12), (4, 3), "int32", -1, [LITTLE])
+    token = ShardWriter.create(tmp_path / "a.zarr/c/0/0", spec)
+    ShardWriter.join(token).abort()
+    assert os.listdir(tmp_path) == ["a.zarr"]
+
+
+# ---- arguments
+
+
+def test_chunks_given_twice(tmp_path: Path) -> None:
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    part, other = ShardWriter.join(token), ShardWriter.join(token)
+    part.write_encoded((0, 1), b"aaaa")
+    with pytest.raises(ValueError, match=r"\(0, 1\) is given a second time"):
+        part.write_encoded((0, 1), b"bbbb")
+    with pytest.raises(ValueError, match=r"\(1, 0\) is given a second time"):
+        part.write_chunks([(1, 0), (1, 0)], np.zeros((2, 2, 2), np.uint8))
+    other.write_encoded((0, 1), b"cccc")
+    other.close()
+    with pytest.raises(ValueError, match=r"\(0, 1\) was written by two ranks"):
+        part.commit(np.concatenate([part.present, other.present]))
+    part.commit(part.present)
+
+
+def test_chunks_that_do_not_fit(tmp_path: Path) -> None:
+    part = ShardWriter.join(ShardWriter.create(tmp_path / "s", letters_spec()))
+    with pytest.raises(ValueError, match="5 bytes given"):
+        part.write_encoded((0, 0), b"aaaaa")
+    with pytest.raises(IndexError):
+        part.write_encoded((0, 2), b"aaaa")
+    with pytest.raises(IndexError):
+        part.write_chunk((0,), np.zeros((2, 2), np.uint8))
+    with pytest.raises(ValueError, match="shape"):
+        part.write_chunk((0, 0), np.zeros((2, 2, 1), np.uint8))
+    with pytest.raises(IndexError):
+        part.commit([(4, 4)])
+    assert part.present.size == 0
+    part.close()
+    part.close()
+    with pytest.raises(ValueError, match="closed"):
+        part.write_encoded((0, 0), b"aaaa")
+    assert part.spec == letters_spec()
+
+
+def test_what_cannot_be_shared(tmp_path: Path) -> None:
+    gzip = [*RAW, named("gzip", level=1)]
+    for spec in (letters_spec(codecs=gzip), ShardSpec((4, 4), (2, 2), "u1", 0, RAW, after=["crc32c"])):
+        with pytest.raises(shardcodec.UnsupportedError, match="fixed size"):
+            ShardWriter.create(tmp_path / "s", spec)
+    with pytest.raises(ValueError, match="power of two"):
+        ShardWriter.create(tmp_path / "s", letters_spec(), alignment=100)
+    assert littered(tmp_path) == []
+
+
+@pytest.mark.parametrize("token", [b"", b"{}", b"[]", b'{"format": "other"}', b"\xff\xfe", "text", None, 7])
+def test_what_is_no_token(token: Any) -> None:
+    with pytest.raises(ValueError, match="no token"):
+        ShardWriter.join(token)
