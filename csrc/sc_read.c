@@ -212,6 +212,19 @@ decode_box(struct reader *reader, struct stall *stall, const struct task *t, str
                            stall->item->dst + offset, strides, &reader->where);
 }
 
+/* The elements of a chunk of which only the hull of what is wanted was read. */
+static void
+view_narrow(const struct sc_chain *chunk, const struct sc_box *hull, const uint8_t *bytes, struct sc_view *view)
+{
+    uint64_t low = 0, high;
+
+    sc_chain_hull(chunk, hull, &low, &high);
+    view->data = (uint8_t *)(uintptr_t)bytes;
+    view->offset = -(int64_t)low;
+    view->swap = &chunk->swap;
+    memcpy(view->strides, chunk->strides, sizeof view->strides);
+}
+
 /* A chunk of which more than one box may be wanted: decoded once, and all that is wanted moved from there. */
 static enum sc_status
 decode_picked(struct reader *reader, struct stall *stall, const struct task *t, struct span *span, bool alone)
@@ -232,7 +245,9 @@ decode_picked(struct reader *reader, struct stall *stall, const struct task *t, 
         return decode_box(reader, stall, t, span, alone, &part, offset, strides);
     sc_pick_hull(&at, &part);
     status = fetch_task(reader, stall, t, span, &bytes);
-    if (!status)
+    if (!status && is_narrow(at.chunk, t))
+        view_narrow(at.chunk, &part, bytes, &view);
+    else if (!status)
         status = sc_chain_view(at.chunk, reader->worker, at.chunk != shard, bytes, (size_t)t->nbytes, &part, &view,
                                &reader->where);
     if (!status)

@@ -286,11 +286,11 @@ for_each_touched(struct reader *reader, struct stall *stall, touched_fn *fn)
 
 /* Of a chunk in a file whose elements lie there as they are, and which is wanted in part, only that part is read. */
 static void
-narrow(const struct stall *stall, const struct sc_chain *chunk, const struct sc_box *part, struct task *task)
+narrow(const struct sc_chain *chunk, const struct sc_box *part, struct task *task)
 {
     uint64_t low, high;
 
-    if (stall->fd >= 0 && sc_chain_hull(chunk, part, &low, &high)) {
+    if (sc_chain_hull(chunk, part, &low, &high)) {
         task->offset += low;
         task->nbytes = high - low;
     }
@@ -299,12 +299,34 @@ narrow(const struct stall *stall, const struct sc_chain *chunk, const struct sc_
 static void
 narrow_inner(const struct stall *stall, const uint64_t *c, struct task *task)
 {
-    const struct sc_chain *inner = chain_of(stall)->inner;
+    const struct sc_chain *shard = chain_of(stall), *inner = shard->inner;
+    struct sc_pick_at at;
     struct sc_box part;
     int64_t offset;
 
-    if (!stall->item->pick && !inner->n_ops && sc_walk_cut(&stall->walk, inner, c, &part, &offset))
-        narrow(stall, inner, &part, task);
+    if (stall->fd < 0 || inner->n_ops || inner->inner)
+        return;
+    if (stall->item->pick) {
+        sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, task->entry);
+        sc_pick_hull(&at, &part);
+        narrow(inner, &part, task);
+    } else if (sc_walk_cut(&stall->walk, inner, c, &part, &offset)) {
+        narrow(inner, &part, task);
+    }
+}
+
+/* The same for an object that is one chunk. */
+static void
+narrow_whole(const struct stall *stall, struct task *task)
+{
+    struct sc_box part = stall->item->box;
+    struct sc_pick_at at;
+
+    if (stall->item->pick) {
+        sc_pick_at_object(&at, stall->item->pick, chain_of(stall));
+        sc_pick_hull(&at, &part);
+    }
+    narrow(chain_of(stall), &part, task);
 }
 
 /* Add one inner chunk to what is to be done. */
@@ -385,8 +407,8 @@ sc_stall_plan(struct reader *reader, struct stall *stall)
         struct task task = { 0, stall->nbytes, 0 };
 
         status = sc_chain_check_nbytes(chain_of(stall), stall->nbytes, &reader->where);
-        if (!stall->item->pick)
-            narrow(stall, chain_of(stall), &stall->item->box, &task);
+        if (stall->fd >= 0)
+            narrow_whole(stall, &task);
         return status ? status : push_task(stall, task);
     }
     stall->strides = reader->run->plan->dst_strides;

@@ -87,6 +87,15 @@ def thing(request: pytest.FixtureRequest) -> Object:
     return Object(CHAINS[request.param])
 
 
+@pytest.fixture(params=["bytes", "file"])
+def source(request: pytest.FixtureRequest, thing: Object, tmp_path: Path) -> str:
+    """Where the object is: of a file only what is wanted may be read."""
+    if request.param == "bytes":
+        return "bytes"
+    (tmp_path / "object").write_bytes(thing.bytes)
+    return str(tmp_path / "object")
+
+
 def positions(*numbers: int) -> Any:
     return np.array(numbers, dtype=np.uint64)
 
@@ -136,7 +145,7 @@ COMBINATIONS = {
 
 @pytest.mark.parametrize("layout", ["C", "F", "strided"])
 @pytest.mark.parametrize("case", COMBINATIONS)
-def test_lists(thing: Object, case: str, layout: str) -> None:
+def test_lists(thing: Object, source: str, case: str, layout: str) -> None:
     selection = COMBINATIONS[case]
     parts, shape = lists(selection)
     expected = thing.values[grid(selection)]
@@ -144,7 +153,7 @@ def test_lists(thing: Object, case: str, layout: str) -> None:
     out = {"C": np.zeros(shape, "int32"), "F": np.zeros(shape, "int32", "F"), "strided": memory[..., ::3]}[
         layout
     ]
-    stats = thing.read(parts, out, (0, 1, 2))
+    stats = thing.read(parts, out, (0, 1, 2), source)
     assert np.array_equal(out, expected)
     assert (memory[..., 1::3] == 0).all()
     if thing.chain.is_shard:
@@ -153,12 +162,12 @@ def test_lists(thing: Object, case: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 5000])
-def test_points(thing: Object, n: int) -> None:
+def test_points(thing: Object, source: str, n: int) -> None:
     rng = np.random.default_rng(n)
     froms = tuple(rng.integers(0, extent, n).astype(np.uint64) for extent in SHAPE)
     to = rng.permutation(n).astype(np.uint64)
     out = np.zeros(2 * n + 5, "int32")
-    stats = thing.read(Points(2, froms, to), out[1::2], (-1, -1, -1))
+    stats = thing.read(Points(2, froms, to), out[1::2], (-1, -1, -1), source)
     expected = np.zeros(n, "int32")
     expected[to.astype(int)] = thing.values[tuple(f.astype(int) for f in froms)]
     assert np.array_equal(out[5::2], expected)
@@ -171,7 +180,7 @@ def test_points(thing: Object, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3, 40])
-def test_boxes(thing: Object, n: int) -> None:
+def test_boxes(thing: Object, source: str, n: int) -> None:
     """As a loader asks for them: an array of samples, whose first axis the object has not."""
     rng = np.random.default_rng(n)
     size = np.array([3, 7, 4])
@@ -183,7 +192,7 @@ def test_boxes(thing: Object, n: int) -> None:
     at = np.zeros((n, 4), int)
     at[:, 0] = rng.permutation(n)
     parts = pack_boxes(start, size, step, at)
-    stats = thing.read(parts, out, (1, 2, 3))
+    stats = thing.read(parts, out, (1, 2, 3), source)
     for i in range(n):
         where = tuple(
             slice(a, a + (k - 1) * s + 1, s) for a, k, s in zip(start[i], size, step[i], strict=True)
@@ -247,6 +256,21 @@ def test_a_chunk_that_is_wanted_whole_is_read_to_where_it_belongs(tmp_path: Path
     _, stats = native.load().read([item], as_void(out), (0, 1, 2), max_gap_nbytes=0)
     assert stats["reads"] == 4 and stats["bytes_read"] == thing.chain.index_nbytes + 3 * 20 * 16 * 4
     assert np.array_equal(out, thing.values[[9, 2, 5]])
+
+
+def test_of_uncompressed_chunks_only_what_is_wanted_is_read(tmp_path: Path) -> None:
+    thing = Object((sharding((12, 20, 16), bytes_codec()),))
+    path = tmp_path / "shard"
+    path.write_bytes(thing.bytes)
+    out = np.zeros((2, 20, 16), "int32")
+    stats = thing.read(lists(([5, 3], slice(None), slice(None)))[0], out, (0, 1, 2), str(path))
+    assert np.array_equal(out, thing.values[[5, 3]])
+    assert stats["bytes_read"] == thing.chain.index_nbytes + 3 * 20 * 16 * 4  # rows 3 to 5
+    line = np.zeros(3, "int32")
+    froms = (positions(7, 7, 7), positions(4, 4, 4), positions(9, 2, 9))
+    stats = thing.read(Points(0, froms, None), line, (-1,) * 3, str(path))
+    assert np.array_equal(line, thing.values[7, 4, [9, 2, 9]])
+    assert stats["bytes_read"] == thing.chain.index_nbytes + 8 * 4
 
 
 def test_the_lowest_inner_chunk_is_blamed() -> None:
