@@ -1,0 +1,133 @@
+# loader.py - random crops of a large array, for training, read by worker processes
+# SPDX-License-Identifier: MIT
+"""A data set in the manner of PyTorch, and a loader with worker processes that stands for PyTorch's.
+
+    python examples/loader.py [ARRAY]
+
+`RandomCrops` has the three methods that ``torch.utils.data.DataLoader`` looks for; torch itself is not needed here. The
+one that matters is ``__getitems__``: torch hands it the indices of a whole batch, and one call of `read_boxes` reads
+them, so that crops which lie side by side share the opening of files and the decoding of chunks. With torch:
+
+    loader = torch.utils.data.DataLoader(RandomCrops("brain.zarr", (64, 64, 64), 10_000), batch_size=16, num_workers=4)
+
+Each worker gets the data set pickled and opens the array for itself; its own threads are then one, since there are
+workers enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shardcodec
+
+
+class RandomCrops:
+    """Boxes of one shape from random places of an array; crop number i is always the same.
+
+    Parameters
+    ----------
+    path : str or Path
+        A Zarr v3 array.
+    shape : sequence of int
+        Of a crop.
+    length : int
+        How many there are.
+    seed : int
+        Other places for another epoch.
+    """
+
+    def __init__(self, path: str | Path, shape: Sequence[int], length: int, *, seed: int = 0) -> None:
+        self.array = shardcodec.open_array(path, threads=1)
+        self.shape = tuple(shape)
+        self.length = length
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return self.length
+
+    def start(self, index: int) -> list[int]:
+        """Where a crop begins."""
+        if not 0 <= index < self.length:
+            raise IndexError(f"crop {index} of {self.length}")
+        rng = np.random.default_rng((self.seed, index))
+        return [
+            int(rng.integers(extent - n + 1)) for extent, n in zip(self.array.shape, self.shape, strict=True)
+        ]
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+        """Read the crops of a batch at once."""
+        return list(self.array.read_boxes([self.start(index) for index in indices], self.shape))
+
+
+_crops: Any = None
+
+
+def _begin_worker(crops: RandomCrops) -> None:
+    global _crops
+    _crops = crops
+
+
+def _read_batch(indices: Sequence[int]) -> np.ndarray[Any, Any]:
+    return np.stack(_crops.__getitems__(indices))
+
+
+def batches(crops: RandomCrops, batch_size: int, n_workers: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Read all crops in an order that differs with the seed, in worker processes; yield batches."""
+    order = np.random.default_rng(crops.seed).permutation(len(crops)).tolist()
+    parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    with multiprocessing.get_context("spawn").Pool(n_workers, _begin_worker, (crops,)) as pool:
+        yield from pool.imap(_read_batch, parts)
+
+
+def example_array(folder: Path) -> Path:
+    """A volume of 192 x 192 x 192 in shards of 96 x 96 x 96."""
+    import zarr
+
+    values = np.arange(192**3, dtype="uint32").reshape(192, 192, 192) // 7 % 4096
+    path = folder / "volume.zarr"
+    with shardcodec.enable():
+        zarr.create_array(
+            path,
+            data=values.astype("uint16"),
+            chunks=(32, 32, 32),
+            shards=(96, 96, 96),
+            compressors=zarr.codecs.ZstdCodec(level=1),
+        )
+    return path
+
+
+def main() -> None:
+    """Time some batches."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("array", nargs="?", help="a Zarr v3 array; default: a small one that is made up")
+    parser.add_argument("--crops", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.array or example_array(Path(folder))
+        shape = [min(40, extent) for extent in shardcodec.open_array(path).shape]
+        crops = RandomCrops(path, shape, arguments.crops)
+        begin = time.perf_counter()
+        total = 0
+        for batch in batches(crops, arguments.batch, arguments.workers):
+            total += batch.nbytes
+        seconds = time.perf_counter() - begin
+        print(
+            f"{len(crops)} crops of {tuple(shape)}: {total / 1e6:.0f} MB in {seconds:.2f} s, workers' start included"
+        )
+
+
+if __name__ == "__main__":
+    main()
