@@ -11,7 +11,7 @@ import importlib.util
 import os
 import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,10 @@ class Peer:
 
     def store(self, array: Any, how: str, selection: Any, values: Array) -> None:
         raise NotImplementedError
+
+    def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
+        """Read boxes of one shape, in the way that is best for many of them."""
+        return np.stack([self.read(array, box) for box in boxes])
 
 
 class Zarr(Peer):
@@ -184,19 +188,27 @@ class TensorStore(Peer):
 
     name = "tensorstore"
     package = "tensorstore"
+    cache_nbytes = 0
     can_index = True
 
     def open(self, path: Path, case: Case) -> Any:
         import tensorstore
 
         context = {
-            "cache_pool": {"total_bytes_limit": 0},
+            "cache_pool": {"total_bytes_limit": self.cache_nbytes},
             "data_copy_concurrency": {"limit": N_THREADS},
             "file_io_concurrency": {"limit": 2 * N_THREADS},
             "file_io_sync": False,
         }
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}, "context": context}
         return tensorstore.open(spec, open=True).result()
+
+    def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
+        import tensorstore
+
+        with tensorstore.Batch() as batch:
+            reads = [array[box].read(order="C", batch=batch) for box in boxes]
+        return np.stack([read.result() for read in reads])
 
     def read(self, array: Any, box: Box) -> Array:
         return np.asarray(array[box].read(order="C").result())
@@ -229,6 +241,67 @@ class Zarrista(Peer):
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         array.store_array_subset(box, np.ascontiguousarray(values))
+
+
+class OpenArray(Peer):
+    """Us without a zarr array around it; indexes are read anew each time."""
+
+    name = "open_array"
+    package = "shardcodec"
+    is_rival = False
+    group = "loader"
+    cache_nbytes = 0
+
+    def open(self, path: Path, case: Case) -> Any:
+        import shardcodec
+
+        return shardcodec.open_array(path, threads=N_THREADS, index_cache=self.cache_nbytes)
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.asarray(array[box])
+
+    def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
+        shape = [s.stop - s.start for s in boxes[0]]
+        return np.asarray(array.read_boxes([[s.start for s in box] for box in boxes], shape))
+
+
+class OpenArrayCached(OpenArray):
+    """The same with a cache of indexes."""
+
+    name = "open_array, cached index"
+    cache_nbytes = 64 << 20
+
+
+class TensorStoreCached(TensorStore):
+    """TensorStore with a cache of indexes and chunks, checked against the files as it is its default."""
+
+    name = "tensorstore, cache"
+    group = "loader"
+    cache_nbytes = 64 << 20
+
+
+class ZarristaCached(Zarrista):
+    """zarrista with its cache of indexes, which looks at the files no more."""
+
+    name = "zarrista, cached index"
+    group = "loader"
+
+    def open(self, path: Path, case: Case) -> Any:
+        array = super().open(path, case)
+        return array, array.shard_cache(), case.inner
+
+    def read(self, array: Any, box: Box) -> Array:
+        array, cache, inner = array
+        at = [s.start // extent for s, extent in zip(box, inner, strict=True)]
+        if any((s.stop - 1) // extent != c for s, extent, c in zip(box, inner, at, strict=True)):
+            return super().read(array, box)  # the cache serves single inner chunks only
+        chunk = np.asarray(array.retrieve_subchunk(at, shard_cache=cache).to_numpy())
+        return chunk[
+            tuple(
+                slice(s.start - c * extent, s.stop - c * extent)
+                for s, extent, c in zip(box, inner, at, strict=True)
+            )
+        ]
 
 
 class Floor(Peer):
@@ -270,6 +343,10 @@ ALL: tuple[Peer, ...] = (
     Floor(),
     ShardCodecOneThread(),
     EmptyPipeline(),
+    OpenArray(),
+    OpenArrayCached(),
+    TensorStoreCached(),
+    ZarristaCached(),
     Fill(),
 )
 

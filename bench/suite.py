@@ -321,6 +321,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     """Return the rows of the groups named."""
     import suite_index  # these build on this module
     import suite_limits
+    import suite_loader
 
     makers = {
         "whole": lambda: whole_arrays(sizes.edge),
@@ -328,6 +329,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "small": lambda: small_reads(sizes.edge) + first_element(sizes.n_chunks),
         "partial": lambda: partial_writes(sizes.edge),
         "index": lambda: suite_index.rows(sizes.edge),
+        "loader": lambda: suite_loader.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
     }
     return [row for group in groups for row in makers[group]()]

@@ -833,6 +833,12 @@ cdef class CachedIndex:
         PyBuffer_FillInfo(view, self, self.index.entries, <Py_ssize_t>(16 * self.index.n_entries), 1, flags)
 
 
+cdef bytes cache_name(str name):
+    """The name as C has it; one with a zero byte, which no path has, is spelled out in digits."""
+    cdef bytes encoded = os.fsencode(name)
+    return encoded if b"\0" not in encoded else b"\x01" + encoded.hex().encode()
+
+
 cdef class Cache:
     """Decoded indexes and open files that readers keep between calls (csrc/sc_cache.h)."""
 
@@ -849,7 +855,7 @@ cdef class Cache:
     def get(self, str name, Chain chain):
         """The index of an object in no file; None when it is not kept."""
         cdef CachedIndex found
-        cdef bytes encoded = os.fsencode(name)
+        cdef bytes encoded = cache_name(name)
         cdef sc_cached_index *index = sc_cache_peek(self.cache, PyBytes_AsString(encoded), &chain.chain)
         if index == NULL:
             return None
@@ -861,7 +867,7 @@ cdef class Cache:
         """Keep the index of an object in no file: n_chunks pairs, copied."""
         cdef View view = View(entries)
         cdef uint64_t *pairs = view.words(2 * chain.chain.n_chunks)
-        cdef bytes encoded = os.fsencode(name)
+        cdef bytes encoded = cache_name(name)
         cdef sc_cached_index *index
         if not chain.is_shard:
             raise ValueError("only a shard has an index")
@@ -874,7 +880,7 @@ cdef class Cache:
 
     def drop(self, str name):
         """Forget an object."""
-        cdef bytes encoded = os.fsencode(name)
+        cdef bytes encoded = cache_name(name)
         sc_cache_drop(self.cache, PyBytes_AsString(encoded))
 
     def clear(self):

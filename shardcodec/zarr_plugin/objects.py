@@ -17,9 +17,9 @@ from ..access import array
 from ..access.reader import ReadItem
 from ..access.remote import fetch
 from ..options import Options
-from .compat import Store, StorePath, default_buffer_prototype, default_spec, sync
+from .compat import Store, StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from .remote import limits_for, remote_for
-from .stores import is_local, is_memory, local_path, stored_bytes
+from .stores import index_names, is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["objects_of_store"]
 
@@ -61,7 +61,7 @@ class RemoteObjects:
 
     def get(self, key: str) -> bytes | None:
         """Fetch an object."""
-        buffer = sync((self._root / key).get(prototype=default_buffer_prototype()))
+        buffer = on_zarrs_loop((self._root / key).get(prototype=default_buffer_prototype()))
         return None if buffer is None else buffer.to_bytes()
 
     def source(self, key: str) -> Any:
@@ -75,7 +75,10 @@ class RemoteObjects:
         store = self._root.store
         remote = remote_for(store, default_buffer_prototype())
         named = [item._replace(key=(self._root / item.key).path) for item in items]
-        sync(fetch(named, out, axes, options, remote, limits_for(store, default_spec())))
+        names = index_names([self._root / item.key for item in items])
+        on_zarrs_loop(
+            fetch(named, out, axes, options, remote, limits_for(store, default_spec()), names=names)
+        )
 
     def __repr__(self) -> str:
         return str(self._root)

@@ -466,6 +466,22 @@ def test_what_was_fetched_before_a_write_is_not_put_after_it() -> None:
     assert cache.get("key", chain) is None
 
 
+def test_names_with_a_zero_byte_are_told_apart() -> None:
+    """As C strings they would end there, and one state of an object would be taken for another."""
+    chain = chain_of(letters_spec())
+    cache = IndexCache(1 << 16)
+    for n in range(3):
+        cache.put(f"object\0state {n}", chain, np.full((4, 2), n, np.uint64), cache.ticket())
+    for n in range(3):
+        kept = cache.get(f"object\0state {n}", chain)
+        assert kept is not None
+        assert (kept == n).all()
+    assert cache.get("object", chain) is None
+    cache.drop(["object\0state 1"])
+    assert cache.get("object\0state 1", chain) is None
+    assert cache.get("object\0state 2", chain) is not None
+
+
 def test_an_index_of_a_file_is_not_found_by_key(file: Path) -> None:
     reader = reader_of(file)
     reader.text()
