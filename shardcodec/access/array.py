@@ -211,6 +211,7 @@ class ArrayReader:
             "immutable": self._options.immutable,
         }
         self._axes = tuple(range(self.ndim))
+        self._origin = (0,) * self.ndim
 
     # ---- reading
 
@@ -234,6 +235,11 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; the error says which.
         """
+        if (one := self._in_one_object(selection)) is not None:
+            coords, plain = one
+            out = np.empty(plain.count, self.dtype)
+            self._read([(coords, plain)], out, self._axes)
+            return out
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
@@ -323,6 +329,26 @@ class ArrayReader:
         return self._read_boxes(at * count, count, out)
 
     # ---- from the array to its objects
+
+    def _in_one_object(self, selection: Any) -> tuple[Ints, Box] | None:
+        """The usual call, a tuple of slices within one object, without detours; None for any other."""
+        if type(selection) is not tuple or len(selection) != self.ndim:
+            return None
+        coords, start, count = [], [], []
+        for part, extent, size in zip(selection, self._extents, self.shape, strict=True):
+            if type(part) is not slice or part.step is not None:
+                return None
+            first, stop = part.start, part.stop
+            if type(first) is not int or type(stop) is not int or not 0 <= first < stop <= size:
+                return None
+            position = first // extent
+            within = first - position * extent
+            if within + stop - first > extent:
+                return None
+            coords.append(position)
+            start.append(within)
+            count.append(stop - first)
+        return tuple(coords), Box(tuple(start), tuple(count), None, self._origin)
 
     def _cut(self, box: Box) -> Iterator[tuple[Ints, Box]]:
         """The objects under a box, and of each its own part."""
