@@ -52,6 +52,19 @@ load_index(struct sc_fetch *fetch, struct sc_where *where)
     return status;
 }
 
+static enum sc_status
+open_file(struct sc_fetch *fetch, struct sc_where *where)
+{
+    const struct sc_source *source = &fetch->source;
+
+    if (source->is_open)
+        return sc_file_share(source->fd, &fetch->fd, &fetch->nbytes, where);
+    if (!source->path)
+        return SC_OK;
+    fetch->stats.opens++;
+    return sc_file_open(source->path, &fetch->fd, &fetch->nbytes, where);
+}
+
 enum sc_status
 sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struct sc_source *source,
                struct sc_where *where)
@@ -64,12 +77,9 @@ sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struc
         fetch->entries = source->entries;
         return SC_OK;
     }
-    if (source->path) {
-        fetch->stats.opens++;
-        status = sc_file_open(source->path, &fetch->fd, &fetch->nbytes, where);
-        if (status)
-            return status;
-    }
+    status = open_file(fetch, where);
+    if (status)
+        return status;
     fetch->missing = fetch->fd < 0 && !source->data;
     return fetch->missing ? SC_OK : load_index(fetch, where);
 }

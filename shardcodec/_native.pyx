@@ -802,6 +802,10 @@ cdef class Cancel:
         """To be called by any thread."""
         sc_cancel_stop(&self.cancel)
 
+    @property
+    def stopped(self):
+        return bool(sc_cancelled(&self.cancel))
+
     cdef int raise_caught(self) except -1:
         caught, self.caught = self.caught, None
         if caught is not None:
@@ -1400,7 +1404,7 @@ cdef class OpenShard:
         self.batch.read_source(source, &place_)
         if isinstance(source, Fetched):
             self.memory = (<Fetched>source).memory
-        elif source is not None and not isinstance(source, str):
+        elif source is not None and not isinstance(source, (str, int)):
             self.memory = memoryview(source).cast("B")
         with nogil:
             status = sc_fetch_begin(&self.held, &chain.chain, &place_, &where)

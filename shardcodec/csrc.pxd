@@ -299,6 +299,7 @@ cdef extern from "sc_cancel.h" nogil:
 
     void sc_cancel_init(sc_cancel *cancel, bint (*poll)(void *) noexcept, void *arg)
     void sc_cancel_stop(sc_cancel *cancel)
+    bint sc_cancelled(sc_cancel *cancel)
 
 
 cdef extern from "sc_cache.h" nogil:

@@ -74,6 +74,9 @@ class Options:
         system has locks), or those of this process only.
     lock_timeout : float
         Seconds to wait for a shard that another process writes; then `LockError`.
+    staging_nbytes : int
+        Bytes of inner chunks, encoded and decoded, that are held at a time where codecs take part that are not
+        native. One inner chunk for each thread is held in any case.
     """
 
     threads: int
@@ -88,6 +91,7 @@ class Options:
     immutable: bool = False
     locking: str = "process"
     lock_timeout: float = 60.0
+    staging_nbytes: int = 64 << 20
 
 
 NAMES = tuple(field.name for field in fields(Options))
@@ -146,6 +150,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "immutable": _flag,
     "locking": _one_of("process", "thread"),
     "lock_timeout": _seconds,
+    "staging_nbytes": _at_least(1),
 }
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from .. import native
 from ..format.chain import lower
-from ..format.spec import ChainSpec
+from ..format.spec import ChainSpec, ShardSpec
 
-__all__ = ["compiled", "memory_order"]
+__all__ = ["compiled", "memory_order", "staged_shard", "staged_whole"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -29,10 +29,32 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Any:
     return native.load().Chain(**lower(spec, native_order=native_order))
 
 
+def staged_shard(spec: ShardSpec, stage: Any) -> Any:
+    """Return a chain that finds inner chunks, which are encoded by `stage`; of the spec only the geometry counts."""
+    lowered: dict[str, Any] = {**lower(spec)}
+    lowered["inner"] = {**lowered["inner"], "opaque": True}
+    return native.load().Chain(**lowered, stage=stage)
+
+
+def staged_whole(shape: tuple[int, ...], stage: Any) -> Any:
+    """Return a chain for objects that are one chunk, encoded by `stage`."""
+    itemsize = stage.fill.dtype.itemsize
+    return native.load().Chain(
+        shape=shape,
+        itemsize=itemsize,
+        swap=(),
+        perm=tuple(range(len(shape))),
+        fill=bytes(itemsize),
+        ops=(),
+        opaque=True,
+        stage=stage,
+    )
+
+
 def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:
     """Tell whether an array's elements are those of the spec in native order, in the other one (False), or neither."""
     if array == spec:
         return True
-    if array == spec.newbyteorder("S"):
+    if spec.kind not in "OT" and array == spec.newbyteorder("S"):
         return False
     return None

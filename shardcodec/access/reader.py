@@ -18,6 +18,7 @@ from .. import cancel, native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import cache
+from . import staged, staged_reader
 from .boxes import Parts, as_void, n_touched
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "decoded_nbytes",
     "explain",
     "index_too_short",
+    "leaves_the_thread",
     "read",
 ]
 
@@ -57,8 +59,18 @@ class ReadItem(NamedTuple):
     key: str
 
 
+def leaves_the_thread(chain: Any) -> bool:
+    """Whether the chain's codecs wait for an event loop, which must not be the thread's own."""
+    return chain.stage is not None and not chain.stage.one_by_one
+
+
 def decoded_nbytes(chain: Any, parts: Parts) -> int:
-    """Bytes that are decoded for parts of an object: whole inner chunks, and the index."""
+    """Bytes that are decoded for parts of an object: whole inner chunks, and the index.
+
+    Where codecs need an event loop themselves, more than is decoded inline.
+    """
+    if leaves_the_thread(chain):
+        return INLINE_NBYTES + 1
     if not chain.is_shard:
         return int(math.prod(chain.shape) * chain.itemsize)
     inner = int(math.prod(chain.inner.shape) * chain.itemsize)
@@ -118,21 +130,20 @@ def read(
     OSError
         A file could not be read.
     """
-    engine = native.load()
     plan = [(item.chain, item.source, item.box) for item in items]
-    kept = cache.shared(options.index_cache, options.open_files)
+    how: dict[str, Any] = {
+        "n_threads": options.threads,
+        "max_gap_nbytes": MAX_GAP_NBYTES,
+        "allow_in_index": options.allow_in_index,
+        "cancel": cancel.current(),
+    }
     try:
-        missing, _ = engine.read(
-            plan,
-            as_void(out),
-            axes,
-            n_threads=options.threads,
-            max_gap_nbytes=MAX_GAP_NBYTES,
-            allow_in_index=options.allow_in_index,
-            cache=None if kept is None else kept.native,
-            immutable=options.immutable,
-            cancel=cancel.current(),
-        )
+        if staged.is_staged(items):
+            missing, _ = staged_reader.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)
+        else:
+            kept = cache.shared(options.index_cache, options.open_files)
+            how |= {"cache": None if kept is None else kept.native, "immutable": options.immutable}
+            missing, _ = native.load().read(plan, as_void(out), axes, **how)
     except ShardError as error:
-        raise explain(error, items) from None
+        raise explain(error, items) from error.__cause__
     return missing  # type: ignore[no-any-return]

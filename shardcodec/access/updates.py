@@ -273,7 +273,7 @@ def run(
                 try:
                     made, _, (there, refused) = call([describe(looker, i) for i in range(len(some))])
                 except ShardError as error:
-                    raise explain(error, some) from None
+                    raise explain(error, some) from error.__cause__
             for position, result in zip(group, made, strict=True):
                 results[position] = result
             declined |= {group[i] for i in refused}

@@ -19,6 +19,7 @@ import numpy as np
 from .. import cancel, native
 from ..options import Options
 from ..storage import cache
+from . import staged, staged_writer
 from .boxes import Parts, as_void, covered, covers, is_filled, touched
 from .updates import Looker, run
 
@@ -97,7 +98,6 @@ def write(
     OSError
         A file could not be written; the old one is as it was. Items before it may have been written.
     """
-    engine = native.load()
 
     def erases(item: WriteItem) -> bool:
         return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
@@ -107,20 +107,21 @@ def write(
         old = _old_object(looker, position, erases) if _keeps(item) else looker.unread(position)
         return (item.chain, item.path, item.box, old)
 
+    how: dict[str, Any] = {
+        "order": options.order,
+        "write_empty": write_empty,
+        "keep_empty": keep_empty,
+        "sync": options.durability == "fsync",
+        "allow_in_index": options.allow_in_index,
+        "staging": staging,
+        "n_threads": options.threads,
+        "cancel": cancel.current(),
+    }
+
     def call(plan: list[tuple[Any, ...]]) -> Any:
-        return engine.write(
-            plan,
-            as_void(value),
-            axes,
-            order=options.order,
-            write_empty=write_empty,
-            keep_empty=keep_empty,
-            sync=options.durability == "fsync",
-            allow_in_index=options.allow_in_index,
-            staging=staging,
-            n_threads=options.threads,
-            cancel=cancel.current(),
-        )
+        if staged.is_staged(items):
+            return staged_writer.write(plan, value, axes, staging_nbytes=options.staging_nbytes, **how)
+        return native.load().write(plan, as_void(value), axes, **how)
 
     try:
         return run(items, _keeps, described, call, options, exist)

@@ -8,18 +8,22 @@ Everything taken from ``zarr.core``, which zarr calls private, is taken here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import sys
 import threading
+import warnings
 from collections.abc import Coroutine, Iterable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import zarr
+import zarr.abc.codec as zarr_codecs
 import zarr.core.codec_pipeline as zarr_pipelines
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs import ShardingCodec, TransposeCodec
 from zarr.core.array import AsyncArray
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
@@ -46,15 +50,20 @@ __all__ = [
     "WrapperStore",
     "ZipStore",
     "array_at",
+    "array_spec",
     "as_numpy",
+    "batched_pipeline",
     "buffer_from",
     "coalescing",
     "config",
     "default_buffer_prototype",
     "default_spec",
+    "evolved",
     "foreign_codec",
     "get_result",
     "is_regular",
+    "is_sharding",
+    "is_transpose",
     "max_workers",
     "memory_identity",
     "on_zarrs_loop",
@@ -62,6 +71,8 @@ __all__ = [
     "own_pipeline",
     "own_pipeline_class",
     "pipeline_of",
+    "quiet",
+    "runs_at_once",
     "sync",
     "unwrapped",
     "with_pipeline",
@@ -89,20 +100,65 @@ def own_pipeline(metadata: ArrayV3Metadata) -> CodecPipeline:
         config=ArrayConfig.from_dict({}),
         prototype=default_buffer_prototype(),
     )
-    codecs = []
-    for codec in metadata.codecs:
-        evolved = codec.evolve_from_array_spec(array_spec=spec)
-        spec = evolved.resolve_metadata(spec)
-        codecs.append(evolved)
-    return own_pipeline_class().from_codecs(codecs)
+    return own_pipeline_class().from_codecs([codec for codec, _ in evolved(metadata.codecs, spec)])
+
+
+def batched_pipeline(codecs: Iterable[Any]) -> CodecPipeline:
+    """Return a pipeline that runs codecs as coroutines, many chunks at a time."""
+    with quiet():
+        return zarr_pipelines.BatchedCodecPipeline.from_codecs(codecs)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep zarr from saying again what it said when the array was opened."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_empty: bool) -> ArraySpec:
+    """Return the spec of a chunk in this process's memory, C order."""
+    config = ArrayConfig.from_dict({"order": "C", "write_empty_chunks": write_empty})
+    return ArraySpec(shape, dtype, fill_value, config, default_buffer_prototype())
+
+
+def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArraySpec]]:
+    """Fit codecs to the array that each is handed; with each one the spec of that."""
+    for codec in codecs:
+        fitted = codec.evolve_from_array_spec(array_spec=spec)
+        yield fitted, spec
+        spec = fitted.resolve_metadata(spec)
+
+
+def runs_at_once(codec: Any) -> bool:
+    """Tell whether a codec can be called without an event loop. From 3.3 on zarr has a rule for that."""
+    rule = getattr(zarr_codecs, "_codec_supports_sync", None)
+    if rule is not None:
+        return bool(rule(codec))
+    return not is_sharding(codec) and all(hasattr(codec, name) for name in ("_decode_sync", "_encode_sync"))
+
+
+def is_sharding(codec: Any) -> bool:
+    """Tell whether a codec is the sharding codec, zarr's or ours."""
+    return isinstance(codec, ShardingCodec) and not _is_foreign(codec)
+
+
+def is_transpose(codec: Any) -> bool:
+    """Tell whether a codec is zarr's transpose."""
+    return type(codec) is TransposeCodec
+
+
+def _is_foreign(codec: Any) -> bool:
+    module = type(codec).__module__
+    return module != "shardcodec" and not module.startswith("zarr.codecs")
 
 
 def foreign_codec(codecs: Iterable[Any]) -> str | None:
     """Name a codec class that is neither zarr's nor ours: under a known name it may do anything."""
     for codec in codecs:
-        module = type(codec).__module__
-        if module != "shardcodec" and not module.startswith("zarr.codecs"):
-            return f"{module}.{type(codec).__qualname__}"
+        if _is_foreign(codec):
+            return f"{type(codec).__module__}.{type(codec).__qualname__}"
         within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
         if found := foreign_codec(within):
             return found

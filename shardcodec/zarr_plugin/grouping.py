@@ -90,8 +90,9 @@ class Group:
                 await self._write_at_once(request, [i], [keys[i]], options)
 
     def _gathers(self, part: Part) -> bool:
-        """Whole objects gain nothing, and selections by index are rare enough."""
-        return not self.is_closing and _is_box(part.box) and not part.covers
+        """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
+        native = part.chain.stage is None
+        return native and not self.is_closing and _is_box(part.box) and not part.covers
 
     async def _write_at_once(
         self, request: Request, chosen: Sequence[int], keys: Sequence[str], options: Options

@@ -10,21 +10,17 @@ results, or fails under the option ``strict``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from zarr.abc.codec import Codec, CodecPipeline
 
 from .. import native
-from ..access.codec import compiled
-from ..errors import ShardError, SpecError, UnsupportedError
-from ..format.spec import ChainSpec
+from ..errors import UnsupportedError
 from ..options import NOTHING, Options, resolve
 from ..statistics import stats
 from . import grouping, reading, writing
 from .compat import (
     ArrayV3Metadata,
-    foreign_codec,
     get_result,
     max_workers,
     options_of_zarr,
@@ -32,6 +28,7 @@ from .compat import (
     own_pipeline_class,
     write_order,
 )
+from .kinds import Kind, kind_of
 from .own import write_own
 from .requests import Declined, Request, prepare
 from .stores import lock_keys
@@ -51,18 +48,13 @@ class ShardCodecPipeline(CodecPipeline):
         self._store = store
         self._attached = dict(attached)
         self._own = own_pipeline(metadata)
-        self._chains: dict[tuple[tuple[int, ...], bool], Any] = {}
-        self._spec: ChainSpec | None = None
+        self._kind: Kind | None = None
         self._reason = ""
         self._order = next((write_order(c) for c in metadata.codecs if hasattr(c, "index_codecs")), {})
-        if foreign := foreign_codec(metadata.codecs):
-            self._reason = f"codec class {foreign}"
-            return
         try:
-            # JSON has one NaN; the fill value itself has its bits
-            self._spec = replace(ChainSpec.from_metadata(metadata.to_dict()), fill_value=metadata.fill_value)
-        except (SpecError, UnsupportedError) as error:
-            self._reason = str(error)
+            self._kind = kind_of(metadata)
+        except Declined as why:
+            self._reason = str(why)
 
     # ---- made by zarr
 
@@ -182,21 +174,9 @@ class ShardCodecPipeline(CodecPipeline):
             await group.settle(lock_keys(_targets(batch)))
 
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
-        if self._spec is None:
+        if self._kind is None:
             raise Declined(self._reason)
-        return prepare(batch, buffer, drop_axes, self._spec, self._chain)
-
-    def _chain(self, shape: tuple[int, ...], native_order: bool) -> Any:
-        chain = self._chains.get((shape, native_order))
-        if chain is None:
-            assert self._spec is not None
-            try:
-                spec = self._spec if self._spec.shape == shape else self._spec.with_shape(shape)
-                chain = compiled(spec, native_order)
-            except ShardError as error:
-                raise Declined(str(error)) from error
-            self._chains[shape, native_order] = chain
-        return chain
+        return prepare(batch, buffer, drop_axes, self._kind.dtype, self._kind.chain)
 
     def _options(self) -> Options:
         return resolve(

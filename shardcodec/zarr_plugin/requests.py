@@ -17,8 +17,7 @@ import numpy as np
 
 from ..access.boxes import Parts, covers, is_empty
 from ..access.codec import memory_order
-from ..access.reader import INLINE_NBYTES, decoded_nbytes
-from ..format.spec import ChainSpec
+from ..access.reader import INLINE_NBYTES, decoded_nbytes, leaves_the_thread
 from .compat import Store, StorePath, as_numpy
 from .selection import fits, selected_axes, to_parts
 
@@ -87,6 +86,8 @@ class Request:
         """The same for writing, where the rest of an object that is not covered is copied."""
         total = 0
         for part in self.parts:
+            if leaves_the_thread(part.chain):
+                return False
             total += math.prod(part.chain.shape) * int(part.chain.itemsize)
             if total > INLINE_NBYTES:
                 return False
@@ -94,7 +95,7 @@ class Request:
 
 
 def prepare(
-    batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], spec: ChainSpec, get_chain: GetChain
+    batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], dtype: np.dtype[Any], get_chain: GetChain
 ) -> Request:
     """Take a batch of `CodecPipeline.read` or `write` apart.
 
@@ -106,7 +107,7 @@ def prepare(
         Destination or source. One of rank 0 stands for every element.
     drop_axes : sequence of int
         Axes that zarr removes afterwards; only orthogonal selections have any.
-    spec : ChainSpec
+    dtype : numpy.dtype
         Of the array.
     get_chain : callable
         From a chunk shape and the byte order of the memory to the compiled chain.
@@ -118,9 +119,9 @@ def prepare(
     array = as_numpy(buffer)
     if array is None:
         raise Declined("the buffers are not numpy's")
-    native_order = memory_order(array.dtype, spec.dtype)
+    native_order = memory_order(array.dtype, dtype)
     if native_order is None:
-        raise Declined(f"memory has dtype {array.dtype}, chunks {spec.dtype}")
+        raise Declined(f"memory has dtype {array.dtype}, chunks {dtype}")
     selected = selected_axes(batch[0][2], batch[0][3], drop_axes)
     if selected is None:
         raise Declined("selection of an unknown kind")

@@ -1,0 +1,580 @@
+# test_staged.py - sharded arrays with codecs that have no native code
+# SPDX-License-Identifier: MIT
+"""The shard stays native, the codecs are zarr's: what either pipeline writes, the other one reads, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import (
+    OtherMemoryStore,
+    RecordingStore,
+    assemble,
+    bits,
+    chunk_bytes,
+    entries_of,
+    ours,
+    quiet,
+    random_array,
+    shard_path,
+    zarrs_view,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, VLenUTF8Codec, ZstdCodec
+from zarr.codecs import numcodecs as of_numcodecs
+from zarr.registry import register_codec
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec import CodecError, ShardFormatError, UnsupportedError
+
+SHAPE, SHARD, CHUNK = (12, 20), (8, 12), (4, 3)
+
+
+class Turned(BytesBytesCodec):
+    """Somebody else's codec: bytes back to front. It can only be awaited, and keeps a record of what it does."""
+
+    is_fixed_size = True
+    running: set[str]
+    n_decoded = 0
+    n_encoded = 0
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Any:
+        return cls()
+
+    def to_dict(self) -> Any:
+        return {"name": "turned", "configuration": {}}
+
+    def compute_encoded_size(self, n: int, spec: Any) -> int:
+        return n
+
+    async def _decode_single(self, data: Any, spec: Any) -> Any:
+        Turned.n_decoded += 1
+        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
+
+    async def _encode_single(self, data: Any, spec: Any) -> Any:
+        Turned.n_encoded += 1
+        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
+
+
+class TurnedAtOnce(Turned):
+    """The same for callers without an event loop."""
+
+    def to_dict(self) -> Any:
+        return {"name": "turned-at-once", "configuration": {}}
+
+    def _decode_sync(self, data: Any, spec: Any) -> Any:
+        Turned.n_decoded += 1
+        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
+
+    def _encode_sync(self, data: Any, spec: Any) -> Any:
+        Turned.n_encoded += 1
+        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
+
+
+class Plus(ArrayArrayCodec):
+    """Stores other elements than it is given."""
+
+    is_fixed_size = True
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Any:
+        return cls()
+
+    def to_dict(self) -> Any:
+        return {"name": "plus", "configuration": {}}
+
+    def compute_encoded_size(self, n: int, spec: Any) -> int:
+        return n
+
+    async def _decode_single(self, data: Any, spec: Any) -> Any:
+        return spec.prototype.nd_buffer.from_numpy_array(data.as_numpy_array() - 1)
+
+    async def _encode_single(self, data: Any, spec: Any) -> Any:
+        return spec.prototype.nd_buffer.from_numpy_array(data.as_numpy_array() + 1)
+
+
+register_codec("plus", Plus)
+register_codec("turned", Turned)
+register_codec("turned-at-once", TurnedAtOnce)
+
+
+def make(store: Any, codecs: Any, *, before: Any = (), after: Any = (), **arguments: Any) -> Any:
+    """An array whose inner chunks have these codecs, with others around the sharding; through our pipeline, strict."""
+    sharding = ShardingCodec(
+        chunk_shape=arguments.pop("inner", CHUNK),
+        codecs=codecs,
+        index_location=arguments.pop("index_location", "end"),
+    )
+    given_: dict[str, Any] = {"shape": SHAPE, "chunks": SHARD, "dtype": "int32", "fill_value": -1}
+    with quiet():
+        zarr.create_array(
+            store,
+            serializer=sharding,
+            filters=list(before) or None,
+            compressors=list(after) or None,
+            **(given_ | arguments),
+        )
+    return ours(store)
+
+
+INNER: dict[str, Any] = {
+    "bz2": lambda: [BytesCodec(), of_numcodecs.BZ2(level=1)],
+    "lzma": lambda: [BytesCodec(endian="big"), of_numcodecs.LZMA(preset=1), Crc32cCodec()],
+    "delta": lambda: [of_numcodecs.Delta(dtype="int32"), BytesCodec()],
+    "scale": lambda: [
+        of_numcodecs.FixedScaleOffset(offset=3, scale=1, dtype="int32"),
+        BytesCodec(),
+        ZstdCodec(),
+    ],
+    "shuffle": lambda: [TransposeCodec(order=(1, 0)), BytesCodec(), of_numcodecs.Shuffle(elementsize=4)],
+    "checksum": lambda: [BytesCodec(), of_numcodecs.Adler32()],
+    "awaited": lambda: [BytesCodec(), Turned()],
+    "at once": lambda: [BytesCodec(), TurnedAtOnce()],
+    "nested": lambda: [
+        ShardingCodec(chunk_shape=(2, 3), codecs=[BytesCodec(), of_numcodecs.BZ2(level=1)]),
+        Crc32cCodec(),
+    ],
+}
+AROUND: dict[str, Any] = {
+    "transposed": {
+        "before": [TransposeCodec(order=(1, 0))],
+        "inner": (3, 4),
+        "chunks": (12, 12),
+        "shape": (30, 30),
+    },
+    "other elements before": {"before": [Plus()]},
+    "another dtype before": {
+        "before": [
+            of_numcodecs.AsType(encode_dtype="int64", decode_dtype="int32"),
+            TransposeCodec(order=(0, 1)),
+        ]
+    },
+    "bz2 after": {"after": [of_numcodecs.BZ2(level=1)]},
+    "turned after": {"after": [ZstdCodec(), Turned()]},
+    "both": {"before": [Plus()], "after": [Turned()]},
+}
+
+
+@pytest.fixture(params=["local", "memory", "other"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "local":
+        return LocalStore(tmp_path / "array")
+    return MemoryStore() if request.param == "memory" else RecordingStore(OtherMemoryStore())
+
+
+def check_both_ways(array: Any, values: np.ndarray[Any, Any]) -> None:
+    """Full and partial writes and reads, each by one pipeline and looked at by the other."""
+    whole, other = (slice(None),) * values.ndim, zarrs_view(array)
+    twin = np.full(values.shape, array.fill_value, dtype=values.dtype)
+    steps = [whole, np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7], np.s_[5, 6]]
+    for turn, (writer, reader) in enumerate([(array, other), (other, array)]):
+        for step in steps:
+            part = np.roll(values, turn + 1)[step]
+            writer[step] = twin[step] = part
+            assert (
+                bits(np.asarray(array[step], dtype=values.dtype))
+                == np.asarray(twin[step], dtype=values.dtype).tobytes()
+            )
+            assert bits(np.asarray(reader[...], dtype=values.dtype)) == bits(twin)
+
+
+@pytest.mark.parametrize("codecs", INNER)
+def test_codecs_of_inner_chunks(codecs: str) -> None:
+    check_both_ways(make(MemoryStore(), INNER[codecs]()), random_array(SHAPE, "int32"))
+
+
+@pytest.mark.parametrize("codecs", ["bz2", "awaited"])
+def test_stores(store: Any, codecs: str) -> None:
+    check_both_ways(make(store, INNER[codecs]()), random_array(SHAPE, "int32"))
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("codecs", ["plain", "bz2"])
+def test_codecs_around_the_sharding(store: Any, around: str, codecs: str) -> None:
+    inner = [BytesCodec(), ZstdCodec()] if codecs == "plain" else INNER[codecs]()
+    array = make(store, inner, **AROUND[around])
+    check_both_ways(array, random_array(array.shape, "int32"))
+
+
+def test_codecs_after_the_sharding_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    from shardcodec.zarr_plugin import kinds
+
+    kinds._say_once.cache_clear()
+    with caplog.at_level("INFO", logger="shardcodec"):
+        for _ in range(3):
+            make(MemoryStore(), [BytesCodec()], after=[ZstdCodec(), Crc32cCodec()])[...] = 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "codecs after sharding_indexed (zstd, crc32c): every access reads or writes whole shards"
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", ">f8", "complex64", "bool", "datetime64[s]", "U3", "S5"])
+def test_dtypes(dtype: str) -> None:
+    values = random_array(SHAPE, "int32").astype(dtype)
+    with quiet():
+        array = make(MemoryStore(), [BytesCodec(), Turned()], dtype=np.dtype(dtype), fill_value=values[0, 0])
+    check_both_ways(array, values)
+
+
+def texts(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Elements of variable length, empty ones among them."""
+    made = np.empty(int(np.prod(shape)), dtype=object)
+    for i in range(made.size):
+        text = "\N{GREEK SMALL LETTER MU}x" * (i % 5)
+        made[i] = text.encode() if dtype == "bytes" else text
+    return made.reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", ["str", "bytes"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_elements_of_variable_length(store: Any, dtype: str, compressed: bool) -> None:
+    zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
+    with quiet():
+        zarr.create_array(
+            store,
+            shape=SHAPE,
+            shards=SHARD,
+            chunks=CHUNK,
+            dtype=zdtype,
+            compressors="auto" if compressed else None,
+        )
+    array, other, twin = ours(store), zarrs_view(ours(store)), texts(SHAPE, dtype)
+    empty = "" if dtype == "str" else b""
+    assert np.all(array[...] == empty)
+    for writer, reader in ((array, other), (other, array)):
+        writer[...] = twin
+        assert np.array_equal(reader[...], twin)
+        for step in (np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7]):
+            twin[step] = np.roll(twin, 3)[step]
+            writer[step] = twin[step]
+            assert np.array_equal(reader[...], twin)
+            assert np.array_equal(array[step], twin[step])
+        assert array[5, 7] == twin[5, 7]
+        writer[...] = empty
+        assert np.all(reader[...] == empty)
+
+
+def test_an_array_of_fill_value_leaves_no_objects(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
+    array[...] = 1
+    assert shard_path(array).exists()
+    array[...] = -1
+    assert not shard_path(array).exists()
+    array[0, 0] = 5
+    array[0, 0] = -1
+    assert not shard_path(array).exists()
+
+
+@pytest.mark.parametrize("around", [{}, {"after": [Turned()]}])
+def test_empty_chunks_are_stored_on_request(around: Any) -> None:
+    stored = []
+    for view in (lambda array: array, zarrs_view):
+        store = MemoryStore()
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            array = view(make(store, INNER["at once"](), **around))
+        array[...] = -1
+        stored.append(store._store_dict["c/0/0"].to_bytes())
+    assert stored[0] == stored[1]
+
+
+def test_a_partial_write_neither_decodes_nor_moves_the_others(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER["at once"]())
+    array[...] = random_array(SHAPE, "int32")
+    path, n = shard_path(array), 8
+    old = path.read_bytes()
+    Turned.n_decoded = Turned.n_encoded = 0
+    array[0:4, 0:3] = 7  # one inner chunk, whole
+    assert (Turned.n_decoded, Turned.n_encoded) == (0, 1)
+    array[0, 4] = 8  # one element of the next
+    assert (Turned.n_decoded, Turned.n_encoded) == (1, 2)
+    new = path.read_bytes()
+    before, after = entries_of(old, n), entries_of(new, n)
+    assert before[2:] == after[2:]
+    for entry in before[2:]:
+        assert chunk_bytes(old, entry) == chunk_bytes(new, entry)
+
+
+def test_a_partial_read_decodes_what_it_needs() -> None:
+    array = make(MemoryStore(), INNER["at once"]())
+    array[...] = random_array(SHAPE, "int32")
+    Turned.n_decoded = 0
+    assert array[3:5, 0].shape == (2,)
+    assert Turned.n_decoded == 2
+
+
+def test_a_partial_read_asks_a_store_for_what_it_needs() -> None:
+    store = RecordingStore(OtherMemoryStore())
+    array = make(store, INNER["at once"](), shape=(640, 640), chunks=(640, 640), inner=(160, 160))
+    array[...] = random_array((640, 640), "int32")
+    store.forget()
+    assert array[0, 0] == random_array((640, 640), "int32")[0, 0]
+    assert len(store.chunk_requests()) == 2
+
+
+@pytest.mark.parametrize("order", ["morton", "lexicographic", "colexicographic"])
+def test_inner_chunks_lie_in_the_order_asked_for(order: str) -> None:
+    staged, native = MemoryStore(), MemoryStore()
+    arrays = [make(staged, INNER["at once"]()), make(native, [BytesCodec()])]
+    for array in arrays:
+        with shardcodec.options(order=order):
+            array[...] = random_array(SHAPE, "int32")
+            array[1:7, 2:5] = 3
+    indexes = [entries_of(store._store_dict["c/0/0"].to_bytes(), 8) for store in (staged, native)]
+    offsets = [sorted(range(8), key=lambda i: index[i][0]) for index in indexes]
+    assert offsets[0][-4:] == [i for i in offsets[1] if i in offsets[0][-4:]] or order != "morton"
+    with shardcodec.options(order=order):
+        for array in arrays:
+            array[...] = random_array(SHAPE, "int32")
+    first, second = (entries_of(store._store_dict["c/0/0"].to_bytes(), 8) for store in (staged, native))
+    assert first == second
+
+
+# ---- what goes wrong
+
+
+def damage(path: Path, entry: int, change: Any) -> None:
+    """Change an entry of the index of a shard of 8 inner chunks, its checksum with it."""
+    blob = path.read_bytes()
+    entries = entries_of(blob, 8)
+    entries[entry] = change(*entries[entry])
+    path.write_bytes(assemble(blob[: len(blob) - 132], entries))
+
+
+@pytest.mark.parametrize("codecs", ["at once", "awaited"])
+def test_damaged_entries_are_named(tmp_path: Path, codecs: str) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER[codecs]())
+    array[...] = random_array(SHAPE, "int32")
+    damage(shard_path(array), 5, lambda offset, nbytes: (offset, 10**6))
+    assert array[0:4, 0:12].shape == (4, 12)
+    with pytest.raises(ShardFormatError, match="claims 1000000 bytes") as info:
+        array[...]
+    assert (info.value.shard, info.value.chunk_coords) == ("c/0/0", (1, 1))
+    stored = shard_path(array).read_bytes()
+    with pytest.raises(ShardFormatError):
+        array[0, 0] = 1
+    assert shard_path(array).read_bytes() == stored
+
+
+@pytest.mark.parametrize("codecs", ["bz2", "at once", "awaited"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_codec_that_fails_is_named_with_its_chunk(tmp_path: Path, codecs: str, threads: int) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER[codecs]())
+    array[...] = random_array(SHAPE, "int32")
+    for entry in (6, 3):
+        damage(shard_path(array), entry, lambda offset, nbytes: (offset, nbytes - 1))
+    with shardcodec.options(threads=threads), pytest.raises(CodecError) as info:
+        array[...]
+    assert (info.value.shard, info.value.chunk_coords, info.value.entry) == ("c/0/0", (0, 3), 3)
+    assert info.value.__cause__ is not None
+    stored = shard_path(array).read_bytes()
+    with pytest.raises(CodecError) as info:
+        array[0:4, 10] = 1
+    assert info.value.chunk_coords == (0, 3)
+    assert shard_path(array).read_bytes() == stored
+    array[0:8, 0:12] = 1  # what is overwritten whole is not looked at
+    assert np.all(array[0:8, 0:12] == 1)
+
+
+def test_a_damaged_object_behind_other_codecs(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), [BytesCodec()], after=[of_numcodecs.BZ2(level=1)])
+    array[...] = 1
+    path = shard_path(array, "c/1/1")
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CodecError) as info:
+        array[...]
+    assert info.value.shard == "c/1/1"
+
+
+def test_the_lowest_object_counts(tmp_path: Path) -> None:
+    """An entry that is bad in a later object, a chunk that cannot be decoded in an earlier one."""
+    array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
+    array[...] = random_array(SHAPE, "int32")
+    damage(shard_path(array, "c/1/0"), 0, lambda offset, nbytes: (offset, 10**6))
+    damage(shard_path(array, "c/0/1"), 2, lambda offset, nbytes: (offset, nbytes - 1))
+    with pytest.raises(CodecError) as info:
+        array[...]
+    assert info.value.shard == "c/0/1"
+
+
+class Misshapen(TurnedAtOnce):
+    """Decodes to fewer bytes than a chunk has."""
+
+    def to_dict(self) -> Any:
+        return {"name": "misshapen", "configuration": {}}
+
+    def _encode_sync(self, data: Any, spec: Any) -> Any:
+        raise ZeroDivisionError("cannot")
+
+    async def _encode_single(self, data: Any, spec: Any) -> Any:
+        raise ZeroDivisionError("cannot")
+
+
+register_codec("misshapen", Misshapen)
+
+
+def test_a_codec_that_cannot_encode_stops_the_write(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), [BytesCodec(), Misshapen()])
+    with pytest.raises(CodecError, match="ZeroDivisionError: cannot") as info:
+        array[5, 7] = 1
+    assert info.value.chunk_coords == (1, 2)
+    assert isinstance(info.value.__cause__, ZeroDivisionError)
+    assert not shard_path(array).exists()
+
+
+def test_arrays_without_shards_are_left_to_zarr() -> None:
+    with quiet():
+        array = zarr.create_array(
+            MemoryStore(), shape=(8,), chunks=(4,), dtype="int32", compressors=[of_numcodecs.BZ2(level=1)]
+        )
+    lenient, strict = shardcodec.attach(array), shardcodec.attach(array, strict=True)
+    lenient[...] = 3
+    assert np.all(lenient[...] == 3)
+    with pytest.raises(UnsupportedError, match=r"numcodecs\.bz2"):
+        strict[...]
+
+
+# ---- memory
+
+
+class Counted(TurnedAtOnce):
+    """Counts the chunks that it has handed out and that are still alive."""
+
+    live = 0
+    most = 0
+    mutex = threading.Lock()
+
+    def to_dict(self) -> Any:
+        return {"name": "counted", "configuration": {}}
+
+    def _decode_sync(self, data: Any, spec: Any) -> Any:
+        import weakref
+
+        decoded = np.frombuffer(data.to_bytes()[::-1], dtype=np.uint8)
+        holder = decoded.view(_Tracked)
+        with Counted.mutex:
+            Counted.live += holder.nbytes
+            Counted.most = max(Counted.most, Counted.live)
+        weakref.finalize(holder, Counted.release, holder.nbytes)
+        return spec.prototype.buffer.from_array_like(holder)
+
+    @classmethod
+    def release(cls, nbytes: int) -> None:
+        with cls.mutex:
+            cls.live -= nbytes
+
+    async def _decode_single(self, data: Any, spec: Any) -> Any:
+        return self._decode_sync(data, spec)
+
+
+class _Tracked(np.ndarray):  # type: ignore[type-arg]
+    """An array that weak references can point to."""
+
+
+register_codec("counted", Counted)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_decoded_chunks_do_not_pile_up(threads: int) -> None:
+    store = MemoryStore()
+    array = make(store, [BytesCodec(), Counted()], shape=(512, 512), chunks=(512, 512), inner=(32, 32))
+    values = random_array((512, 512), "int32")
+    array[...] = values
+    Counted.most = 0
+    with shardcodec.options(threads=threads, staging_nbytes=64 << 10):
+        assert bits(array[...]) == bits(values)
+    assert 0 < Counted.most <= max(32 << 10, threads * 4096)
+
+
+def test_encoded_chunks_are_fetched_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the budget is for what waits, and it is fetched in as many steps as that takes."""
+    from shardcodec.access import staged_reader
+
+    array = make(
+        LocalStore(tmp_path / "a"), INNER["at once"](), shape=(256, 256), chunks=(256, 256), inner=(16, 16)
+    )
+    values = random_array((256, 256), "int32")
+    array[...] = values
+    waiting: list[int] = []
+    decode_all = staged_reader._Reading.decode_all
+
+    def record(self: Any) -> None:
+        waiting.append(sum(piece.data.nbytes for piece in self.pieces))
+        decode_all(self)
+
+    monkeypatch.setattr(staged_reader._Reading, "decode_all", record)
+    with shardcodec.options(staging_nbytes=20 << 10):
+        assert bits(array[...]) == bits(values)
+    assert sum(waiting) == values.nbytes
+    assert max(waiting) <= 10 << 10
+
+
+# ---- any selection
+
+
+@st.composite
+def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    parts: list[Any] = []
+    for extent in shape:
+        start = draw(st.integers(0, extent - 1))
+        if draw(st.booleans()):
+            parts.append(slice(start, draw(st.integers(start + 1, extent)), draw(st.integers(1, 9))))
+        else:
+            parts.append(start)
+    return tuple(parts)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_box_through_any_chain(data: st.DataObject) -> None:
+    """Random boxes written by either pipeline, the twin an array in memory; budgets from nothing to plenty."""
+    perm = data.draw(st.permutations(range(3)))
+    codec = data.draw(st.sampled_from([Turned, TurnedAtOnce]))
+    after = data.draw(st.sampled_from([(), (Turned(),)]))
+    at = data.draw(st.sampled_from(["start", "end"]))
+    shape, shard = (7, 11, 5), (4, 4, 4)
+    array = make(
+        MemoryStore(),
+        [BytesCodec(), codec()],
+        before=[TransposeCodec(order=tuple(perm))],
+        after=after,
+        shape=shape,
+        chunks=shard,
+        inner=(2, 4, 1),
+        index_location=at,
+    )
+    other, twin = zarrs_view(array), np.full(shape, -1, dtype="int32")
+    counter = itertools.count()
+    budget = data.draw(st.sampled_from([1, 100, 1000, 1 << 20]))
+    with shardcodec.options(staging_nbytes=budget, threads=data.draw(st.sampled_from([1, 3]))):
+        for _ in range(data.draw(st.integers(1, 4))):
+            box = data.draw(boxes(shape))
+            values = np.asarray(twin[box]) * 0 + next(counter)
+            twin[box] = values
+            (array if data.draw(st.booleans()) else other)[box] = values
+            seen = data.draw(boxes(shape))
+            assert bits(array[seen]) == bits(twin[seen])
+        assert bits(array[...]) == bits(other[...]) == bits(twin)
+
+
+def test_strings_in_one_shard_by_their_own_codec() -> None:
+    """The list of codecs that zarr makes for text, written by hand."""
+    sharding = ShardingCodec(chunk_shape=(3,), codecs=[VLenUTF8Codec(), ZstdCodec()])
+    with quiet():
+        store = MemoryStore()
+        zarr.create_array(store, shape=(7,), chunks=(6,), dtype=str, serializer=sharding, compressors=None)
+    array = ours(store)
+    array[2:5] = np.array(["a", "", "ccc"], dtype=object)
+    assert [str(x) for x in array[:]] == ["", "", "a", "", "ccc", "", ""]
+    assert [str(x) for x in zarrs_view(array)[:]] == [str(x) for x in array[:]]
