@@ -63,7 +63,7 @@ def write(
     staging: str | None = None,
     n_threads: int = 1,
     cancel: Any = None,
-) -> tuple[list[Any], dict[str, int], list[int]]:
+) -> tuple[list[Any], dict[str, int], tuple[list[int], list[int]]]:
     """Write parts of one array into many objects; as the engine's `write`, with `value` an array of any dtype.
 
     Raises
@@ -73,16 +73,18 @@ def write(
     """
     results: list[Any] = []
     exist: list[int] = []
+    declined: list[int] = []
     how = {"sync": sync, "staging": staging, "cancel": cancel}
     for group in _groups(plan, staging_nbytes // 2):
         writing = _Writing(value, axes, order, write_empty, staging_nbytes, n_threads, cancel)
         for number, (chain, path, parts, old) in group:
             writing.add(number, chain, path, parts, old, allow_in_index)
         writing.encode_all()
-        made, there = _store(list(writing.objects.values()), keep_empty, n_threads, how)
+        made, there, refused = _store(list(writing.objects.values()), keep_empty, n_threads, how)
         exist += [len(results) + position for position in there]
+        declined += [len(results) + position for position in refused]
         results += made
-    return results, {}, exist
+    return results, {}, (exist, declined)
 
 
 def _groups(
@@ -255,22 +257,21 @@ def _in_order(positions: Array, grid_shape: Sequence[int], order: str) -> list[i
 
 def _store(
     objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[str, Any]
-) -> tuple[list[Any], list[int]]:
+) -> tuple[list[Any], list[int], list[int]]:
     """Put new objects together and where they belong; those without a path come back.
 
-    Also return the positions of those that were to be made but exist.
+    Also return the positions of those that were to be made but exist, and of those that decline to be appended to.
     """
     if objects[0].chain.is_shard:
         plan = [(new.chain, new.path, new.positions, new.buffers, new.old, None) for new in objects]
         results: list[Any]
-        results, _, exist = native.load().write_encoded(
+        results, _, (exist, declined) = native.load().write_encoded(
             plan, keep_empty=keep_empty, n_threads=n_threads, **how
         )
-        return results, exist
+        return results, exist, declined
     in_memory = [new.buffers[0] if new.path is None else None for new in objects]
-    return in_memory, [
-        i for i, new in enumerate(objects) if new.path is not None and not _store_whole(new, how)
-    ]
+    there = [i for i, new in enumerate(objects) if new.path is not None and not _store_whole(new, how)]
+    return in_memory, there, []
 
 
 def _store_whole(new: _New, how: dict[str, Any]) -> bool:
@@ -283,5 +284,5 @@ def _store_whole(new: _New, how: dict[str, Any]) -> bool:
     raw = {"itemsize": 1, "swap": (), "perm": (0,), "fill": b"\0", "ops": ()}
     chain = native.load().Chain(shape=elements.shape, **raw)
     item = (chain, new.path, whole(elements.shape), new.old)
-    _, _, exist = native.load().write([item], elements, (0,), write_empty=data is not None, **how)
+    _, _, (exist, _) = native.load().write([item], elements, (0,), write_empty=data is not None, **how)
     return not exist
