@@ -122,6 +122,17 @@ def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_
     assert web.n_refused == (n if looks_at_conditions else 0)
 
 
+def test_open_array_keeps_indexes_too(web: Objects) -> None:
+    _, values = upload(web)
+    array = shardcodec.open_array(over_obstore(web))
+    web.requests.clear()
+    with gap_of(0):
+        for _ in range(2):
+            assert bits(array[5:7, 1:3]) == bits(values[5:7, 1:3])
+    (_, suffix), *ranges = web.chunk_requests()
+    assert suffix == f"bytes=-{INDEX_NBYTES}" and len(ranges) == 2
+
+
 @pytest.mark.parametrize("looks_at_conditions", [True, False])
 def test_a_shard_that_is_exchanged_between_two_reads(web: Objects, looks_at_conditions: bool) -> None:
     """What is kept of it is used only as long as it is the same object."""
