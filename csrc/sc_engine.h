@@ -95,7 +95,10 @@ enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_sourc
 /* The ranges of a shard to ask a remote store for, given its index, so that a box or pick of it can be read: ascending,
  * apart by more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
  * Entries that are wanted are checked, others do not matter; on failure where->entry is the lowest bad one.
- * Of the item chain, source.entries, box and pick count. */
+ * Of the item chain, source.entries, box and pick count. 
+ * Of an uncompressed chunk only what is wanted is asked for, unless the size of the object is SC_UNKNOWN_NBYTES: then the
+ * answer must show that the chunk is there to its end. */
+#define SC_UNKNOWN_NBYTES ((uint64_t)INT64_MAX)
 enum sc_status sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *extent,
                               bool allow_in_index, uint64_t max_gap_nbytes, uint64_t max_nbytes,
                               struct sc_entry *ranges, size_t capacity, size_t *n_ranges, struct sc_where *where);

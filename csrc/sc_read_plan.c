@@ -284,7 +284,8 @@ for_each_touched(struct reader *reader, struct stall *stall, touched_fn *fn)
     return status;
 }
 
-/* Of a chunk in a file whose elements lie there as they are, and which is wanted in part, only that part is read. */
+/* Of a chunk whose elements lie in the object as they are, and which is wanted in part, only that part is read: from a file,
+ * or in ranges that arrive one by one. What is in memory costs nothing. */
 static void
 narrow(const struct sc_chain *chunk, const struct sc_box *part, struct task *task)
 {
@@ -304,7 +305,7 @@ narrow_inner(const struct stall *stall, const uint64_t *c, struct task *task)
     struct sc_box part;
     int64_t offset;
 
-    if (stall->fd < 0 || inner->n_ops || inner->inner)
+    if ((stall->fd < 0 && !stall->item->source.entries) || inner->n_ops || inner->inner)
         return;
     if (stall->item->pick) {
         sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, task->entry);
@@ -373,18 +374,24 @@ plan_known_chunk(struct reader *reader, struct stall *stall, const uint64_t *c, 
 {
     const struct sc_source *source = &stall->item->source;
     struct sc_entry e = source->entries[entry];
+    struct task task = { e.offset, e.nbytes, entry };
     enum sc_status status;
 
-    (void)c;
     if (sc_entry_is_absent(e))
         return source->fill_absent ? push_absent(stall, entry) : SC_OK;
     if (!e.nbytes) /* no range has it */
         return source->fill_absent ? push_task(stall, (struct task){ 0, 0, entry }) : SC_OK;
-    if (e.offset < source->first || e.nbytes > source->nbytes || e.offset - source->first > source->nbytes - e.nbytes)
-        return SC_OK;
     status = sc_chain_check_nbytes(chain_of(stall)->inner, e.nbytes, &reader->where);
     if (!status)
-        return push_task(stall, (struct task){ e.offset - source->first, e.nbytes, entry });
+        narrow_inner(stall, c, &task);
+    if (task.offset < source->first || task.nbytes > source->nbytes ||
+        task.offset - source->first > source->nbytes - task.nbytes) {
+        sc_where_clear(&reader->where);
+        return SC_OK;
+    }
+    task.offset -= source->first;
+    if (!status)
+        return push_task(stall, task);
     reader->where.entry = entry;
     return status;
 }
@@ -493,19 +500,21 @@ static inline enum sc_status
 plan_range(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry)
 {
     struct sc_entry e = stall->item->source.entries[entry];
+    struct task task = { e.offset, e.nbytes, entry };
     enum sc_status status;
 
-    (void)c;
     if (sc_entry_is_absent(e))
         return SC_OK;
     status = sc_entry_check(e, &stall->extent, reader->run->plan->allow_in_index, &reader->where);
     if (!status)
         status = sc_chain_check_nbytes(chain_of(stall)->inner, e.nbytes, &reader->where);
-    if (status)
+    if (status) {
         reader->where.entry = entry;
-    else if (e.nbytes)
-        status = push_task(stall, (struct task){ e.offset, e.nbytes, entry });
-    return status;
+        return status;
+    }
+    if (stall->extent.shard_nbytes != SC_UNKNOWN_NBYTES)
+        narrow_inner(stall, c, &task);
+    return task.nbytes ? push_task(stall, task) : SC_OK;
 }
 
 enum sc_status

@@ -1266,7 +1266,7 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
 
 
 # No object is larger; bounds a range where the size of the object is not known.
-cdef uint64_t MAX_OBJECT_NBYTES = 0x7FFFFFFFFFFFFFFF
+cdef uint64_t MAX_OBJECT_NBYTES = SC_UNKNOWN_NBYTES
 
 
 def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, uint64_t max_gap_nbytes,

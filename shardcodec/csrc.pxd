@@ -407,6 +407,7 @@ cdef extern from "sc_engine.h" nogil:
     sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index,
                             const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, sc_where *where)
 
+    uint64_t SC_UNKNOWN_NBYTES
     sc_status sc_plan_ranges(const sc_read_item *item, const sc_index_extent *extent, bint allow_in_index,
                              uint64_t max_gap_nbytes, uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges, sc_where *where)
 

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import zarr
-from helpers import assemble, create, entries_of, ours, random_array
+from helpers import OtherMemoryStore, assemble, create, entries_of, ours, random_array
 from hypothesis import given
 from spec_json import CRC, LITTLE, named
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
@@ -131,6 +131,53 @@ def test_rows_of_uncompressed_inner_chunks(
     got: list[Any] = []
     assert read_bytes_of(lambda: got.append(array[selection])) == 68 + nbytes
     assert np.array_equal(got[0], values[selection])
+
+
+def far_apart() -> tuple[Any, bytes]:
+    """Values, and a shard whose uncompressed inner chunks lie so far apart that no gap between them is read."""
+    values = random_array((1024, 2048), "int16")
+    body, entries = b"", []
+    for r, c in itertools.product((0, 512), (0, 1024)):
+        entries.append((len(body), 1 << 20))
+        body += values[r : r + 512, c : c + 1024].astype("<i2").tobytes() + bytes(3 << 20)
+    return values, assemble(body, entries)
+
+
+@pytest.mark.parametrize("tells_sizes", [False, True])
+def test_rows_through_requests(tells_sizes: bool) -> None:
+    """Where the store tells how large the object is, its index can be judged without the bytes. Where it does not, inner
+    chunks come whole, with as much behind the last one as an index needs."""
+    if tells_sizes:
+        obstore = pytest.importorskip("obstore.store")
+        store: Any = zarr.storage.ObjectStore(obstore.MemoryStore())
+    else:
+        store = OtherMemoryStore()
+    codec = ShardingCodec(chunk_shape=(512, 1024), codecs=[BytesCodec()])
+    zarr.create_array(
+        store,
+        shape=(1024, 2048),
+        chunks=(1024, 2048),
+        dtype="int16",
+        fill_value=0,
+        serializer=codec,
+        compressors=None,
+    )
+    values, blob = far_apart()
+    zarr.core.sync.sync(
+        store.set("c/0/0", zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(blob))
+    )
+    array = ours(store, index_cache=0)
+    got: list[Any] = []
+    for selection, rows, n_chunks in (
+        (np.s_[5, 7], 2, 1),
+        (np.s_[500:600, :1024], 2048 * 100, 2),
+        (np.s_[9], 2048 * 2, 2),
+    ):
+        due = 68 + rows if tells_sizes else 68 + (n_chunks << 20) + 68
+        assert read_bytes_of(lambda s=selection: got.append(array[s])) == due
+        assert np.array_equal(got.pop(), values[selection])
+    assert np.array_equal(array[::50, 3::7], values[::50, 3::7])
+    assert np.array_equal(array.oindex[[3, 200, 5], [1, 130]], values[np.ix_([3, 200, 5], [1, 130])])
 
 
 def test_a_row_of_an_uncompressed_chunk_that_is_no_shard(tmp_path: Path) -> None:
