@@ -12,7 +12,7 @@ import os
 import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Peer:
     is_rival = True  # not us, and not the floor
     can_update = True
     can_index = False  # takes index arrays and masks
+    can_gather = False  # can keep writes back and make one of them
     group: str | None = None  # takes part in rows of this group only
 
     def why_not(self) -> str | None:
@@ -52,6 +53,10 @@ class Peer:
         raise NotImplementedError
 
     def write(self, array: Any, box: Box, values: Array) -> None:
+        raise NotImplementedError
+
+    def gathering(self, array: Any) -> AbstractContextManager[Any]:
+        """Keep writes back until the end of a block; yields the array to write to."""
         raise NotImplementedError
 
     def select(self, array: Any, how: str, selection: Any) -> Array:
@@ -118,6 +123,14 @@ class ShardCodec(Zarr):
     name = "shardcodec"
     pipeline = "shardcodec.ShardCodecPipeline"
     is_rival = False
+    can_gather = True
+
+    @contextmanager
+    def gathering(self, array: Any) -> Iterator[Any]:
+        import shardcodec
+
+        with shardcodec.group_writes():
+            yield array
 
 
 class ShardCodecOneThread(ShardCodec):
@@ -190,6 +203,7 @@ class TensorStore(Peer):
     package = "tensorstore"
     cache_nbytes = 0
     can_index = True
+    can_gather = True
 
     def open(self, path: Path, case: Case) -> Any:
         import tensorstore
@@ -215,6 +229,13 @@ class TensorStore(Peer):
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         array[box].write(values, can_reference_source_data_indefinitely=True).result()
+
+    @contextmanager
+    def gathering(self, array: Any) -> Iterator[Any]:
+        import tensorstore
+
+        with tensorstore.Transaction() as transaction:
+            yield array.with_transaction(transaction)
 
     def select(self, array: Any, how: str, selection: Any) -> Array:
         return np.asarray(getattr(array, how)[selection].read(order="C").result())

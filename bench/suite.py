@@ -319,7 +319,8 @@ QUICK = Sizes(128, 64, 10_000)
 
 def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     """Return the rows of the groups named."""
-    import suite_index  # these build on this module
+    import suite_gather  # these build on this module
+    import suite_index
     import suite_limits
     import suite_loader
 
@@ -328,6 +329,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "tiny": lambda: tiny_chunks(sizes.tiny_edge),
         "small": lambda: small_reads(sizes.edge) + first_element(sizes.n_chunks),
         "partial": lambda: partial_writes(sizes.edge),
+        "gather": lambda: suite_gather.rows(sizes.edge),
         "index": lambda: suite_index.rows(sizes.edge),
         "loader": lambda: suite_loader.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
