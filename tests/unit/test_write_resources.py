@@ -1,0 +1,58 @@
+# test_write_resources.py - how much memory a write takes, and how many threads take part
+# SPDX-License-Identifier: MIT
+"""In processes of their own: what others have left in memory, or in the pool, must not count."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import run_python
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc")
+
+PROGRAM = """
+    import numpy as np, zarr
+    import shardcodec
+    from shardcodec import _native
+
+    def status(name):
+        with open("/proc/self/status") as lines:
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+    folder, kind, threads = {arguments!r}
+    shardcodec.enable(strict=True, threads=int(threads))
+    array = zarr.create_array(folder, shape=(768, 256, 256), shards=(256, 256, 256), chunks=(32, 32, 32), dtype="uint16",
+                              compressors=zarr.codecs.ZstdCodec(level=1))
+    values = np.random.default_rng(0).integers(0, 50, array.shape, dtype="uint16")
+    array[:32, :32, :32] = 1
+    before = status("VmRSS:")
+    with open("/proc/self/clear_refs", "w") as clear:
+        clear.write("5")
+    if kind == "gathered":
+        with shardcodec.group_writes(16 << 20):
+            for i in range(0, 768, 32):
+                array[i:i + 32, :128] = values[i:i + 32, :128]
+    else:
+        array[:] = values
+    print((status("VmHWM:") - before) >> 20, _native.pool_size())
+"""
+
+
+@pytest.mark.parametrize(("kind", "most_mib"), [("whole", 40), ("gathered", 80)])
+def test_memory_beside_the_array_is_bounded(tmp_path: Path, kind: str, most_mib: int) -> None:
+    """An array of 96 MiB: the encoder holds a few units for each thread, and what is gathered its budget."""
+    done = run_python(PROGRAM.format(arguments=(str(tmp_path / "a"), kind, "4")))
+    assert done.returncode == 0, done.stderr
+    peak_mib, _ = map(int, done.stdout.split())
+    assert peak_mib <= most_mib
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_all_threads_are_asked_to_help(tmp_path: Path, threads: int) -> None:
+    """The pool makes no thread before one is wanted."""
+    done = run_python(PROGRAM.format(arguments=(str(tmp_path / "a"), "whole", str(threads))))
+    assert done.returncode == 0, done.stderr
+    _, helpers = map(int, done.stdout.split())
+    assert helpers == threads - 1
