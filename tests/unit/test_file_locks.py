@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import create, files_below, in_child, ours, shard_path, zarrs_view
 
@@ -191,6 +192,27 @@ def test_every_kind_of_write_takes_the_lock(tmp_path: Path, write: str) -> None:
     assert shard_path(array).read_bytes() == before
     work()
     assert not shard_path(array).exists() or shard_path(array).read_bytes() != before
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+def test_zarrs_own_writes_are_put_in_place(tmp_path: Path, locking: str) -> None:
+    """New, changed, erased, and nothing where nothing was; partly and whole."""
+    create(tmp_path)
+    array = ours(tmp_path, strict=False, locking=locking, durability="fsync")
+    array._async_array.codec_pipeline._prepare = decline
+    array[0, 0] = -1  # the fill value
+    assert files_below(tmp_path) == ["zarr.json"]
+    array[0, 0] = 5
+    array[:, 12:] = 6
+    array[8:, 14] = 7
+    assert files_below(tmp_path) == ["c/0/0", "c/0/1", "c/1/1", "zarr.json"]
+    array[0, 0] = -1
+    array[:8, 12:] = -1
+    expected = np.full((16, 24), -1)
+    expected[8:, 12:] = 6
+    expected[8:, 14] = 7
+    assert (zarrs_view(array)[:] == expected).all()
+    assert files_below(tmp_path) == ["c/1/1", "zarr.json"]
 
 
 def test_locks_of_this_process_alone_can_be_asked_for(tmp_path: Path) -> None:
