@@ -89,6 +89,8 @@ sc_fetch_end(struct sc_fetch *fetch)
 {
     sc_file_close(fetch->fd);
     fetch->fd = -1;
+    sc_totals_add(&fetch->stats);
+    fetch->stats = (struct sc_stats){ 0 };
     free(fetch->own_entries);
     fetch->own_entries = NULL;
 }
@@ -235,6 +237,7 @@ sc_fetch_chunks(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_
     status = take(fetch, batch, where);
     if (status)
         return status;
+    fetch->stats.bytes_used += batch->nbytes;
     if (fetch->fd >= 0)
         return read_file(fetch, batch, where);
     place_in_memory(fetch, batch);

@@ -17,7 +17,7 @@ struct sc_fetch {
     struct sc_index_extent extent;
     const struct sc_entry *entries; /* n_chunks in C order, not checked unless the source brought them */
     struct sc_entry *own_entries;
-    struct sc_stats stats;
+    struct sc_stats stats; /* of this shard until it is ended, then a part of the totals */
 };
 
 /* Open the object of `source`, whose paths and buffers must outlive this, and read its index. End it in any case. */

@@ -339,6 +339,28 @@ def test_inner_chunks_lie_in_the_order_asked_for(order: str) -> None:
     assert first == second
 
 
+def test_an_update_may_be_appended(tmp_path: Path) -> None:
+    """How a shard is changed is the engine's affair, whatever the codecs."""
+    array = make(LocalStore(tmp_path / "a"), INNER["bz2"](), shape=(64, 64), chunks=(64, 64), inner=(8, 8))
+    twin = random_array((64, 64), "int32")
+    array[...] = twin
+    inode = shard_path(array).stat().st_ino
+    with shardcodec.options(write_strategy="append"):
+        array[3:20, 5] = twin[3:20, 5] = 4
+        array[40:48, :8] = twin[40:48, :8] = -1
+    assert shard_path(array).stat().st_ino == inode
+    assert bits(array[...]) == bits(zarrs_view(array)[...]) == bits(twin)
+
+
+def test_what_is_fetched_is_counted(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER["at once"]())
+    array[...] = random_array(SHAPE, "int32")
+    before = shardcodec.stats()
+    assert array[0, 0] == random_array(SHAPE, "int32")[0, 0]
+    after = shardcodec.stats()
+    assert [after[name] - before[name] for name in ("opens", "requests", "bytes_used")] == [1, 2, 48]
+
+
 # ---- what goes wrong
 
 
