@@ -29,7 +29,7 @@ from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
-from zarr.core.sync import sync
+from zarr.core.sync import _runner, sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 
 from ..storage import aio
@@ -211,34 +211,35 @@ class Caller:
     leaves the task running, of which nobody wants the result any more: zarr does not cancel it.
     """
 
-    def __init__(self, frame: FrameType) -> None:
-        self._frame = frame
+    def __init__(self, frame: FrameType | None) -> None:
+        self._frame = frame  # None: gone before we looked
 
     @classmethod
     def of_this_task(cls) -> Caller | None:
         """Find the caller; None when it is none that could be interrupted."""
         task = asyncio.current_task()
         runner: Any = None if task is None else task.get_coro()
-        within = getattr(runner, "cr_frame", None)
-        waited_for = None if within is None else within.f_locals.get("coro")
-        if waited_for is None:
+        if getattr(runner, "cr_code", None) is not _runner.__code__ or runner.cr_frame is None:
             return None
-        for frame in _main_frames():
-            if frame.f_code is sync.__code__:
-                return cls(frame) if frame.f_locals.get("coro") is waited_for else None
-        return None
+        waited_for = runner.cr_frame.f_locals.get("coro")
+        main = threading.main_thread().ident
+        for thread in list(sys._current_frames()):
+            for frame in _frames(thread):
+                if frame.f_code is sync.__code__ and frame.f_locals.get("coro") is waited_for:
+                    return cls(frame) if thread == main else None
+        return cls(None)
 
     def is_waiting(self) -> bool:
         """Tell whether the call is still there."""
-        return any(frame is self._frame for frame in _main_frames())
+        return any(frame is self._frame for frame in _frames(threading.main_thread().ident))
 
 
 aio.find_caller = Caller.of_this_task
 
 
-def _main_frames() -> Iterator[FrameType]:
-    """The main thread's calls, innermost first."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+def _frames(thread: int | None) -> Iterator[FrameType]:
+    """A thread's calls, innermost first."""
+    frame = sys._current_frames().get(thread or 0)
     while frame is not None:
         yield frame
         frame = frame.f_back
