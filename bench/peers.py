@@ -147,6 +147,20 @@ class ShardCodecOneThread(ShardCodec):
             yield
 
 
+class ShardCodecAppend(ShardCodec):
+    """Us, writing into the shards' own files."""
+
+    name = "shardcodec append"
+    group = "partial writes"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import shardcodec
+
+        with super().turn(), shardcodec.options(write_strategy="append"):
+            yield
+
+
 class EmptyPipeline(Zarr):
     """zarr.Array over a pipeline that does nothing: what is left of a read's time when the work is free."""
 
@@ -362,6 +376,7 @@ ALL: tuple[Peer, ...] = (
     TensorStore(),
     Zarrista(),
     Floor(),
+    ShardCodecAppend(),
     ShardCodecOneThread(),
     EmptyPipeline(),
     OpenArray(),

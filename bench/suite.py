@@ -293,12 +293,15 @@ def first_element(n_chunks: int) -> list[Row]:
 
 
 def partial_writes(edge: int) -> list[Row]:
-    """A box of 40^3 that lies askew of the inner chunks, inside one shard and across the corner of eight."""
+    """One inner chunk; a box of 40^3 that lies askew of them, inside one shard and across the corner of eight."""
     case = data.big(edge).with_codec("zstd 1")
     half = edge // 2
     inside = tuple(slice(half // 4 + 3, half // 4 + 43) for _ in range(3))
     corner = tuple(slice(half - 20, half + 20) for _ in range(3))
+    chunk = tuple(slice(32, 64) for _ in range(3))
     return [
+        Update("partial writes", "one inner chunk, zstd 1", case, chunk),
+        Update("partial writes", "one inner chunk, raw", case.with_codec("raw"), chunk),
         Update("partial writes", "box of 40^3 in 1 shard, zstd 1", case, inside),
         Update("partial writes", "box of 40^3 in 8 shards, zstd 1", case, corner),
     ]

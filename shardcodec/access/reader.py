@@ -8,7 +8,10 @@ fills in what does not exist.
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +37,10 @@ __all__ = [
 
 # Local files: bytes that are cheaper to read than to ask the kernel twice.
 MAX_GAP_NBYTES = 64 << 10
+
+# How often a read is begun while somebody changes the file, and how young a change has to be for that.
+ATTEMPTS = 5
+CHANGING_SECONDS = 2.0
 
 # Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
 INLINE_NBYTES = 1 << 20
@@ -137,13 +144,34 @@ def read(
         "allow_in_index": options.allow_in_index,
         "cancel": cancel.current(),
     }
-    try:
-        if staged.is_staged(items):
-            missing, _ = staged_reader.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)
-        else:
-            kept = cache.shared(options.index_cache, options.open_files)
-            how |= {"cache": None if kept is None else kept.native, "immutable": options.immutable}
-            missing, _ = native.load().read(plan, as_void(out), axes, **how)
-    except ShardError as error:
-        raise explain(error, items) from error.__cause__
+    native_how = how
+    if not (in_stages := staged.is_staged(items)):
+        kept = cache.shared(options.index_cache, options.open_files)
+        native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
+    for attempt in itertools.count(1):
+        try:
+            if in_stages:
+                missing, _ = staged_reader.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)
+            else:
+                missing, _ = native.load().read(plan, as_void(out), axes, **native_how)
+            break
+        except ShardError as error:
+            if attempt == ATTEMPTS or not _is_changing(error, items):
+                raise explain(error, items) from error.__cause__
     return missing  # type: ignore[no-any-return]
+
+
+def _is_changing(error: ShardError, items: Sequence[ReadItem]) -> bool:
+    """Tell whether the fault may be that of a moment: a file that was changed in place just now.
+
+    A writer that appends lets a file shrink to its new end, and overwrites an index at the start: who reads
+    between two looks at such a file sees bytes of two states.
+    """
+    position = error.shard
+    source = items[position].source if isinstance(position, int) and position < len(items) else None
+    if not isinstance(source, str):
+        return False
+    try:
+        return abs(time.time() - os.stat(source).st_mtime) < CHANGING_SECONDS
+    except OSError:
+        return False

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import zarr
 from helpers import create, files_below, shard_path, zarrs_view
 
 import shardcodec
+from shardcodec import native
 from shardcodec.storage.staging import staging_folder
 
 
@@ -32,31 +33,32 @@ def test_the_folder_goes_with_the_last_name_in_it(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def own_name(folder: Path) -> str:
-    """A temporary name of this process, as a native writer makes it: seen where the folder cannot be used."""
+def name_of_a_dead_writer(folder: Path) -> str:
+    """The temporary name that a process leaves which is killed while it has one."""
     array = create(folder / "probe")
     array[...] = 1
-    seen: list[str] = []
+    pid = os.fork()
+    if pid == 0:
+        try:
+            native.load().set_fault(0, "count")
+            array[0, 0] = 2
+            names = native.load().end_fault()
+            native.load().set_fault(names.index("renameat2"), "kill")
+            array[0, 0] = 3
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+    (name,) = (p.name for p in (folder / ".probe.shardcodec").iterdir())
+    assert name.split("-")[2] == str(pid)
+    return name
 
-    def watch() -> None:
-        while not seen:
-            seen.extend(p.name for p in (folder / ".probe.shardcodec").glob(".shardcodec-*"))
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    for value in range(100_000):
-        if seen:
-            break
-        array[...] = value
-    watcher.join()
-    return seen[0]
-
-
-@pytest.mark.threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_names_of_the_dead_are_swept_and_those_of_the_living_kept(tmp_path: Path) -> None:
-    name = own_name(tmp_path)
-    host, pid, start, _ = name.removeprefix(".shardcodec-").split("-")
-    assert int(pid) == os.getpid()
+    died = name_of_a_dead_writer(tmp_path)
+    host = died.split("-")[1]
+    pid = os.getpid()
+    start = f"{int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]):x}"
     array = create(tmp_path / "a")
     array[...] = 1
     staging = tmp_path / ".a.shardcodec"
@@ -64,6 +66,7 @@ def test_names_of_the_dead_are_swept_and_those_of_the_living_kept(tmp_path: Path
     alive = f".shardcodec-{host}-{pid}-{start}-ffffff"
     another_host = f".shardcodec-{int(host, 16) ^ 1:016x}-{pid}-{start}-1"
     dead = [
+        died,
         f".shardcodec-{host}-999999999-{start}-1",
         f".shardcodec-{host}-{pid}-{int(start, 16) + 1:x}-1",  # the number was that of an earlier process
     ]
