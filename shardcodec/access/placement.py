@@ -16,7 +16,7 @@ finds it there has the new value of that inner chunk, whole.
 Offsets are kept as a rule: a reader that has fetched the old index and opens the new file with it still finds every
 old inner chunk where that index says. zarr-python and zarrs read that way, and a writer that moves chunks makes them
 return wrong values where there are no checksums. Only when more than `DEAD_SHARE` of the object would be dead bytes
-is it packed.
+is it packed. What follows the last inner chunk of the old object, no index ever referred to: it is left behind.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ def place(
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
     in_place = _slots(entries, replaced, fixed_nbytes)
     in_index = _overlap(entries, first, end)
+    end = min(end, max(first, _reach(entries)))
     if np.any(in_index & kept):
         return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
     in_place &= ~in_index
@@ -232,6 +233,12 @@ def _with_index(
     entries[moved, 0] += np.uint64(end)
     carries = np.array([[first, end - first, first], [0, reach, end]], dtype=np.uint64)
     return Placement(carries[carries[:, 1] > 0], entries, end + reach, compact=False)
+
+
+def _reach(entries: Entries) -> int:
+    """Where the last inner chunk ends. What follows, a footer, nobody needs, and it may not fit the new inner chunks."""
+    stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
+    return int(stored.sum(axis=1, dtype=np.uint64).max()) if len(stored) else 0
 
 
 def _slots(

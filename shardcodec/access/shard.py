@@ -8,6 +8,7 @@ the sharding codec; only `Shard.read_region` speaks of elements of the array.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -312,7 +313,7 @@ class Shard:
     def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:
         """Store inner chunks that are encoded already; all others stay as they are.
 
-        The object is replaced in one step, after every entry that is carried over has been checked.
+        The object changes in one step, after every entry that is carried over has been checked.
 
         Parameters
         ----------
@@ -327,6 +328,8 @@ class Shard:
             that nothing refers to; they stay until they are packed away.
         alignment : int, optional
             Inner chunks that are written begin at a multiple of this. Default with `keep_user_bytes`: as found.
+        strategy : {"replace", "append"}, optional
+            As the option ``write_strategy``, for this call. What keeps header and footer replaces the object.
 
         Raises
         ------
@@ -373,7 +376,8 @@ class Shard:
         footer: Any = None,
         keep_user_bytes: bool | None = None,
         alignment: int | None = None,
-        dead_share: float = DEAD_SHARE,
+        strategy: str | None = None,
+        dead_share: float | None = None,
     ) -> None:
         if self._mode == "r":
             raise ValueError(f"shard {self.key!r} was opened for reading only")
@@ -381,7 +385,9 @@ class Shard:
         if len(by_position) != len(where):
             twice = next(p for i, p in enumerate(where) if p in where[:i])
             raise ValueError(f"inner chunk {self._coords(twice)} is given a second time")
-        options = self._options()
+        options = self._options(write_strategy=strategy)
+        if dead_share is None:
+            dead_share = DEAD_SHARE if options.compact else math.inf
         sequence = ordered(where, self.grid_shape, options.order)
         if keep_user_bytes is None:
             keep_user_bytes = footer is not None or alignment is not None
@@ -446,8 +452,8 @@ class Shard:
             return np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         return self._try(view.entries, check=check)  # type: ignore[no-any-return]
 
-    def _options(self) -> Options:
-        return resolve(argument=check(self._choices))
+    def _options(self, **choices: Any) -> Options:
+        return resolve(argument=check(self._choices) | check(choices))
 
     def _coords(self, position: int) -> tuple[int, ...]:
         return coordinates(position, self.grid_shape)

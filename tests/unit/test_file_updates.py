@@ -92,12 +92,16 @@ def test_encoded_bytes_are_copied_and_not_encoded_again(tmp_path: Path) -> None:
 
 
 def test_headers_and_gaps_stay_while_chunks_keep_their_places(tmp_path: Path) -> None:
-    blob = assemble(b"HEADzeroone.two.tresGAP.", [(4, 4), (8, 4), (12, 4), (16, 4)])
+    """But what follows the last inner chunk goes: a table of values there would be wrong about the new ones.
+
+    It used to stay where the new inner chunk had the size of the old one, and only there.
+    """
+    blob = assemble(b"HEADzeroone.GAPtwo.tresTAIL", [(4, 4), (8, 4), (15, 4), (19, 4)])
     array = letters_array(tmp_path / "a", blob=blob)
     array[:2, :2] = 49
     new = shard_path(array).read_bytes()
-    assert new[:24] == b"HEAD1111one.two.tresGAP."
-    assert entries_of(new, 4) == [(4, 4), (8, 4), (12, 4), (16, 4)]
+    assert new[:-68] == b"HEAD1111one.GAPtwo.tres"
+    assert entries_of(new, 4) == [(4, 4), (8, 4), (15, 4), (19, 4)]
 
 
 def test_a_chunk_of_another_size_goes_behind_all_others(tmp_path: Path) -> None:

@@ -50,6 +50,15 @@ def settle(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Pl
     return place(entries, mask(len(entries), *replaced), **(sizes | changes))
 
 
+def test_what_follows_the_last_chunk_is_left_behind() -> None:
+    placement = settle((1,), index((0, 3), (3, 3), (6, 3), GONE), fixed_nbytes=3)
+    assert placement.carries.tolist() == [[0, 9, 0]]
+    assert placement.data_offset == 9
+    placement = settle((2,), index((0, 3), (3, 3), (6, 3), GONE))
+    assert placement.carries.tolist() == [[0, 9, 0]]  # a reader with the old index still finds chunk 2
+    assert placement.data_offset == 9
+
+
 def test_nothing_replaced_keeps_everything_where_it_is() -> None:
     placement = settle(())
     assert not placement.compact

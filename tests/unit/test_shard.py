@@ -268,6 +268,34 @@ def test_header_and_footer_are_kept_when_asked(put: Opener, at_start: bool) -> N
     assert shard.compact() == 0
 
 
+@LOCATIONS
+@pytest.mark.parametrize("strategy", ["replace", "append"])
+def test_strategies(tmp_path: Path, at_start: bool, strategy: str) -> None:
+    spec = ShardSpec((64, 64), (16, 16), "uint8", 0, LOOSE, index_location="start" if at_start else "end")
+    rng = np.random.default_rng(4)
+    array = rng.integers(1, 9, (64, 64), dtype=np.uint8)
+    with ShardWriter(tmp_path / "s", spec, header=b"head", footer=b"foot") as writer:
+        writer.write_chunks([(0, 0), (3, 3)], np.stack([array[:16, :16], array[48:, 48:]]))
+    expected = np.zeros_like(array)
+    expected[:16, :16], expected[48:, 48:] = array[:16, :16], array[48:, 48:]
+    shard = open_shard(tmp_path, "s", spec, mode="r+")
+    for step in range(10):
+        r, c = rng.integers(0, 4, 2)
+        chunk = rng.integers(1, 2 + 20 * step, (1, 16, 16), dtype=np.uint8)
+        keep = step < 4
+        if step % 5 == 3:
+            shard.erase([(r, c)], strategy=strategy, keep_user_bytes=keep)
+            chunk[...] = 0
+        else:
+            shard.write_chunks([(r, c)], chunk, strategy=strategy, keep_user_bytes=keep)
+        expected[r * 16 : r * 16 + 16, c * 16 : c * 16 + 16] = chunk[0]
+        assert (shard.read_region() == expected).all()
+        assert (shardcodec.decode((tmp_path / "s").read_bytes(), spec) == expected).all()
+        assert not keep or (shard.header, shard.footer) == (b"head", b"foot")
+    with pytest.raises(ValueError, match="write_strategy"):
+        shard.erase([(0, 0)], strategy="hope")
+
+
 def test_not_asked_for_they_are_bytes_like_any(put: Opener) -> None:
     shard = put(padded(), letters_spec())
     shard.write_encoded([(0, 1)], [b"1111"])
