@@ -99,7 +99,7 @@ def main(folder: Path) -> None:
 
     group = zarr.create_group(folder, overwrite=True)
     for name, values in (("time", times), ("level", levels)):
-        group.create_array(name, shape=ROWS, shards=SHARD, chunks=CHUNK, dtype=values.dtype)
+        group.create_array(name, shape=ROWS, shards=(SHARD,), chunks=(CHUNK,), dtype=values.dtype)
     write_column(folder, group["time"], times)
     group["level"][:] = levels
     size = sum(f.stat().st_size for f in (folder / "time").rglob("*") if f.is_file())
