@@ -1833,6 +1833,7 @@ cdef class NewFile:
     cdef sc_newfile file
     cdef bytes path, temp, staging
     cdef bint joined
+    cdef int n_writing
 
     def __cinit__(self, str path, *, str staging=None, bint shared=False, str temp=None, unsigned n_made=0):
         cdef const char *chars
@@ -1891,6 +1892,13 @@ cdef class NewFile:
             raise ValueError("the file has been committed or aborted")
         return 0
 
+    cdef int check_idle(self) except -1:
+        """The descriptor must not be closed under a writer: its number may be another file's next."""
+        self.check_open()
+        if self.n_writing:
+            raise ValueError("another thread is writing to the file")
+        return 0
+
     def write(self, data, uint64_t offset):
         """Write bytes at an offset."""
         cdef View source = View(data)
@@ -1900,8 +1908,10 @@ cdef class NewFile:
         if offset > MAX_OBJECT_NBYTES - source.nbytes():
             raise ValueError(f"{source.nbytes()} bytes at offset {offset} are beyond any file")
         sc_where_clear(&where)
+        self.n_writing += 1
         with nogil:
             status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
+        self.n_writing -= 1
         self.settle(status, &where)
 
     def truncate(self, uint64_t nbytes):
@@ -1924,7 +1934,7 @@ cdef class NewFile:
         cdef sc_where where
         cdef sc_status status
         cdef c_bool taken = False
-        self.check_open()
+        self.check_idle()
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, &where)
@@ -1937,7 +1947,7 @@ cdef class NewFile:
         """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then."""
         cdef sc_where where
         cdef sc_status status
-        self.check_open()
+        self.check_idle()
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_leave(&self.file, sync, &where)
@@ -1946,6 +1956,7 @@ cdef class NewFile:
     def abort(self):
         """Forget it; nothing after a commit."""
         if self.file.fd >= 0:
+            self.check_idle()
             with nogil:
                 self.forget()
 

@@ -174,6 +174,13 @@ class SlotWriter:
         array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
         chain = compiled(self._spec.inner, native_order)
         self._claim(where)
+        try:
+            self._encode(where, chain, array)
+        except BaseException:
+            self._unclaim(where)
+            raise
+
+    def _encode(self, where: list[int], chain: Any, array: np.ndarray[Any, Any]) -> None:
         for part in batches(len(where), self._spec.inner.nbytes):
             encoded = encode_chunks(chain, array[part], self._options, write_empty=self._layout.write_empty)
             for position, data in zip(where[part], encoded, strict=True):
@@ -192,7 +199,11 @@ class SlotWriter:
         view = memoryview(data).cast("B")
         check_size(self._chain, position, view.nbytes)
         self._claim([position])
-        self._write(position, view)
+        try:
+            self._write(position, view)
+        except BaseException:
+            self._unclaim([position])
+            raise
 
     def _claim(self, where: list[int]) -> None:
         with self._mutex:
@@ -201,6 +212,13 @@ class SlotWriter:
             if twice is not None:
                 raise ValueError(f"inner chunk {coordinates(twice, self.grid_shape)} is given a second time")
             self._given.update(dict.fromkeys(where, False))
+
+    def _unclaim(self, where: list[int]) -> None:
+        """After a failure: what has not been written may be given again."""
+        with self._mutex:
+            for position in where:
+                if not self._given[position]:
+                    del self._given[position]
 
     def _write(self, position: int, data: Any) -> None:
         self._opened().write(data, self._offset(position))

@@ -151,6 +151,13 @@ class ShardWriter:
         array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
         chain = compiled(self._spec.inner, native_order)
         self._claim(where)
+        try:
+            self._encode(where, chain, array)
+        except BaseException:
+            self._unclaim(where)
+            raise
+
+    def _encode(self, where: list[int], chain: Any, array: np.ndarray[Any, Any]) -> None:
         sequence = ordered(where, self.grid_shape, self._options.order)
         place = {position: i for i, position in enumerate(where)}
         for part in batches(len(where), self._spec.inner.nbytes):
@@ -174,7 +181,11 @@ class ShardWriter:
         view = memoryview(data).cast("B")
         check_size(self._chain, position, view.nbytes)
         self._claim([position])
-        self._write(position, view)
+        try:
+            self._write(position, view)
+        except BaseException:
+            self._unclaim([position])
+            raise
 
     def _claim(self, where: list[int]) -> None:
         """Note that these are given, or find that one was before."""
@@ -187,6 +198,11 @@ class ShardWriter:
                     at = coordinates(position, self.grid_shape)
                     raise ValueError(f"inner chunk {at} is given a second time")
                 self._given[position] = True
+
+    def _unclaim(self, where: list[int]) -> None:
+        """After a failure: what has not been written may be given again."""
+        with self._mutex:
+            self._given[where] = self._entries[where, 0] != ABSENT
 
     def _write(self, position: int, data: memoryview) -> None:
         self._entries[position] = self._put(data, self._alignment), data.nbytes

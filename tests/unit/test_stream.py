@@ -241,6 +241,27 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path) -> None:
     assert path.read_bytes() == letters()
 
 
+def test_a_chunk_that_failed_may_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to count as given, so that the shard could be committed without it."""
+
+    class Full:
+        def write(self, data: Any, offset: int) -> None:
+            raise OSError(28, "No space left on device")
+
+    writer = ShardWriter(tmp_path / "shard", letters_spec())
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_sink", Full())
+        with pytest.raises(OSError, match="No space"):
+            writer.write_chunk((0, 0), word(0))
+        with pytest.raises(OSError, match="No space"):
+            writer.write_encoded((0, 1), WORDS[1])
+    writer.write_chunk((0, 0), word(0))
+    writer.write_encoded((0, 1), WORDS[1])
+    writer.commit()
+    blob = (tmp_path / "shard").read_bytes()
+    assert text_of(shardcodec.decode(blob, letters_spec())) == "zero one. .... ...."
+
+
 @pytest.mark.threads
 def test_threads_write_one_shard(tmp_path: Path) -> None:
     spec = number_spec()
