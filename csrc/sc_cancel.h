@@ -9,10 +9,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #include "sc_common.h"
 
+/* The caller asks this often. */
 #define SC_POLL_NS ((int64_t)50 * 1000 * 1000)
 
 struct sc_cancel {
@@ -40,29 +40,20 @@ sc_cancel_stop(struct sc_cancel *cancel)
     atomic_store_explicit(&cancel->stop, true, memory_order_relaxed);
 }
 
+/* Has it been long enough, and does `poll` say so? For the caller's thread. */
+bool sc_cancel_ask(struct sc_cancel *cancel);
+
 /* Shall the plan stop? cancel may be NULL. */
 static inline bool
 sc_cancelled(struct sc_cancel *cancel)
 {
-    struct timespec now;
-    int64_t ns;
-
     if (!cancel)
         return false;
     if (atomic_load_explicit(&cancel->stop, memory_order_relaxed))
         return true;
     if (!cancel->poll || !pthread_equal(cancel->caller, pthread_self()))
         return false;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    if (cancel->due_ns == 0)
-        cancel->due_ns = ns + SC_POLL_NS; /* whoever called has just been asked */
-    if (ns < cancel->due_ns)
-        return false;
-    cancel->due_ns = ns + SC_POLL_NS;
-    if (cancel->poll(cancel->arg))
-        sc_cancel_stop(cancel);
-    return atomic_load_explicit(&cancel->stop, memory_order_relaxed);
+    return sc_cancel_ask(cancel);
 }
 
 #endif
