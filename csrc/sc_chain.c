@@ -38,11 +38,11 @@ prepare_grid(struct sc_chain *chain)
     uint64_t n = 1, stride = 1;
 
     for (int a = chain->ndim - 1; a >= 0; a--) {
-        uint64_t extent = chain->inner->shape[a];
+        uint64_t extent = chain->inner->shape[a], rest = chain->stored_shape[a] % extent;
 
-        if (chain->stored_shape[a] % extent)
+        if (rest && !chain->inner->opaque) /* only who codes inner chunks elsewhere may clip the last ones */
             return false;
-        chain->grid[a] = chain->stored_shape[a] / extent;
+        chain->grid[a] = chain->stored_shape[a] / extent + (rest > 0);
         chain->grid_strides[a] = n;
         n *= chain->grid[a]; /* at most n_items */
     }

@@ -55,7 +55,7 @@ struct sc_chain {
         bounds[SC_MAX_OPS + 1]; /* bounds[i]: most bytes before ops[i]; the last: encoded. 0: cannot be encoded whole */
 
     const struct sc_chain *inner; /* NULL: leaf. Its logical axes are the stored axes of this chain */
-    uint64_t grid[SC_MAX_NDIM]; /* shard: inner chunks along each *stored* axis */
+    uint64_t grid[SC_MAX_NDIM]; /* shard: inner chunks along each *stored* axis, the last ones maybe clipped */
     uint64_t grid_strides[SC_MAX_NDIM]; /* C order, in inner chunks */
     uint64_t n_chunks;
     struct sc_index_layout index;

@@ -687,7 +687,7 @@ cdef class Chain:
             return
         if sorted(perm) != list(range(c.ndim + 1)):
             raise ValueError(f"index transpose {perm!r} is no permutation of {c.ndim + 1} axes")
-        shape = [c.shape[c.perm[a]] // self.inner.chain.shape[a] for a in range(c.ndim)] + [2]
+        shape = [-(-<object>c.shape[c.perm[a]] // self.inner.shape[a]) for a in range(c.ndim)] + [2]
         for axis in reversed(perm):
             if axis == c.ndim:
                 c.index.half_stride = stride

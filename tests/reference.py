@@ -43,6 +43,7 @@ class ShardMeta(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fill_value: Any
+    clip: bool = False
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -50,13 +51,13 @@ class ShardMeta(NamedTuple):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Inner chunks along each axis; SC-2 and SC-4: the same rank, without remainder."""
+        """Inner chunks along each axis; SC-2 and SC-4: the same rank, without remainder (but SC-75)."""
         inner = self.chunk_shape
         if len(inner) != len(self.shape):
             raise ValueError(f"chunk_shape {inner} against a shard of shape {self.shape}")
-        if any(c < 1 or s % c for s, c in zip(self.shape, inner, strict=True)):
+        if any(c < 1 or (s % c and not self.clip) for s, c in zip(self.shape, inner, strict=True)):
             raise ValueError(f"chunk_shape {inner} does not divide shard shape {self.shape}")
-        return tuple(s // c for s, c in zip(self.shape, inner, strict=True))
+        return tuple(-(-s // c) for s, c in zip(self.shape, inner, strict=True))
 
     @property
     def index_at_start(self) -> bool:
@@ -281,7 +282,10 @@ def _morton_code(coords: Coords, grid: Sequence[int]) -> int:
 
 
 def _boxes(spec: ShardMeta) -> Iterator[tuple[Coords, tuple[Any, ...]]]:
-    """Yield each inner chunk and where it lies; the final `...` keeps a view of rank 0 an array (SC-39)."""
+    """Yield each inner chunk and where it lies; the final `...` keeps a view of rank 0 an array (SC-39).
+
+    Slices that reach beyond the shard are cut off there: a clipped inner chunk (SC-75) is no special case.
+    """
     inner = spec.chunk_shape
     for coords in chunk_order(spec.grid, "lexicographic"):
         yield coords, (*(slice(c * n, c * n + n) for c, n in zip(coords, inner, strict=True)), ...)
@@ -377,12 +381,12 @@ def _mask(spec: ShardMeta, selection: Any) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _fixed_nbytes(spec: ShardMeta, otherwise: int) -> int:
-    """How long every encoded inner chunk is, where the codecs settle that."""
+def _fixed_nbytes(spec: ShardMeta, size: int, otherwise: int) -> int:
+    """How long an encoded inner chunk of so many elements is, where the codecs settle that."""
     names = [codec["name"] for codec in spec.configuration["codecs"]]
     if not set(names) <= {"transpose", "bytes", "crc32c"}:
         return otherwise
-    return int(np.prod(spec.chunk_shape, dtype=object)) * spec.dtype.itemsize + 4 * names.count("crc32c")
+    return size * spec.dtype.itemsize + 4 * names.count("crc32c")
 
 
 def update_shard(
@@ -410,7 +414,7 @@ def update_shard(
         if covered[box].any():
             _decode_into(array[box], blob, index, coords, spec, np.ones_like(covered[box]))
         elif (found := _range_of(index, coords, blob, spec)) is not None:
-            if found[1] != _fixed_nbytes(spec, found[1]):
+            if found[1] != _fixed_nbytes(spec, array[box].size, found[1]):
                 raise MalformedShard(f"inner chunk {coords} has {found[1]} bytes")
             chunks[coords] = blob[found[0] : found[0] + found[1]]
     array[selection] = value

@@ -28,7 +28,7 @@ from ..storage import cache
 from ..storage.cache import IndexCache
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled
-from .reader import MAX_GAP_NBYTES, ReadItem, explain
+from .reader import MAX_GAP_NBYTES, ReadItem, explain, read
 from .whole import parse_selection
 
 __all__ = ["ArrayReader", "Folder", "Objects", "open_array", "register_adapter"]
@@ -102,6 +102,7 @@ def open_array(
     threads: int | None = None,
     index_cache: int | IndexCache | None = None,
     immutable: bool = False,
+    clip: bool = False,
 ) -> ArrayReader:
     """Open a Zarr v3 array for reading, without a zarr array around it.
 
@@ -118,6 +119,8 @@ def open_array(
         ``index_cache``, in the cache of the process.
     immutable : bool
         The array does not change while it is open; see `Options`.
+    clip : bool
+        Take inner chunks that do not divide the shards; see `ShardSpec`. Such an array has no `read_chunks`.
 
     Returns
     -------
@@ -136,7 +139,7 @@ def open_array(
     -----
     Options are settled here: a later ``with shardcodec.options(...)`` does not change the handle.
     """
-    return ArrayReader(objects_of(path_or_store, path), threads, index_cache, immutable)
+    return ArrayReader(objects_of(path_or_store, path), threads, index_cache, immutable, clip)
 
 
 def objects_of(path_or_store: Any, path: str) -> Objects:
@@ -168,9 +171,14 @@ class ArrayReader:
     """
 
     def __init__(
-        self, objects: Objects, threads: int | None, index_cache: int | IndexCache | None, immutable: bool
+        self,
+        objects: Objects,
+        threads: int | None,
+        index_cache: int | IndexCache | None,
+        immutable: bool,
+        clip: bool = False,
     ) -> None:
-        self._arguments = (objects, threads, index_cache, immutable)
+        self._arguments = (objects, threads, index_cache, immutable, clip)
         stored = objects.get("zarr.json")
         if stored is None:
             raise FileNotFoundError(f"there is no zarr.json in {objects!r}")
@@ -181,10 +189,8 @@ class ArrayReader:
         layout = parse_array(metadata)
         if any(len(edges) != 1 for edges in layout.edges):
             raise UnsupportedError("chunks of different shapes: open the array with zarr")
-        spec = ChainSpec.from_metadata(metadata)
+        spec = ChainSpec.from_metadata(metadata, clip=clip)
         chain = compiled(spec)
-        if chain.is_opaque:
-            raise UnsupportedError("codecs that the engine does not know: open the array with zarr")
         self.shape: Ints = layout.shape
         self.ndim = len(layout.shape)
         self.dtype = spec.dtype
@@ -316,9 +322,15 @@ class ArrayReader:
         ------
         IndexError
             A position lies outside the grid; nothing was read.
+        UnsupportedError
+            Inner chunks are clipped, so their grid begins anew with each shard.
         ShardFormatError, ChecksumError, CodecError
             An object is damaged. `out` is unspecified then.
         """
+        if self._chain.stage is not None:
+            raise UnsupportedError(
+                "inner chunks are clipped to the shards: there is no grid of them over the array"
+            )
         at = _coordinates(coords, self.ndim, "coords")
         count = np.array(self.chunks, dtype=np.int64)
         grid = -(-np.array(self.shape, dtype=np.int64) // count)
@@ -391,6 +403,14 @@ class ArrayReader:
         if objects.fetches:
             items = [ReadItem(chain, None, part, key(coords)) for coords, part in parts]
             objects.fetch(items, out, axes, self._options)
+            return
+        if chain.stage is not None:
+            read(
+                [ReadItem(chain, objects.source(key(at)), part, key(at)) for at, part in parts],
+                out,
+                axes,
+                self._options,
+            )
             return
         source = objects.source
         plan = [(chain, source(key(coords)), part) for coords, part in parts]

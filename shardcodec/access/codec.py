@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from .. import native
+from ..errors import UnsupportedError
 from ..format.chain import lower
 from ..format.spec import ChainSpec, ShardSpec
+from .clipped import ClippedCodecs
 
 __all__ = ["compiled", "memory_order", "staged_shard", "staged_whole"]
 
@@ -25,11 +27,22 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Any:
     spec : ChainSpec
     native_order : bool
         Whether the arrays it works on are in this machine's byte order; if not, in the other one, all fields.
+        Staged chains take both.
+
+    Raises
+    ------
+    UnsupportedError
+        Beyond a limit of the engine.
     """
+    if spec.is_clipped:
+        if spec.bytes_codecs:
+            raise UnsupportedError("clipped inner chunks and codecs that follow the sharding")
+        assert spec.inner is not None
+        return staged_shard(spec, ClippedCodecs(spec.inner))
     return native.load().Chain(**lower(spec, native_order=native_order))
 
 
-def staged_shard(spec: ShardSpec, stage: Any) -> Any:
+def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Any:
     """Return a chain that finds inner chunks, which are encoded by `stage`; of the spec only the geometry counts."""
     lowered: dict[str, Any] = {**lower(spec)}
     lowered["inner"] = {**lowered["inner"], "opaque": True}

@@ -34,7 +34,7 @@ class Cuts:
     Attributes
     ----------
     chunk_shape : tuple of int
-        Of a decoded inner chunk.
+        Of a decoded inner chunk that is not clipped.
     """
 
     def __init__(self, chain: Any) -> None:
@@ -44,6 +44,17 @@ class Cuts:
         self._grid: tuple[int, ...] = chain.grid_shape if chain.is_shard else (1,) * rank
         self._inverse = tuple(int(axis) for axis in np.argsort(self._perm))
         self._extents = tuple(self.chunk_shape[axis] for axis in self._inverse)
+        self._shape: tuple[int, ...] = tuple(chain.shape)
+
+    def shape_at(self, position: int | None) -> tuple[int, ...]:
+        """Shape of a decoded inner chunk, clipped to the shard; None: of the object, which is the chunk."""
+        if position is None:
+            return self.chunk_shape
+        coords = self._coords(position)
+        return tuple(
+            min(extent, self._shape[axis] - coords[axis] * extent)
+            for extent, axis in zip(self.chunk_shape, self._perm, strict=True)
+        )
 
     def positions(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """Inner chunks that something is wanted of: C order over the stored grid."""
@@ -121,7 +132,7 @@ class _AxisCuts(Cuts):
     def is_whole(self, position: int) -> bool:
         if self._has_lists:
             return False  # positions may repeat
-        return math.prod(part.n for part in self._parts(position)) == math.prod(self._extents)
+        return math.prod(part.n for part in self._parts(position)) == math.prod(self.shape_at(position))
 
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
         parts = self._parts(position)

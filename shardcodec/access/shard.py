@@ -214,8 +214,11 @@ class Shard:
         ------
         ShardFormatError, ChecksumError, CodecError
             An inner chunk is damaged; ``.chunk_coords`` says which.
+        UnsupportedError
+            One is clipped, so of another shape.
         """
         where = positions(coords, self.grid_shape)
+        self._refuse_clipped(where)
         shape = (len(where), *self._spec.chunk_shape)
         out, chain = self._destination(out, shape, self._spec.inner)
         options = self._options()
@@ -268,6 +271,18 @@ class Shard:
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
         return out
 
+    def _refuse_clipped(self, where: list[int]) -> None:
+        """Refuse inner chunks that are clipped where many of one shape are asked for or given."""
+        sizes, limits = self._spec.chunk_shape, self._spec.stored_shape
+        for coords in map(self._coords, where) if self._spec.chain.is_clipped else ():
+            if any((c + 1) * size > limit for c, size, limit in zip(coords, sizes, limits, strict=True)):
+                raise UnsupportedError(
+                    f"shard {self.key!r}: inner chunk {coords} is clipped; `read_region` reads it, `read_encoded` and "
+                    "`write_encoded` take it as it is stored",
+                    shard=self.key,
+                    chunk_coords=coords,
+                )
+
     def _destination(self, out: Array | None, shape: tuple[int, ...], spec: Any) -> tuple[Array, Any]:
         if out is None:
             out = np.empty(shape, dtype=self._spec.dtype)
@@ -305,6 +320,7 @@ class Shard:
             As for `write_encoded`.
         """
         where = positions(coords, self.grid_shape)
+        self._refuse_clipped(where)
         array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
         chain = compiled(self._spec.inner, native_order)
         encoded = encode_chunks(chain, array, self._options(), write_empty=write_empty_chunks)

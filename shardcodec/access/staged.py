@@ -68,8 +68,8 @@ class ChunkCodecs(Protocol):
     @property
     def one_by_one(self) -> bool: ...
 
-    def decode(self, chunks: Sequence[Any]) -> list[Array]:
-        """Decode buffers."""
+    def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """Decode buffers, each to an array that is to have a certain shape; it is checked afterwards."""
 
     def encode(self, chunks: Sequence[Array], write_empty: bool) -> list[Any]:
         """Encode arrays to buffers; None for one that the codecs leave out."""
@@ -98,26 +98,32 @@ class Piece(NamedTuple):
 
 def decoded(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
     """Decode some pieces, and check that they are chunks."""
+    shapes = [piece.cuts.shape_at(piece.position) for piece in run]
     try:
-        chunks = codecs.decode([piece.data for piece in run])
+        chunks = codecs.decode([piece.data for piece in run], shapes)
     except Exception as error:
         if len(run) == 1:
             raise codec_error(error, run[0].item, run[0].position) from error
         return [decoded([piece], codecs)[0] for piece in run]  # one by one: which is it?
-    for piece, chunk in zip(run, chunks, strict=True):
-        if chunk.shape != piece.cuts.chunk_shape:
-            shape = piece.cuts.chunk_shape
+    for piece, shape, chunk in zip(run, shapes, chunks, strict=True):
+        if chunk.shape != shape:
             wrong = ValueError(f"decoded to shape {chunk.shape} where {shape} is due")
             raise codec_error(wrong, piece.item, piece.position)
     return chunks
 
 
 def codec_error(error: Exception, item: int, position: int | None) -> Exception:
-    """What went wrong in a codec, with its place. Errors that are no matter of data stay what they are."""
+    """What went wrong in a codec, with its place. Errors that are no matter of data stay what they are.
+
+    As does the kind of those of the engine about the chunk itself, which name no shard of their own.
+    """
     if isinstance(error, MemoryError | OSError):
         return error
-    numbers = dict(error.context) if isinstance(error, ShardError) else {}
-    return CodecError(f"{type(error).__name__}: {error}", **(numbers | {"shard": item, "entry": position}))
+    place = {"shard": item, "entry": position}
+    if isinstance(error, ShardError) and error.shard is None:
+        return type(error)(error.message, **(error.context | place))
+    numbers = error.context if isinstance(error, ShardError) else {}
+    return CodecError(f"{type(error).__name__}: {error}", **(numbers | place))
 
 
 def whole_object(source: Any) -> memoryview | None:

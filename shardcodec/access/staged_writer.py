@@ -231,7 +231,7 @@ class _Writing:
 
     def _merged(self, job: _Job, codecs: ChunkCodecs) -> Array:
         """A chunk as it shall be: what is given, on what was there."""
-        chunk: Array = np.empty(job.cuts.chunk_shape, dtype=codecs.fill.dtype)
+        chunk: Array = np.empty(job.cuts.shape_at(job.position), dtype=codecs.fill.dtype)
         if job.old is not None:
             chunk[...] = decoded([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)[0]
         elif not job.cuts.is_whole(job.position or 0):

@@ -84,6 +84,10 @@ class ShardWriter:
     ) -> None:
         if not spec.supports_partial_access:
             raise UnsupportedError("codecs that follow the sharding encode the shard as a whole")
+        if spec.chain.is_clipped:
+            raise UnsupportedError(
+                "inner chunks that are clipped are not written one by one; `encode` takes all"
+            )
         choices = {"order": order, "durability": durability, "threads": threads}
         self._options: Options = resolve(argument=check(choices))
         self._spec = spec

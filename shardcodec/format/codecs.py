@@ -13,8 +13,8 @@ names that zarr-python gives to the codecs of numcodecs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -34,6 +34,7 @@ __all__ = [
     "Transpose",
     "Zlib",
     "Zstd",
+    "allow_clipping",
     "compose_transposes",
     "parse_codecs",
     "parse_sharding",
@@ -232,7 +233,11 @@ class Blosc(Codec):
 
 @dataclass(frozen=True)
 class Sharding(Codec):
-    """Inner chunks and an index, in one object."""
+    """Inner chunks and an index, in one object.
+
+    Where `clip` is set, `chunk_shape` need not divide the shard (draft 1.1 of the codec): the last inner chunks along an
+    axis are clipped to the shard. It is a permission, no part of the JSON or of equality: the shapes say what is stored.
+    """
 
     json_name: ClassVar[str] = "sharding_indexed"
     kind = "array -> bytes"
@@ -241,6 +246,7 @@ class Sharding(Codec):
     codecs: tuple[Codec, ...] = (Bytes("little"),)
     index_codecs: tuple[Codec, ...] = (Bytes("little"), Crc32c())
     index_location: IndexLocation = "end"
+    clip: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "chunk_shape", as_int_tuple(self.chunk_shape, "chunk_shape", minimum=1))
@@ -252,6 +258,10 @@ class Sharding(Codec):
 
     def resolve(self, shape: Shape, dtype: DType) -> Sharding:
         grid = self.grid_shape(shape)
+        if self.clips(shape) and any(isinstance(codec, Sharding) for codec in self.codecs):
+            unsupported("codecs", "shards in inner chunks that are clipped", codec=self.json_name)
+        if any(isinstance(codec, Sharding) and codec.clip for codec in self.codecs):
+            unsupported("codecs", "clip=True for a nested shard", codec=self.json_name)
         codecs = resolve_codecs(self.codecs, self.chunk_shape, dtype, "codecs")
         index_codecs = resolve_codecs(self.index_codecs, (*grid, 2), _INDEX_DTYPE, "index_codecs")
         return replace(self, codecs=codecs, index_codecs=index_codecs)
@@ -262,21 +272,26 @@ class Sharding(Codec):
         Raises
         ------
         SpecError
-            The ranks differ, an axis is not divided, or there are too many inner chunks for any index.
+            The ranks differ, an axis is not divided (and `clip` not set), or there are too many inner chunks for any index.
         """
         if len(self.chunk_shape) != len(shape):
             reason = f"{len(self.chunk_shape)} axes given for a shard of {len(shape)}"
             wrong("chunk_shape", reason, expected=len(shape), actual=len(self.chunk_shape))
         for axis, (chunk, shard) in enumerate(zip(self.chunk_shape, shape, strict=True)):
-            if shard % chunk:
+            if shard % chunk and not self.clip:
                 reason = f"inner chunk size {chunk} does not divide shard size {shard} on axis {axis}"
+                reason += " (draft 1.1 clips inner chunks of shards that are not nested: clip=True)"
                 wrong(f"chunk_shape[{axis}]", reason, axis=axis, actual=chunk, limit=shard)
-        grid = tuple(shard // chunk for chunk, shard in zip(self.chunk_shape, shape, strict=True))
+        grid = tuple(-(-shard // chunk) for chunk, shard in zip(self.chunk_shape, shape, strict=True))
         n_chunks = math.prod(grid)
         if n_chunks > MAX_CHUNKS_PER_SHARD:
             reason = f"{n_chunks} inner chunks in one shard; at most {MAX_CHUNKS_PER_SHARD} are allowed"
             wrong("chunk_shape", reason, actual=n_chunks, limit=MAX_CHUNKS_PER_SHARD)
         return grid
+
+    def clips(self, shape: Shape) -> bool:
+        """Tell whether some inner chunks of a shard of that (transposed) shape are clipped."""
+        return any(shard % chunk for chunk, shard in zip(self.chunk_shape, shape, strict=True))
 
     def configuration(self) -> dict[str, Any]:
         return {
@@ -285,6 +300,11 @@ class Sharding(Codec):
             "index_codecs": [codec.to_json() for codec in self.index_codecs],
             "index_location": self.index_location,
         }
+
+
+def allow_clipping(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
+    """Return the codecs with `Sharding.clip` set where there is a shard, but not in nested ones."""
+    return tuple(replace(codec, clip=True) if isinstance(codec, Sharding) else codec for codec in codecs)
 
 
 def parse_codecs(data: object, path: str, *, lenient: bool = False) -> tuple[Codec, ...]:

@@ -34,6 +34,7 @@ from .codecs import (
     Shape,
     Sharding,
     Zstd,
+    allow_clipping,
     compose_transposes,
     parse_codecs,
     parse_sharding,
@@ -45,7 +46,7 @@ from .metadata import parse_array
 
 __all__ = ["ChainSpec", "ShardSpec"]
 
-_SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location")
+_SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location", "clip")
 
 
 def _element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
@@ -123,7 +124,14 @@ class ChainSpec:
 
     @classmethod
     def from_json(
-        cls, codecs: Any, *, shape: Iterable[int], dtype: Any, fill_value: Any, lenient: bool = False
+        cls,
+        codecs: Any,
+        *,
+        shape: Iterable[int],
+        dtype: Any,
+        fill_value: Any,
+        lenient: bool = False,
+        clip: bool = False,
     ) -> Self:
         """Make a spec from the ``codecs`` of a ``zarr.json``.
 
@@ -135,13 +143,21 @@ class ChainSpec:
             As for the class.
         lenient : bool
             Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
+        clip : bool
+            Take a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
         """
         with bounded_depth("codecs"):
-            return cls(shape, dtype, fill_value, parse_codecs(codecs, "codecs", lenient=lenient))
+            parsed = parse_codecs(codecs, "codecs", lenient=lenient)
+            return cls(shape, dtype, fill_value, allow_clipping(parsed) if clip else parsed)
 
     @classmethod
     def from_metadata(
-        cls, metadata: Mapping[str, Any], *, shape: Iterable[int] | None = None, lenient: bool = False
+        cls,
+        metadata: Mapping[str, Any],
+        *,
+        shape: Iterable[int] | None = None,
+        lenient: bool = False,
+        clip: bool = False,
     ) -> Self:
         """Make a spec from a whole ``zarr.json``.
 
@@ -154,10 +170,14 @@ class ChainSpec:
             chunk size of the grid is checked in either case.
         lenient : bool
             Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
+        clip : bool
+            Take a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
         """
         with bounded_depth("metadata"):
             layout = parse_array(metadata)
             codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
+            if clip:
+                codecs = allow_clipping(codecs)
             first = tuple(edges[0] for edges in layout.edges)
             as_chunk_shape(first, layout.dtype.itemsize, "chunk_grid.configuration.chunk_shape")
             spec = cls(first, layout.dtype, layout.fill_value, codecs)
@@ -245,6 +265,11 @@ class ChainSpec:
         return ChainSpec(sharding.chunk_shape, self.dtype, self.fill_value, sharding.codecs)
 
     @property
+    def is_clipped(self) -> bool:
+        """True for a shard of which some inner chunks are clipped; see `ShardSpec`."""
+        return self.sharding is not None and self.sharding.clips(self.stored_shape)
+
+    @property
     def fixed_nbytes(self) -> int | None:
         """Size that every encoded chunk has, or None when it depends on the data."""
         if self.sharding is None and all(isinstance(codec, Crc32c) for codec in self.bytes_codecs):
@@ -283,6 +308,9 @@ class ShardSpec:
     before, after : iterable, keyword-only
         What the array's own list of codecs has around `sharding_indexed`: transposes before it,
         bytes -> bytes codecs after it.
+    clip : bool, keyword-only
+        Take a ``chunk_shape`` that does not divide the shard, as draft 1.1 of the codec has it: the last inner chunks
+        along an axis are clipped to the shard, and stored so. It makes no difference to other shards.
 
     Attributes
     ----------
@@ -312,6 +340,7 @@ class ShardSpec:
     index_location: IndexLocation
     before: tuple[Codec, ...]
     after: tuple[Codec, ...]
+    clip: bool = field(compare=False)
     fill: bytes = field(init=False)
 
     def __init__(
@@ -326,10 +355,11 @@ class ShardSpec:
         *,
         before: Iterable[CodecLike] = (),
         after: Iterable[CodecLike] = (),
+        clip: bool = False,
     ) -> None:
         dtype, fill = _element(dtype, fill_value)
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
-        sharding = Sharding(chunk_shape, codecs, index_codecs, index_location)  # type: ignore[arg-type]
+        sharding = Sharding(chunk_shape, codecs, index_codecs, index_location, clip)  # type: ignore[arg-type]
         parts = parse_codecs((*before, sharding, *after), "codecs")
         place = parts.index(sharding)
         before = resolve_codecs(parts[:place], shape, dtype, "before")
@@ -348,6 +378,7 @@ class ShardSpec:
         dtype: Any,
         fill_value: Any,
         lenient: bool = False,
+        clip: bool = False,
     ) -> Self:
         """Make a spec from the JSON of a `sharding_indexed` codec, or from its configuration alone.
 
@@ -361,6 +392,8 @@ class ShardSpec:
             As in `ChainSpec`.
         lenient : bool
             Let it go without ``codecs`` and ``index_codecs``, as zarr-python does.
+        clip : bool
+            Take a ``chunk_shape`` that does not divide the shard; see the class.
         """
         place = ""
         if "name" in as_mapping(config, ""):
@@ -372,7 +405,7 @@ class ShardSpec:
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
         with bounded_depth("codecs"), within(place):
             options = _options(parse_sharding(config, lenient))
-            return cls(shape, dtype=dtype, fill_value=fill_value, **options)
+            return cls(shape, dtype=dtype, fill_value=fill_value, **(options | {"clip": clip}))
 
     @classmethod
     def from_chain(cls, chain: ChainSpec) -> Self:
@@ -387,10 +420,16 @@ class ShardSpec:
 
     @classmethod
     def from_metadata(
-        cls, metadata: Mapping[str, Any], *, shard_shape: Iterable[int] | None = None, lenient: bool = False
+        cls,
+        metadata: Mapping[str, Any],
+        *,
+        shard_shape: Iterable[int] | None = None,
+        lenient: bool = False,
+        clip: bool = False,
     ) -> Self:
         """Make a spec from a whole ``zarr.json`` of a sharded array; see `ChainSpec.from_metadata`."""
-        return cls.from_chain(ChainSpec.from_metadata(metadata, shape=shard_shape, lenient=lenient))
+        chain = ChainSpec.from_metadata(metadata, shape=shard_shape, lenient=lenient, clip=clip)
+        return cls.from_chain(chain)
 
     def with_shard_shape(self, shard_shape: Iterable[int]) -> Self:
         """Return the spec of a shard of another shape: on a rectilinear grid they differ."""
@@ -427,7 +466,7 @@ class ShardSpec:
 
     @property
     def stored_shape(self) -> Shape:
-        """Shape of the shard behind the transposes: what the inner chunks divide."""
+        """Shape of the shard behind the transposes: what is cut into inner chunks."""
         return self.chain.stored_shape
 
     @cached_property
@@ -476,5 +515,5 @@ class ShardSpec:
 
     def __repr__(self) -> str:
         first = ("shard_shape", "chunk_shape", "dtype", "fill_value")
-        around = (name for name in ("before", "after") if getattr(self, name))
-        return _repr(self, (*first, *_SHARDING_FIELDS[1:], *around))
+        others = (name for name in ("before", "after", "clip") if getattr(self, name))
+        return _repr(self, (*first, *_SHARDING_FIELDS[1:-1], *others))

@@ -41,8 +41,8 @@ class ZarrCodecs:
         self.fill = _element(dtype.to_native_dtype(), fill_value)
         self.one_by_one = all(runs_at_once(codec) for codec, _ in links[False])
 
-    def decode(self, chunks: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """Decode buffers."""
+    def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray[Any, Any]]:
+        """Decode buffers. The codecs know the one shape that there is."""
         buffers = [buffer_from(self._prototype, chunk) for chunk in chunks]
         if not self.one_by_one:
             spec = self._specs[False]
