@@ -220,13 +220,18 @@ class TestIndexArrays:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @no_deadline
 @given(st.data(), some_arrays(), seeds)
-def test_repeats_are_stored_as_zarr_stores_them(data: st.DataObject, array: SomeArray, seed: int) -> None:
-    """Of items for one element the last one counts, in the order in which zarr hands them to a pipeline."""
+def test_of_repeats_one_is_stored(data: st.DataObject, array: SomeArray, seed: int) -> None:
+    """Of several items for one element one is stored, whole; all else is as zarr stores it.
+
+    The engine takes the last one that it is given. Which one that is nobody can say: zarr sorts the items by chunk,
+    and its own sharding codec once more by inner chunk, with a sort that mixes up equal keys on processors with
+    AVX-512. This test once compared repeats with zarr's and failed there.
+    """
     assume(array.shape != ())
     selection = data.draw(indexed(array.shape))
     before = random_array(array.layout.meta, array.shape, seed, finite=True)
-    shape = selection.expected(before).shape
-    items = random_items(np.random.default_rng(seed), shape, array.layout.meta.dtype, finite=True)
+    where = selection.expected(np.arange(before.size).reshape(array.shape))
+    items = random_items(np.random.default_rng(seed), where.shape, array.layout.meta.dtype, finite=True)
     results = []
     for path in (OURS, ZARR):
         with (
@@ -235,5 +240,10 @@ def test_repeats_are_stored_as_zarr_stores_them(data: st.DataObject, array: Some
         ):
             put_shards(store, "memory", array, before, "morton")
             selection.put(opened(store), items)
-            results.append(opened(store)[...])
-    np.testing.assert_array_equal(*results)
+            results.append(opened(store)[...].reshape(-1))
+    ours, theirs = results
+    given_to = np.bincount(where.reshape(-1), minlength=before.size)
+    np.testing.assert_array_equal(ours[given_to < 2], theirs[given_to < 2])
+    for element in np.flatnonzero(given_to > 1):
+        candidates = items.reshape(-1)[where.reshape(-1) == element]
+        assert ours[element].tobytes() in {candidate.tobytes() for candidate in candidates}
