@@ -4,13 +4,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from helpers import run_python
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc"),
+    pytest.mark.skipif(
+        bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")), reason="a sanitizer keeps what was freed for a while"
+    ),
+]
 
 PROGRAM = """
     import numpy as np, zarr
