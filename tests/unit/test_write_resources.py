@@ -14,7 +14,8 @@ from helpers import run_python
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc"),
     pytest.mark.skipif(
-        bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")), reason="a sanitizer keeps what was freed for a while"
+        bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")),
+        reason="a sanitizer keeps what was freed for a while",
     ),
 ]
 
