@@ -73,6 +73,8 @@ class Crew:
 
     def __init__(self, n: int, work: Callable[[int], None]) -> None:
         context = multiprocessing.get_context("fork")
+        if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread":
+            pytest.skip("ThreadSanitizer ends a child that was forked beside threads")
         self._told = context.SimpleQueue()
         self.members = [
             context.Process(target=self._run, args=(work, number), daemon=True) for number in range(n)
