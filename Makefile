@@ -31,7 +31,7 @@ endif
 # Folders count too: their time stamps change when a file is added or deleted.
 SOURCES := setup.py pyproject.toml MANIFEST.in $(wildcard README.md) LICENSE NOTICES \
   $(shell find csrc shardcodec \( -name __pycache__ -prune \) -o \( -type d -o -name '*.[ch]' -o -name '*.py' \
-    -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name 'exports.*' \) -print)
+    -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd' -o -name 'exports.*' \) -print)
 PIP_FLAGS := --quiet --disable-pip-version-check
 
 # $(call venv,purpose): its interpreter

@@ -1,6 +1,6 @@
 # setup.py - how the extension is built; everything that is only data stands in pyproject.toml
 # SPDX-License-Identifier: MIT
-"""Build shardcodec._native: one Cython module, all of csrc/, the codec libraries linked statically.
+"""Build shardcodec._native: one Cython module (its text in shardcodec/binding), all of csrc/, codec libraries linked in.
 
 Switches, all from the environment:
 
@@ -231,7 +231,7 @@ sources = sorted(
 )
 depends = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("csrc/**/*.h", "csrc/exports.*", "shardcodec/*.pxd")
+    for pattern in ("csrc/**/*.h", "csrc/exports.*", "shardcodec/*.pxd", "shardcodec/binding/*.pxi")
     for path in ROOT.glob(pattern)
 )
 

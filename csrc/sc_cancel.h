@@ -17,7 +17,7 @@
 
 struct sc_cancel {
     atomic_bool stop;
-    bool (*poll)(void *arg); /* shall the plan stop? NULL: nobody to ask */
+    int (*poll)(void *arg); /* shall the plan stop? NULL: nobody to ask */
     void *arg;
     pthread_t caller; /* the only thread that asks */
     int64_t due_ns;
@@ -25,7 +25,7 @@ struct sc_cancel {
 
 /* To be called by the thread that will ask. */
 static inline void
-sc_cancel_init(struct sc_cancel *cancel, bool (*poll)(void *), void *arg)
+sc_cancel_init(struct sc_cancel *cancel, int (*poll)(void *), void *arg)
 {
     atomic_init(&cancel->stop, false);
     cancel->poll = poll;

@@ -68,7 +68,6 @@ C_LAYERS: list[tuple[str, ...]] = [
 SOFT_LINES = 500
 HARD_LINES = 700
 LONG_BY_DECISION = {
-    "shardcodec/_native.pyx": "one extension module, so that there is one thread pool and one copy of each compressor",
     "bench/floor.c": "one program that shares nothing with what it is the measure of",
 }
 
@@ -251,7 +250,7 @@ def test_tests_run_against_the_installed_package() -> None:
 def test_the_wheel_carries_the_notices() -> None:
     files = {f.name for f in importlib.metadata.files("shardcodec") or []}
     assert {"LICENSE", "NOTICES"} <= files
-    assert not {f for f in files if f.endswith((".c", ".h", ".pyx"))}
+    assert not {f for f in files if f.endswith((".c", ".h", ".pyx", ".pxi"))}
 
 
 # ---------------------------------------------------------------- files and versions
@@ -261,7 +260,7 @@ def test_no_file_is_too_long() -> None:
     tables = ("_tables.h",)
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in source_files(".py", ".pyx", ".pyi", ".pxd", ".c", ".h")
+        for path in source_files(".py", ".pyx", ".pxi", ".pyi", ".pxd", ".c", ".h")
         if not path.name.endswith(tables) and str(path.relative_to(ROOT)) not in LONG_BY_DECISION
     }
     if long := {name: n for name, n in lengths.items() if n > SOFT_LINES}:
@@ -272,7 +271,7 @@ def test_no_file_is_too_long() -> None:
 def test_every_source_file_names_its_licence() -> None:
     wrong = [
         str(path.relative_to(ROOT))
-        for path in source_files(".c", ".h", ".pyx", ".pxd")
+        for path in source_files(".c", ".h", ".pyx", ".pxi", ".pxd")
         if "SPDX-License-Identifier: MIT" not in path.read_text()
     ]
     assert not wrong, "\n".join(wrong)
@@ -354,6 +353,6 @@ def test_the_sdist_has_all_that_a_build_needs(tmp_path: Path) -> None:
         p.relative_to(ROOT).as_posix()
         for folder in ("csrc", "shardcodec")
         for p in (ROOT / folder).rglob("*")
-        if p.suffix in (".c", ".h", ".py", ".pyi", ".pyx", ".pxd") or p.name.startswith("exports.")
+        if p.suffix in (".c", ".h", ".py", ".pyi", ".pyx", ".pxi", ".pxd") or p.name.startswith("exports.")
     }
     assert needed | {"setup.py", "pyproject.toml", "LICENSE", "NOTICES", "Makefile"} <= names

@@ -1,0 +1,69 @@
+# buffers.pxi - memory that Python owns, held while C works on it
+# SPDX-License-Identifier: MIT
+
+cdef class Bytes:
+    """Memory that C code allocated; readable through the buffer protocol, freed with its last view."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t nbytes
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        return self.nbytes
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.nbytes, 1, flags)
+
+
+cdef Bytes adopt(uint8_t *data, uint64_t nbytes):
+    cdef Bytes owner = Bytes.__new__(Bytes)
+    owner.data = data
+    owner.nbytes = <Py_ssize_t>nbytes
+    return owner
+
+
+cdef class View:
+    """A buffer held for the length of a call."""
+
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, obj, int flags=PyBUF_SIMPLE):
+        PyObject_GetBuffer(obj, &self.view, flags)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef uint8_t *data(self) noexcept nogil:
+        return <uint8_t *>self.view.buf
+
+    cdef size_t nbytes(self) noexcept nogil:
+        return <size_t>self.view.len
+
+    cdef uint64_t *words(self, uint64_t n) except? NULL:
+        """The buffer as n unsigned 64-bit numbers."""
+        if self.view.len % 8 or <uint64_t>self.view.len // 8 != n:
+            raise ValueError(f"buffer has {self.view.len} bytes where {n} numbers of 8 bytes are due")
+        if <size_t>self.view.buf % 8:
+            raise ValueError("buffer of 64-bit numbers is not aligned")
+        return <uint64_t *>self.view.buf
+
+
+cdef int read_numbers(object numbers, int ndim, uint64_t *out) except -1:
+    cdef int i
+    if len(numbers) != ndim:
+        raise ValueError(f"{ndim} numbers are due, got {len(numbers)}: {numbers!r}")
+    for i in range(ndim):
+        out[i] = <uint64_t>numbers[i]
+    return 0
+
+
+cdef int read_rank(object shape) except -1:
+    cdef Py_ssize_t n = len(shape)
+    if n > SC_MAX_NDIM:
+        raise ValueError(f"rank {n} is more than {SC_MAX_NDIM}")
+    return <int>n

@@ -1,0 +1,239 @@
+# chain.pxi - codecs and chains of them
+# SPDX-License-Identifier: MIT
+
+CODECS = {"crc32c": SC_CODEC_CRC32C, "zstd": SC_CODEC_ZSTD, "gzip": SC_CODEC_GZIP, "zlib": SC_CODEC_ZLIB,
+          "lz4": SC_CODEC_LZ4, "blosc": SC_CODEC_BLOSC}
+COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+
+
+cdef int read_op(sc_op *op, str name, dict params) except -1:
+    cdef dict known_params = {"level": 1, "checksum": False, "compressor": "lz4", "shuffle": "noshuffle", "typesize": 1,
+                              "blocksize": 0}
+    unknown = set(params) - set(known_params)
+    if name not in CODECS or unknown:
+        raise ValueError(f"codec {name!r} with unknown parameters {sorted(unknown)}" if unknown
+                         else f"no native codec {name!r}")
+    known_params.update(params)
+    memset(op, 0, sizeof(sc_op))
+    op.codec = <sc_codec_id><int>CODECS[name]
+    op.level = known_params["level"]
+    op.checksum = known_params["checksum"]
+    op.compressor = COMPRESSORS.index(known_params["compressor"])
+    op.shuffle = SHUFFLES.index(known_params["shuffle"])
+    op.typesize = known_params["typesize"]
+    op.blocksize = known_params["blocksize"]
+    return 0
+
+
+def codec_encode(str name, data, **params):
+    """Encode `data` with one codec, as a chain would."""
+    cdef View source = View(data)
+    cdef sc_op op
+    read_op(&op, name, params)
+    return run_codec(&op, source, True, 0)
+
+
+def codec_decode(str name, data, size_t max_nbytes, **params):
+    """Decode `data` with one codec to at most `max_nbytes`."""
+    cdef View source = View(data)
+    cdef sc_op op
+    read_op(&op, name, params)
+    return run_codec(&op, source, False, max_nbytes)
+
+
+cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbytes):
+    cdef const sc_codec *codec = sc_codec_get(op.codec)
+    cdef sc_codec_state *state
+    cdef uint8_t *out
+    cdef size_t capacity, n = 0
+    cdef sc_status status
+    cdef sc_where where
+    if codec == NULL:
+        raise ValueError("crc32c is part of a chain; use crc32c()")
+    capacity = codec.bound(op, source.nbytes()) if encode else max_nbytes
+    if encode and capacity == 0:
+        raise ValueError(f"{text(codec.name)} cannot take {source.nbytes()} bytes")
+    state = sc_codec_state_new()
+    out = <uint8_t *>malloc(capacity + 1)
+    try:
+        if state == NULL or out == NULL:
+            raise MemoryError
+        sc_where_clear(&where)
+        with nogil:
+            if encode:
+                status = codec.encode(op, state, source.data(), source.nbytes(), out, capacity, &n, &where)
+            else:
+                status = codec.decode(op, state, source.data(), source.nbytes(), out, capacity, &n, &where)
+        if status == SC_DST_TOO_SMALL:
+            raise CodecError(f"{text(codec.name)}: more than {max_nbytes} bytes", codec=text(codec.name),
+                             limit=max_nbytes)
+        raise_status(status, &where)
+        return PyBytes_FromStringAndSize(<const char *>out, <Py_ssize_t>n)
+    finally:
+        free(out)
+        sc_codec_state_free(state)
+
+
+cdef class Chain:
+    """The codecs of an array, compiled (csrc/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns.
+
+    `stage` is carried along for the layers above: what encodes the chunks of an opaque chain.
+    """
+
+    cdef sc_chain chain
+    cdef Swap swap
+    cdef readonly Chain inner
+    cdef readonly tuple shape
+    cdef readonly tuple perm
+    cdef readonly tuple grid_shape  # inner chunks along each stored axis; empty for a leaf
+    cdef readonly object stage
+
+    def __cinit__(self, *, shape, size_t itemsize, swap, perm, bytes fill, ops, inner=None, index=None,
+                  bint opaque=False, stage=None):
+        cdef sc_chain *c = &self.chain
+        cdef int a
+        cdef size_t i
+        c.ndim = read_rank(shape)
+        c.itemsize = itemsize
+        read_numbers(shape, c.ndim, c.shape)
+        if len(perm) != c.ndim:
+            raise ValueError(f"permutation {perm!r} is not of rank {c.ndim}")
+        for a in range(c.ndim):
+            c.perm[a] = perm[a]
+        self.swap = Swap(swap, itemsize)
+        c.swap = self.swap.swap
+        self.set_fill(fill)
+        if len(ops) > SC_MAX_OPS:
+            raise ValueError(f"{len(ops)} codecs in a row are more than {SC_MAX_OPS}")
+        c.n_ops = len(ops)
+        c.opaque = opaque
+        self.stage = stage
+        for i in range(c.n_ops):
+            read_op(&c.ops[i], ops[i][0], ops[i][1])
+        if inner is not None:
+            self.inner = inner if isinstance(inner, Chain) else Chain(**inner)
+            c.inner = &self.inner.chain
+            self.set_index(**index)
+        if sc_chain_prepare(c) != SC_OK:
+            raise ValueError(f"chain of shape {tuple(shape)} is no valid one")
+        self.shape = tuple(c.shape[a] for a in range(c.ndim))
+        self.perm = tuple(c.perm[a] for a in range(c.ndim))
+        self.grid_shape = () if self.inner is None else tuple(c.grid[a] for a in range(c.ndim))
+
+    cdef int set_fill(self, bytes fill) except -1:
+        cdef sc_chain *c = &self.chain
+        if <size_t>len(fill) != c.itemsize or c.itemsize == 0:
+            raise ValueError(f"fill value has {len(fill)} bytes, an element {c.itemsize}")
+        c.fill = <uint8_t *>malloc(2 * c.itemsize)
+        if c.fill == NULL:
+            raise MemoryError
+        c.fill_stored = c.fill + c.itemsize
+        memcpy(c.fill, PyBytes_AsString(fill), c.itemsize)
+        memcpy(c.fill_stored, c.fill, c.itemsize)
+        sc_swap_items(c.fill_stored, 1, c.itemsize, &c.swap)
+        return 0
+
+    def __dealloc__(self):
+        free(self.chain.fill)
+
+    def set_index(self, *, bint at_start, bint big_endian, unsigned n_checksums, perm=None):
+        """How the index is stored; only for use by the constructor."""
+        cdef sc_chain *c = &self.chain
+        cdef int a, axis
+        cdef uint64_t stride = 1
+        cdef list shape
+        c.index.at_start = at_start
+        c.index.big_endian = big_endian
+        c.index.n_checksums = n_checksums
+        c.index.in_c_order = perm is None or list(perm) == list(range(c.ndim + 1))
+        if c.index.in_c_order:
+            return
+        if sorted(perm) != list(range(c.ndim + 1)):
+            raise ValueError(f"index transpose {perm!r} is no permutation of {c.ndim + 1} axes")
+        shape = [-(-<object>c.shape[c.perm[a]] // self.inner.shape[a]) for a in range(c.ndim)] + [2]
+        for axis in reversed(perm):
+            if axis == c.ndim:
+                c.index.half_stride = stride
+            else:
+                c.index.strides[axis] = stride
+            stride *= <uint64_t>shape[axis]
+
+    cdef int refuse_opaque(self) except -1:
+        if self.is_opaque:
+            raise ValueError("there is no native code for all codecs of this chain")
+        return 0
+
+    @property
+    def itemsize(self):
+        return self.chain.itemsize
+
+    @property
+    def is_shard(self):
+        """Are inner chunks reachable one by one?"""
+        return self.chain.inner != NULL and self.chain.n_ops == 0
+
+    @property
+    def is_opaque(self):
+        """Do codecs take part that are not ours? Then the chain only finds inner chunks."""
+        return bool(self.chain.opaque if self.inner is None else self.inner.is_opaque)
+
+    @property
+    def n_chunks(self):
+        return self.chain.n_chunks if self.inner is not None else 1
+
+    @property
+    def fill(self):
+        """The fill value as it is in the caller's memory."""
+        return PyBytes_FromStringAndSize(<const char *>self.chain.fill, <Py_ssize_t>self.chain.itemsize)
+
+    @property
+    def fixed_nbytes(self):
+        """Size of every encoded chunk of a leaf without compressor; None otherwise."""
+        cdef size_t i
+        if self.inner is not None or self.chain.opaque:
+            return None
+        for i in range(self.chain.n_ops):
+            if self.chain.ops[i].codec != SC_CODEC_CRC32C:
+                return None
+        return self.chain.nbytes + 4 * self.chain.n_ops
+
+    @property
+    def index_nbytes(self):
+        return self.chain.index.nbytes if self.inner is not None else 0
+
+    @property
+    def nbytes(self):
+        """Decoded."""
+        return self.chain.nbytes
+
+    @property
+    def index_checksums(self):
+        return self.chain.index.n_checksums
+
+    @property
+    def index_at_start(self):
+        return bool(self.chain.index.at_start)
+
+
+cdef class Fetched:
+    """A range of a shard's bytes, with the shard's index: an item's source for ranges that arrive one by one.
+
+    entries: n_chunks pairs, checked. data: bytes of the shard from `first` on, None for none.
+    """
+
+    cdef sc_source source
+    cdef View entries, data
+    cdef object memory
+
+    def __cinit__(self, Chain chain, entries, data, uint64_t first, *, bint fill_absent):
+        if not chain.is_shard:
+            raise ValueError("only a shard has an index")
+        self.entries = View(entries)
+        self.source.entries = <const sc_entry *>self.entries.words(2 * chain.chain.n_chunks)
+        self.source.first = first
+        self.source.fill_absent = fill_absent
+        if data is not None:
+            self.data = View(data)
+            self.memory = memoryview(data).cast("B")
+            self.source.data, self.source.nbytes = self.data.data(), self.data.nbytes()

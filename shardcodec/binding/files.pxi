@@ -1,0 +1,187 @@
+# files.pxi - locks, and a file in the making
+# SPDX-License-Identifier: MIT
+
+LOCK_OUTCOMES = {SC_LOCK_HELD: "held", SC_LOCK_NO_FILE: "no file", SC_LOCK_BUSY: "busy",
+                 SC_LOCK_UNSUPPORTED: "unsupported", SC_LOCK_DENIED: "denied"}
+
+
+cdef class FileLock:
+    """The lock of one file against other processes (csrc/sc_lock.h); given back when the object goes, at the latest."""
+
+    cdef sc_lock lock
+
+    def __cinit__(self):
+        self.lock.fd = -1
+
+    def __dealloc__(self):
+        sc_lock_release(&self.lock)
+
+    def try_acquire(self, str path):
+        """Take the lock if nobody has it: "held", "no file", "busy", "unsupported" or "denied"."""
+        cdef bytes name = os.fsencode(path)
+        cdef const char *chars = PyBytes_AsString(name)
+        cdef sc_lock_outcome outcome
+        cdef sc_status status
+        cdef sc_where where
+        if self.lock.fd >= 0:
+            raise ValueError("it is held already")
+        with nogil:
+            status = sc_lock_try(&self.lock, chars, &outcome, &where)
+        where.shard = 0
+        raise_status(status, &where, [name])
+        return LOCK_OUTCOMES[outcome]
+
+    def release(self):
+        """Give it back; nothing when it is not held, or is the parent process's."""
+        with nogil:
+            sc_lock_release(&self.lock)
+
+    @property
+    def fd(self):
+        """Descriptor of the locked file; -1 when it is not held."""
+        return self.lock.fd
+
+
+def file_locks_held():
+    """Number of files that this process holds locks of."""
+    return sc_lock_count()
+
+
+cdef class NewFile:
+    """A file that takes its place when it is whole (csrc/sc_newfile.h); forgotten with the object, unless committed.
+
+    Several threads may write at a time; commit and abort are for one, when the others are done.
+
+    staging: folder for temporary names. shared: it has a name from the start, so that other processes can join it
+    with (path, temp, staging or None, n_made) of that file: that makes a shared one too, which the object does not forget.
+    """
+
+    cdef sc_newfile file
+    cdef bytes path, temp, staging
+    cdef bint joined
+    cdef int n_writing
+
+    def __cinit__(self, str path, *, str staging=None, bint shared=False, str temp=None, unsigned n_made=0):
+        cdef const char *chars
+        cdef const char *temp_chars = NULL
+        cdef const char *staging_chars = NULL
+        cdef sc_where where
+        cdef sc_status status
+        self.file.fd = -1
+        self.path = os.fsencode(path)
+        chars = PyBytes_AsString(self.path)
+        self.joined = temp is not None
+        if staging is not None:
+            self.staging = os.fsencode(staging)
+            staging_chars = PyBytes_AsString(self.staging)
+        if self.joined:
+            self.temp = os.fsencode(temp)
+            temp_chars = PyBytes_AsString(self.temp)
+        sc_where_clear(&where)
+        with nogil:
+            if temp_chars != NULL:
+                status = sc_newfile_join(&self.file, chars, temp_chars, staging_chars, n_made, &where)
+            elif shared:
+                status = sc_newfile_begin_shared(&self.file, chars, staging_chars, &where)
+            else:
+                status = sc_newfile_begin(&self.file, chars, staging_chars, &where)
+        self.settle(status, &where)
+
+    def __dealloc__(self):
+        cdef sc_where where
+        if self.file.fd < 0:
+            return
+        if self.joined:
+            sc_newfile_leave(&self.file, False, &where)
+        else:
+            self.forget()
+
+    cdef void forget(self) noexcept nogil:
+        """Of the file, all but the staging folder is gone."""
+        sc_newfile_abort(&self.file)
+        if self.file.staged:
+            sc_staging_leave(self.file.staging)
+
+    @property
+    def place(self):
+        """(path, temp, staging or None, n_made), for others to join."""
+        self.check_open()
+        return (os.fsdecode(self.file.path), None if self.file.temp == NULL else os.fsdecode(self.file.temp),
+                os.fsdecode(self.staging) if self.file.staged else None, self.file.n_made)
+
+    cdef int settle(self, sc_status status, sc_where *where) except -1:
+        where.shard = 0
+        return raise_status(status, where, [self.path])
+
+    cdef int check_open(self) except -1:
+        if self.file.fd < 0:
+            raise ValueError("the file has been committed or aborted")
+        return 0
+
+    cdef int check_idle(self) except -1:
+        """The descriptor must not be closed under a writer: its number may be another file's next."""
+        self.check_open()
+        if self.n_writing:
+            raise ValueError("another thread is writing to the file")
+        return 0
+
+    def write(self, data, uint64_t offset):
+        """Write bytes at an offset."""
+        cdef View source = View(data)
+        cdef sc_where where
+        cdef sc_status status
+        self.check_open()
+        if offset > MAX_OBJECT_NBYTES - source.nbytes():
+            raise ValueError(f"{source.nbytes()} bytes at offset {offset} are beyond any file")
+        sc_where_clear(&where)
+        self.n_writing += 1
+        with nogil:
+            status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
+        self.n_writing -= 1
+        self.settle(status, &where)
+
+    def truncate(self, uint64_t nbytes):
+        """Make it so long."""
+        cdef sc_where where
+        cdef sc_status status
+        self.check_open()
+        if nbytes > MAX_OBJECT_NBYTES:
+            raise ValueError(f"{nbytes} bytes are beyond any file")
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_truncate(&self.file, nbytes, &where)
+        self.settle(status, &where)
+
+    def commit(self, *, bint sync=False, bint only_new=False):
+        """Give it its name, in place of what had it; with `sync` it is on disk then. The file is closed then.
+
+        only_new: nothing is replaced; False, and the file is as it was, when there is something.
+        """
+        cdef sc_where where
+        cdef sc_status status
+        cdef c_bool taken = False
+        self.check_idle()
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, &where)
+            if not taken:
+                self.forget()
+        self.settle(status, &where)
+        return not taken
+
+    def leave(self, *, bint sync=False):
+        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then."""
+        cdef sc_where where
+        cdef sc_status status
+        self.check_idle()
+        sc_where_clear(&where)
+        with nogil:
+            status = sc_newfile_leave(&self.file, sync, &where)
+        self.settle(status, &where)
+
+    def abort(self):
+        """Forget it; nothing after a commit."""
+        if self.file.fd >= 0:
+            self.check_idle()
+            with nogil:
+                self.forget()

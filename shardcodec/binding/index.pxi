@@ -1,0 +1,146 @@
+# index.pxi - order and index
+# SPDX-License-Identifier: MIT
+
+cdef sc_order order_of(str name) except *:
+    if name == "morton":
+        return SC_ORDER_MORTON
+    if name == "lexicographic":
+        return SC_ORDER_LEXICOGRAPHIC
+    if name == "colexicographic":
+        return SC_ORDER_COLEXICOGRAPHIC
+    raise ValueError(f"order must be 'morton', 'lexicographic' or 'colexicographic', not {name!r}")
+
+
+def order(out, grid_shape, str name="morton", first=None, last=None):
+    """Write the positions of (a box of) a grid in the given order to `out`; return how many there are."""
+    cdef int ndim = read_rank(grid_shape), a
+    cdef uint64_t grid[32]
+    cdef uint64_t low[32]
+    cdef uint64_t high[32]
+    cdef sc_order_iter it
+    cdef sc_where where
+    cdef View view = View(out, PyBUF_WRITABLE)
+    cdef uint64_t capacity = view.nbytes() // 8, n = 0, spare
+    cdef uint64_t *positions = view.words(capacity)
+    cdef size_t got
+    read_numbers(grid_shape, ndim, grid)
+    for a in range(ndim):
+        low[a] = 0
+        high[a] = grid[a] - 1
+    if first is not None:
+        read_numbers(first, ndim, low)
+    if last is not None:
+        read_numbers(last, ndim, high)
+    for a in range(ndim):
+        if not low[a] <= high[a] < grid[a]:
+            raise ValueError(f"axis {a}: box from {low[a]} to {high[a]} is not inside {grid[a]} inner chunks")
+    sc_where_clear(&where)
+    raise_status(sc_order_begin(&it, order_of(name), ndim, grid, low, high), &where)
+    with nogil:
+        while n < capacity:
+            got = sc_order_next(&it, positions + n, capacity - n)
+            if got == 0:
+                break
+            n += got
+        spare = 1 if n < capacity else sc_order_next(&it, &spare, 1)
+    if n == capacity and spare:
+        raise ValueError(f"room for {capacity} positions is too little")
+    return n
+
+
+cdef uint64_t count_pairs(View data) except? 0xFFFFFFFFFFFFFFFF:
+    if data.nbytes() % 16:
+        raise ValueError(f"{data.nbytes()} bytes are no whole number of (offset, nbytes) pairs")
+    return data.nbytes() // 16
+
+
+def index_decode(data, out, *, bint big_endian=False):
+    """Stored pairs to native ones."""
+    cdef View source = View(data), to = View(out, PyBUF_WRITABLE)
+    cdef uint64_t n = count_pairs(source)
+    cdef sc_entry *entries = <sc_entry *>to.words(2 * n)
+    with nogil:
+        sc_index_decode(source.data(), entries, n, big_endian)
+
+
+def index_encode(entries, out, *, bint big_endian=False):
+    """Native pairs to stored ones."""
+    cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
+    cdef uint64_t n = count_pairs(source)
+    cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
+    if to.nbytes() != 16 * n:
+        raise ValueError(f"{to.nbytes()} bytes where {16 * n} are due")
+    with nogil:
+        sc_index_encode(pairs, to.data(), n, big_endian)
+
+
+def index_check(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
+                bint allow_in_index=False):
+    """Raise ShardFormatError for the first entry that cannot be true."""
+    cdef View source = View(entries)
+    cdef uint64_t n = count_pairs(source)
+    cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
+    cdef sc_index_extent extent
+    cdef sc_where where
+    cdef sc_status status
+    extent.offset, extent.nbytes, extent.shard_nbytes = index_offset, index_nbytes, shard_nbytes
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_index_check(pairs, n, &extent, allow_in_index, &where)
+    raise_status(status, &where)
+
+
+cdef class Sorted:
+    """Positions of the entries by offset."""
+
+    cdef View source
+    cdef const sc_entry *entries
+    cdef uint64_t *order
+    cdef uint64_t n
+    cdef size_t n_present
+
+    def __cinit__(self, entries):
+        self.source = View(entries)
+        self.n = count_pairs(self.source)
+        self.entries = <const sc_entry *>self.source.words(2 * self.n)
+        self.order = <uint64_t *>malloc(2 * (self.n + 1) * 8)
+        if self.order == NULL:
+            raise MemoryError
+        with nogil:
+            sc_index_by_offset(self.entries, self.n, self.order, self.order + self.n, &self.n_present)
+
+    def __dealloc__(self):
+        free(self.order)
+
+
+def index_overlaps(entries, *, size_t capacity=1024):
+    """Pairs of entries whose ranges share a byte (at most `capacity` of them), and how many there are."""
+    cdef Sorted s = Sorted(entries)
+    cdef pair *pairs = <pair *>malloc((capacity + 1) * sizeof(pair))
+    cdef size_t found = 0, i
+    if pairs == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            sc_index_overlaps(s.entries, s.order, s.n_present, pairs, capacity, &found)
+        return [(pairs[i][0], pairs[i][1]) for i in range(min(found, capacity))], found
+    finally:
+        free(pairs)
+
+
+def index_gaps(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
+               size_t capacity=1024):
+    """Ranges (offset, nbytes) that nothing refers to (at most `capacity` of them), and how many there are."""
+    cdef Sorted s = Sorted(entries)
+    cdef sc_entry *gaps = <sc_entry *>malloc((capacity + 1) * sizeof(sc_entry))
+    cdef sc_index_extent extent
+    cdef size_t found = 0, i
+    if gaps == NULL:
+        raise MemoryError
+    extent.offset, extent.nbytes, extent.shard_nbytes = index_offset, index_nbytes, shard_nbytes
+    try:
+        with nogil:
+            sc_index_gaps(s.entries, s.order, s.n_present, &extent, gaps, capacity, &found)
+        return [(gaps[i].offset, gaps[i].nbytes) for i in range(min(found, capacity))], found
+    finally:
+        free(gaps)

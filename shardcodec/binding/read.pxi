@@ -1,0 +1,192 @@
+# read.pxi - reading
+# SPDX-License-Identifier: MIT
+
+def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
+         bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None):
+    """Read parts of many objects into one array. immutable: no file changes while the cache has it open.
+
+    items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
+    its first element in the array, by axis of the chunk; or one of the kinds of `Pick`. axes: which axis of `out` each
+    axis of the chunk is, -1 for none.
+    Returns ([positions of objects that do not exist], counters).
+    """
+    cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
+    cdef size_t n = len(items), i = 0
+    cdef sc_read_plan plan
+    cdef sc_read_item *item
+    cdef sc_where where
+    cdef sc_status status
+    cdef Chain chain
+    memset(&plan, 0, sizeof(plan))
+    plan.items = <sc_read_item *>calloc(n + 1, sizeof(sc_read_item))
+    if plan.items == NULL:
+        raise MemoryError
+    try:
+        batch.array_strides(plan.dst_strides)
+        for chain, source, parts in items:
+            item = &plan.items[i]
+            item.chain = &chain.chain
+            chain.refuse_opaque()
+            batch.keep.append(chain)
+            batch.read_source(source, &item.source)
+            batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.pick, &item.dst)
+            i += 1
+        plan.n_items = n
+        plan.n_threads = n_threads
+        plan.max_gap_nbytes = max_gap_nbytes
+        plan.group_nbytes = group_nbytes
+        plan.allow_in_index = allow_in_index
+        plan.immutable = immutable
+        if cache is not None:
+            plan.cache = cache.cache
+        cancel = entered(cancel)
+        plan.cancel = &cancel.cancel
+        with nogil:
+            status = sc_read(&plan, &where)
+        cancel.raise_caught()
+        raise_status(status, &where, batch.paths)
+        return [i for i in range(n) if plan.items[i].missing], stats_dict(&plan.stats)
+    finally:
+        free(plan.items)
+
+
+def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=False):
+    """Read and check the index of a shard into `out`, n_chunks pairs; return the size of the object, None without one.
+
+    replaced: n_chunks flags. Where one is set, a bad entry becomes absent instead of being an error.
+    """
+    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
+    cdef View to = View(out, PyBUF_WRITABLE), flags
+    cdef const uint8_t *flags_data = NULL
+    cdef sc_source place_
+    cdef sc_entry *entries
+    cdef sc_where where
+    cdef sc_status status
+    cdef uint64_t shard_nbytes = 0
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
+    batch.read_source(source, &place_)
+    if replaced is not None:
+        flags = View(replaced)
+        if flags.nbytes() != chain.chain.n_chunks:
+            raise ValueError(f"{flags.nbytes()} flags for {chain.chain.n_chunks} inner chunks")
+        flags_data = flags.data()
+    with nogil:
+        status = sc_read_index(&chain.chain, &place_, allow_in_index, flags_data, entries, &shard_nbytes, &where)
+    where.shard = 0
+    raise_status(status, &where, batch.paths)
+    return known(shard_nbytes)
+
+
+# No object is larger; bounds a range where the size of the object is not known.
+cdef uint64_t MAX_OBJECT_NBYTES = SC_UNKNOWN_NBYTES
+
+
+def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, uint64_t max_gap_nbytes,
+                uint64_t max_nbytes, bint allow_in_index=False):
+    """Ranges (offset, nbytes) of a shard to fetch for parts of it, as in `read`; its size need not be known."""
+    cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
+    cdef View view = View(entries)
+    cdef sc_read_item item
+    cdef sc_entry *ranges = NULL
+    cdef sc_index_extent extent
+    cdef int64_t strides[32]
+    cdef sc_where where
+    cdef sc_status status
+    cdef size_t n = 0, capacity = 64, i
+    if not chain.is_shard:
+        raise ValueError("only a shard has ranges")
+    memset(&item, 0, sizeof(item))
+    item.chain = &chain.chain
+    item.source.entries = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
+    batch.array_strides(strides)
+    batch.read_parts(&chain.chain, parts, False, strides, &item.box, &item.pick, &item.dst)
+    extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
+    extent.nbytes = chain.chain.index.nbytes
+    if extent.shard_nbytes < extent.nbytes:
+        raise ValueError(f"shard of {extent.shard_nbytes} bytes cannot hold its index of {extent.nbytes}")
+    extent.offset = 0 if chain.chain.index.at_start else extent.shard_nbytes - extent.nbytes
+    sc_where_clear(&where)
+    try:
+        while True:
+            free(ranges)
+            ranges = <sc_entry *>malloc(capacity * sizeof(sc_entry))
+            if ranges == NULL:
+                raise MemoryError
+            with nogil:
+                status = sc_plan_ranges(&item, &extent, allow_in_index, max_gap_nbytes, max_nbytes, ranges, capacity,
+                                        &n, &where)
+            raise_status(status, &where)
+            if n <= capacity:
+                return [(ranges[i].offset, ranges[i].nbytes) for i in range(n)]
+            capacity = n
+    finally:
+        free(ranges)
+
+
+def load_index(Chain chain, stored, out):
+    """Decode a stored index, checksums checked, into `out`, n_chunks pairs."""
+    cdef View source = View(stored), to = View(out, PyBUF_WRITABLE)
+    cdef sc_entry *entries
+    cdef sc_where where
+    cdef sc_status status
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    sc_where_clear(&where)
+    entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
+    if source.nbytes() != chain.chain.index.nbytes:
+        where.nbytes, where.limit, where.in_index = source.nbytes(), chain.chain.index.nbytes, True
+        raise_status(SC_TOO_SHORT, &where)
+    with nogil:
+        status = sc_index_verify(&chain.chain.index, source.data(), &where)
+        if status == SC_OK:
+            sc_index_load(&chain.chain, source.data(), entries)
+    raise_status(status, &where)
+
+
+def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_index=False, Cancel cancel=None):
+    """Read and check the indexes of many shards; fill `sizes` with n_chunks encoded sizes for each, 2^64-1 for absent.
+
+    sources: as for `read`, without ranges of shards.
+    """
+    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
+    cdef View to = View(sizes, PyBUF_WRITABLE)
+    cdef size_t n = len(sources), i = 0
+    cdef sc_source *places = NULL
+    cdef sc_scan_plan plan
+    cdef sc_where where
+    cdef sc_status status
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    memset(&plan, 0, sizeof(plan))
+    plan.sizes = to.words(n * chain.chain.n_chunks)
+    places = <sc_source *>calloc(n + 1, sizeof(sc_source))
+    if places == NULL:
+        raise MemoryError
+    try:
+        for source in sources:
+            batch.read_source(source, &places[i])
+            i += 1
+        cancel = entered(cancel)
+        plan.shard, plan.sources, plan.n_sources = &chain.chain, places, n
+        plan.allow_in_index, plan.n_threads, plan.cancel = allow_in_index, n_threads, &cancel.cancel
+        with nogil:
+            status = sc_scan(&plan, &where)
+        cancel.raise_caught()
+        raise_status(status, &where, batch.paths)
+    finally:
+        free(places)
+
+
+def store_index(Chain chain, entries, out):
+    """Encode n_chunks pairs, in C order, as the index is stored, with its checksums."""
+    cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
+    cdef const sc_entry *pairs
+    if chain.inner is None:
+        raise ValueError("only a shard has an index")
+    pairs = <const sc_entry *>source.words(2 * chain.chain.n_chunks)
+    if to.nbytes() != chain.chain.index.nbytes:
+        raise ValueError(f"{to.nbytes()} bytes where {chain.chain.index.nbytes} are due")
+    with nogil:
+        sc_index_store(&chain.chain, pairs, to.data())

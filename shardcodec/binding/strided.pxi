@@ -1,0 +1,99 @@
+# strided.pxi - strided copies
+# SPDX-License-Identifier: MIT
+
+cdef class Swap:
+    """Fields of an element that are reversed between stored and native order."""
+
+    cdef sc_swap swap
+
+    def __cinit__(self, fields, size_t itemsize):
+        cdef sc_swap_field *memory
+        cdef size_t i, n = len(fields)
+        memory = <sc_swap_field *>calloc(n + 1, sizeof(sc_swap_field))
+        if memory == NULL:
+            raise MemoryError
+        self.swap.fields = memory
+        self.swap.n_fields = n
+        for i in range(n):
+            memory[i].offset, memory[i].unit, memory[i].count = fields[i]
+            if not memory[i].unit or <uint64_t>memory[i].offset + <uint64_t>memory[i].unit * memory[i].count > itemsize:
+                raise ValueError(f"swap field {fields[i]!r} is not inside an element of {itemsize} bytes")
+
+    def __dealloc__(self):
+        free(<void *>self.swap.fields)
+
+
+cdef int check_box(View view, int64_t offset, int ndim, const uint64_t *shape, const int64_t *strides,
+                   size_t itemsize) except -1:
+    """Every element of the box lies inside the buffer."""
+    cdef object low = offset, high = offset
+    cdef int a
+    for a in range(ndim):
+        if shape[a] == 0:
+            return 0
+        if strides[a] < 0:
+            low += strides[a] * <object>(shape[a] - 1)
+        else:
+            high += strides[a] * <object>(shape[a] - 1)
+    if low < 0 or high + itemsize > view.nbytes():
+        raise ValueError(f"box reaches from byte {low} to {high + itemsize} of a buffer of {view.nbytes()}")
+    return 0
+
+
+cdef int read_strides(object numbers, int ndim, int64_t *out) except -1:
+    cdef int i
+    if len(numbers) != ndim:
+        raise ValueError(f"{ndim} strides are due, got {len(numbers)}")
+    for i in range(ndim):
+        out[i] = numbers[i]
+    return 0
+
+
+def strided_copy(dst, int64_t dst_offset, dst_strides, src, int64_t src_offset, src_strides, shape, size_t itemsize,
+                 swap=()):
+    """Copy a box of elements between two buffers; strides and offsets in bytes."""
+    cdef int ndim = read_rank(shape)
+    cdef View to = View(dst, PyBUF_WRITABLE), source = View(src)
+    cdef Swap fields = Swap(swap, itemsize)
+    cdef uint64_t extents[32]
+    cdef int64_t to_strides[32]
+    cdef int64_t from_strides[32]
+    cdef sc_copy copy
+    read_numbers(shape, ndim, extents)
+    read_strides(dst_strides, ndim, to_strides)
+    read_strides(src_strides, ndim, from_strides)
+    check_box(to, dst_offset, ndim, extents, to_strides, itemsize)
+    check_box(source, src_offset, ndim, extents, from_strides, itemsize)
+    with nogil:
+        sc_copy_prepare(&copy, ndim, extents, to_strides, from_strides, itemsize, &fields.swap)
+        sc_copy_run(&copy, to.data() + dst_offset, source.data() + src_offset)
+
+
+def fill(dst, int64_t dst_offset, strides, shape, pattern):
+    """Set every element of a box to `pattern`."""
+    cdef int ndim = read_rank(shape)
+    cdef View to = View(dst, PyBUF_WRITABLE), value = View(pattern)
+    cdef uint64_t extents[32]
+    cdef int64_t to_strides[32]
+    read_numbers(shape, ndim, extents)
+    read_strides(strides, ndim, to_strides)
+    check_box(to, dst_offset, ndim, extents, to_strides, value.nbytes())
+    with nogil:
+        sc_fill(to.data() + dst_offset, ndim, extents, to_strides, value.data(), value.nbytes())
+
+
+def all_equal(data, pattern):
+    """Is `data` nothing but repetitions of `pattern`?"""
+    cdef View source = View(data), value = View(pattern)
+    if value.nbytes() == 0 or source.nbytes() % value.nbytes():
+        raise ValueError(f"{source.nbytes()} bytes are no whole number of elements of {value.nbytes()}")
+    return bool(sc_all_equal(source.data(), source.nbytes() // value.nbytes(), value.data(), value.nbytes()))
+
+
+def swap_items(buffer, size_t itemsize, swap):
+    """Reverse units of contiguous elements in place."""
+    cdef View to = View(buffer, PyBUF_WRITABLE)
+    cdef Swap fields = Swap(swap, itemsize)
+    if itemsize == 0 or to.nbytes() % itemsize:
+        raise ValueError(f"{to.nbytes()} bytes are no whole number of elements of {itemsize}")
+    sc_swap_items(to.data(), to.nbytes() // itemsize, itemsize, &fields.swap)
