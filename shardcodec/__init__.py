@@ -10,6 +10,9 @@ and zarr-python, with all that stands on it, reads and writes arrays through nat
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from zarr.registry import register_codec, register_pipeline
 
 from .access.array import ArrayReader, open_array, register_adapter
@@ -74,6 +77,15 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+# Surfaces of their own, imported when they are first used.
+_LAZY = ("transformer",)
+
 register_pipeline(ShardCodecPipeline)
 register_codec("sharding_indexed", ShardingCodec)
 register_adapter(objects_of_store)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

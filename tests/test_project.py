@@ -35,7 +35,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("format",),
     ("storage",),
     ("access",),
-    ("zarr_plugin", "kv", "transformer"),
+    ("zarr_plugin",),
+    ("kv", "transformer"),
     ("tools",),
     ("cli",),
 ]

@@ -1,0 +1,182 @@
+# keys.py - which keys of a store are chunks, and which shard each of them is in
+# SPDX-License-Identifier: MIT
+"""Keys of chunks and of shards.
+
+A shard has the key that a chunk would have in an array whose chunks are the shards: with 32 x 2 chunks in a shard, the
+chunks ``c96/18`` and ``c127/19`` of the draft of 2022 are in the shard ``c3/9``.
+
+Source: storage transformer "sharding" 1.0 (2022), "Key translation"; Zarr v3 core specification, draft of 2022, "Storage
+keys", and 3.1, "Chunk key encoding".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from ..format.checks import as_int_tuple
+from ..format.keys import KeyEncoding
+
+__all__ = ["ArrayKeys", "KeyLayout", "as_path"]
+
+Ints = tuple[int, ...]
+
+# Ascii digits, no leading zeros: every other spelling is no chunk, but a key like any other.
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True)
+class KeyLayout:
+    """How the chunks of an array are named: ``<folder>/<path of the array>/<lead>1<separator>2``.
+
+    Use `v3`, `v2` or `draft_2022` to make one.
+
+    Attributes
+    ----------
+    folder : str
+        What stands before the paths of arrays.
+    lead : str
+        What stands before the first number.
+    separator : str
+        What stands between numbers.
+    scalar : str
+        The name of the only chunk of an array without axes.
+    """
+
+    folder: str
+    lead: str
+    separator: str
+    scalar: str
+
+    @classmethod
+    def v3(cls, separator: str = "/") -> Self:
+        """The ``default`` encoding of Zarr v3: ``a/c/96/18``, or ``a/c.96.18``."""
+        return cls._of(KeyEncoding(True, separator))
+
+    @classmethod
+    def v2(cls, separator: str = ".") -> Self:
+        """The ``v2`` encoding of Zarr v3: ``a/96.18``, or ``a/96/18``."""
+        return cls._of(KeyEncoding(False, separator))
+
+    @classmethod
+    def draft_2022(cls, separator: str = "/") -> Self:
+        """The draft of 2022: ``data/root/a/c96/18``, or ``data/root/a/c96.18``."""
+        return cls("data/root", "c", separator, "c0")
+
+    @classmethod
+    def _of(cls, encoding: KeyEncoding) -> Self:
+        return cls("", encoding.prefix, encoding.separator, encoding.key(()))
+
+    def __post_init__(self) -> None:
+        if self.separator not in ("/", "."):
+            raise ValueError(f'separator must be "/" or ".", not {self.separator!r}')
+
+    def base(self, path: str) -> str:
+        """Return what every key of an array begins with."""
+        return "".join(f"{part}/" for part in (self.folder, path) if part)
+
+    def key(self, path: str, coords: Ints) -> str:
+        """Return the key of the chunk at a grid position of an array."""
+        name = self.lead + self.separator.join(map(str, coords)) if coords else self.scalar
+        return self.base(path) + name
+
+    def coords(self, path: str, key: str, ndim: int) -> Ints | None:
+        """Return the grid position of the chunk of that key; None where it is no chunk of an array of so many axes."""
+        name = key.removeprefix(self.base(path))
+        if len(name) + len(self.base(path)) != len(key):
+            return None
+        if not ndim:
+            return () if name == self.scalar else None
+        if not name.startswith(self.lead):
+            return None
+        parts = name[len(self.lead) :].split(self.separator)
+        if len(parts) != ndim or not all(map(_NUMBER.fullmatch, parts)):
+            return None
+        return tuple(map(int, parts))
+
+
+def as_path(path: str) -> str:
+    """Check the path of an array within a store; without slashes at its ends.
+
+    Raises
+    ------
+    ValueError
+    """
+    parts = path.strip("/").split("/")
+    if parts != [""] and not all(part.strip(".") for part in parts):
+        raise ValueError(f"path {path!r} has an empty part, or one of dots")
+    return "/".join(parts)
+
+
+class ArrayKeys:
+    """Chunks and shards of one array.
+
+    Parameters
+    ----------
+    layout : KeyLayout
+    path : str
+        Of the array, in the store.
+    chunks_per_shard : sequence of int
+        For each axis of the array.
+    """
+
+    def __init__(self, layout: KeyLayout, path: str, chunks_per_shard: Sequence[int]) -> None:
+        self.layout = layout
+        self.path = path
+        self.per_shard: Ints = as_int_tuple(chunks_per_shard, "chunks_per_shard", minimum=1)
+        self.ndim = len(self.per_shard)
+        self.n_chunks = math.prod(self.per_shard)
+        self.region = layout.base(path) + (layout.lead if self.ndim else layout.scalar)
+        """What every chunk and every shard begins with."""
+
+    def locate(self, key: str) -> tuple[str, int] | None:
+        """Return a chunk's shard and its position in the shard's index; None where the key is no chunk."""
+        coords = self.layout.coords(self.path, key, self.ndim)
+        if coords is None:
+            return None
+        position = 0
+        for at, n in zip(coords, self.per_shard, strict=True):
+            position = position * n + at % n
+        shard = tuple(at // n for at, n in zip(coords, self.per_shard, strict=True))
+        return self.layout.key(self.path, shard), position
+
+    def shard(self, key: str) -> Ints | None:
+        """Return the grid position of a shard; None where the key is none."""
+        return self.layout.coords(self.path, key, self.ndim)
+
+    def chunk(self, shard: Ints, position: int) -> str:
+        """Return the key of a chunk."""
+        inside = []
+        for n in reversed(self.per_shard):
+            position, at = divmod(position, n)
+            inside.append(at)
+        coords = (s * n + i for s, n, i in zip(shard, self.per_shard, reversed(inside), strict=True))
+        return self.layout.key(self.path, tuple(coords))
+
+    def fixed(self, prefix: str) -> Ints | None:
+        """Return the first coordinates that a prefix of chunk keys settles; None where it is none of this array.
+
+        Only what is followed by a separator is settled: ``c/1`` may go on as ``c/10``.
+        """
+        if not self.ndim or not prefix.startswith(self.region):
+            return () if self.region.startswith(prefix) else None
+        parts = prefix[len(self.region) :].split(self.layout.separator)
+        if len(parts) > self.ndim or not all(map(_NUMBER.fullmatch, parts[:-1])):
+            return None
+        return tuple(map(int, parts[:-1]))
+
+    def shards_below(self, fixed: Ints) -> str:
+        """Return the prefix of the shards that hold chunks with these first coordinates."""
+        shard = (at // n for at, n in zip(fixed, self.per_shard, strict=False))
+        return self.region + "".join(f"{at}{self.layout.separator}" for at in shard)
+
+    def positions_below(self, fixed: Ints) -> Iterator[int]:
+        """Yield positions in the shards of `shards_below` of the chunks with these first coordinates."""
+        first = 0
+        for at, n in zip(fixed, self.per_shard, strict=False):
+            first = first * n + at % n
+        n_each = math.prod(self.per_shard[len(fixed) :])
+        yield from range(first * n_each, (first + 1) * n_each)
