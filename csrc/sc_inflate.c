@@ -13,8 +13,9 @@
  *
  * sc_inflate_impl.h draws an entry; sc_inflate_code.c makes the tables.
  *
- * Two loops decode a block. The fast one runs as long as input and output are so far from their ends that one round
- * cannot reach them, whatever the bits say, and tests neither; the careful one does the rest, a symbol at a time.
+ * Two loops decode a block. The fast one (sc_inflate_fast.c) runs as long as input and output are so far from their ends
+ * that one round cannot reach them, whatever the bits say, and tests neither; the careful one does the rest, a symbol
+ * at a time.
  *
  * The bits. `bits` holds the next ones, lowest first, `n_bits` says how many count. Refilling loads 8 bytes behind those
  * that are held, shifts them into place, and moves on by the whole bytes that found room:
@@ -24,38 +25,11 @@
  *     |  8 bytes  | held bits |        56 to 63 bits that count, in a register that holds 64 true ones.
  *     +-----------+-----------+
  *
- * A round takes up to three literals out of the first table (33 bits), or one length and offset (15 + 5 + 15 + 13 = 48).
+ * A round takes up to three looks at literals in the first table (33 bits), or one length and offset (15 + 5 + 15 + 13 = 48).
  * SPDX-License-Identifier: MIT */
-#include "sc_cpu.h"
 #include "sc_inflate_impl.h"
 
 /* ---- the stream */
-
-struct stream {
-    const uint8_t *in, *in_end;
-    uint8_t *out, *out_start, *out_end;
-    uint64_t bits;
-    uint32_t n_bits;
-};
-
-/* How decoding went on; GOES_ON: nothing is wrong, and the block is not over. */
-enum outcome {
-    GOES_ON,
-    BLOCK_ENDS,
-    CUT,
-    FULL,
-    BAD_TYPE,
-    BAD_STORED,
-    BAD_COUNTS,
-    BAD_PRECODE,
-    BAD_LENGTHS,
-    NO_END,
-    BAD_LITLEN_CODE,
-    BAD_OFFSET_CODE,
-    BAD_LITLEN,
-    BAD_OFFSET,
-    TOO_FAR,
-};
 
 static const char *const details[] = {
     [CUT] = "stream is cut",
@@ -109,190 +83,6 @@ align(struct stream *s)
     s->bits = 0;
     s->n_bits = 0;
 }
-
-/* ---- the fast loop */
-
-/* A round: refills three times, each moving on by 7 bytes at most and loading 8; writes three literals, and one match,
- * which may be overshot by less than 32. */
-#define IN_MARGIN 32
-#define OUT_MARGIN (3 + MAX_LENGTH + 32)
-
-static inline void
-copy_8(uint8_t *dst, const uint8_t *src)
-{
-    uint64_t word;
-
-    memcpy(&word, src, sizeof word);
-    memcpy(dst, &word, sizeof word);
-}
-
-static inline void
-copy_16(uint8_t *dst, const uint8_t *src)
-{
-    uint64_t words[2];
-
-    memcpy(words, src, sizeof words);
-    memcpy(dst, words, sizeof words);
-}
-
-/* Write `length` bytes of a pattern of `offset` < 8 bytes that ends at out: the pattern is repeated over a word by one
- * multiplication, and the word written at steps of whole patterns. */
-static inline void
-copy_pattern(uint8_t *out, uint32_t offset, uint32_t length)
-{
-    static const uint64_t repeat[8] = { 0,
-                                        UINT64_C(0x0101010101010101),
-                                        UINT64_C(0x0001000100010001),
-                                        UINT64_C(0x0001000001000001),
-                                        UINT64_C(0x0000000100000001),
-                                        UINT64_C(0x0000010000000001),
-                                        UINT64_C(0x0001000000000001),
-                                        UINT64_C(0x0100000000000001) };
-    static const uint8_t step[8] = { 0, 8, 8, 6, 8, 5, 6, 7 };
-    const uint8_t *const end = out + length;
-    uint64_t word = 0;
-
-    for (uint32_t i = 0; i < offset; i++)
-        word |= (uint64_t)out[(ptrdiff_t)i - (ptrdiff_t)offset] << 8 * i;
-    word *= repeat[offset];
-    for (; out < end; out += step[offset])
-        store_le64(out, word);
-}
-
-/* Copy a match; up to 31 bytes behind its end are overwritten. Most matches are short and come from far enough for two
- * words; one test for that is foreseen better than two. */
-static inline void
-copy_match(uint8_t *out, uint32_t offset, uint32_t length)
-{
-    const uint8_t *const end = out + length, *src = out - offset;
-
-    if (SC_LIKELY(offset >= 8 && length <= 16)) {
-        copy_8(out, src);
-        copy_8(out + 8, src + 8);
-    } else if (offset >= 16) {
-        for (; out < end; out += 16, src += 16)
-            copy_16(out, src);
-    } else if (offset >= 8) {
-        for (; out < end; out += 8, src += 8)
-            copy_8(out, src);
-    } else {
-        copy_pattern(out, offset, length);
-    }
-}
-
-/* Only the low 6 bits of n_bits count here: entries are subtracted from it as a whole, which saves masking them, and
- * since it never falls below what is dropped, no borrow comes from there. */
-#define REFILL()                                \
-    do {                                        \
-        bits |= load_le64(in) << (n_bits & 63); \
-        in += ~n_bits >> 3 & 7;                 \
-        n_bits |= 56;                           \
-    } while (0)
-#define DROP(entry)              \
-    do {                         \
-        bits >>= drop_of(entry); \
-        n_bits -= (entry);       \
-    } while (0)
-#define PUT_LITERAL(entry)                 \
-    do {                                   \
-        *out++ = (uint8_t)value_of(entry); \
-        DROP(entry);                       \
-    } while (0)
-
-/* Decode while a round fits into both buffers, which it has to at the start. */
-__attribute__((always_inline)) static inline enum outcome
-decode_fast(const struct sc_inflate_tables *tables, struct stream *s)
-{
-    const uint32_t *const litlen = tables->litlen, *const offsets = tables->offset;
-    const uint8_t *in = s->in, *const in_last = s->in_end - IN_MARGIN;
-    uint8_t *out = s->out, *const out_last = s->out_end - OUT_MARGIN;
-    enum outcome outcome = GOES_ON;
-    uint64_t bits = s->bits;
-    uint32_t n_bits = s->n_bits, entry, length, offset;
-
-    REFILL();
-    entry = look_up(litlen, LITLEN_BITS, bits);
-    do {
-        if (entry & LITERAL) {
-            PUT_LITERAL(entry);
-            entry = look_up(litlen, LITLEN_BITS, bits);
-            if (entry & LITERAL) {
-                PUT_LITERAL(entry);
-                entry = look_up(litlen, LITLEN_BITS, bits);
-                if (entry & LITERAL) {
-                    PUT_LITERAL(entry);
-                    entry = look_up(litlen, LITLEN_BITS, bits);
-                }
-            }
-            REFILL();
-            if (entry & LITERAL)
-                continue;
-        }
-        if (SC_UNLIKELY(entry & (TABLE | STOP))) {
-            if (entry & TABLE) {
-                DROP(entry);
-                entry = look_up(litlen + value_of(entry), code_of(entry), bits);
-                if (entry & LITERAL) {
-                    PUT_LITERAL(entry);
-                    REFILL();
-                    entry = look_up(litlen, LITLEN_BITS, bits);
-                    continue;
-                }
-            }
-            if (entry & STOP) {
-                DROP(entry);
-                outcome = value_of(entry) == value_of(END_OF_BLOCK) ? BLOCK_ENDS : BAD_LITLEN;
-                break;
-            }
-        }
-        length = with_extra(entry, bits);
-        DROP(entry);
-        entry = look_up(offsets, OFFSET_BITS, bits);
-        if (SC_UNLIKELY(entry & (TABLE | STOP))) {
-            if (entry & TABLE) {
-                DROP(entry);
-                entry = look_up(offsets + value_of(entry), code_of(entry), bits);
-            }
-            if (entry & STOP) {
-                outcome = BAD_OFFSET;
-                break;
-            }
-        }
-        offset = with_extra(entry, bits);
-        DROP(entry);
-        if (SC_UNLIKELY(offset > (size_t)(out - s->out_start))) {
-            outcome = TOO_FAR;
-            break;
-        }
-        /* the next entry is under way while the match is copied */
-        REFILL();
-        entry = look_up(litlen, LITLEN_BITS, bits);
-        copy_match(out, offset, length);
-        out += length;
-    } while (in <= in_last && out <= out_last);
-
-    s->in = in;
-    s->out = out;
-    s->n_bits = n_bits & 63;
-    s->bits = bits & ((UINT64_C(1) << s->n_bits) - 1);
-    return outcome;
-}
-
-static enum outcome
-decode_fast_portable(const struct sc_inflate_tables *tables, struct stream *s)
-{
-    return decode_fast(tables, s);
-}
-
-#ifdef SC_ARCH_X86_64
-/* Shifts by a variable number cost three steps where the processor has only the old ones. */
-SC_TARGET("bmi2")
-static enum outcome
-decode_fast_bmi2(const struct sc_inflate_tables *tables, struct stream *s)
-{
-    return decode_fast(tables, s);
-}
-#endif
 
 /* ---- the careful loop */
 
@@ -364,18 +154,10 @@ decode_symbol(const struct sc_inflate_tables *tables, struct stream *s)
 /* ---- blocks */
 
 static enum outcome
-decode_symbols(const struct sc_inflate_tables *tables, struct stream *s)
+decode_symbols(struct sc_inflate_tables *tables, struct stream *s)
 {
-    enum outcome outcome = GOES_ON;
+    enum outcome outcome = sc_inflate_fast(tables, s);
 
-    if (s->in_end - s->in >= IN_MARGIN && s->out_end - s->out >= OUT_MARGIN) {
-#ifdef SC_ARCH_X86_64
-        if (sc_cpu_features() & SC_CPU_BMI2)
-            outcome = decode_fast_bmi2(tables, s);
-        else
-#endif
-            outcome = decode_fast_portable(tables, s);
-    }
     while (outcome == GOES_ON)
         outcome = decode_symbol(tables, s);
     return outcome;

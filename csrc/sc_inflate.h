@@ -10,7 +10,7 @@
 
 enum {
     SC_INFLATE_LITLEN_BITS = 11, /* of a code that the first look into a table resolves */
-    SC_INFLATE_OFFSET_BITS = 8,
+    SC_INFLATE_OFFSET_BITS = 9,
     SC_INFLATE_MAX_BITS = 15, /* the longest code of the format */
     SC_INFLATE_N_LITLEN = 288,
     SC_INFLATE_N_OFFSET = 32,
@@ -24,6 +24,7 @@ enum {
 struct sc_inflate_tables {
     uint32_t litlen[SC_INFLATE_TABLE_SIZE(SC_INFLATE_N_LITLEN, SC_INFLATE_LITLEN_BITS)];
     uint32_t offset[SC_INFLATE_TABLE_SIZE(SC_INFLATE_N_OFFSET, SC_INFLATE_OFFSET_BITS)];
+    uint64_t pairs[1u << SC_INFLATE_LITLEN_BITS]; /* two symbols for one look, see sc_inflate_fast.c */
     bool hold_fixed; /* the code that the format predefines is in them */
 };
 

@@ -1,4 +1,4 @@
-/* sc_inflate_impl.h - table entries, as sc_inflate_code.c makes and sc_inflate.c reads them
+/* sc_inflate_impl.h - table entries, as sc_inflate_code.c makes and the others read them
  *
  * An entry, for all kinds of symbols:
  *
@@ -72,6 +72,33 @@ look_up(const uint32_t *table, unsigned n, uint64_t bits)
     return table[bits & ((1u << n) - 1)];
 }
 
+/* What is left of a stream. sc_inflate.c says how the bits are held. */
+struct stream {
+    const uint8_t *in, *in_end;
+    uint8_t *out, *out_start, *out_end;
+    uint64_t bits;
+    uint32_t n_bits;
+};
+
+/* How decoding went on; GOES_ON: nothing is wrong, and the block is not over. */
+enum outcome {
+    GOES_ON,
+    BLOCK_ENDS,
+    CUT,
+    FULL,
+    BAD_TYPE,
+    BAD_STORED,
+    BAD_COUNTS,
+    BAD_PRECODE,
+    BAD_LENGTHS,
+    NO_END,
+    BAD_LITLEN_CODE,
+    BAD_OFFSET_CODE,
+    BAD_LITLEN,
+    BAD_OFFSET,
+    TOO_FAR,
+};
+
 /* The three codes of a block. */
 enum alphabet { LITLEN, OFFSET, PRECODE };
 
@@ -79,6 +106,9 @@ enum alphabet { LITLEN, OFFSET, PRECODE };
  * them used. The exception, one code of one bit or none at all, gives a table with NO_SYMBOL behind the codes unused;
  * a precode has no exception. */
 bool sc_inflate_build(uint32_t *table, enum alphabet alphabet, const uint8_t *lengths, unsigned n);
+
+/* Decode as far as one round cannot reach the end of either buffer. */
+enum outcome sc_inflate_fast(struct sc_inflate_tables *tables, struct stream *s);
 
 /* Put the predefined code into the tables, unless it is there. */
 void sc_inflate_build_fixed(struct sc_inflate_tables *tables);

@@ -39,6 +39,9 @@ PAYLOADS = battery.PAYLOADS | {
     "longest match": bytes(258 * 3),
     "far": battery.PAYLOADS["noise"] + bytes(29_767) + battery.PAYLOADS["noise"],
     "long codes": bytes(min(int(SKEWED.expovariate(0.08)), 255) for _ in range(40_000)),
+    # Longer than what it takes to decode two symbols at once: short matches, single literals, pairs of literals.
+    "short matches": (np.sin(np.arange(20_000) / 300) * 900 + 1000).astype("<u2").tobytes()
+    + bytes(SKEWED.choice(b"abcd") if SKEWED.random() < 0.9 else SKEWED.randrange(256) for _ in range(20_000)),
     "fibonacci": b"".join(bytes([i]) * n for i, n in enumerate(
         (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584, 4181, 6765)
     )),
@@ -359,6 +362,18 @@ def test_changed_bits_meet_the_same_verdict(kind: str, strategy: str) -> None:
     stream = deflate(data, strategy=STRATEGIES[strategy])
     accepted = sum(check_same(changed) for changed in damaged(stream, 150, seed=len(stream)))
     assert accepted < 150
+
+
+@pytest.mark.parametrize("kind", ["short matches", "long codes"])
+@pytest.mark.parametrize("level", [1, 6])
+def test_long_streams_damaged_and_cut(kind: str, level: int) -> None:
+    """Long enough for two symbols at a look; damage early enough that such a look meets it."""
+    stream = deflate(PAYLOADS[kind], level)
+    assert len(stream) > 2 << 13
+    accepted = sum(check_same(changed) for changed in damaged(stream, 200, seed=level))
+    assert accepted < 200
+    for n in random.Random(level).sample(range(len(stream)), 100):
+        assert not check_same(stream[:n])
 
 
 @settings(max_examples=300)
