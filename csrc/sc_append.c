@@ -37,8 +37,8 @@ means_refused(int error)
            error == EPERM || error == ETXTBSY || error == ENOENT;
 }
 
-static bool
-is_odd(int fd)
+bool
+sc_append_is_odd(int fd)
 {
 #ifdef FS_IOC_GETFLAGS
     int flags = 0;
@@ -68,7 +68,7 @@ open_same(const struct sc_append *append, int flags, int *fd, bool *refused, str
         where->limit = append->old_nbytes;
         return SC_CHANGED;
     }
-    *refused = now.st_nlink != 1 || is_odd(*fd);
+    *refused = now.st_nlink != (append->is_marked ? 2 : 1) || sc_append_is_odd(*fd);
     return SC_OK;
 }
 

@@ -44,11 +44,15 @@ struct sc_append {
     const uint8_t *index;
     uint64_t index_nbytes;
     bool sync;           /* on disk when this returns; not with `leap` */
+    bool is_marked;      /* an undo journal guards it (sc_undo.h), whose marker is a second name of the file */
 };
 
 /* Do it. *refused: the file system, or this file, does not allow that; nothing has changed.
  * On failure the file has been cut back to what it was. */
 enum sc_status sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused, struct sc_where *where);
+
+/* Does its file system treat this file in a way that forbids writing it in place? */
+bool sc_append_is_odd(int fd);
 
 /* Does a write past the page cache do in this folder what `direct` relies on? Only for file systems that are known for it. */
 bool sc_append_direct_works(const char *folder);

@@ -196,6 +196,16 @@ sc_chain_is_shard(const struct sc_chain *chain)
     return chain->inner && !chain->n_ops;
 }
 
+/* Is a chunk whose bytes were changed while they were read found out? Where it ends with a checksum of its own. */
+static inline bool
+sc_chain_is_checked(const struct sc_chain *chain)
+{
+    for (size_t i = 0; i < chain->n_ops; i++)
+        if (chain->ops[i].codec == SC_CODEC_CRC32C)
+            return true;
+    return false;
+}
+
 /* Set the elements of a box of this chain's shape to the fill value. */
 void sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t *dst, const int64_t *dst_strides);
 

@@ -144,10 +144,13 @@ struct sc_write_item {
     enum sc_append_way
         append; /* shard: update it in its own file. Nothing is carried, no slot is used again, and the new
                                 * chunks are held in memory until all are there */
+    bool
+        in_place; /* shard: new chunks that fit a slot which `entries` names overwrite it (one that belongs to no other chunk,
+                    * nor touches the index), with an undo journal; the others are appended that way, if there is one */
     bool only_new; /* there was no object when the caller looked: one that is there by now must not be replaced */
 
     /* out */
-    bool declined; /* append, and this file does not allow that: nothing has been done */
+    bool declined; /* append or in_place, and this file does not allow that: nothing has been done */
     bool exists; /* only_new, and there is one: nothing has been done */
     uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
     uint64_t result_nbytes;

@@ -13,13 +13,33 @@
 static enum sc_status
 read_bytes(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, struct sc_where *where)
 {
+    enum sc_status status;
+
     if (fetch->fd < 0) {
         memcpy(dst, fetch->source.data + offset, (size_t)n);
         return SC_OK;
     }
     fetch->stats.reads++;
     fetch->stats.bytes_read += n;
-    return sc_file_read_exactly(fetch->fd, dst, (size_t)n, offset, where);
+    status = sc_file_read_exactly(fetch->fd, dst, (size_t)n, offset, where);
+    if (!status && fetch->undo.path)
+        sc_undo_overlay(&fetch->undo, offset, n, dst);
+    return status;
+}
+
+/* Of chunks without a checksum nothing else would tell that they were changed in place meanwhile. */
+static enum sc_status
+read_chunks(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, struct sc_where *where)
+{
+    enum sc_status status = read_bytes(fetch, offset, n, dst, where);
+
+    if (status || fetch->fd < 0 || fetch->source.is_open || sc_chain_is_checked(fetch->shard->inner))
+        return status;
+    status = sc_undo_check(fetch->source.path, fetch->fd, &fetch->undo, &fetch->id, where);
+    if (status != SC_CHANGED)
+        return status;
+    sc_where_clear(where);
+    return sc_undo_read(fetch->source.path, fetch->fd, dst, (size_t)n, offset, where);
 }
 
 enum sc_status
@@ -56,13 +76,18 @@ static enum sc_status
 open_file(struct sc_fetch *fetch, struct sc_where *where)
 {
     const struct sc_source *source = &fetch->source;
+    enum sc_status status;
 
     if (source->is_open)
         return sc_file_share(source->fd, &fetch->fd, &fetch->nbytes, where);
     if (!source->path)
         return SC_OK;
     fetch->stats.opens++;
-    return sc_file_open(source->path, &fetch->fd, &fetch->nbytes, where);
+    status = sc_file_open_id(source->path, &fetch->fd, &fetch->id, where);
+    if (!status && fetch->fd >= 0 && fetch->id.n_links > 1)
+        status = sc_undo_find(source->path, fetch->fd, &fetch->undo, &fetch->id, where);
+    fetch->nbytes = fetch->undo.path ? fetch->undo.nbytes : fetch->id.nbytes;
+    return status;
 }
 
 enum sc_status
@@ -89,6 +114,7 @@ sc_fetch_end(struct sc_fetch *fetch)
 {
     sc_file_close(fetch->fd);
     fetch->fd = -1;
+    sc_undo_free(&fetch->undo);
     sc_totals_add(&fetch->stats);
     fetch->stats = (struct sc_stats){ 0 };
     free(fetch->own_entries);
@@ -192,7 +218,7 @@ read_in_order(struct sc_fetch *fetch, struct sc_fetch_batch *batch, const uint64
             dst = between.data;
         }
         if (!status)
-            status = read_bytes(fetch, span.low, span.high - span.low, dst, where);
+            status = read_chunks(fetch, span.low, span.high - span.low, dst, where);
         for (; !status && i < span.end; i++) {
             struct sc_entry *e = &batch->places[order[i]];
 

@@ -7,6 +7,7 @@
 #define SC_FETCH_H
 
 #include "sc_engine.h"
+#include "sc_undo.h"
 
 struct sc_fetch {
     const struct sc_chain *shard;
@@ -14,6 +15,8 @@ struct sc_fetch {
     int fd;          /* -1: in memory */
     bool missing;    /* there is no such object */
     uint64_t nbytes; /* of the object */
+    struct sc_file_id id; /* of the file when it was opened */
+    struct sc_undo undo;  /* it was being changed in place, and is read as it was before */
     struct sc_index_extent extent;
     const struct sc_entry *entries; /* n_chunks in C order, not checked unless the source brought them */
     struct sc_entry *own_entries;

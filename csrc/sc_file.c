@@ -79,6 +79,7 @@ id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id)
     id->device = (uint64_t)st->st_dev;
     id->inode = (uint64_t)st->st_ino;
     id->nbytes = st->st_size > 0 ? (uint64_t)st->st_size : 0;
+    id->n_links = (uint64_t)st->st_nlink;
 #ifdef __APPLE__
     id->mtime_ns = ns_of(st->st_mtimespec);
     id->ctime_ns = ns_of(st->st_ctimespec);
@@ -106,6 +107,18 @@ sc_file_identify(const char *path, struct sc_file_id *id)
         return false;
     id_of(&st, seen_ns, id);
     return true;
+}
+
+enum sc_status
+sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
+{
+    int64_t seen_ns = now_ns();
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return sc_file_error(where, "fstat");
+    id_of(&st, seen_ns, id);
+    return SC_OK;
 }
 
 enum sc_status

@@ -34,12 +34,16 @@ struct sc_file_id {
     uint64_t device, inode, nbytes;
     int64_t mtime_ns, ctime_ns;
     int64_t seen_ns;
+    uint64_t n_links; /* names; says nothing about the version */
 };
 
 bool sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b);
 
 /* Look at a name: false when there is no such file, or it cannot be told. */
 bool sc_file_identify(const char *path, struct sc_file_id *id);
+
+/* Look at an open file. */
+enum sc_status sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where);
 
 /* As sc_file_open(), and identify what was opened. */
 enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where);

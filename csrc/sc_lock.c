@@ -172,13 +172,14 @@ try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *out
 
 /* Is the open file still the one that has the name? */
 static enum sc_status
-is_current(const struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
+is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
 {
     struct stat ours, named;
 
     *current = false;
     if (fstat(lock->fd, &ours))
         return io_error(where, "fstat");
+    lock->n_links = (uint64_t)ours.st_nlink;
     if (stat(path, &named))
         return means_missing(errno) ? SC_OK : io_error(where, "stat");
     *current = ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;

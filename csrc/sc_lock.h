@@ -32,6 +32,7 @@ enum sc_lock_outcome {
  * the lock alive when the parent has died. The caller keeps the struct in its place meanwhile. */
 struct sc_lock {
     int fd;
+    uint64_t n_links; /* names of the file when it was locked */
     struct sc_lock *next, **link;
 };
 

@@ -196,11 +196,8 @@ decode_box(struct reader *reader, struct stall *stall, const struct task *t, str
     const uint8_t *bytes;
     enum sc_status status;
 
-    if (alone && reads_in_place(stall, inner, part, strides)) {
-        reader->stats.reads++;
-        reader->stats.bytes_read += t->nbytes;
-        return sc_file_read_exactly(stall->fd, stall->item->dst + offset, (size_t)t->nbytes, t->offset, &reader->where);
-    }
+    if (alone && reads_in_place(stall, inner, part, strides))
+        return sc_stall_read(reader, stall, stall->item->dst + offset, t->nbytes, t->offset);
     status = fetch_task(reader, stall, t, span, &bytes);
     if (status)
         return status;
@@ -341,6 +338,41 @@ work_off(struct reader *reader, struct stall *stall)
     pthread_mutex_unlock(&stall->mutex);
 }
 
+/* Let others see the stall, if there is anything for them. */
+static void
+share(const struct run *run, struct stall *stall)
+{
+    if (run->crew.n_members < 2 || !has_pieces(stall))
+        return;
+    pthread_mutex_lock(&stall->mutex);
+    stall->ready = true;
+    pthread_mutex_unlock(&stall->mutex);
+}
+
+/* Was a file whose chunks have no checksums changed in place while it was read? Then all of them are read again. Entries stay
+ * right: such chunks are overwritten by others of the same size only. */
+static void
+read_again_if_changed(struct reader *reader, struct stall *stall)
+{
+    enum sc_status status;
+
+    if (!stall->is_watched || !stall->n_tasks || sc_failure_before(&reader->run->failure, stall->item_no + 1))
+        return;
+    status = sc_undo_check(stall->item->source.path, stall->fd, &stall->undo, &stall->file.id, &reader->where);
+    if (status == SC_CHANGED) {
+        stall->is_changing = true;
+        stall->next_task = 0;
+        status = sort_tasks(stall->tasks, stall->n_tasks, false, &stall->sort_memory);
+        sc_where_clear(&reader->where);
+    }
+    if (status) {
+        sc_failure_note(&reader->run->failure, status, &reader->where, stall->item_no);
+    } else if (stall->is_changing) {
+        share(reader->run, stall);
+        work_off(reader, stall);
+    }
+}
+
 static void
 read_item(struct reader *reader, struct stall *stall, size_t item_no)
 {
@@ -357,15 +389,12 @@ read_item(struct reader *reader, struct stall *stall, size_t item_no)
         sc_crew_announce(&run->crew);
     } else {
         piece = next_piece(run->plan, stall);
-        if (run->crew.n_members > 1 && has_pieces(stall)) {
-            pthread_mutex_lock(&stall->mutex);
-            stall->ready = true;
-            pthread_mutex_unlock(&stall->mutex);
-        }
+        share(run, stall);
         sc_crew_announce(&run->crew);
         if (piece.kind != PIECE_NONE)
             do_piece(reader, stall, piece);
         work_off(reader, stall);
+        read_again_if_changed(reader, stall);
     }
     sc_stall_close(reader, stall);
 }

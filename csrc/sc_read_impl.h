@@ -6,6 +6,7 @@
 #include "sc_crew.h"
 #include "sc_engine.h"
 #include "sc_radix.h"
+#include "sc_undo.h"
 #include "sc_walk.h"
 #include "sc_worker.h"
 
@@ -25,6 +26,9 @@ struct stall {
     struct sc_opened file;
     int fd; /* of the file; -1: in memory, or nothing */
     uint64_t nbytes; /* of the object */
+    struct sc_undo undo; /* of a file that is being changed in place: it is read as it was before */
+    bool is_watched; /* nothing in the chunks would tell that they were changed during the read */
+    bool is_changing; /* they were: each read makes sure that it is of one state */
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a pick */
     const struct sc_touch *touches; /* of the pick */
@@ -70,6 +74,10 @@ chain_of(const struct stall *stall)
 enum sc_status sc_stall_plan(struct reader *reader, struct stall *stall);
 void sc_stall_close(struct reader *reader, struct stall *stall);
 void sc_stall_free_memory(struct stall *stall);
+
+/* n bytes of the file of the object. */
+enum sc_status sc_stall_read(struct reader *reader, const struct stall *stall, uint8_t *dst, uint64_t n,
+                             uint64_t offset);
 
 /* Sort tasks by offset, or by entry. */
 static inline enum sc_status

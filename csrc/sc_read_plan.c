@@ -26,6 +26,7 @@ open_object(struct reader *reader, struct stall *stall)
     enum sc_status status;
 
     stall->fd = -1;
+    stall->is_watched = stall->is_changing = false;
     if (source->is_open)
         return sc_file_share(source->fd, &stall->fd, &stall->nbytes, &reader->where);
     if (!source->path) {
@@ -36,8 +37,14 @@ open_object(struct reader *reader, struct stall *stall)
     status = sc_cache_open(cache_of(reader), source->path, reader->run && reader->run->plan->immutable, &stall->file,
                            &reader->stats.opens, &reader->stats.file_hits, &reader->where);
     stall->fd = stall->file.fd;
-    stall->nbytes = stall->file.id.nbytes;
     stall->item->missing = !status && stall->fd < 0;
+    if (!status && stall->fd >= 0 && sc_chain_is_shard(chain_of(stall))) {
+        stall->is_watched =
+            !sc_chain_is_checked(chain_of(stall)->inner) && !(reader->run && reader->run->plan->immutable);
+        if (SC_UNLIKELY(stall->file.id.n_links > 1))
+            status = sc_undo_find(source->path, stall->fd, &stall->undo, &stall->file.id, &reader->where);
+    }
+    stall->nbytes = stall->undo.path ? stall->undo.nbytes : stall->file.id.nbytes;
     return status;
 }
 
@@ -49,8 +56,24 @@ sc_stall_close(struct reader *reader, struct stall *stall)
     else if (stall->fd >= 0)
         sc_cache_close(cache_of(reader), &stall->file);
     stall->fd = -1;
+    sc_undo_free(&stall->undo);
     sc_cached_index_release(stall->known);
     stall->known = NULL;
+}
+
+enum sc_status
+sc_stall_read(struct reader *reader, const struct stall *stall, uint8_t *dst, uint64_t n, uint64_t offset)
+{
+    enum sc_status status;
+
+    reader->stats.reads++;
+    reader->stats.bytes_read += n;
+    if (SC_UNLIKELY(stall->is_changing))
+        return sc_undo_read(stall->item->source.path, stall->fd, dst, (size_t)n, offset, &reader->where);
+    status = sc_file_read_exactly(stall->fd, dst, (size_t)n, offset, &reader->where);
+    if (SC_UNLIKELY(stall->undo.path != NULL) && !status)
+        sc_undo_overlay(&stall->undo, offset, n, dst);
+    return status;
 }
 
 enum sc_status
@@ -69,9 +92,7 @@ sc_stall_fetch(struct reader *reader, const struct stall *stall, uint64_t offset
     if (status)
         return status;
     *bytes = buffer->data;
-    reader->stats.reads++;
-    reader->stats.bytes_read += n;
-    return sc_file_read_exactly(stall->fd, buffer->data, (size_t)n, offset, &reader->where);
+    return sc_stall_read(reader, stall, buffer->data, n, offset);
 }
 
 /* ---- the index ---- */
@@ -165,7 +186,8 @@ load_index(struct reader *reader, struct stall *stall)
 
     if (status)
         return status;
-    if (cache_of(reader) && stall->fd >= 0 && !stall->item->source.is_open) { /* the cache goes by names */
+    if (cache_of(reader) && stall->fd >= 0 && !stall->item->source.is_open &&
+        !stall->undo.path) { /* the cache goes by names */
         answer = sc_cache_get(cache_of(reader), stall->item->source.path, &stall->file.id, chain_of(stall),
                               reader->run->plan->cancel, &stall->known);
         *(answer == SC_CACHE_HIT ? &reader->stats.index_hits : &reader->stats.index_misses) += 1;

@@ -114,6 +114,23 @@ is_old(int folder, const char *name)
     return fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ctim.tv_sec < time(NULL) - FOREIGN_SECONDS;
 }
 
+/* An undo journal without its marker, or the marker of a shard that has no other name any more: the shard is gone. */
+static bool
+is_undo_litter(int folder, const char *name)
+{
+    unsigned long long inode;
+    char marker[64];
+    struct stat st;
+    int end = 0;
+
+    if (sscanf(name, SC_UNDO_PREFIX "%16llx%n", &inode, &end) != 1 || (name[end] && strcmp(name + end, SC_UNDO_MARKER)))
+        return false;
+    snprintf(marker, sizeof marker, SC_UNDO_PREFIX "%llx" SC_UNDO_MARKER, inode);
+    if (fstatat(folder, marker, &st, AT_SYMLINK_NOFOLLOW))
+        return !name[end] && errno == ENOENT;
+    return st.st_nlink == 1;
+}
+
 /* Is this a temporary name whose writer is gone? */
 static bool
 is_litter(int folder, const char *name, const struct identity *own)
@@ -123,6 +140,8 @@ is_litter(int folder, const char *name, const struct identity *own)
     long pid;
     int end = 0;
 
+    if (strncmp(name, SC_UNDO_PREFIX, sizeof SC_UNDO_PREFIX - 1) == 0)
+        return is_undo_litter(folder, name);
     if (sscanf(name, PREFIX "%16llx-%ld-%llx-%x%n", &host, &pid, &start, &number, &end) != 4 || name[end] || pid <= 0)
         return false;
     if (host != own->host)

@@ -25,6 +25,10 @@ char *sc_staging_name(const char *folder);
  * The folder may have many files, so this process looks at it once. */
 void sc_staging_sweep_once(const char *folder);
 
+/* Names that are no temporary ones: undo journals of shards, and what marks these (sc_undo.h). */
+#define SC_UNDO_PREFIX ".shardcodec-undo-"
+#define SC_UNDO_MARKER ".shard"
+
 /* At the end of a plan that used the staging folder: it goes if it is empty, else what the dead left there does. */
 void sc_staging_leave(const char *folder);
 

@@ -50,7 +50,9 @@ put_bytes(struct writer *writer, struct bench *bench, const uint8_t *src, size_t
         return status ? status : sc_file_write(bench->file.fd, bench->file.path, src, n, offset, &writer->where);
     }
 
-    if (bench->item->append)
+    if (bench->item->in_place && offset < bench->item->data_offset)
+        return sc_slots_add(&bench->slots, src, n, offset);
+    if (in_own_file(bench->item))
         offset -= bench->item->data_offset;
     if (offset > PTRDIFF_MAX - n)
         return SC_NO_MEMORY;
@@ -151,6 +153,16 @@ claim(struct bench *bench, struct unit *unit)
     bench->n_claimed += unit->n > 0;
 }
 
+/* May a new chunk take the old one's place? Whoever reads with an old index gets bytes of the size that is written there; of
+ * another size they may only be if a checksum tells. */
+static bool
+fits_slot(const struct sc_write_item *item, uint64_t slot_nbytes, uint64_t nbytes)
+{
+    if (item->in_place && sc_chain_is_checked(item->chain->inner))
+        return nbytes <= slot_nbytes;
+    return nbytes == slot_nbytes;
+}
+
 /* Under the bench's mutex: give every unit that can have one its place; the list of them is for the caller to write. */
 static struct unit *
 place(struct bench *bench)
@@ -158,7 +170,7 @@ place(struct bench *bench)
     struct unit *first = NULL, **link = &first, *unit;
 
     while ((unit = bench->window[bench->n_placed % WINDOW])) {
-        uint64_t at = bench->at;
+        uint64_t at = bench->at, end = bench->item->in_place ? bench->item->old.nbytes : UINT64_MAX;
 
         bench->window[bench->n_placed % WINDOW] = NULL;
         bench->n_placed++;
@@ -169,10 +181,12 @@ place(struct bench *bench)
                 *e = (struct sc_entry){ SC_ABSENT, SC_ABSENT };
                 continue;
             }
-            if (sc_entry_is_absent(*e) || e->nbytes != unit->sizes[i]) {
-                *e = (struct sc_entry){ at, unit->sizes[i] };
+            if (sc_entry_is_absent(*e) || !fits_slot(bench->item, e->nbytes, unit->sizes[i])) {
+                /* what has no bytes is anywhere, but inside the shard, which may not grow to `at` */
+                *e = (struct sc_entry){ unit->sizes[i] ? at : min_u64(at, end), unit->sizes[i] };
                 at += unit->sizes[i];
             } /* else it has a slot of its own already */
+            e->nbytes = unit->sizes[i];
         }
         bench->at = at;
         *link = unit;
@@ -382,7 +396,7 @@ end_shard(struct writer *writer, struct bench *bench)
     if (status)
         return status;
     sc_index_store(shard, bench->entries, bench->index.data);
-    if (bench->item->append)
+    if (in_own_file(bench->item))
         return SC_OK; /* it has a way of its own */
     return put_bytes(writer, bench, bench->index.data, (size_t)shard->index.nbytes,
                      shard->index.at_start ? 0 : bench->at);
@@ -425,8 +439,10 @@ finish(struct writer *writer, struct bench *bench)
         sc_newfile_abort(&bench->file);
         return item->only_new ? SC_OK : sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
     }
+    if (item->in_place)
+        return sc_bench_overwrite(writer, bench);
     if (item->append)
-        return sc_bench_append(writer, bench);
+        return sc_bench_append(writer, bench, false);
     status =
         sc_newfile_commit(&bench->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &writer->where);
     return status;
@@ -456,6 +472,7 @@ bench_reset(struct bench *bench, size_t item_no, struct sc_write_item *item)
     bench->item = item;
     bench->failed = bench->all_claimed = false;
     bench->n_claimed = bench->n_placed = 0;
+    bench->slots.n = bench->slots.used = 0;
     bench->next_encoded = 0;
     bench->file = (struct sc_newfile){ .fd = -1 };
     bench->old_fd = -1;
@@ -591,6 +608,8 @@ run_free(struct run *run)
 
         sc_buffer_free(&bench->entries_memory);
         sc_buffer_free(&bench->index);
+        sc_buffer_free(&bench->slots.places);
+        sc_buffer_free(&bench->slots.bytes);
         sc_buffer_free(&bench->touches_memory);
         sc_buffer_free(&bench->sort_memory);
         pthread_mutex_destroy(&bench->mutex);

@@ -15,7 +15,7 @@ changes_nothing(const struct bench *bench)
 }
 
 enum sc_status
-sc_bench_append(struct writer *writer, struct bench *bench)
+sc_bench_append(struct writer *writer, struct bench *bench, bool is_marked)
 {
     struct sc_write_item *item = bench->item;
     struct sc_append append = { .path = item->path,
@@ -26,9 +26,10 @@ sc_bench_append(struct writer *writer, struct bench *bench)
                                 .data_nbytes = item->result_nbytes,
                                 .index = bench->index.data,
                                 .index_nbytes = item->chain->index.nbytes,
-                                .sync = writer->run->plan->sync };
+                                .sync = writer->run->plan->sync,
+                                .is_marked = is_marked };
 
-    if (changes_nothing(bench))
+    if (!is_marked && changes_nothing(bench))
         return SC_OK;
     return sc_append(&append, item->append, &item->declined, &writer->where);
 }

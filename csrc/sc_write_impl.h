@@ -25,6 +25,13 @@ struct unit {
     struct unit *next;
 };
 
+/* New bytes for slots, held until all are there. */
+struct slots {
+    struct sc_buffer places; /* n pairs: offset in the file, nbytes */
+    struct sc_buffer bytes;  /* one behind the other */
+    size_t n, used;
+};
+
 struct bench {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -49,6 +56,7 @@ struct bench {
     uint64_t at; /* where the next unit goes */
     struct sc_entry *entries;
     struct sc_buffer entries_memory, index, result;
+    struct slots slots; /* in_place: what overwrites old bytes */
 };
 
 struct run {
@@ -74,11 +82,22 @@ struct writer {
 static inline bool
 in_memory(const struct bench *bench)
 {
-    return !bench->item->path || bench->item->append != SC_APPEND_NOT;
+    return !bench->item->path || bench->item->append != SC_APPEND_NOT || bench->item->in_place;
+}
+
+/* The object is updated in its own file: what is in memory is what comes behind its bytes. */
+static inline bool
+in_own_file(const struct sc_write_item *item)
+{
+    return item->append != SC_APPEND_NOT || item->in_place;
 }
 
 /* Append what is in bench->result to the shard's file, and the new index, which is in bench->index. */
-enum sc_status sc_bench_append(struct writer *writer, struct bench *bench);
+enum sc_status sc_bench_append(struct writer *writer, struct bench *bench, bool is_marked);
+
+/* Keep bytes that shall overwrite a slot; overwrite all of them, and append the rest. */
+enum sc_status sc_slots_add(struct slots *slots, const uint8_t *src, size_t n, uint64_t offset);
+enum sc_status sc_bench_overwrite(struct writer *writer, struct bench *bench);
 
 /* A unit with room for run->unit_capacity chunks, from the free ones; NULL: no memory. */
 struct unit *sc_unit_take(struct run *run);

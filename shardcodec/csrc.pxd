@@ -233,6 +233,7 @@ cdef extern from "sc_lock.h" nogil:
 
     struct sc_lock:
         int fd
+        uint64_t n_links
 
     sc_status sc_lock_init()
     sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
@@ -242,6 +243,10 @@ cdef extern from "sc_lock.h" nogil:
 
 cdef extern from "sc_staging.h" nogil:
     void sc_staging_leave(const char *folder)
+
+
+cdef extern from "sc_undo.h" nogil:
+    sc_status sc_undo_settle(const char *path, int fd, char **folder, sc_where *where)
 
 
 cdef extern from "sc_newfile.h" nogil:
@@ -439,6 +444,7 @@ cdef extern from "sc_engine.h" nogil:
         size_t footer_nbytes
         const sc_file_stamp *stamp
         sc_append_way append
+        bint in_place
         bint only_new
         bint declined
         bint exists

@@ -48,10 +48,12 @@ class Options:
         Sequence of the inner chunks in shards that are written whole.
     durability : {"rename", "fsync"}
         ``"rename"``: a killed process leaves the old or the new object, whole. ``"fsync"``: a power cut too.
-    write_strategy : {"replace", "append"}
+    write_strategy : {"replace", "append", "in_place"}
         How a part of a local shard is written. ``"replace"``: into a new file with the old bytes, which takes the place of
         the old one. ``"append"``: into the file itself, behind its bytes, at the cost of what is new; where that is not safe
-        or not possible, as ``"replace"`` (``docs/durability.md``).
+        or not possible, as ``"replace"``. ``"in_place"``: inner chunks whose new encoding fits where the old one is are
+        overwritten there, under an undo journal, and the others appended; readers that are not shardcodec's may see half of
+        that (``docs/durability.md``).
     compact : bool
         Pack a shard, when a part of it is written and half of its bytes belong to no inner chunk any more.
     strict : bool
@@ -141,7 +143,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "threads": _at_least(1),
     "order": _one_of("morton", "lexicographic", "colexicographic"),
     "durability": _one_of("rename", "fsync"),
-    "write_strategy": _one_of("replace", "append"),
+    "write_strategy": _one_of("replace", "append", "in_place"),
     "compact": _flag,
     "strict": _flag,
     "allow_in_index": _flag,

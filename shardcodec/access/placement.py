@@ -33,8 +33,10 @@ __all__ = [
     "Facts",
     "Placement",
     "aligned",
+    "may_overwrite",
     "place",
     "place_behind",
+    "place_in_slots",
     "way_to_append",
 ]
 
@@ -47,6 +49,8 @@ BLOCK_NBYTES = 4096
 SECTOR_NBYTES = 512
 # Packing to save less than that costs more than it brings: appending wastes up to two blocks each time.
 MIN_DEAD_NBYTES = 16 * BLOCK_NBYTES
+# So many inner chunks are compared with all others one by one.
+FEW_CHUNKS = 4
 # New inner chunks that are held in memory until they are appended, decoded.
 APPEND_NBYTES = 64 << 20
 
@@ -175,6 +179,11 @@ def way_to_append(facts: Facts) -> str | None:
     return "leap" if not facts.sync and facts.index_nbytes <= BLOCK_NBYTES else None
 
 
+def may_overwrite(facts: Facts) -> bool:
+    """Tell whether a shard may be updated in place, as far as these facts go. ``docs/durability.md`` has the reasons."""
+    return facts.n_links == 1 and facts.index_checksum and facts.new_nbytes <= APPEND_NBYTES
+
+
 def place_behind(
     entries: Entries,
     replaced: np.ndarray[Any, np.dtype[np.bool_]],
@@ -205,6 +214,63 @@ def place_behind(
     none = np.empty((0, 3), dtype=np.uint64)
     offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
     return Placement(none, np.where(kept[:, None], entries, ABSENT), offset, compact=False)
+
+
+def place_in_slots(
+    entries: Entries,
+    replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    *,
+    way: str | None,
+    shard_nbytes: int,
+    index_nbytes: int,
+    index_at_start: bool,
+    dead_share: float = DEAD_SHARE,
+) -> Placement | None:
+    """Decide which slots may be overwritten; None when the shard had better be packed, or must not be changed in place.
+
+    A slot is where an inner chunk was that is written anew. It is free for that if it shares no byte with another inner
+    chunk nor with the index. Whether what is new fits is known when it is encoded; what does not goes to the end.
+
+    Parameters
+    ----------
+    way : str or None
+        How to append, as from `way_to_append`.
+    entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
+        As for `place`.
+    """
+    first = index_nbytes if index_at_start else 0
+    end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
+    in_index = _overlap(entries, first, end)
+    kept = (entries[:, 0] != ABSENT) & ~replaced
+    if np.any(in_index & kept):
+        return None  # their bytes would change with the index
+    free = replaced & (entries[:, 0] != ABSENT) & ~in_index
+    free[free] = _alone(entries, np.flatnonzero(free))
+    body = end - first
+    live = int(entries[kept | free, 1].sum(dtype=np.uint64))
+    if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
+        return None
+    none = np.empty((0, 3), dtype=np.uint64)
+    offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
+    return Placement(none, np.where((kept | free)[:, None], entries, ABSENT), offset, compact=False)
+
+
+def _alone(entries: Entries, some: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of some inner chunks share no byte with any other."""
+    offset, end = entries[:, 0], entries.sum(axis=1, dtype=np.uint64)
+    stored = (entries[:, 0] != ABSENT) & (entries[:, 1] > 0)
+    if len(some) <= FEW_CHUNKS:  # cheaper than to sort them all
+        shared = [np.count_nonzero(stored & (offset < end[i]) & (end > offset[i])) for i in some]
+        few: np.ndarray[Any, np.dtype[np.bool_]] = np.array(shared, dtype=np.intp) <= stored[some]
+        return few
+    order = np.flatnonzero(stored)
+    order = order[np.argsort(offset[order], kind="stable")]
+    shares = np.zeros(len(order), dtype=np.bool_)
+    shares[1:] = np.maximum.accumulate(end[order])[:-1] > offset[order][1:]
+    shares[:-1] |= offset[order][1:] < end[order][:-1]
+    alone = np.ones(len(entries), dtype=np.bool_)
+    alone[order] = ~shares
+    return np.asarray(alone[some])
 
 
 def _overlap(entries: Entries, first: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

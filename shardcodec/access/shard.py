@@ -19,6 +19,7 @@ from .. import native
 from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, check, resolve
+from ..storage.filelocks import settle
 from ..storage.staging import staging_for
 from .boxes import touched
 from .codec import compiled, memory_order
@@ -344,7 +345,7 @@ class Shard:
             that nothing refers to; they stay until they are packed away.
         alignment : int, optional
             Inner chunks that are written begin at a multiple of this. Default with `keep_user_bytes`: as found.
-        strategy : {"replace", "append"}, optional
+        strategy : {"replace", "append", "in_place"}, optional
             As the option ``write_strategy``, for this call. What keeps header and footer replaces the object.
 
         Raises
@@ -376,6 +377,36 @@ class Shard:
         """
         where = positions(coords, self.grid_shape)
         self._write(list(dict.fromkeys(where)), [None] * len(dict.fromkeys(where)), **how)
+
+    def settle(self) -> None:
+        """Undo what a writer left that was killed during an update in place; nothing where there is nothing to undo.
+
+        Every write does that first, and shardcodec's readers see the old shard meanwhile. Others do not: this is for them.
+
+        Raises
+        ------
+        ValueError
+            The shard was opened for reading.
+        OSError
+            The old bytes could not be restored. They are in the journal still.
+        LockError
+            Another process writes to it, and did not end in time.
+        """
+        if self._mode == "r":
+            raise ValueError(f"shard {self.key!r} was opened for reading only")
+        path = self._object.path
+        if path is None:
+            return
+
+        def make(fd: int | None, _: bool) -> bool:
+            if fd is None:  # there are no locks, so nobody has looked yet
+                settle(path)
+            return True
+
+        try:
+            self._object.update(make, self._options())
+        finally:
+            self.refresh()
 
     def compact(self) -> int:
         """Pack inner chunks together, header and footer kept; return how many bytes that saved."""

@@ -25,8 +25,17 @@ from .. import native
 from ..errors import ShardError
 from ..options import Options
 from ..storage.filelocks import NO_FILE
-from ..storage.filesystem import appends_directly
-from .placement import DEAD_SHARE, Facts, Placement, place, place_behind, way_to_append
+from ..storage.filesystem import appends_directly, is_local
+from .placement import (
+    DEAD_SHARE,
+    Facts,
+    Placement,
+    may_overwrite,
+    place,
+    place_behind,
+    place_in_slots,
+    way_to_append,
+)
 from .reader import explain, index_too_short
 
 __all__ = ["Looker", "OldIndex", "run"]
@@ -176,28 +185,37 @@ class Looker:
             "index_at_start": chain.index_at_start,
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
-        way = self._way(position, old, int(gone.sum()))
-        if way is not None and (placement := place_behind(old.entries, gone, way=way, **sizes)) is not None:
+        facts = self._facts(position, old, int(gone.sum()))
+        way = None if facts is None else way_to_append(facts)
+        if facts is not None and self.options.write_strategy == "in_place":
+            if self._may_overwrite(position, old, facts) and (
+                placement := place_in_slots(old.entries, gone, way=way, **sizes)
+            ):
+                return old.described(placement, "in_place" if way is None else f"in_place+{way}")
+        elif way is not None and (placement := place_behind(old.entries, gone, way=way, **sizes)) is not None:
             return old.described(placement, way)
         return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
 
-    def _way(self, position: int, old: OldIndex, n_new: int) -> str | None:
-        """How to append to a shard; None: it is to be replaced."""
+    def _facts(self, position: int, old: OldIndex, n_new: int) -> Facts | None:
+        """What decides how a shard is updated in its own file; None: it is to be replaced."""
         item = self.items[position]
-        if self.options.write_strategy != "append" or item.path is None or position in self.declined:
+        if self.options.write_strategy == "replace" or item.path is None or position in self.declined:
             return None
         found = os.fstat(old.source)
-        return way_to_append(
-            Facts(
-                index_nbytes=item.chain.index_nbytes,
-                index_at_start=item.chain.index_at_start,
-                index_checksum=item.chain.index_checksums > 0,
-                new_nbytes=n_new * item.chain.inner.nbytes,
-                n_links=found.st_nlink,
-                direct=appends_directly(item.path, found.st_dev),
-                sync=self.options.durability == "fsync",
-            )
+        return Facts(
+            index_nbytes=item.chain.index_nbytes,
+            index_at_start=item.chain.index_at_start,
+            index_checksum=item.chain.index_checksums > 0,
+            new_nbytes=n_new * item.chain.inner.nbytes,
+            n_links=found.st_nlink,
+            direct=appends_directly(item.path, found.st_dev),
+            sync=self.options.durability == "fsync",
         )
+
+    def _may_overwrite(self, position: int, old: OldIndex, facts: Facts) -> bool:
+        """Tell whether a shard may be updated in place: also, nobody else may be at it."""
+        locked = self.items[position].old_fd is not None or self.options.locking == "thread"
+        return locked and may_overwrite(facts) and is_local(os.fstat(old.source).st_dev)
 
     def none(self, position: int) -> tuple[Any, ...] | None:
         """Describe that there is no old object."""
@@ -221,6 +239,8 @@ class Looker:
             except (FileNotFoundError, NotADirectoryError):
                 return None, 0, None
             self._stack.callback(os.close, fd)
+            if os.fstat(fd).st_nlink > 1:  # whoever locks a file has seen to that
+                native.load().settle(item.path, fd)
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
             return None, 0, None

@@ -41,6 +41,33 @@ cdef class FileLock:
         """Descriptor of the locked file; -1 when it is not held."""
         return self.lock.fd
 
+    @property
+    def n_links(self):
+        """Names that the file had when it was locked: with more than one there may be something to `settle`."""
+        return self.lock.n_links
+
+
+def settle(str path, int fd):
+    """Roll back what a writer that died left of an update in place (csrc/sc_undo.h); whether there was anything.
+
+    fd: the shard, locked by the caller.
+    """
+    cdef bytes name = os.fsencode(path)
+    cdef const char *chars = PyBytes_AsString(name)
+    cdef char *folder = NULL
+    cdef sc_where where
+    cdef sc_status status
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_undo_settle(chars, fd, &folder, &where)
+        if folder != NULL:
+            sc_staging_leave(folder)
+    found = folder != NULL
+    free(folder)
+    where.shard = 0
+    raise_status(status, &where, [name])
+    return found
+
 
 def file_locks_held():
     """Number of files that this process holds locks of."""

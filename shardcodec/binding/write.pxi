@@ -3,6 +3,10 @@
 
 # Ways to append, as `access.placement` names them.
 APPEND_WAYS = {"direct": SC_APPEND_DIRECT, "leap": SC_APPEND_LEAP, "index": SC_APPEND_INDEX}
+# Ways to update a shard in its own file: these, and in place, with one of them or none for what finds no slot.
+UPDATE_WAYS = {way: (number, False) for way, number in APPEND_WAYS.items()}
+UPDATE_WAYS |= {f"in_place+{way}": (number, True) for way, number in APPEND_WAYS.items()}
+UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 
 def direct_append_works(str folder):
@@ -59,10 +63,10 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
     if source is None:
         item.only_new = True
     if append is not None:
-        if append not in APPEND_WAYS or old_entries is None or entries is None or carries is not None or \
+        if append not in UPDATE_WAYS or old_entries is None or entries is None or carries is not None or \
                 not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
-            raise ValueError(f"cannot append in this way: {append!r}")
-        item.append = APPEND_WAYS[append]
+            raise ValueError(f"cannot update in this way: {append!r}")
+        item.append, item.in_place = UPDATE_WAYS[append]
     if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
     if stamp is not None:

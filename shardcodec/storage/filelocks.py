@@ -32,7 +32,7 @@ from ..errors import LockError
 from ..options import Options
 from .aio import to_its_end
 
-__all__ = ["NO_FILE", "FileLocks", "check_deadline", "hold", "hold_async", "update", "update_async"]
+__all__ = ["NO_FILE", "FileLocks", "check_deadline", "hold", "hold_async", "settle", "update", "update_async"]
 
 # Stands for the descriptor of a file that does not exist: it must be made under the condition that it still does not.
 NO_FILE = -1
@@ -96,6 +96,8 @@ class FileLocks:
                 return False
             if outcome == "held":
                 self._locks.append(lock)
+                if lock.n_links > 1:  # nothing is read before that
+                    engine.settle(self._paths[len(self.held)], lock.fd)
                 self.held.append(lock.fd)
             else:
                 self._tell(outcome)
@@ -222,6 +224,18 @@ async def update_async(path: str, options: Options, work: Callable[[int | None],
         if done:
             return
         check_deadline(deadline, path, options)
+
+
+def settle(path: str) -> None:
+    """Roll back what a writer that died left of an update in place of a file that is not locked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        native.load().settle(os.path.realpath(path), fd)
+    finally:
+        os.close(fd)
 
 
 def check_deadline(deadline: float, path: str, options: Options) -> None:

@@ -9,10 +9,19 @@ import os
 
 from .. import native
 
-__all__ = ["appends_directly"]
+__all__ = ["appends_directly", "is_local"]
 
 # A write past the page cache that makes a file longer sets the new size when all its bytes are there.
 DIRECT_TYPES = frozenset({"ext4", "xfs"})
+# No other machine writes there, and what one process has written every other sees at once: sizes, times, numbers of names.
+LOCAL_TYPES = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
+)
+
+
+def is_local(device: int) -> bool:
+    """Tell whether files of this device are seen by the processes of this machine only, and alike by all of them."""
+    return _type_of(device) in LOCAL_TYPES
 
 
 def appends_directly(path: str, device: int) -> bool:

@@ -72,7 +72,7 @@ class Updates(RuleBasedStateMachine):
 
     @rule(
         box=boxes,
-        strategy=st.sampled_from(["replace", "append", "append"]),
+        strategy=st.sampled_from(["replace", "append", "append", "in_place", "in_place"]),
         durability=st.sampled_from(["rename", "rename", "fsync"]),
         compact=st.booleans(),
         scalar=st.booleans(),
@@ -88,7 +88,7 @@ class Updates(RuleBasedStateMachine):
             self.array[box] = value
         self.twin[box] = value
 
-    @rule(box=boxes, strategy=st.sampled_from(["replace", "append"]), compact=st.booleans())
+    @rule(box=boxes, strategy=st.sampled_from(["replace", "append", "in_place"]), compact=st.booleans())
     def erase(self, box: Any, strategy: str, compact: bool) -> None:
         with self.choices(strategy, "rename", compact):
             self.array[box] = FILL

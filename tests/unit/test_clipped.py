@@ -118,7 +118,7 @@ def test_uncompressed_bytes_are_equal(layout: Layout, seed: int, order: str, wri
 
 
 @no_deadline
-@given(st.data(), clipped(), seeds, st.sampled_from(["replace", "append"]))
+@given(st.data(), clipped(), seeds, st.sampled_from(["replace", "append", "in_place"]))
 def test_a_part_of_a_shard_is_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: Layout, seed: int, strategy: str
 ) -> None:

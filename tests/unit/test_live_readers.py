@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import ours, quiet, zarrs_view
+from helpers import ours, quiet, shard_path, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
@@ -28,11 +28,14 @@ WAYS = [
     ("append", "end", True),
     ("append", "end", False),
     ("append", "start", True),
+    ("in_place", "end", True),
+    ("in_place", "start", True),
 ]
 
 
-def make(folder: Path, location: str) -> Any:
-    codec = ShardingCodec(chunk_shape=(8, 8), codecs=[BytesCodec(), Crc32cCodec()], index_location=location)
+def make(folder: Path, location: str, *, checksum: bool = True) -> Any:
+    codecs: list[Any] = [BytesCodec(), Crc32cCodec()] if checksum else [BytesCodec()]
+    codec = ShardingCodec(chunk_shape=(8, 8), codecs=codecs, index_location=location)
     with quiet():
         zarr.create_array(
             folder,
@@ -104,3 +107,30 @@ def test_readers_see_whole_inner_chunks(
     assert last > 2 and reads > 10
     if strategy == "replace":
         assert failures == 0
+
+
+def test_raw_inner_chunks_that_are_overwritten(tmp_path: Path) -> None:
+    """Nothing in the bytes tells that they are half of each: the journal does, and the times of the file."""
+    array = make(tmp_path / "a", "end", checksum=False)
+    if not filesystem.is_local(tmp_path.stat().st_dev):
+        pytest.skip("nothing is updated in place on this file system")
+    lean = shardcodec.open_array(tmp_path / "a")
+    spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+    inode = shard_path(array).stat().st_ino
+    last = reads = 1
+    with writer(tmp_path / "a", "in_place"), shardcodec.open_shard(shard_path(array), None, spec) as shard:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            for look in (
+                lambda: array[8:16, 8:24],
+                lambda: lean[8:16, 8:24],
+                lambda: np.concatenate(list(shard.read_chunks([(1, 1), (1, 2)])), axis=1),
+            ):
+                found = look()
+                first, second = found[:, :8], found[:, 8:]
+                assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
+                assert last <= first[0, 0], "what was seen is not unseen"
+                last = int(first[0, 0])
+                reads += 1
+    assert last > 2 and reads > 10
+    assert shard_path(array).stat().st_ino == inode, "it was in place"

@@ -1,0 +1,462 @@
+# test_in_place.py - updates in place that are killed, or that fail, at any of the calls that change a file system
+# SPDX-License-Identifier: MIT
+"""The undo journal: an update in place is one step, whatever happens.
+
+As in test_faults.py the calls of one write are counted, and each of them is the last one or fails. Then shardcodec's readers
+see the whole old shard or the whole new one; so do zarr and TensorStore when the shard has been settled.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from faults.test_faults import LARGE, SIDE, SMALL, calls_of, tensorstores_view, was_killed, with_fault
+from helpers import files_below, ours, quiet, shard_path, zarrs_view
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+
+import shardcodec
+from shardcodec import native
+from shardcodec.storage import filesystem
+
+CHAINS: dict[str, Any] = {
+    "raw": [BytesCodec()],
+    "crc": [BytesCodec(), Crc32cCodec()],
+    "zstd": [BytesCodec(), ZstdCodec(level=1), Crc32cCodec()],
+}
+# What is written: inner chunks that all have their slots, a part of them; two of them and one that was absent; one is erased
+BOXES = {
+    "slots": np.s_[SIDE + 1 : 2 * SIDE + 2, 2 : SIDE + 2],
+    "mixed": np.s_[: SIDE + 2, 2 : SIDE + 2],
+    "erased": np.s_[SIDE : 2 * SIDE, : 2 * SIDE],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    chain: str
+    box: str
+    grid: int = SMALL
+    location: str = "end"
+    durability: str = "rename"
+    direct: bool = True
+
+    def __str__(self) -> str:
+        way = "" if self.direct else "-buffered"
+        return f"{self.chain}-{self.box}-{self.location}-{self.grid}-{self.durability}{way}"
+
+
+CASES = [
+    Case(chain, box, grid, location, durability, direct)
+    for chain in CHAINS
+    for box in BOXES
+    for grid in (SMALL, LARGE)
+    for location in ("end", "start")
+    for durability in ("rename", "fsync")
+    for direct in (True, False)
+    if direct or (box == "mixed" and location == "end")
+]
+QUICK = {
+    Case("raw", "slots"),
+    Case("crc", "mixed", location="start"),
+    Case("zstd", "slots", LARGE, "start"),
+    Case("raw", "mixed", direct=False),
+}
+assert set(CASES) >= QUICK
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+quick_case = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
+    ids=str,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(filesystem, "_known", {})
+    if not filesystem.is_local(tmp_path.stat().st_dev):
+        pytest.skip("nothing is updated in place on this file system")
+    case = getattr(request.node, "callspec", None)
+    if case is not None and not getattr(case.params.get("case"), "direct", True):
+        monkeypatch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+
+
+class Scene:
+    """An array of one shard, one of whose inner chunks is absent, and a write that touches some of the others."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        self.folder, self.case = folder, case
+        side = case.grid * SIDE
+        codec = ShardingCodec(
+            chunk_shape=(SIDE, SIDE), codecs=CHAINS[case.chain], index_location=case.location
+        )
+        with quiet():
+            zarr.create_array(
+                folder / "a",
+                shape=(side, side),
+                chunks=(side, side),
+                dtype="int32",
+                fill_value=-1,
+                serializer=codec,
+                compressors=None,
+            )
+        self.box = BOXES[case.box]
+        # nothing that could be compressed, so whatever is new has its place
+        self.old = np.random.default_rng(0).integers(0, 2**31 - 1, (side, side), dtype=np.int32)
+        self.old[:SIDE, SIDE : 2 * SIDE] = -1
+        self.new = self.old.copy()
+        self.new[self.box] = -1
+        if case.box != "erased":
+            self.new[self.box] = 1000
+        array = ours(folder / "a")
+        array[...] = self.old
+        self.shard = shard_path(array)
+        self.bytes = {name: (folder / "a" / name).read_bytes() for name in files_below(folder / "a")}
+
+    def write(self) -> None:
+        array = ours(self.folder / "a")
+        with shardcodec.options(
+            write_strategy="in_place", durability=self.case.durability, threads=1, compact=False
+        ):
+            array[self.box] = self.new[self.box]
+
+    def restore(self) -> None:
+        for path in [p for p in self.folder.rglob("*") if p.is_file()]:
+            if path.relative_to(self.folder).as_posix().removeprefix("a/") not in self.bytes:
+                path.unlink()
+        for name, blob in self.bytes.items():
+            (self.folder / "a" / name).write_bytes(blob)
+
+    def which(self, found: Any) -> str:
+        return "new" if (found == self.new).all() else "old" if (found == self.old).all() else "mixed"
+
+    def seen(self) -> str:
+        """What shardcodec's readers see: all of them the same."""
+        array = ours(self.folder / "a")
+        found = array[...]
+        assert (shardcodec.open_array(self.folder / "a")[...] == found).all()
+        spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+        with shardcodec.open_shard(self.shard, None, spec) as shard:
+            assert (shard.read_region() == found).all()
+            coords = list(np.ndindex(shard.grid_shape))
+            chunks = shard.read_chunks(coords)
+        for (r, c), chunk in zip(coords, chunks, strict=True):
+            assert (chunk == found[r * SIDE : (r + 1) * SIDE, c * SIDE : (c + 1) * SIDE]).all()
+        return self.which(found)
+
+    def check(self) -> str:
+        """That, and that the others see the same once it is settled."""
+        outcome = self.seen()
+        assert sorted(self.bytes) == files_below(self.folder / "a"), "nothing shows up in the store"
+        spec = shardcodec.ShardSpec.from_metadata(ours(self.folder / "a").metadata.to_dict())
+        with shardcodec.open_shard(self.shard, None, spec, mode="r+") as shard:
+            shard.settle()
+        assert os.stat(self.shard).st_nlink == 1
+        assert self.seen() == outcome
+        assert self.which(zarrs_view(ours(self.folder / "a"))[...]) == outcome
+        theirs = tensorstores_view(self.folder / "a")
+        assert theirs is None or self.which(theirs) == outcome
+        return outcome
+
+    def check_next_write(self) -> None:
+        self.write()
+        assert self.check() == "new"
+        assert [p.name for p in self.folder.iterdir()] == ["a"]
+
+
+# ---- kills
+
+
+@quick_case
+def test_killed_at_every_call(tmp_path: Path, case: Case) -> None:
+    scene = Scene(tmp_path, case)
+    outcomes = []
+    for n, _ in enumerate(calls := calls_of(scene)):
+        status, told = with_fault(scene, n, "kill")
+        assert was_killed(status), (calls, n, told)
+        outcomes.append(scene.check())
+        scene.check_next_write()
+        scene.restore()
+    assert "mixed" not in outcomes
+    assert outcomes == sorted(outcomes, reverse=True), "once it is new it stays new"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [Case("raw", "slots"), Case("zstd", "mixed", location="start")], ids=str)
+def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
+    """Without anybody asking for it, and whatever its strategy."""
+    scene = Scene(tmp_path, case)
+    calls = calls_of(scene)
+    for strategy in ("replace", "append", "in_place"):
+        for n in range(len(calls)):
+            with_fault(scene, n, "kill")
+            expected = scene.new if scene.seen() == "new" else scene.old
+            expected = expected.copy()
+            expected[-SIDE:, -SIDE:] = expected[-SIDE, 0] = 5
+            with shardcodec.options(write_strategy=strategy, threads=1):
+                array = ours(scene.folder / "a")
+                array[-SIDE:, -SIDE:] = 5
+                array[-SIDE, 0] = 5
+            assert (zarrs_view(array)[...] == expected).all(), (strategy, calls[n])
+            scene.restore()
+
+
+@every_case
+@pytest.mark.slow
+def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
+    scene = Scene(tmp_path, case)
+    for n, call in enumerate(calls_of(scene)):
+        if call not in ("pwrite", "copy_file_range"):
+            continue
+        for prefix in (0, 1, 30, 100, 4096):
+            status, told = with_fault(scene, n, "torn", prefix)
+            assert was_killed(status), (call, n, told)
+            assert scene.check() in ("old", "new")
+            scene.check_next_write()
+            scene.restore()
+
+
+@pytest.mark.slow
+def test_killed_while_it_is_settled(tmp_path: Path) -> None:
+    """Settling may be done as often as it takes."""
+    scene = Scene(tmp_path, Case("raw", "mixed"))
+    calls = calls_of(scene)
+    last = max(n for n, call in enumerate(calls) if call == "futimens")
+    for n in range(100):
+        status, _ = with_fault(scene, last, "kill")
+        assert was_killed(status)
+        assert scene.seen() == "old"
+        status, _ = with_fault(scene, n, "kill")
+        if not was_killed(status):
+            break
+        assert scene.seen() in ("old", "new")
+        assert scene.check() in ("old", "new")
+        scene.check_next_write()
+        scene.restore()
+    assert n > len(calls)
+
+
+# ---- errors
+
+
+@every_case
+@pytest.mark.parametrize(
+    "error", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EINTR], ids=errno.errorcode.get
+)
+@pytest.mark.slow
+def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
+    """The write does its work some other way, or raises with the name of the file and has changed nothing."""
+    scene = Scene(tmp_path, case)
+    for n, call in enumerate(calls_of(scene)):
+        status, told = with_fault(scene, n, "error", error)
+        outcome = scene.check()
+        if os.WEXITSTATUS(status):
+            assert b"OSError" in told or b"Error: [Errno" in told, (call, told)
+            assert str(scene.shard).encode() in told, (call, told)
+            assert outcome == "old" or call == "fsync", (call, n, outcome)
+        else:
+            assert outcome == "new", (call, n)
+        scene.check_next_write()
+        scene.restore()
+
+
+@every_case
+@pytest.mark.slow
+def test_short_writes(tmp_path: Path, case: Case) -> None:
+    scene = Scene(tmp_path, case)
+    for n, call in enumerate(calls_of(scene)):
+        if call != "pwrite":
+            continue
+        for limit in (1, 100):
+            _, told = with_fault(scene, n, "short", limit)
+            assert scene.check() == "new", (call, n, limit, told)
+            scene.check_next_write()
+            scene.restore()
+
+
+@pytest.mark.slow
+def test_what_each_case_does(tmp_path: Path) -> None:
+    """The cases above test what they say."""
+    for number, case in enumerate(CASES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(filesystem, "_known", {})
+            if not case.direct:
+                patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+            scene = Scene(folder, case)
+            calls = calls_of(scene)
+            direct = filesystem.appends_directly(str(scene.shard), scene.shard.stat().st_dev)
+        fsync, large, start = case.durability == "fsync", case.grid == LARGE, case.location == "start"
+        if case.box == "slots":
+            assert "link" in calls and "linkat" not in calls, (case, calls)
+            assert ("fdatasync" in calls) == fsync
+        elif (start and large) or (case.location == "end" and not direct and (fsync or large)):
+            assert ("linkat" in calls) == (case.box == "mixed"), (case, calls)
+        elif case.box == "mixed":
+            assert "link" in calls and "linkat" not in calls, (case, calls)
+        else:
+            assert "linkat" not in calls and "link" not in calls, (case, calls)
+
+
+# ---- journals that nobody of ours has written
+
+
+def left_behind(scene: Scene) -> tuple[Path, bytes, bytes]:
+    """Kill a write after its last slot: the journal, what is in it, and the shard."""
+    calls = calls_of(scene)
+    last = max(n for n, call in enumerate(calls) if call == "futimens")
+    status, told = with_fault(scene, last, "kill")
+    assert was_killed(status), told
+    inode = scene.shard.stat().st_ino
+    (journal,) = (p for p in scene.folder.rglob(f".shardcodec-undo-{inode:x}"))
+    return journal, journal.read_bytes(), scene.shard.read_bytes()
+
+
+def sealed(body: bytes) -> bytes:
+    return body + struct.pack("<I", native.load().crc32c(body))
+
+
+def test_a_torn_journal_is_discarded(tmp_path: Path) -> None:
+    """No kill can tear it; but a power cut may, where nothing is synced."""
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    journal, good, shard = left_behind(scene)
+    assert scene.seen() == "old"
+    for n in (*range(0, len(good), 7), len(good) - 1):
+        journal.write_bytes(good[:n])
+        assert scene.seen() == "new"
+        damaged = bytearray(good)
+        damaged[n] ^= 0x10
+        journal.write_bytes(damaged)
+        assert scene.seen() == "new"
+    journal.write_bytes(good)
+    assert scene.seen() == "old"
+    journal.write_bytes(good[:-1])
+    assert scene.check() == "new"
+    assert scene.shard.read_bytes() == shard
+    scene.check_next_write()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"magic": b"scundo\0\2"},
+        {"inode": 1},
+        {"nbytes": 10**6},
+        {"nbytes": 2**63},
+        {"n": 2**60},
+        {"n": 2},
+        {"n": 0},
+        {"offset": 2**64 - 1},
+        {"offset": 2**63},
+        {"offset": 100_000},
+        {"size": 2**64 - 1},
+        {"size": 1},
+    ],
+    ids=str,
+)
+def test_journals_that_lie(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Its checksum is right, what it says cannot be: the shard stays as it is."""
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    journal, good, shard = left_behind(scene)
+    magic, inode, nbytes, begun, n, offset, size = struct.unpack_from("<8sQQqQQQ", good)
+    said = {
+        "magic": magic,
+        "inode": inode,
+        "nbytes": nbytes,
+        "begun": begun,
+        "n": n,
+        "offset": offset,
+        "size": size,
+    }
+    head = struct.pack("<8sQQqQQQ", *(said | change).values())
+    assert sealed(good[:-4]) == good
+    journal.write_bytes(sealed(head + good[len(head) : -4]))
+    assert scene.check() == "new"
+    assert scene.shard.read_bytes() == shard
+    scene.check_next_write()
+
+
+def test_a_journal_of_another_file(tmp_path: Path) -> None:
+    """The shard was replaced after the kill: its journal says nothing about the new one, and goes."""
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    journal, _, _ = left_behind(scene)
+    other = scene.shard.with_name("other")
+    other.write_bytes(scene.bytes["c/0/0"])
+    os.replace(other, scene.shard)
+    assert scene.seen() == "old"
+    scene.write()
+    assert scene.seen() == "new"
+    assert not journal.exists()
+    assert [p.name for p in scene.folder.iterdir()] == ["a"]
+
+
+def test_a_journal_that_may_not_be_read(tmp_path: Path) -> None:
+    """Then the old bytes cannot be had: an error, not what is in the shard."""
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    journal, _, _ = left_behind(scene)
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    journal.chmod(0)
+    with pytest.raises(PermissionError):
+        ours(scene.folder / "a")[...]
+
+
+# ---- files that are not overwritten
+
+
+def in_place(scene: Scene) -> bool:
+    inode = scene.shard.stat().st_ino
+    scene.write()
+    assert scene.seen() == "new"
+    return scene.shard.stat().st_ino == inode
+
+
+def test_several_names(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    os.link(scene.shard, tmp_path / "b")
+    assert scene.seen() == "old"
+    assert not in_place(scene)
+    assert (tmp_path / "b").read_bytes() == scene.bytes["c/0/0"]
+
+
+def test_an_index_without_checksum(tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_array(
+            tmp_path / "a",
+            shape=(8, 8),
+            chunks=(8, 8),
+            dtype="int32",
+            fill_value=-1,
+            serializer=ShardingCodec(
+                chunk_shape=(SIDE, SIDE), codecs=[BytesCodec()], index_codecs=[BytesCodec()]
+            ),
+            compressors=None,
+        )
+    array = ours(tmp_path / "a", write_strategy="in_place")
+    array[...] = 1
+    inode = shard_path(array).stat().st_ino
+    array[:SIDE] = 2
+    assert shard_path(array).stat().st_ino != inode
+
+
+def test_other_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    assert in_place(scene)
+    scene.restore()
+    monkeypatch.setattr(filesystem, "LOCAL_TYPES", frozenset())
+    assert not in_place(scene)
+
+
+def test_no_place_for_a_journal(tmp_path: Path) -> None:
+    """Where the staging folder cannot be had, nothing is written into the hierarchy instead."""
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    (tmp_path / ".a.shardcodec").write_text("in the way")
+    assert not in_place(scene)
