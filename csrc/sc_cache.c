@@ -287,6 +287,19 @@ sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *s
     return index;
 }
 
+bool
+sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard)
+{
+    const struct slot *slot;
+    bool has;
+
+    pthread_mutex_lock(&cache->mutex);
+    slot = slot_find(cache, name);
+    has = slot && slot->index && layouts_equal(slot, shard);
+    pthread_mutex_unlock(&cache->mutex);
+    return has;
+}
+
 void
 sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *shard, struct sc_cached_index *index)
 {

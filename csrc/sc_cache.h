@@ -75,6 +75,9 @@ enum sc_cache_answer sc_cache_get(struct sc_cache *cache, const char *name, cons
 void sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_file_id *file,
                      const struct sc_chain *shard, struct sc_cached_index *index);
 
+/* Is there an index of that name, whatever has become of the object since? Neither hit nor miss. */
+bool sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
+
 /* What is kept, without waiting and without loading; NULL: nothing. */
 struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 

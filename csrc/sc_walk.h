@@ -35,6 +35,22 @@ sc_walk_begin(struct sc_walk *walk, const struct sc_chain *shard, const struct s
     }
 }
 
+/* Bytes that are decoded for a box: the inner chunks that it touches, or the object where it is none of a shard. */
+static inline uint64_t
+sc_touched_nbytes(const struct sc_chain *object, const struct sc_box *box)
+{
+    uint64_t nbytes = sc_chain_is_shard(object) ? object->inner->nbytes : object->nbytes;
+
+    for (int a = 0; sc_chain_is_shard(object) && a < object->ndim; a++) {
+        int p = object->perm[a];
+        uint64_t extent = object->inner->shape[a];
+        uint64_t last = box->start[p] + (box->count[p] - 1) * (uint64_t)box->step[p];
+
+        nbytes *= min_u64(last / extent - box->start[p] / extent + 1, box->count[p]); /* at most those of the shard */
+    }
+    return nbytes;
+}
+
 /* C order; false after the last. */
 static inline bool
 sc_walk_next(struct sc_walk *walk, int ndim)

@@ -1,6 +1,6 @@
 # _native.pyi - types of the extension module
 # SPDX-License-Identifier: MIT
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import Buffer
@@ -207,6 +207,38 @@ def read(
     immutable: bool = False,
     cancel: Cancel | None = None,
 ) -> tuple[list[int], dict[str, int]]: ...
+
+class SliceReader:
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        max_nbytes: int,
+        max_gap_nbytes: int = 65536,
+        allow_in_index: bool = False,
+        cache: Cache | None = None,
+        immutable: bool = False,
+    ) -> None: ...
+    def read(self, path: str, chunk_selection: Any, array_selection: Any, out: Buffer) -> bool | None: ...
+
+class ArraySlices(SliceReader):
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        shape: Ints,
+        folder: str,
+        separator: str,
+        empty: Callable[[tuple[int, ...], Any], Buffer],
+        dtype: Any,
+        max_nbytes: int,
+        max_gap_nbytes: int = 65536,
+        allow_in_index: bool = False,
+        cache: Cache | None = None,
+        immutable: bool = False,
+    ) -> None: ...
+    def get(self, selection: Any) -> Any: ...
+
 def read_index(
     chain: Chain, source: Any, out: Buffer, *, replaced: Buffer | None = None, allow_in_index: bool = False
 ) -> int | None: ...

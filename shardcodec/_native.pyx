@@ -12,7 +12,9 @@ from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buf
                              PyObject_GetBuffer)
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.slice cimport PySlice_AdjustIndices, PySlice_Unpack
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -34,6 +36,7 @@ include "binding/chain.pxi"
 include "binding/cache.pxi"
 include "binding/batch.pxi"
 include "binding/read.pxi"
+include "binding/slices.pxi"
 include "binding/open_shard.pxi"
 include "binding/write.pxi"
 include "binding/files.pxi"

@@ -223,6 +223,10 @@ cdef extern from "sc_worker.h" nogil:
     sc_status sc_worker_init()
 
 
+cdef extern from "sc_walk.h" nogil:
+    uint64_t sc_touched_nbytes(const sc_chain *object, const sc_box *box)
+
+
 cdef extern from "sc_lock.h" nogil:
     enum sc_lock_outcome:
         SC_LOCK_HELD
@@ -333,6 +337,7 @@ cdef extern from "sc_cache.h" nogil:
     void sc_cache_free(sc_cache *cache)
     void sc_cache_clear(sc_cache *cache)
     void sc_cache_drop(sc_cache *cache, const char *name)
+    bint sc_cache_has(sc_cache *cache, const char *name, const sc_chain *shard)
     sc_cached_index *sc_cache_peek(sc_cache *cache, const char *name, const sc_chain *shard)
     void sc_cache_put(sc_cache *cache, const char *name, const sc_chain *shard, sc_cached_index *index)
     sc_cached_index *sc_cached_index_new(uint64_t n_entries)

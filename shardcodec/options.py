@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Options", "available_cpus", "check", "options", "resolve"]
+__all__ = ["Options", "Resolver", "available_cpus", "check", "options", "resolve"]
 
 Choices = Mapping[str, Any]
 
@@ -228,6 +228,34 @@ def resolve(
     if max_workers is not None:
         threads = max(1, min(threads, max_workers))
     return Options(threads=threads, **chosen)
+
+
+class Resolver:
+    """`resolve` for who asks again and again: what was found last holds as long as everybody says the same.
+
+    Parameters
+    ----------
+    attached : mapping
+        Options of an array, checked.
+    """
+
+    def __init__(self, attached: Choices) -> None:
+        self._attached = attached
+        self._known: tuple[tuple[Any, ...], int, Options] | None = None
+
+    def resolve(self, config: Choices, max_workers: int | None, *, any_threads: bool = False) -> Options:
+        """Settle every option; with `any_threads` without a look at the processors, whose number may change too.
+
+        `config` must not change later.
+        """
+        said = (config, _active.get(), max_workers, _environment())
+        known = self._known
+        if known is not None and known[0] == said and (any_threads or known[1] == available_cpus()):
+            return known[2]
+        n_cpus = available_cpus()
+        found = resolve(attached=self._attached, config=config, max_workers=max_workers)
+        self._known = said, n_cpus, found
+        return found
 
 
 @functools.cache

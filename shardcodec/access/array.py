@@ -28,7 +28,7 @@ from ..storage import cache
 from ..storage.cache import IndexCache
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled
-from .reader import MAX_GAP_NBYTES, ReadItem, explain, read
+from .reader import MAX_GAP_NBYTES, ReadItem, explain, read, slice_reader
 from .whole import parse_selection
 
 __all__ = ["ArrayReader", "Folder", "Objects", "open_array", "register_adapter"]
@@ -217,7 +217,7 @@ class ArrayReader:
             "immutable": self._options.immutable,
         }
         self._axes = tuple(range(self.ndim))
-        self._origin = (0,) * self.ndim
+        self._slices = self._slice_reader()
 
     # ---- reading
 
@@ -241,11 +241,12 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; the error says which.
         """
-        if (one := self._in_one_object(selection)) is not None:
-            coords, plain = one
-            out = np.empty(plain.count, self.dtype)
-            self._read([(coords, plain)], out, self._axes)
-            return out
+        if self._slices is not None:
+            try:
+                if (part := self._slices.get(selection)) is not None:
+                    return part
+            except ShardError:
+                pass  # below it is said what is wrong, if it still is
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
@@ -342,25 +343,20 @@ class ArrayReader:
 
     # ---- from the array to its objects
 
-    def _in_one_object(self, selection: Any) -> tuple[Ints, Box] | None:
-        """The usual call, a tuple of slices within one object, without detours; None for any other."""
-        if type(selection) is not tuple or len(selection) != self.ndim:
+    def _slice_reader(self) -> Any:
+        """What serves slices within one file, in one native call; None where objects are no files."""
+        if not isinstance(self._objects, Folder) or not self.ndim:
             return None
-        coords, start, count = [], [], []
-        for part, extent, size in zip(selection, self._extents, self.shape, strict=True):
-            if type(part) is not slice or part.step is not None:
-                return None
-            first, stop = part.start, part.stop
-            if type(first) is not int or type(stop) is not int or not 0 <= first < stop <= size:
-                return None
-            position = first // extent
-            within = first - position * extent
-            if within + stop - first > extent:
-                return None
-            coords.append(position)
-            start.append(within)
-            count.append(stop - first)
-        return tuple(coords), Box(tuple(start), tuple(count), None, self._origin)
+        return slice_reader(
+            self._chain,
+            self.dtype,
+            self._options,
+            shape=self.shape,
+            folder=self._objects.source(self._keys.prefix),
+            separator=self._keys.separator,
+            empty=np.empty,
+            cache=self._engine_options["cache"],
+        )
 
     def _cut(self, box: Box) -> Iterator[tuple[Ints, Box]]:
         """The objects under a box, and of each its own part."""

@@ -33,6 +33,7 @@ __all__ = [
     "index_too_short",
     "leaves_the_thread",
     "read",
+    "slice_reader",
 ]
 
 # Local files: bytes that are cheaper to read than to ask the kernel twice.
@@ -44,6 +45,13 @@ CHANGING_SECONDS = 2.0
 
 # Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
 INLINE_NBYTES = 1 << 20
+
+
+# As much is decoded by one thread: waking another one would take as long.
+SLICES_NBYTES = 256 << 10
+
+# Kinds of elements that the buffer protocol has letters for.
+PLAIN_KINDS = "biufc"
 
 
 class ReadItem(NamedTuple):
@@ -159,6 +167,29 @@ def read(
             if attempt == ATTEMPTS or not _is_changing(error, items):
                 raise explain(error, items) from error.__cause__
     return missing  # type: ignore[no-any-return]
+
+
+def slice_reader(chain: Any, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
+    """Make the native reader of small boxes; with more about an array, of those in its files.
+
+    Returns
+    -------
+    SliceReader, ArraySlices or None
+        None where memory or chunks are not of the usual kind. Whatever fails there should be tried again with `read`.
+    """
+    if chain.stage is not None or dtype.kind not in PLAIN_KINDS:
+        return None
+    kept = cache.shared(options.index_cache, options.open_files)
+    how = {
+        "max_nbytes": SLICES_NBYTES,
+        "max_gap_nbytes": MAX_GAP_NBYTES,
+        "allow_in_index": options.allow_in_index,
+        "cache": None if kept is None else kept.native,
+        "immutable": options.immutable,
+        **of_array,
+    }
+    module = native.load()
+    return module.ArraySlices(chain, dtype=dtype, **how) if of_array else module.SliceReader(chain, **how)
 
 
 def _is_changing(error: ShardError, items: Sequence[ReadItem]) -> bool:

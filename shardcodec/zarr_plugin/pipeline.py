@@ -16,7 +16,7 @@ from zarr.abc.codec import Codec, CodecPipeline
 
 from .. import native
 from ..errors import UnsupportedError
-from ..options import NOTHING, Options, resolve
+from ..options import NOTHING, Options, Resolver
 from ..statistics import stats
 from . import grouping, reading, writing
 from .compat import (
@@ -31,7 +31,7 @@ from .compat import (
 from .kinds import Kind, kind_of
 from .own import write_own
 from .requests import Declined, Request, prepare
-from .stores import lock_keys
+from .stores import is_local, lock_keys
 
 __all__ = ["ShardCodecPipeline"]
 
@@ -55,6 +55,8 @@ class ShardCodecPipeline(CodecPipeline):
             self._kind = kind_of(metadata)
         except Declined as why:
             self._reason = str(why)
+        self._resolver = Resolver({**self._order, **self._attached})
+        self._shortcut = reading.Shortcut(self._kind, store) if self._kind and is_local(store) else None
 
     # ---- made by zarr
 
@@ -131,6 +133,11 @@ class ShardCodecPipeline(CodecPipeline):
         batch = list(batch_info)
         if not batch:
             return ()
+        group = grouping.active()
+        if self._shortcut is not None and len(batch) == 1 and group is None and not drop_axes:
+            exists = self._shortcut.read(batch[0], out, self._options(any_threads=True))
+            if exists is not None:
+                return (get_result(not exists),)
         options = self._options()
         try:
             request = self._prepare(batch, out, drop_axes)
@@ -138,7 +145,6 @@ class ShardCodecPipeline(CodecPipeline):
             self._left_to_zarr(why, options)
             await self._settle(batch)
             return await self._own.read(batch, out, drop_axes)
-        group = grouping.active()
         missing = await (reading.run(request, options) if group is None else group.read(request, options))
         return tuple(get_result(position in missing) for position in range(len(batch)))
 
@@ -178,10 +184,8 @@ class ShardCodecPipeline(CodecPipeline):
             raise Declined(self._reason)
         return prepare(batch, buffer, drop_axes, self._kind.dtype, self._kind.chain)
 
-    def _options(self) -> Options:
-        return resolve(
-            attached={**self._order, **self._attached}, config=options_of_zarr(), max_workers=max_workers()
-        )
+    def _options(self, *, any_threads: bool = False) -> Options:
+        return self._resolver.resolve(options_of_zarr(), max_workers(), any_threads=any_threads)
 
     @staticmethod
     def _left_to_zarr(why: Declined, options: Options) -> None:

@@ -12,15 +12,73 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ..access.reader import ReadItem, read
+from ..access.codec import memory_order
+from ..access.reader import ReadItem, read, slice_reader
 from ..access.remote import fetch
+from ..errors import ShardError
 from ..options import Options
 from ..storage.aio import to_its_end
+from .compat import StorePath, as_numpy
+from .kinds import Kind
 from .remote import limits_for, remote_for
-from .requests import Request
+from .requests import Declined, Request
 from .stores import index_names, is_direct, is_local, is_memory, local_path, stored_bytes
 
-__all__ = ["run"]
+__all__ = ["Shortcut", "run"]
+
+# Chunk shapes of one array whose readers are kept: a rectilinear grid may have any number.
+MAX_READERS = 64
+
+
+class Shortcut:
+    """Small reads of one local file, all that many programs ever make: one native call, and little before it.
+
+    What is no box of slices, or more work than an event loop should do by itself, is left to `run`; so is what fails,
+    for `run` says which inner chunk of which object is to blame, and begins again where a file is just being changed.
+    """
+
+    def __init__(self, kind: Kind, store: Any) -> None:
+        self._kind = kind
+        self._store = store
+        self._prefix = f"{store.root}/"
+        self._known: tuple[Options | None, dict[Any, Any]] = None, {}
+
+    def read(self, item: Any, buffer: Any, options: Options) -> bool | None:
+        """Return whether the object of a batch's only item exists; None when nothing has been done.
+
+        Of the options the number of threads does not count.
+        """
+        target, spec, chunk_selection, array_selection, _ = item
+        array = as_numpy(buffer)
+        if array is None or type(target) is not StorePath or target.store is not self._store:
+            return None
+        settled, readers = self._known
+        if settled is not options:
+            self._known = options, (readers := {})
+        key = spec.shape, array.dtype
+        reader = readers.get(key, self)
+        if reader is self:
+            if len(readers) == MAX_READERS:
+                readers.clear()
+            reader = readers[key] = self._reader(*key, options)
+        if reader is None:
+            return None
+        try:
+            exists: bool | None = reader.read(
+                self._prefix + target.path, chunk_selection, array_selection, array
+            )
+        except ShardError:
+            return None
+        return exists
+
+    def _reader(self, shape: tuple[int, ...], dtype: Any, options: Options) -> Any:
+        native_order = memory_order(dtype, self._kind.dtype)
+        if native_order is None:
+            return None
+        try:
+            return slice_reader(self._kind.chain(shape, native_order), dtype, options)
+        except Declined:
+            return None
 
 
 async def run(request: Request, options: Options) -> set[int]:
