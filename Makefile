@@ -5,7 +5,10 @@
 #
 # Each purpose has a virtual environment .venv/<purpose>-<version>. The package is built in isolation, as a user's
 # pip would build it, and installed as a wheel: nothing is imported from the checkout, so nothing stale is tested.
-# Stamps make a second run start at once.
+# Special builds (sanitizers, libraries of the system) are unpacked beside the environment of the tests, and found
+# before the wheel in it. Stamps make a second run start at once.
+#
+#   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel that 3.11 has built: its ABI is for both
 
 PYTHON ?= python3
 TEST_ARGS ?= -n 2
@@ -27,6 +30,7 @@ $(error PYTHON=$(PYTHON) does not run; name a Python >= 3.11 that does)
 endif
 VERSION := $(shell '$(INTERPRETER)' -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
+WHEEL_VERSION ?= $(VERSION)
 
 # Folders count too: their time stamps change when a file is added or deleted.
 SOURCES := setup.py pyproject.toml MANIFEST.in $(wildcard README.md) LICENSE NOTICES \
@@ -40,6 +44,9 @@ venv = .venv/$(1)-$(VERSION)/bin/python
 # PYTHONSAFEPATH keeps the checkout off sys.path, in child processes as well.
 pytest = PYTHONSAFEPATH=1 $(call venv,$(1)) -m pytest
 
+# $(call special,kind): a folder for PYTHONPATH, with a special build
+special = $(CURDIR)/build/special/$(1)-$(VERSION)
+
 .PHONY: help
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -49,36 +56,53 @@ help:
 .venv/%-$(VERSION)/bin/python:
 	'$(INTERPRETER)' -m venv .venv/$*-$(VERSION)
 
+# What pyproject.toml asks for; of blosc2 its archive alone.
+.venv/build-$(VERSION)/stamp: pyproject.toml | .venv/build-$(VERSION)/bin/python
+	$(call venv,build) -m pip install $(PIP_FLAGS) --no-deps $$($(call venv,build) -c \
+	  'import tomllib; print(*tomllib.load(open("$<", "rb"))["build-system"]["requires"])')
+	touch $@
+
+build/wheels/plain-$(VERSION)/stamp: $(SOURCES) | .venv/build-$(VERSION)/bin/python
+	rm -rf $(@D)
+	$(call venv,build) -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir $(@D) .
+	touch $@
+
 comma := ,
 
-# $(call wheel,kind,switches): build/wheels/<kind>-<version>/stamp, beside the wheel
-define wheel
-build/wheels/$(1)-$(VERSION)/stamp: $(SOURCES) | .venv/build-$(VERSION)/bin/python
-	rm -rf $$(@D)
-	$(2) .venv/build-$(VERSION)/bin/python -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir $$(@D) .
+# setuptools keeps notes in the source tree: with `make -j` one build waits for the other.
+one_build := $(if $(shell command -v flock),flock build/lock)
+
+# $(call special_build,kind,switches): build/special/<kind>-<version>/stamp, beside the package
+define special_build
+build/special/$(1)-$(VERSION)/stamp: $(SOURCES) .venv/build-$(VERSION)/stamp
+	mkdir -p $$(@D)
+	rm -rf $$(@D)/*
+	$(2) $$(one_build) $(call venv,build) -m pip install $(PIP_FLAGS) --no-build-isolation --no-deps --target $$(@D) .
 	touch $$@
 endef
-$(eval $(call wheel,plain,))
-$(eval $(call wheel,system,SHARDCODEC_LIBS=system))
-$(eval $(call wheel,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
-$(eval $(call wheel,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
+$(eval $(call special_build,system,SHARDCODEC_LIBS=system))
+$(eval $(call special_build,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
+$(eval $(call special_build,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
 
-# $(call environment,purpose,wheel kind,extras): .venv/<purpose>-<version>/stamp
+# $(call environment,purpose,extras): .venv/<purpose>-<version>/stamp
 # pip takes a wheel of the same version for already installed, hence the uninstall.
 define environment
-.venv/$(1)-$(VERSION)/stamp: build/wheels/$(2)-$(VERSION)/stamp | .venv/$(1)-$(VERSION)/bin/python
+.venv/$(1)-$(VERSION)/stamp: build/wheels/plain-$(WHEEL_VERSION)/stamp | .venv/$(1)-$(VERSION)/bin/python
 	$(call venv,$(1)) -m pip uninstall $(PIP_FLAGS) --yes shardcodec
-	$(call venv,$(1)) -m pip install $(PIP_FLAGS) "$$$$(echo $$(<D)/*.whl)$(if $(3),[$(3)])"
+	$(call venv,$(1)) -m pip install $(PIP_FLAGS) "$$$$(echo $$(<D)/*.whl)$(if $(2),[$(2)])"
 	touch $$@
 endef
-$(eval $(call environment,demo,plain,demo))
-$(eval $(call environment,test,plain,test))
-$(eval $(call environment,check,plain,dev))
-$(eval $(call environment,bench,plain,bench))
-$(eval $(call environment,system,system,test))
-$(eval $(call environment,suite,plain,))
-$(eval $(call environment,asan,asan,test))
-$(eval $(call environment,tsan,tsan,test))
+$(eval $(call environment,demo,demo))
+$(eval $(call environment,test,test))
+$(eval $(call environment,check,dev))
+$(eval $(call environment,bench,bench))
+$(eval $(call environment,suite,))
+
+# Environments for later, such as prepare-test: with -j, two are made at the same time.
+prepare-suite: .venv/suite-$(VERSION)/requirements.txt
+prepare-system prepare-asan prepare-tsan: prepare-%: build/special/%-$(VERSION)/stamp
+prepare-%: .venv/%-$(VERSION)/stamp
+	@:
 
 .PHONY: build
 build: build/wheels/plain-$(VERSION)/stamp ## build the wheel
@@ -107,13 +131,15 @@ test: .venv/test-$(VERSION)/stamp ## the tests
 	$(call pytest,test) $(TEST_ARGS)
 
 .PHONY: test-system
-test-system: .venv/system-$(VERSION)/stamp ## codecs and shards, in a build against libzstd, liblz4, zlib of the system
-	$(call pytest,system) $(TEST_ARGS) -k 'codec or whole' tests/unit
+test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## codecs and shards, in a build against libzstd, liblz4, zlib of the system
+	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -k 'codec or whole' tests/unit
+
+.venv/suite-$(VERSION)/requirements.txt: .venv/suite-$(VERSION)/stamp
+	$(call venv,suite) tests/zarr_suite/run.py --requirements > $@
+	$(call venv,suite) -m pip install $(PIP_FLAGS) -r $@
 
 .PHONY: zarr-suite
-zarr-suite: .venv/suite-$(VERSION)/stamp ## zarr-python's own tests, through our pipeline
-	$(call venv,suite) tests/zarr_suite/run.py --requirements > .venv/suite-$(VERSION)/requirements.txt
-	$(call venv,suite) -m pip install $(PIP_FLAGS) -r .venv/suite-$(VERSION)/requirements.txt
+zarr-suite: .venv/suite-$(VERSION)/requirements.txt ## zarr-python's own tests, through our pipeline
 	$(call venv,suite) tests/zarr_suite/run.py $(SUITE_ARGS)
 
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
@@ -150,18 +176,18 @@ library = $(shell gcc -print-file-name=$(1))
 .PHONY: asan
 asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
 asan: export UBSAN_OPTIONS = print_stacktrace=1
-asan: .venv/asan-$(VERSION)/stamp ## unit and property tests under AddressSanitizer and UBSan
-	SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
+asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## unit and property tests under AddressSanitizer and UBSan
+	PYTHONPATH=$(call special,asan) SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
-	  $(call pytest,asan) -m 'not slow' $(TEST_ARGS) $(wildcard tests/unit tests/property)
+	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(wildcard tests/unit tests/property)
 
 .PHONY: tsan
 tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0
-tsan: .venv/tsan-$(VERSION)/stamp build/stress/pool ## thread pool and engine under ThreadSanitizer
+tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stress/pool ## thread pool and engine under ThreadSanitizer
 	setarch -R build/stress/pool
-	SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
+	PYTHONPATH=$(call special,tsan) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libtsan.so) $(call library,libstdc++.so)' \
-	  setarch -R env $(call pytest,tsan) -m threads -p no:xdist
+	  setarch -R env $(call pytest,test) -m threads -p no:xdist
 
 build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))
 	mkdir -p $(@D)
@@ -174,11 +200,10 @@ FUZZ_CC ?= $(shell command -v clang || echo gcc)
 FUZZ_FLAGS := -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Icsrc -pthread
 FUZZ_SOURCES := $(sort $(shell find csrc -name '*.c' ! -name 'test*'))
 FUZZ_TARGETS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-BLOSC2 = $(shell sed -n 's/.*"\(blosc2==[^"]*\)".*/\1/p' pyproject.toml)
 
-.venv/fuzz-$(VERSION)/libblosc2.a: pyproject.toml | .venv/fuzz-$(VERSION)/bin/python
-	$(call venv,fuzz) -m pip install $(PIP_FLAGS) --no-deps '$(BLOSC2)'
-	ln -sf "$$(find "$$PWD/$(@D)/lib" -name libblosc2.a)" $@
+build/fuzz/libblosc2.a: .venv/build-$(VERSION)/stamp
+	mkdir -p $(@D)
+	ln -sf "$$(find "$$PWD/$(<D)/lib" -name libblosc2.a)" $@
 
 FUZZ_OBJECTS := $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 
@@ -186,18 +211,17 @@ build/fuzz/%.o: %.c $(filter %.h,$(SOURCES))
 	mkdir -p $(@D)
 	$(FUZZ_CC) $(FUZZ_FLAGS) $(if $(findstring clang,$(FUZZ_CC)),-fsanitize=fuzzer-no-link) -c -o $@ $<
 
-build/fuzz/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/standalone.c $(FUZZ_OBJECTS) .venv/fuzz-$(VERSION)/libblosc2.a
+build/fuzz/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/standalone.c $(FUZZ_OBJECTS) build/fuzz/libblosc2.a
 	$(FUZZ_CC) $(FUZZ_FLAGS) -o $@ $< $(if $(findstring clang,$(FUZZ_CC)),-fsanitize=fuzzer,tests/fuzz/standalone.c) \
 	  $(filter %.o %.a,$^) -ldl -lrt -lm
 
-.PHONY: fuzz
-fuzz: $(FUZZ_TARGETS:%=build/fuzz/%) ## every fuzz target for FUZZ_SECONDS (20)
-	for target in $(FUZZ_TARGETS); do \
-	  mkdir -p build/fuzz/corpus/$$target; \
-	  echo "$$target, $(FUZZ_SECONDS) s"; \
-	  build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -artifact_prefix=build/fuzz/$$target- \
-	    build/fuzz/corpus/$$target $(wildcard tests/fuzz/corpus); \
-	done
+.PHONY: fuzz $(FUZZ_TARGETS:%=run-%)
+fuzz: $(FUZZ_TARGETS:%=run-%) ## every fuzz target for FUZZ_SECONDS (20)
+
+$(FUZZ_TARGETS:%=run-%): run-%: build/fuzz/%
+	mkdir -p build/fuzz/corpus/$*
+	build/fuzz/$* -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -artifact_prefix=build/fuzz/$*- \
+	  build/fuzz/corpus/$* $(wildcard tests/fuzz/corpus)
 
 # ---------------------------------------------------------------- tidying
 

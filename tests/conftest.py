@@ -3,7 +3,8 @@
 """Hypothesis profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
 ======  ==========================================================================================
-quick   a few examples each: for sanitizers, under which everything is many times slower
+quick   a few examples each: for sanitizers, under which everything is many times slower, and for the older of
+        two interpreters in CI
 dev     100 random examples: the default
 ci      the same 100 every time (default where CI is set): a commit is judged by what it changed
 long    2,000 random examples: for a night, or after a change of the engine

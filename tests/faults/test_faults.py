@@ -113,6 +113,7 @@ class Scene:
         array[...] = self.old
         self.shard = shard_path(array)
         self.bytes = {name: (folder / "a" / name).read_bytes() for name in files_below(folder / "a")}
+        self.seen: dict[tuple[bytes | None, ...], np.ndarray[Any, Any]] = {}
 
     def write(self) -> None:
         array = ours(self.folder / "a")
@@ -126,16 +127,25 @@ class Scene:
         for name, blob in self.bytes.items():
             (self.folder / "a" / name).write_bytes(blob)
 
+    def others_view(self) -> np.ndarray[Any, Any]:
+        """What zarr and TensorStore read. The same bytes are read once: many faults leave the same."""
+        paths = [self.folder / "a" / name for name in self.bytes]
+        key = tuple(path.read_bytes() if path.exists() else None for path in paths)
+        if key not in self.seen:
+            found = zarrs_view(ours(self.folder / "a"))[...]
+            seen = tensorstores_view(self.folder / "a")
+            assert seen is None or (seen == found).all()
+            self.seen[key] = found
+        return self.seen[key]
+
     def check(self) -> str:
-        """Both views show, in each inner chunk, the old value or the new one; which, is told."""
-        found = zarrs_view(ours(self.folder / "a"))[...]
+        """Every view shows, in each inner chunk, the old value or the new one; which, is told."""
+        found = self.others_view()
         for r in range(0, self.shape[0], SIDE):
             for c in range(0, self.shape[1], SIDE):
                 cell = np.s_[r : r + SIDE, c : c + SIDE]
                 assert (found[cell] == self.old[cell]).all() or (found[cell] == self.new[cell]).all(), (r, c)
         assert (found[self.shape[0] // 2 :] == self.old[self.shape[0] // 2 :]).all()
-        seen = tensorstores_view(self.folder / "a")
-        assert seen is None or (seen == found).all()
         assert (ours(self.folder / "a")[...] == found).all()
         return "new" if (found == self.new).all() else "old" if (found == self.old).all() else "mixed"
 

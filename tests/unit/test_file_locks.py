@@ -270,17 +270,15 @@ def test_a_child_does_not_keep_the_lock_of_a_killed_parent(shard: str) -> None:
     def holding_parent() -> None:
         lock = _native.FileLock()
         assert lock.try_acquire(shard) == "held"
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-        os.write(tell, str(child).encode())
+        if os.fork() == 0:
+            os.write(tell, str(os.getpid()).encode())  # by now what is done at a fork has been done
+        signal.pause()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         holding_parent()
-        signal.pause()
     child = int(os.read(told, 20))
     try:
         end(pid)
