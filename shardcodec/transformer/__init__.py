@@ -1,9 +1,14 @@
 # __init__.py - the public names of the storage transformer
 # SPDX-License-Identifier: MIT
-"""Shards below, chunks above: the sharding storage transformer of the Zarr v3 draft of 2022, over any zarr store."""
+"""Shards below, chunks above: the sharding storage transformer of the Zarr v3 draft of 2022, over any zarr store.
+
+And arrays that zarr-python 2 wrote with its own: `open_2022`, `convert_2022`.
+"""
 
 from __future__ import annotations
 
+from .convert import convert_2022
 from .keys import KeyLayout
+from .opened import open_2022
 
-__all__ = ["KeyLayout"]
+__all__ = ["KeyLayout", "convert_2022", "open_2022"]

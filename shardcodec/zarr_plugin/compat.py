@@ -77,6 +77,7 @@ __all__ = [
     "unwrapped",
     "with_pipeline",
     "write_order",
+    "writing_empty",
 ]
 
 
@@ -275,6 +276,13 @@ def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
     """Return a new handle on the same array that uses another pipeline."""
     new = copy.copy(_async_array(array))
     object.__setattr__(new, "codec_pipeline", pipeline)  # a frozen dataclass
+    return new if isinstance(array, AsyncArray) else type(array)(new)
+
+
+def writing_empty(array: Any) -> Any:
+    """Return a new handle on the same array that also stores chunks which are nothing but fill value."""
+    old = _async_array(array)
+    new = AsyncArray(metadata=old.metadata, store_path=old.store_path, config={"write_empty_chunks": True})
     return new if isinstance(array, AsyncArray) else type(array)(new)
 
 

@@ -19,6 +19,7 @@ from ..access.remote import fetch
 from ..options import Options
 from .compat import Store, StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from .remote import limits_for, remote_for
+from .renamed import RenamedStore, original
 from .stores import index_names, is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["objects_of_store"]
@@ -84,12 +85,51 @@ class RemoteObjects:
         return str(self._root)
 
 
+class RenamedObjects:
+    """Objects that have other names in the store behind."""
+
+    def __init__(self, store: RenamedStore, path: str) -> None:
+        self._root = StorePath(store, path)
+        self._base = _objects(store.base, "")
+
+    @property
+    def fetches(self) -> bool:
+        return self._base.fetches
+
+    def get(self, key: str) -> bytes | None:
+        """Fetch what the store shows under a name."""
+        buffer = on_zarrs_loop((self._root / key).get(prototype=default_buffer_prototype()))
+        return None if buffer is None else buffer.to_bytes()
+
+    def source(self, key: str) -> Any:
+        """Return what the engine reads."""
+        return self._base.source(self._located(key))
+
+    def fetch(
+        self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: tuple[int, ...], options: Options
+    ) -> None:
+        """Fetch and decode, from the store behind."""
+        self._base.fetch([item._replace(key=self._located(item.key)) for item in items], out, axes, options)
+
+    def _located(self, key: str) -> str:
+        return original(self._root / key).path
+
+    def __repr__(self) -> str:
+        return str(self._root)
+
+
 def objects_of_store(store: Any, path: str) -> array.Objects | None:
     """Return the objects below a path of a store; None where it is no zarr store."""
     if isinstance(store, StorePath):
         store, path = store.store, (store / path).path if path else store.path
     if not issubclass(type(store), Store):
         return None
+    return _objects(store, path)
+
+
+def _objects(store: Store, path: str) -> array.Objects:
+    if isinstance(store, RenamedStore):
+        return RenamedObjects(store, path)
     if is_local(store):
         return array.Folder(local_path(StorePath(store, path)))
     return MemoryObjects(store, path) if is_memory(store) else RemoteObjects(store, path)

@@ -30,6 +30,7 @@ from .compat import (
 )
 from .kinds import Kind, kind_of
 from .own import write_own
+from .renamed import originals
 from .requests import Declined, Request, prepare
 from .stores import is_local, lock_keys
 
@@ -130,7 +131,7 @@ class ShardCodecPipeline(CodecPipeline):
         ShardFormatError, ChecksumError, CodecError
             A chunk or shard is damaged.
         """
-        batch = list(batch_info)
+        batch = originals(list(batch_info))
         if not batch:
             return ()
         group = grouping.active()
@@ -158,7 +159,7 @@ class ShardCodecPipeline(CodecPipeline):
         ShardFormatError, ChecksumError, CodecError
             The rest of a chunk or shard, which had to be kept, is damaged; it is as it was.
         """
-        batch = list(batch_info)
+        batch = originals(list(batch_info), writing=True)
         if not batch:
             return
         options = self._options()

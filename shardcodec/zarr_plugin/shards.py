@@ -32,6 +32,7 @@ from ..storage.aio import all_of
 from ..storage.remote import Changed, ConditionalRemote, Remote
 from .compat import Store, StorePath, buffer_from, config, default_buffer_prototype, sync
 from .remote import conditional_remote_for, remote_for
+from .renamed import original
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
 
 __all__ = ["open_shard", "shard_object"]
@@ -90,8 +91,7 @@ def shard_object(store: Any, key: str | None) -> ShardObject:
     if isinstance(store, Store):
         if not key:
             raise ValueError("a store needs the key of the shard")
-        target = StorePath(store, key)
-        return StoreObject(target)
+        return StoreObject(original(StorePath(store, key)))
     if isinstance(store, str | os.PathLike):
         path = os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store))
         return FileObject(str(path), key or str(path))

@@ -36,6 +36,7 @@ from .compat import (
     sync,
 )
 from .remote import remote_for
+from .renamed import original
 from .stores import is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["chunk_state", "iter_existing"]
@@ -145,7 +146,7 @@ class _Scan:
         total, done = self.grid.n_shards, 0
         present = self._listing() if total >= LISTING_SHARDS else None
         for shards in self.grid.batches():
-            targets = [self._target / self._encode_key(shard) for shard in shards]
+            targets = [original(self._target / self._encode_key(shard)) for shard in shards]
             yield shards, self._sizes(targets, present)
             done += len(shards)
             if progress is not None:
@@ -153,18 +154,21 @@ class _Scan:
 
     def _listing(self) -> set[str] | None:
         """Keys of what is there; None where asking for each is as good."""
-        store = self._target.store
+        store = original(self._target).store
         if is_local(store) or is_memory(store) or not store.supports_listing:
             return None
 
         async def listed() -> set[str]:
             prefix = f"{self._target.path}/" if self._target.path else ""
-            return {key async for key in store.list_prefix(prefix)}
+            keys = [
+                StorePath(self._target.store, key) async for key in self._target.store.list_prefix(prefix)
+            ]
+            return {original(key).path for key in keys}
 
         return sync(listed())
 
     def _sizes(self, targets: Sequence[StorePath], present: set[str] | None) -> Sizes:
-        chain, store = self.grid.chain, self._target.store
+        chain, store = self.grid.chain, original(self._target).store
         keys = [target.path for target in targets]
         if is_local(store):
             return scan_files(chain, [local_path(target) for target in targets], keys, self._options)

@@ -1,0 +1,122 @@
+# opened.py - `open_2022`
+# SPDX-License-Identifier: MIT
+"""Arrays of the 2022 format as arrays of zarr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import zarr
+
+from ..errors import ShardError
+from ..zarr_plugin.compat import (
+    LocalStore,
+    Store,
+    StorePath,
+    default_buffer_prototype,
+    quiet,
+    sync,
+    writing_empty,
+)
+from ..zarr_plugin.switch import attach
+from .legacy import array_key, normalized, parse_hierarchy, parse_json
+from .translate import has_certain_fill, to_v3
+from .view import LegacyStore
+
+__all__ = ["as_store", "legacy_store", "naming", "open_2022"]
+
+
+def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -> Any:
+    """Open an array that zarr-python 2.14 to 2.18 wrote in its experimental v3 format, sharded or not.
+
+    Parameters
+    ----------
+    store : path-like, zarr store or StorePath
+        Where the hierarchy is: the folder that has ``meta`` and ``data``.
+    path : str
+        Of the array, or of a group, in the hierarchy.
+    mode : {"r", "r+"}
+        Read only, or with changes. Nothing new is made.
+    **choices
+        Options of shardcodec for this array, as for `shardcodec.attach`.
+
+    Returns
+    -------
+    zarr.Array or zarr.Group
+        Elements are read and written in place, and every zarr-python 2 that could read the array still can. New
+        attributes and another shape go into ``array.json``. The dtype is in native byte order, whatever is stored.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such array or group.
+    SpecError
+        The metadata is wrong; ``.path`` says where, ``.document`` in which one.
+    UnsupportedError
+        It asks for something that is not done here.
+
+    Examples
+    --------
+    >>> array = shardcodec.transformer.open_2022("old.zr3", "volume")
+    >>> array[10:20] = 0
+    """
+    if mode not in ("r", "r+"):
+        raise ValueError(f"mode must be 'r' or 'r+', not {mode!r}")
+    view, prefix = legacy_store(store, read_only=mode == "r")
+    path = normalized(f"{prefix}/{path}")
+    with naming(array_key(path, view.suffix)):
+        array = sync(view.array(path))
+        if array is not None:
+            to_v3(array)  # so that what cannot be translated is said before zarr asks for it
+    if array is None:
+        if sync(view.group(path)) is None:
+            raise FileNotFoundError(f"there is neither an array nor a group {path!r} in {view}")
+        return zarr.open_group(store=view, path=path, mode=mode, zarr_format=3)  # type: ignore[arg-type]
+    with quiet():
+        opened = zarr.open_array(store=view, path=path, mode=mode, zarr_format=3)
+        return attach(opened if has_certain_fill(array) else writing_empty(opened), **choices)
+
+
+def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, str]:
+    """Return a view of a hierarchy, and the path that the argument names in it.
+
+    Raises
+    ------
+    SpecError, UnsupportedError
+        It is of another format.
+    """
+    base, path = as_store(store, read_only=read_only)
+    if isinstance(base, LegacyStore):
+        return base if base.read_only == read_only else base.with_read_only(read_only), path
+    buffer = sync(base.get("zarr.json", prototype=default_buffer_prototype()))
+    suffix = ".json"
+    if buffer is not None:
+        with naming("zarr.json"):
+            suffix = parse_hierarchy(parse_json(buffer.to_bytes(), "zarr.json"))
+    return LegacyStore(base, suffix, read_only=read_only), path
+
+
+def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
+    """Return a store and a path in it for all that names one."""
+    if isinstance(store, zarr.Array | zarr.Group | zarr.AsyncArray | zarr.AsyncGroup):
+        store = store.store_path
+    if isinstance(store, StorePath):
+        return store.store, store.path
+    if isinstance(store, Store):
+        return store, ""
+    if isinstance(store, str | os.PathLike):
+        return sync(LocalStore.open(os.fspath(store), read_only=read_only)), ""
+    raise TypeError(f"expected a path or a zarr store, not {type(store).__name__}")
+
+
+@contextmanager
+def naming(document: str) -> Iterator[None]:
+    """Let errors say which document they are about."""
+    try:
+        yield
+    except ShardError as error:
+        context = error.context | {"document": document}
+        raise type(error)(f"{document}: {error.message}", **context) from error.__cause__
