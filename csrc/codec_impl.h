@@ -22,7 +22,9 @@ struct sc_codec_state {
     ZSTD_CCtx *zstd_encoder;
     int zstd_level; /* what the encoder is set to */
     bool zstd_checksum;
-    int zstd_min_match;
+    bool zstd_tiny;
+    bool zstd_may_skip; /* it can be told not to search */
+    int zstd_search;
     ZSTD_DCtx *zstd_decoder;
     struct sc_deflater deflaters[2]; /* by enum sc_wrap */
     struct sc_inflate_tables *inflate_tables;

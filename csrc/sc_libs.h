@@ -36,7 +36,12 @@ typedef z_stream zng_stream;
 
 typedef struct ZSTD_CCtx_s ZSTD_CCtx;
 typedef struct ZSTD_DCtx_s ZSTD_DCtx;
-typedef enum { ZSTD_c_compressionLevel = 100, ZSTD_c_minMatch = 105, ZSTD_c_checksumFlag = 201 } ZSTD_cParameter;
+typedef enum {
+    ZSTD_c_compressionLevel = 100,
+    ZSTD_c_minMatch = 105,
+    ZSTD_c_targetLength = 106,
+    ZSTD_c_checksumFlag = 201
+} ZSTD_cParameter;
 typedef enum { ZSTD_error_memory_allocation = 64, ZSTD_error_dstSize_tooSmall = 70 } ZSTD_ErrorCode;
 
 ZSTD_CCtx *ZSTD_createCCtx(void);

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codec_battery as battery
 import numcodecs
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -181,7 +182,20 @@ def test_numcodecs_agrees(kind: str, level: int, checksum: bool) -> None:
     assert content_size(ours) == content_size(stream)
 
 
-@pytest.mark.parametrize("nbytes", [1, 64, 1023, 1024, 1025])
+def test_a_tiny_chunk_is_written_the_same_whatever_came_before() -> None:
+    """What a chunk holds decides how it is searched, and the context remembers the last choice."""
+    rng = np.random.default_rng(8)
+    repeating = np.repeat(rng.integers(0, 200, 64, dtype="u1"), 8).tobytes()
+    chance = rng.poisson(20, 512).astype("u1").tobytes()
+    alone = {data: native.codec_encode("zstd", data, level=1) for data in (repeating, chance)}
+    for data in (repeating, chance, chance, repeating, repeating[:300], chance, repeating):
+        written = native.codec_encode("zstd", data, level=1)
+        assert written == alone.get(data, written)
+        assert numcodecs.Zstd(1).decode(written) == data
+    assert len(alone[chance]) < 0.75 * len(chance), "literals are compressed though matches are not looked for"
+
+
+@pytest.mark.parametrize("nbytes", [1, 11, 12, 13, 64, 127, 128, 1023, 1024, 1025])
 def test_tiny_chunks_at_level_1_are_read_by_numcodecs(nbytes: int) -> None:
     """They look for longer matches than zstd's level 1 does; a context is used for both kinds by turns."""
     for kind in battery.PAYLOADS:
