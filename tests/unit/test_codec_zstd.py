@@ -192,7 +192,9 @@ def test_a_tiny_chunk_is_written_the_same_whatever_came_before() -> None:
         written = native.codec_encode("zstd", data, level=1)
         assert written == alone.get(data, written)
         assert numcodecs.Zstd(1).decode(written) == data
-    assert len(alone[chance]) < 0.75 * len(chance), "literals are compressed though matches are not looked for"
+    assert len(alone[chance]) < 0.75 * len(chance), (
+        "literals are compressed though matches are not looked for"
+    )
 
 
 @pytest.mark.parametrize("nbytes", [1, 11, 12, 13, 64, 127, 128, 1023, 1024, 1025])
