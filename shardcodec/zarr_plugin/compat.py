@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import inspect
 import sys
 import threading
 import warnings
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import zarr
 import zarr.abc.codec as zarr_codecs
+import zarr.codecs.sharding as zarr_sharding
 import zarr.core.codec_pipeline as zarr_pipelines
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
@@ -72,6 +74,7 @@ __all__ = [
     "own_pipeline_class",
     "pipeline_of",
     "quiet",
+    "replaced_part",
     "runs_at_once",
     "sync",
     "unwrapped",
@@ -162,6 +165,27 @@ def foreign_codec(codecs: Iterable[Any]) -> str | None:
             return f"{type(codec).__module__}.{type(codec).__qualname__}"
         within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
         if found := foreign_codec(within):
+            return found
+    return None
+
+
+# What zarr's classes were made of when this module was imported: the codecs, and what reads an index for one of them.
+_MADE_OF = {
+    cls: {name: value for name, value in vars(cls).items() if callable(value) or hasattr(value, "__get__")}
+    for cls in (*filter(inspect.isclass, vars(zarr.codecs).values()), zarr_sharding._ShardIndex)
+}
+
+
+def replaced_part(codecs: Iterable[Any]) -> str | None:
+    """Name a part of zarr's codec classes that somebody has replaced: zarr then does what it would not by itself."""
+    for codec in codecs:
+        classes = (*type(codec).__mro__, *([zarr_sharding._ShardIndex] if is_sharding(codec) else ()))
+        for cls in classes:
+            for name, value in _MADE_OF.get(cls, {}).items():
+                if vars(cls).get(name) is not value:
+                    return f"{cls.__module__}.{cls.__qualname__}.{name}"
+        within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
+        if found := replaced_part(within):
             return found
     return None
 

@@ -23,7 +23,7 @@ from ..access.codec import compiled, staged_shard, staged_whole
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.spec import ChainSpec, ShardSpec
 from .codec import ShardingCodec
-from .compat import ArrayV3Metadata, foreign_codec, is_sharding, is_transpose, quiet
+from .compat import ArrayV3Metadata, foreign_codec, is_sharding, is_transpose, quiet, replaced_part
 from .requests import Declined
 from .staging import ZarrCodecs
 
@@ -134,8 +134,11 @@ def kind_of(metadata: ArrayV3Metadata) -> Kind:
     Raises
     ------
     Declined
-        Its chunks are zarr's business: no shards, and codecs that are not native; or a sharding codec of somebody else.
+        Its chunks are zarr's business: no shards, and codecs that are not native; or a sharding codec of somebody else;
+        or one of zarr's, in which somebody has replaced a function (in a test, or to watch it).
     """
+    if replaced := replaced_part(metadata.codecs):
+        raise Declined(f"{replaced} has been replaced")
     if names := _after_sharding(metadata.codecs):
         _say_once(f"codecs after sharding_indexed ({names}): every access reads or writes whole shards")
     foreign = foreign_codec(metadata.codecs)

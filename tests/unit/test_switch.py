@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, quiet, run_python, zarrs_view
+from helpers import create, ours, quiet, run_python, zarrs_view
 
 import shardcodec
+from shardcodec.errors import UnsupportedError
 
 PATH = "shardcodec.ShardCodecPipeline"
 
@@ -213,3 +214,15 @@ def test_arrays_are_named_the_same_in_every_pipeline() -> None:
     text = bytes(store["zarr.json"].to_bytes()).decode()
     assert "colexicographic" not in text and "fsync" not in text and "shardcodec" not in text
     assert (zarrs_view(array)[...] == 5).all()
+
+
+@pytest.mark.parametrize("name", ["ShardingCodec._decode_partial_single", "_ShardIndex.get_chunk_slice"])
+def test_what_somebody_replaced_in_zarr_is_left_to_zarr(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Looked at when an array is opened: whoever replaces a part of zarr wants it to be called."""
+    array = create({})
+    monkeypatch.setattr(f"zarr.codecs.sharding.{name}", lambda *_: None)
+    with pytest.raises(UnsupportedError, match=f"{name} has been replaced"):
+        ours(array.store)[0, 0] = 1
+    monkeypatch.undo()
+    ours(array.store)[0, 0] = 1
+    assert array[0, 0] == 1
