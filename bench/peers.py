@@ -161,6 +161,20 @@ class ShardCodecAppend(ShardCodec):
             yield
 
 
+class ShardCodecInPlace(ShardCodec):
+    """Us, overwriting inner chunks where they are."""
+
+    name = "shardcodec in place"
+    group = "partial writes"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import shardcodec
+
+        with super().turn(), shardcodec.options(write_strategy="in_place"):
+            yield
+
+
 class EmptyPipeline(Zarr):
     """zarr.Array over a pipeline that does nothing: what is left of a read's time when the work is free."""
 
@@ -377,6 +391,7 @@ ALL: tuple[Peer, ...] = (
     Zarrista(),
     Floor(),
     ShardCodecAppend(),
+    ShardCodecInPlace(),
     ShardCodecOneThread(),
     EmptyPipeline(),
     OpenArray(),

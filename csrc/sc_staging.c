@@ -184,3 +184,54 @@ sc_staging_leave(const char *folder)
     if (sc_file_allows("rmdir", folder, NULL))
         rmdir(folder);
 }
+
+/* ---- folders that are kept for a while ---- */
+
+#define MAX_KEPT 64u
+
+static pthread_mutex_t kept_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char *kept[MAX_KEPT];
+static unsigned n_kept;
+
+static bool
+is_kept(const char *folder)
+{
+    for (unsigned i = 0; i < n_kept; i++)
+        if (strcmp(kept[i], folder) == 0)
+            return true;
+    return false;
+}
+
+void
+sc_staging_leave_later(const char *folder)
+{
+    bool known, added = false;
+
+    pthread_mutex_lock(&kept_mutex);
+    known = is_kept(folder);
+    if (!known && n_kept < MAX_KEPT && (kept[n_kept] = strdup(folder))) {
+        n_kept++;
+        added = true;
+    }
+    pthread_mutex_unlock(&kept_mutex);
+    if (added)
+        sweep(folder);
+    else if (!known)
+        sc_staging_leave(folder);
+}
+
+void
+sc_staging_leave_all(void)
+{
+    for (;;) {
+        char *folder;
+
+        pthread_mutex_lock(&kept_mutex);
+        folder = n_kept ? kept[--n_kept] : NULL;
+        pthread_mutex_unlock(&kept_mutex);
+        if (!folder)
+            return;
+        sc_staging_leave(folder);
+        free(folder);
+    }
+}

@@ -32,4 +32,9 @@ void sc_staging_sweep_once(const char *folder);
 /* At the end of a plan that used the staging folder: it goes if it is empty, else what the dead left there does. */
 void sc_staging_leave(const char *folder);
 
+/* The same when the process ends: for who comes back soon, since to make and remove a folder costs as much as all the rest
+ * of a small update. What the dead left is removed at once, the first time. */
+void sc_staging_leave_later(const char *folder);
+void sc_staging_leave_all(void);
+
 #endif

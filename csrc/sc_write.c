@@ -648,7 +648,9 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
         pthread_cond_init(&run.benches[i].changed, NULL);
     }
     sc_pool_run(n_threads, run_thread, &run);
-    if (run.staged)
+    if (run.journals)
+        sc_staging_leave_later(plan->staging);
+    else if (run.staged)
         sc_staging_leave(plan->staging);
     plan->stats = run.stats;
     sc_totals_add(&plan->stats);

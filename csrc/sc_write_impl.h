@@ -68,7 +68,8 @@ struct run {
     pthread_mutex_t mutex;
     struct unit *free_units; /* under the mutex, as are the counters */
     struct sc_stats stats;
-    atomic_bool staged; /* the staging folder was used */
+    atomic_bool staged;   /* the staging folder was used */
+    atomic_bool journals; /* for undo journals */
 };
 
 struct writer {

@@ -121,7 +121,7 @@ overwrite(struct writer *writer, struct bench *bench, const struct sc_undo_run *
     if (!done)
         sc_undo_roll_back(&change);
     if (change.staged)
-        atomic_store_explicit(&writer->run->staged, true, memory_order_relaxed);
+        atomic_store_explicit(&writer->run->journals, true, memory_order_relaxed);
     sc_undo_end(&change);
     return status;
 }

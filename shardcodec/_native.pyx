@@ -20,6 +20,7 @@ from libc.string cimport memcpy, memset
 
 from shardcodec.csrc cimport *
 
+import atexit
 import os
 from threading import get_ident, main_thread
 

@@ -247,6 +247,7 @@ cdef extern from "sc_lock.h" nogil:
 
 cdef extern from "sc_staging.h" nogil:
     void sc_staging_leave(const char *folder)
+    void sc_staging_leave_all()
 
 
 cdef extern from "sc_undo.h" nogil:

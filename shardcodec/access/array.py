@@ -28,7 +28,7 @@ from ..storage import cache
 from ..storage.cache import IndexCache
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled
-from .reader import MAX_GAP_NBYTES, ReadItem, explain, read, slice_reader
+from .reader import MAX_GAP_NBYTES, ReadItem, read, slice_reader
 from .whole import parse_selection
 
 __all__ = ["ArrayReader", "Folder", "Objects", "open_array", "register_adapter"]
@@ -408,13 +408,16 @@ class ArrayReader:
                 self._options,
             )
             return
-        source = objects.source
-        plan = [(chain, source(key(coords)), part) for coords, part in parts]
+        plan = [(chain, objects.source(key(coords)), part) for coords, part in parts]
         try:
             native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
-        except ShardError as error:
-            items = [ReadItem(chain, None, part, key(coords)) for coords, part in parts]
-            raise explain(error, items) from None
+        except ShardError:
+            # once more: it says what is wrong, if it still is. Somebody may have changed a file meanwhile
+            items = [
+                ReadItem(chain, source, part, key(at))
+                for (at, part), (_, source, _) in zip(parts, plan, strict=True)
+            ]
+            read(items, out, axes, self._options)
 
     # ---- the handle
 

@@ -25,12 +25,14 @@ from . import staged, staged_reader
 from .boxes import Parts, as_void, n_touched
 
 __all__ = [
+    "ATTEMPTS",
     "INLINE_NBYTES",
     "MAX_GAP_NBYTES",
     "ReadItem",
     "decoded_nbytes",
     "explain",
     "index_too_short",
+    "is_changing",
     "leaves_the_thread",
     "read",
     "slice_reader",
@@ -193,16 +195,18 @@ def slice_reader(chain: Any, dtype: np.dtype[Any], options: Options, **of_array:
 
 
 def _is_changing(error: ShardError, items: Sequence[ReadItem]) -> bool:
-    """Tell whether the fault may be that of a moment: a file that was changed in place just now.
-
-    A writer that appends lets a file shrink to its new end, and overwrites an index at the start: who reads
-    between two looks at such a file sees bytes of two states.
-    """
     position = error.shard
     source = items[position].source if isinstance(position, int) and position < len(items) else None
-    if not isinstance(source, str):
-        return False
+    return isinstance(source, str) and is_changing(source)
+
+
+def is_changing(path: str) -> bool:
+    """Tell whether a fault may be that of a moment: in a file that was changed in place just now.
+
+    A writer that appends lets a file shrink to its new end, and overwrites an index at the start, or inner chunks: who
+    reads between two looks at such a file sees bytes of two states.
+    """
     try:
-        return abs(time.time() - os.stat(source).st_mtime) < CHANGING_SECONDS
+        return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
     except OSError:
         return False

@@ -8,10 +8,11 @@ the sharding codec; only `Shard.read_region` speaks of elements of the array.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from .encoded import EncodedItem, check_size, ordered, write_encoded
 from .inner import as_chunks, coordinates, decode_chunks, encode_chunks, positions
 from .objects import OpenObject, ShardObject
 from .placement import ABSENT, DEAD_SHARE
-from .reader import ReadItem, explain, read
+from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
 from .userbytes import Extents, UserBytes, check_alignment, extents, guess_alignment
 from .whole import parse_selection
 
@@ -39,6 +40,8 @@ FETCH_NBYTES = 64 << 20
 FETCH_CHUNKS = 1 << 16
 
 Array = np.ndarray[Any, Any]
+
+T = TypeVar("T")
 
 
 class Shard:
@@ -197,10 +200,15 @@ class Shard:
         ShardFormatError
             An entry of the index cannot be true.
         """
-        found: list[bytes | None] = []
-        for _, data, places in self._fetch(positions(coords, self.grid_shape)):
-            found += [None if part is None else bytes(part) for part in _slices(data, places)]
-        return found
+        where = positions(coords, self.grid_shape)
+
+        def work() -> list[bytes | None]:
+            found: list[bytes | None] = []
+            for _, data, places in self._fetch(where):
+                found += [None if part is None else bytes(part) for part in _slices(data, places)]
+            return found
+
+        return self._read(work)
 
     def read_chunks(self, coords: Any, out: Array | None = None) -> Array:
         """Read and decode inner chunks; absent ones hold the fill value.
@@ -222,6 +230,10 @@ class Shard:
         self._refuse_clipped(where)
         shape = (len(where), *self._spec.chunk_shape)
         out, chain = self._destination(out, shape, self._spec.inner)
+        self._read(lambda: self._decode(where, chain, out))
+        return out
+
+    def _decode(self, where: list[int], chain: Any, out: Array) -> None:
         options = self._options()
         done = 0
         for part, data, places in self._fetch(where):
@@ -232,7 +244,6 @@ class Shard:
                     error.entry, error.shard = int(part[error.shard]), 0
                 raise self._explained(error) from None
             done += len(part)
-        return out
 
     def read_region(self, selection: Any = None, out: Array | None = None) -> Array:
         """Read elements of the shard; those of absent inner chunks are the fill value.
@@ -253,8 +264,11 @@ class Shard:
         """
         box, axes, shape = parse_selection(selection, self._spec.shard_shape)
         out, chain = self._destination(out, shape, self._spec.chain)
-        if 0 in box.count:
-            return out
+        if 0 not in box.count:
+            self._read(lambda: self._fill(box, axes, chain, out))
+        return out
+
+    def _fill(self, box: Any, axes: Any, chain: Any, out: Array) -> None:
         options = self._options()
 
         def fill(source: Any) -> None:
@@ -262,7 +276,7 @@ class Shard:
 
         if not self.exists:
             fill(None)
-            return out
+            return
         engine = native.load()
         fill(engine.Fetched(chain, self._entries(check=False), None, 0, fill_absent=True))
         wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
@@ -270,7 +284,6 @@ class Shard:
             entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
             entries[part] = places
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
-        return out
 
     def _refuse_clipped(self, where: list[int]) -> None:
         """Refuse inner chunks that are clipped where many of one shape are asked for or given."""
@@ -293,6 +306,20 @@ class Shard:
         if native_order is None:
             raise TypeError(f"out has dtype {out.dtype}, the shard {self._spec.dtype}")
         return out, compiled(spec, native_order)
+
+    def _read(self, work: Callable[[], T]) -> T:
+        """Read; anew, from a fresh look at a file, when what was seen of it may have been changed in place since."""
+        is_old = self._view is not None
+        for attempt in itertools.count(1):
+            try:
+                return work()
+            except ShardError:
+                path = self._object.path
+                if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
+                    raise
+                is_old = False
+                self.refresh()
+        raise AssertionError
 
     def _fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""

@@ -47,6 +47,15 @@ cdef class FileLock:
         return self.lock.n_links
 
 
+def leave_staging():
+    """Remove the staging folders that updates in place have left for others to come; when the process ends."""
+    with nogil:
+        sc_staging_leave_all()
+
+
+atexit.register(leave_staging)
+
+
 def settle(str path, int fd):
     """Roll back what a writer that died left of an update in place (csrc/sc_undo.h); whether there was anything.
 
