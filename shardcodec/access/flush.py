@@ -1,19 +1,17 @@
 # flush.py - what was gathered of one object, stored
 # SPDX-License-Identifier: MIT
-"""From `Gathered` to an object: its inner chunks are encoded, all of a block in one call, and laid into the shard.
+"""From `Gathered` to an object: one call encodes the inner chunks and lays them into the shard.
 
 The caller holds the locks of the object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..options import Options
 from ..storage.filelocks import NO_FILE
-from .boxes import Box, pack_boxes, whole
-from .encoded import EncodedItem, ordered, write_encoded
+from .boxes import Boxes, whole
 from .gathered import Array, Gathered
 from .reader import ReadItem, read
 from .writer import WriteItem, write
@@ -62,39 +60,21 @@ def flush(
     chain = gathered.chain
     source = old if path is None else path if old_fd is None else None if old_fd == NO_FILE else old_fd
 
-    def read_old(boxes: Sequence[Box], out: Array) -> None:
-        start, count, _, at = zip(*boxes, strict=True)
-        read(
-            [ReadItem(chain, source, pack_boxes(start, count, None, at), key)], out, range(out.ndim), options
-        )
+    def read_old(boxes: Boxes, out: Array) -> None:
+        read([ReadItem(chain, source, boxes, key)], out, range(out.ndim), options)
 
-    if not chain.is_shard:
-        ((_, chunks),) = gathered.blocks(read_old)
+    positions, chunks = gathered.chunks(read_old)
+    if chain.is_shard:
+        item = WriteItem(chain, path, old, gathered.boxes(positions), key, old_fd, positions)
+    else:
         item = WriteItem(chain, path, None, whole(chain.shape), key, old_fd)
-        return write(
-            [item],
-            chunks,
-            range(chunks.ndim),
-            options,
-            write_empty=write_empty,
-            keep_empty=keep_empty,
-            staging=staging,
-            exist=exist,
-        )[0]
-    encoded: dict[int, Any] = {}
-    for positions, chunks in gathered.blocks(read_old):
-        items = [WriteItem(chain.inner, None, None, _box_of(chain, i), key) for i in range(len(positions))]
-        results = write(items, chunks, chain.perm, options, write_empty=write_empty)
-        encoded.update(zip(positions, results, strict=True))
-    in_order = {
-        position: encoded[position] for position in ordered(list(encoded), chain.grid_shape, options.order)
-    }
-    shard = EncodedItem(chain, path, old, in_order, key, old_fd=old_fd)
-    return write_encoded([shard], options, keep_empty=keep_empty, staging=staging, exist=exist)[0]
-
-
-def _box_of(chain: Any, place: int) -> Box:
-    """All of an inner chunk, the one at that place in a block."""
-    shape = chain.inner.shape
-    at = tuple(place * extent if axis == 0 else 0 for axis, extent in zip(chain.perm, shape, strict=True))
-    return Box((0,) * len(shape), shape, None, at)
+    return write(
+        [item],
+        chunks,
+        range(chunks.ndim),
+        options,
+        write_empty=write_empty,
+        keep_empty=keep_empty,
+        staging=staging,
+        exist=exist,
+    )[0]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .boxes import Box
+from .boxes import Box, Boxes, Positions, pack_boxes
 
 __all__ = ["Array", "Gathered"]
 
@@ -29,8 +29,13 @@ Array = np.ndarray[Any, Any]
 # Inner chunks that the array has room for at first.
 FIRST_SLOTS = 4
 
-# Reads the stored content of inner chunks: boxes of the object, and where each goes in an array; see `Gathered.blocks`.
-ReadOld = Callable[[Sequence[Box], Array], None]
+# An array of so many bytes is given room for so many more at once: memory is the kernel's until it is touched, and not
+# copied again and again.
+LARGE_NBYTES = 2 << 20
+ROOM_NBYTES = 64 << 20
+
+# Reads the stored content of inner chunks: boxes of the object, and the array they go to; see `Gathered.chunks`.
+ReadOld = Callable[[Boxes, Array], None]
 
 
 class Gathered:
@@ -62,13 +67,14 @@ class Gathered:
         self._slots: dict[int, int] = {}  # position of an inner chunk -> where it lies
         self._masks: dict[int, Array] = {}  # of those that were written in part
         self._array: Array = np.empty((0, *self._extent), dtype=dtype)
+        self._slot_nbytes = math.prod(self._extent) * self._array.itemsize
 
     # ---- what is there
 
     @property
     def nbytes(self) -> int:
         """Memory that is held."""
-        return self._array.nbytes + len(self._masks) * math.prod(self._extent)
+        return len(self._slots) * self._slot_nbytes + len(self._masks) * math.prod(self._extent)
 
     @property
     def is_complete(self) -> bool:
@@ -112,7 +118,10 @@ class Gathered:
 
     def _grow(self) -> None:
         used = len(self._array)
-        larger = np.empty((min(max(2 * used, FIRST_SLOTS), self._n_chunks), *self._extent), self._array.dtype)
+        slots = max(2 * used, FIRST_SLOTS)
+        if slots * self._slot_nbytes >= LARGE_NBYTES:
+            slots = max(slots, ROOM_NBYTES // self._slot_nbytes)
+        larger = np.empty((min(slots, self._n_chunks), *self._extent), self._array.dtype)
         _assign(larger[:used], self._array)
         self._array = larger
 
@@ -144,10 +153,11 @@ class Gathered:
 
     # ---- storing
 
-    def blocks(self, read_old: ReadOld) -> Iterator[tuple[list[int], Array]]:
-        """Return all inner chunks that were touched, complete, as blocks: positions, and the chunks in an array.
+    def chunks(self, read_old: ReadOld) -> tuple[Positions, Array]:
+        """Return all inner chunks that were touched, complete: their positions, and the chunks in an array.
 
-        In the array they lie one after the other along axis 0. Nothing may be written meanwhile.
+        In the array they lie one after the other along axis 0. Nothing may be written meanwhile. What was stored of inner
+        chunks that were written in part is taken over here too, but still counts as not written.
 
         Parameters
         ----------
@@ -155,34 +165,24 @@ class Gathered:
             Gets boxes of the object, an inner chunk each, and such an array; fills it with what is stored, the fill
             value where nothing is.
         """
-        whole = [position for position in self._slots if position not in self._masks]
-        if whole:
-            yield from self._whole_blocks(whole)
         partly = list(self._masks)
         if partly:
             block = np.empty((len(partly), *self._extent), self._array.dtype)
-            read_old([self._box_of(position, i) for i, position in enumerate(partly)], _joined(block))
+            read_old(self.boxes(partly), _joined(block))
             for chunk, position in zip(block, partly, strict=True):
-                _assign(chunk, self._array[self._slots[position]], self._masks[position])
-            yield partly, _joined(block)
+                _assign(self._array[self._slots[position]], chunk, ~self._masks[position])
+        # ascending by where they lie: a dict keeps the order
+        return np.array(list(self._slots), dtype=np.uint64), _joined(self._array[: len(self._slots)])
 
-    def _whole_blocks(self, positions: list[int]) -> Iterator[tuple[list[int], Array]]:
-        """Whole chunks, in runs of neighbours in memory."""
-        first = 0
-        slots = [self._slots[position] for position in positions]  # ascending: a dict keeps the order
-        for i in range(1, len(slots) + 1):
-            if i == len(slots) or slots[i] != slots[i - 1] + 1:
-                yield positions[first:i], _joined(self._array[slots[first] : slots[i - 1] + 1])
-                first = i
-
-    def _box_of(self, position: int, place: int) -> Box:
-        start = []
+    def boxes(self, positions: Sequence[int] | Positions) -> Boxes:
+        """Inner chunks as boxes of the object, which lie in an array as from `chunks`."""
+        numbers = np.asarray(positions, dtype=np.int64)
+        start = np.empty((len(numbers), len(self._extent)), dtype=np.int64)
         for axis, extent in enumerate(self._extent):
-            n = self.chain.shape[axis] // extent
-            start.append(position // self._weight[axis] % n * extent)
-        at = [0] * len(start)
-        at[0] = place * self._extent[0]
-        return Box(tuple(start), tuple(self._extent), None, tuple(at))
+            start[:, axis] = numbers // self._weight[axis] % (self.chain.shape[axis] // extent) * extent
+        at = np.zeros_like(start)
+        at[:, 0] = np.arange(len(numbers)) * self._extent[0]
+        return pack_boxes(start, self._extent, None, at)
 
 
 def _cut_axis(start: int, count: int, step: int, at: int, extent: int) -> list[tuple[int, slice, slice]]:

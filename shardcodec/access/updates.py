@@ -38,7 +38,7 @@ from .placement import (
 )
 from .reader import explain, index_too_short
 
-__all__ = ["Looker", "OldIndex", "run"]
+__all__ = ["Looker", "OldIndex", "copied_nbytes", "run"]
 
 # Objects whose old indexes and descriptors are held at a time, and the bytes that these indexes may take.
 GROUP_UPDATES = 256
@@ -199,18 +199,9 @@ class Looker:
     def _facts(self, position: int, old: OldIndex, n_new: int) -> Facts | None:
         """What decides how a shard is updated in its own file; None: it is to be replaced."""
         item = self.items[position]
-        if self.options.write_strategy == "replace" or item.path is None or position in self.declined:
+        if item.path is None or position in self.declined:
             return None
-        found = os.fstat(old.source)
-        return Facts(
-            index_nbytes=item.chain.index_nbytes,
-            index_at_start=item.chain.index_at_start,
-            index_checksum=item.chain.index_checksums > 0,
-            new_nbytes=n_new * item.chain.inner.nbytes,
-            n_links=found.st_nlink,
-            direct=appends_directly(item.path, found.st_dev),
-            sync=self.options.durability == "fsync",
-        )
+        return facts_of(item, self.options, os.fstat(old.source), n_new * item.chain.inner.nbytes)
 
     def _may_overwrite(self, position: int, old: OldIndex, facts: Facts) -> bool:
         """Tell whether a shard may be updated in place: also, nobody else may be at it."""
@@ -245,6 +236,50 @@ class Looker:
         if stat.S_ISDIR(found.st_mode):
             return None, 0, None
         return fd, found.st_size, (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def facts_of(item: Any, options: Options, found: os.stat_result, new_nbytes: int) -> Facts | None:
+    """What decides how a shard, a file of which this is known, is updated in itself; None: it is to be replaced.
+
+    Parameters
+    ----------
+    new_nbytes : int
+        Decoded bytes of the inner chunks that are to be written.
+    """
+    if options.write_strategy == "replace":
+        return None
+    return Facts(
+        index_nbytes=item.chain.index_nbytes,
+        index_at_start=item.chain.index_at_start,
+        index_checksum=item.chain.index_checksums > 0,
+        new_nbytes=new_nbytes,
+        n_links=found.st_nlink,
+        direct=appends_directly(item.path, found.st_dev),
+        sync=options.durability == "fsync",
+    )
+
+
+def copied_nbytes(item: Any, options: Options) -> int:
+    """Estimate how many bytes are copied when a part of an object is written. Little is asked to find out.
+
+    Parameters
+    ----------
+    item
+        As for `Looker`.
+    """
+    if item.old_fd == NO_FILE or (item.path is None and item.old is None):
+        return 0
+    if item.path is None:
+        return memoryview(item.old).nbytes
+    if item.old_fd is None:  # not opened yet
+        return int(math.prod(item.chain.shape) * item.chain.itemsize)
+    found = os.fstat(item.old_fd)
+    facts = facts_of(item, options, found, 0) if item.chain.is_shard else None
+    if facts is not None:
+        overwrites = options.write_strategy == "in_place" and may_overwrite(facts)
+        if overwrites or way_to_append(facts) is not None:
+            return 0
+    return found.st_size
 
 
 def run(

@@ -19,11 +19,12 @@ import numpy as np
 from .. import cancel, native
 from ..options import Options
 from ..storage import cache
-from . import staged, staged_writer
-from .boxes import Parts, as_void, covered, covers, is_filled, touched
+from . import staged, staged_writer, updates
+from .boxes import Parts, Positions, as_void, covered, covers, is_filled, touched
+from .reader import decoded_nbytes
 from .updates import Looker, run
 
-__all__ = ["WriteItem", "write"]
+__all__ = ["WriteItem", "moved_nbytes", "write"]
 
 
 class WriteItem(NamedTuple):
@@ -44,6 +45,8 @@ class WriteItem(NamedTuple):
     old_fd : int or None
         The old object in a file, opened (and locked) by the caller; `filelocks.NO_FILE`: the caller has found none, and
         one that is there by now must not be replaced; None: it is opened here.
+    chunks : ndarray of uint64 or None
+        Positions of inner chunks: `box` is just these, each as a box of its own.
     """
 
     chain: Any
@@ -52,6 +55,7 @@ class WriteItem(NamedTuple):
     box: Parts
     key: str
     old_fd: int | None = None
+    chunks: Positions | None = None
 
 
 def write(
@@ -129,8 +133,16 @@ def write(
         cache.drop(item.path for item in items if item.path is not None)
 
 
+def moved_nbytes(item: WriteItem, options: Options) -> int:
+    """Estimate how many bytes are encoded and copied when an item is written."""
+    copied = updates.copied_nbytes(item, options) if _keeps(item) else 0
+    return copied + decoded_nbytes(item.chain, item.box)
+
+
 def _keeps(item: WriteItem) -> bool:
     """Tell whether the old object counts."""
+    if item.chunks is not None:
+        return len(item.chunks) < int(item.chain.n_chunks)
     return not covers(item.box, item.chain.shape)
 
 
@@ -143,6 +155,10 @@ def _old_object(looker: Looker, position: int, erases: Callable[[WriteItem], boo
     fixed_nbytes = chain.inner.fixed_nbytes
     if fixed_nbytes is not None and erases(item):
         fixed_nbytes = None  # chunks that go need no slots
+    if item.chunks is not None:
+        given = np.zeros(chain.n_chunks, dtype=np.bool_)
+        given[item.chunks] = True
+        return looker.shard(position, lambda: given, lambda: given, fixed_nbytes)
     return looker.shard(
         position,
         lambda: touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),

@@ -61,6 +61,7 @@ class Group:
         self._clock = itertools.count()
         self._nbytes = 0
         self._mutex = threading.Lock()
+        self._names: dict[tuple[int, str], tuple[Any, str]] = {}
         self._is_closed = False
         self.max_nbytes = 0
         self.is_closing = False
@@ -75,7 +76,7 @@ class Group:
     async def write(self, request: Request, options: Options) -> None:
         """Take over a request, or what of it is worth that; the rest is stored at once."""
         check_writable(request.store)
-        keys = lock_keys([part.target for part in request.parts])
+        keys = self._keys(request)
         at_once = {i: None for i, part in enumerate(request.parts) if not self._gathers(part)}
         if at_once:
             await self._write_at_once(request, list(at_once), [keys[i] for i in at_once], options)
@@ -88,6 +89,16 @@ class Group:
                 await self._keep_within_budget()
             else:
                 await self._write_at_once(request, [i], [keys[i]], options)
+
+    def _keys(self, request: Request) -> list[str]:
+        """Names of the request's objects for locks: each is resolved once."""
+        names = [(id(part.target.store), part.target.path) for part in request.parts]
+        unknown = [i for i, name in enumerate(names) if name not in self._names]
+        if unknown:
+            targets = [request.parts[i].target for i in unknown]
+            for i, target, key in zip(unknown, targets, lock_keys(targets), strict=True):
+                self._names[names[i]] = target.store, key  # the store stays, so that its number does
+        return [self._names[name][1] for name in names]
 
     def _gathers(self, part: Part) -> bool:
         """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
@@ -149,7 +160,7 @@ class Group:
         """Fill the request's array; return the positions of objects that do not exist."""
         if not self._entries:
             return await reading.run(request, options)
-        keys = lock_keys([part.target for part in request.parts])
+        keys = self._keys(request)
         await self.settle(key for key, part in zip(keys, request.parts, strict=True) if not _is_box(part.box))
         # looked up before the store is: what is stored meanwhile is seen here or there
         found = [

@@ -8,7 +8,6 @@ then zarr's own pipeline does the batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from ..access.boxes import Parts, covers, is_empty
 from ..access.codec import memory_order
-from ..access.reader import INLINE_NBYTES, decoded_nbytes, leaves_the_thread
+from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from .compat import Store, StorePath, as_numpy
 from .selection import fits, selected_axes, to_parts
 
@@ -77,18 +76,6 @@ class Request:
         total = 0
         for part in self.parts:
             total += decoded_nbytes(part.chain, part.box)
-            if total > INLINE_NBYTES:
-                return False
-        return True
-
-    @property
-    def is_small_write(self) -> bool:
-        """The same for writing, where the rest of an object that is not covered is copied."""
-        total = 0
-        for part in self.parts:
-            if leaves_the_thread(part.chain):
-                return False
-            total += math.prod(part.chain.shape) * int(part.chain.itemsize)
             if total > INLINE_NBYTES:
                 return False
         return True

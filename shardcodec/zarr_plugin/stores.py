@@ -109,10 +109,39 @@ def _real_paths(paths: Sequence[str]) -> list[str]:
     for path in paths:
         folder, name = os.path.split(path)
         if folder not in folders:
-            folders[folder] = os.path.realpath(folder)
+            folders[folder] = _real_folder(folder)
         path = f"{folders[folder]}/{name}"
         real.append(os.path.realpath(path) if os.path.islink(path) else path)
     return real
+
+
+# Folders whose links were resolved, with the device and inode that both names lead to.
+_real: dict[str, tuple[str, int, int]] = {}
+MAX_REAL = 4096
+
+
+def _real_folder(folder: str) -> str:
+    """Resolve a folder; what was found before counts as long as both names lead to the same folder still."""
+    known = _real.get(folder)
+    if known is not None and _leads_to(folder, known) and (known[0] == folder or _leads_to(known[0], known)):
+        return known[0]
+    real = os.path.realpath(folder)
+    try:
+        found = os.stat(real)
+    except OSError:
+        return real  # not made yet
+    if len(_real) >= MAX_REAL:
+        _real.clear()
+    _real[folder] = real, found.st_dev, found.st_ino
+    return real
+
+
+def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == known[1:]
 
 
 def stored_bytes(target: StorePath, prototype: Any) -> Any:

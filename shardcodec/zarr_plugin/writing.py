@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..access.conditional import update
-from ..access.writer import WriteItem, write
+from ..access.reader import INLINE_NBYTES
+from ..access.writer import WriteItem, moved_nbytes, write
 from ..options import Options
 from ..storage import filelocks, indexes, locks
 from ..storage.aio import all_of, to_its_end
@@ -85,10 +86,20 @@ async def _run_engine(
         "staging": None if paths is None else staging(request.store),
         "exist": exist,
     }
-    if request.is_small_write and options.durability == "rename":
+    if options.durability == "rename" and _is_small(items, options):
         return write(items, request.array, request.axes, options, **choices)
     # the locks are ours until the files are whole
     return await to_its_end(asyncio.to_thread(write, items, request.array, request.axes, options, **choices))
+
+
+def _is_small(items: Sequence[WriteItem], options: Options) -> bool:
+    """Tell whether items can be written at once, on the event loop: few bytes are encoded, and few are copied."""
+    total = 0
+    for item in items:
+        total += moved_nbytes(item, options)
+        if total > INLINE_NBYTES:
+            return False
+    return True
 
 
 def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:

@@ -65,21 +65,26 @@ def index_of(box: Box) -> tuple[slice, ...]:
 def settled(gathered: Gathered, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The object when what was gathered is stored."""
 
+    ndim = stored.ndim
+
+    def slices(row: Any) -> tuple[slice, ...]:
+        return tuple(
+            slice(first, first + n) for first, n in zip(row[:ndim], row[ndim : 2 * ndim], strict=True)
+        )
+
     def read_old(boxes: Any, out: np.ndarray[Any, Any]) -> None:
-        for box in boxes:
-            place = tuple(slice(at, at + n) for at, n in zip(box.at, box.count, strict=True))
-            there = tuple(slice(first, first + n) for first, n in zip(box.start, box.count, strict=True))
-            out[place] = stored[there]
+        for row in boxes.rows.tolist():
+            at = row[3 * ndim :]
+            out[tuple(slice(a, a + n) for a, n in zip(at, row[ndim : 2 * ndim], strict=True))] = stored[
+                slices(row)
+            ]
 
     result = stored.copy()
-    seen: list[int] = []
-    for positions, block in gathered.blocks(read_old):
-        chunks = block.reshape(len(positions), -1, *block.shape[1:])
-        for position, chunk in zip(positions, chunks, strict=True):
-            box = gathered._box_of(position, 0)
-            result[tuple(slice(a, a + n) for a, n in zip(box.start, box.count, strict=True))] = chunk
-        seen += positions
-    assert len(seen) == len(set(seen))
+    positions, block = gathered.chunks(read_old)
+    assert len(positions) == len(set(positions.tolist()))
+    chunks = block.reshape(len(positions), -1, *block.shape[1:])
+    for row, chunk in zip(gathered.boxes(positions).rows.tolist(), chunks, strict=True):
+        result[slices(row)] = chunk
     return result
 
 
@@ -158,7 +163,7 @@ def test_memory_is_taken_for_what_is_touched() -> None:
     chunk = np.ones(inner, "uint16")
     for i in range(3):
         gathered.write(Box((8 * i, 0, 0), inner, None, (0, 0, 0)), range(3), chunk)
-    assert gathered.nbytes == 4 * chunk.nbytes
+        assert gathered.nbytes == (i + 1) * chunk.nbytes
     gathered.write(Box((0, 8, 0), (8, 8, 1), None, (0, 0, 0)), range(3), chunk[..., :1])
     assert gathered.nbytes == 4 * chunk.nbytes + chunk.size  # a mask
     gathered.write(Box((0, 8, 1), (8, 8, 7), None, (0, 0, 0)), range(3), chunk[..., :7])
@@ -178,7 +183,7 @@ def test_what_is_written_whole_is_not_read() -> None:
     def read_old(boxes: Any, out: Any) -> None:
         pytest.fail("nothing is needed")
 
-    assert sorted(p for positions, _ in gathered.blocks(read_old) for p in positions) == [0, 5]
+    assert gathered.chunks(read_old)[0].tolist() == [0, 5]
 
 
 def test_an_object_that_is_one_chunk() -> None:

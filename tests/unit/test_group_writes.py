@@ -242,7 +242,7 @@ def test_complete_shards_go_first_then_those_left_alone(tmp_path: Path) -> None:
     def there() -> list[bool]:
         return [shard_path(array, name).exists() for name in names]
 
-    with group_writes(2 * shard + 4 * 48 + 10):
+    with group_writes(2 * shard + 80):
         array[:7, :12] = 1  # all inner chunks of the first, not all elements
         array[:8, 12:23] = 2
         array[:8, 23] = 2  # the second is complete
@@ -302,7 +302,7 @@ def test_what_could_not_be_stored_is_kept_till_the_end(tmp_path: Path) -> None:
     path = shard_path(array)
     whole = path.read_bytes()
     path.write_bytes(b"x")
-    with group_writes(100):
+    with group_writes(50):
         with pytest.raises(GroupWriteError):
             array[0, 0] = 2
         assert array[8:, 0].tolist() == [1] * 8
