@@ -15,7 +15,7 @@ from ..format.chain import lower
 from ..format.spec import ChainSpec, ShardSpec
 from .clipped import ClippedCodecs
 
-__all__ = ["compiled", "memory_order", "staged_shard", "staged_whole"]
+__all__ = ["byte_map", "compiled", "memory_order", "staged_shard", "staged_whole"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -62,6 +62,12 @@ def staged_whole(shape: tuple[int, ...], stage: Any) -> Any:
         opaque=True,
         stage=stage,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def byte_map(spec: ShardSpec) -> Any:
+    """Return a chain for a shard whose inner chunks are bytes of any size and meaning; of the spec only the index counts."""
+    return staged_shard(spec, None)
 
 
 def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:

@@ -10,5 +10,6 @@ from __future__ import annotations
 from .convert import convert_2022
 from .keys import KeyLayout
 from .opened import open_2022
+from .store import INDEX_2022, ShardingStorageTransformer
 
-__all__ = ["KeyLayout", "convert_2022", "open_2022"]
+__all__ = ["INDEX_2022", "KeyLayout", "ShardingStorageTransformer", "convert_2022", "open_2022"]

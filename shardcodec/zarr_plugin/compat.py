@@ -24,11 +24,11 @@ import zarr.abc.codec as zarr_codecs
 import zarr.codecs.sharding as zarr_sharding
 import zarr.core.codec_pipeline as zarr_pipelines
 from zarr.abc.codec import CodecPipeline
-from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import ShardingCodec, TransposeCodec
 from zarr.core.array import AsyncArray
 from zarr.core.array_spec import ArrayConfig, ArraySpec
-from zarr.core.buffer import default_buffer_prototype
+from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.sync import _runner, sync
@@ -45,6 +45,7 @@ __all__ = [
     "LocalStore",
     "MemoryStore",
     "ObjectStore",
+    "OffsetByteRequest",
     "RangeByteRequest",
     "Store",
     "StorePath",
@@ -63,6 +64,7 @@ __all__ = [
     "evolved",
     "foreign_codec",
     "get_result",
+    "is_buffer",
     "is_regular",
     "is_sharding",
     "is_transpose",
@@ -215,6 +217,11 @@ def as_numpy(buffer: Any) -> np.ndarray[Any, Any] | None:
 def buffer_from(prototype: Any, data: Any) -> Any:
     """Wrap bytes as a zarr Buffer, without a copy."""
     return prototype.buffer.from_array_like(np.frombuffer(data, dtype=np.uint8))
+
+
+def is_buffer(value: Any) -> bool:
+    """Tell whether a value is what zarr's stores take and return."""
+    return isinstance(value, Buffer)
 
 
 def memory_identity(store: MemoryStore) -> int:

@@ -1,0 +1,466 @@
+# reading.py - values, or parts of them, out of many shards with two requests to the store
+# SPDX-License-Identifier: MIT
+"""Reading.
+
+First the indexes of all shards are asked for, in one call; then all ranges, near ones joined, in another. A shard all of
+whose chunks are wanted whole is fetched whole by the first. Files and buffers of this process the engine opens itself, and
+holds open, so index and chunks belong together.
+
+A store that names states of objects (entity tags) is asked for ranges of the state whose index was read. With all others a
+shard may be exchanged between the two calls; where that shows, the shard is read anew, and an index that is still the
+same means damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import native
+from ..access.inner import coordinates
+from ..access.objects import NativeShard
+from ..access.placement import ABSENT
+from ..access.reader import ATTEMPTS, CHANGING_SECONDS, index_too_short
+from ..access.state import scan_files
+from ..errors import ShardError, ShardFormatError
+from ..options import Options
+from ..storage import indexes
+from ..storage.aio import to_its_end
+from ..storage.indexes import RemoteIndex
+from ..storage.remote import Answer
+from ..zarr_plugin.compat import (
+    RangeByteRequest,
+    Store,
+    StorePath,
+    SuffixByteRequest,
+    default_buffer_prototype,
+)
+from ..zarr_plugin.shards import joined
+from ..zarr_plugin.stores import index_names, is_local, is_memory, local_path, stored_bytes
+from .ranges import cut
+
+__all__ = ["Ask", "Wanted", "at_a_time", "explained", "read", "read_sizes"]
+
+# No object is larger; bounds a range where the size of the object is not known.
+MAX_OBJECT_NBYTES = 2**63 - 1
+
+# Shards that are asked for their indexes at a time while a store is listed, and memory for these.
+LIST_SHARDS = 512
+LIST_NBYTES = 32 << 20
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+Ask = Callable[[Sequence[tuple[str, Any, Any]]], Awaitable[list[Answer | None]]]
+
+
+class Wanted(NamedTuple):
+    """What is wanted of one chunk.
+
+    Attributes
+    ----------
+    number : int
+        Place in the result.
+    key : str
+        Of the chunk.
+    position : int
+        In the index.
+    request
+        Part of it, see `ranges`.
+    """
+
+    number: int
+    key: str
+    position: int
+    request: Any
+
+
+class _Span(NamedTuple):
+    """Bytes of a shard that are a chunk, or a part of it."""
+
+    wanted: Wanted
+    offset: int
+    nbytes: int
+
+
+def explained(error: ShardError, chain: Any, shard: str, key: str | None = None) -> ShardError:
+    """Say in keys what the engine says in numbers."""
+    context: dict[str, Any] = {"shard": shard}
+    if error.entry is not None and error.entry < chain.n_chunks:
+        context["chunk_coords"] = coordinates(error.entry, chain.grid_shape)
+    if key is not None:
+        context["chunk_key"] = key
+    error.shard = None
+    if key is not None:
+        error = type(error)(f"chunk {key!r}: {error.message}", **error.context)
+    return error.with_context(**context)
+
+
+def _spans(
+    chain: Any, entries: Entries, nbytes: int, wanted: Sequence[Wanted], options: Options
+) -> list[_Span]:
+    """Find what is wanted in a shard; nothing for chunks that are absent. Only their own entries are checked."""
+    own = entries[[part.position for part in wanted]]
+    try:
+        _check(chain, own, nbytes, options)
+    except ShardError as error:
+        which = wanted[error.entry or 0]
+        error.entry = which.position
+        raise _Bad(error, which.key) from None
+    found = []
+    for part, (offset, size) in zip(wanted, own.tolist(), strict=True):
+        if offset != ABSENT:
+            start, length = cut(part.request, size)
+            found.append(_Span(part, offset + start, length))
+    return found
+
+
+def _check(chain: Any, entries: Entries, nbytes: int, options: Options) -> None:
+    n = int(chain.index_nbytes)
+    first = 0 if chain.index_at_start else max(0, nbytes - n)
+    native.load().index_check(entries, nbytes, first, n, allow_in_index=options.allow_in_index)
+
+
+class _Bad(Exception):
+    """A `ShardError` that is about one chunk."""
+
+    def __init__(self, error: ShardError, key: str | None) -> None:
+        self.error, self.key = error, key
+
+
+async def read(
+    store: Store,
+    chain: Any,
+    shards: Mapping[str, Sequence[Wanted]],
+    options: Options,
+    ask: Ask,
+) -> dict[int, Any]:
+    """Read chunks, or parts of them.
+
+    Parameters
+    ----------
+    store : Store
+        Where the shards are.
+    chain
+        Compiled chain of a shard.
+    shards : mapping
+        From keys of shards to what is wanted of them.
+    options : Options
+    ask : callable
+        Coroutine function: from keys, requests, and states to which these are bound, to answers; one call to the store.
+        None for an object that does not exist, or not in that state.
+
+    Returns
+    -------
+    dict
+        From places in the result to buffers; nothing for chunks that do not exist.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError
+        An index, or the entry of a chunk that is wanted, cannot be true.
+    """
+    if is_local(store) or is_memory(store):
+        return await _read_native(store, chain, shards, options)
+    found: dict[int, Any] = {}
+    old: dict[str, RemoteIndex] = {}
+    for _ in range(ATTEMPTS):
+        reader = _Round(store, chain, shards, options, ask, old)
+        await reader.run()
+        found |= reader.found
+        old = reader.again
+        if not old:
+            return found
+        shards = {shard: shards[shard] for shard in old}
+    shard = next(iter(old))
+    raise ShardFormatError(
+        f"shard {shard!r}: changed by others during each of {ATTEMPTS} attempts to read it", shard=shard
+    )
+
+
+# ---- files and memory
+
+
+async def _read_native(
+    store: Store, chain: Any, shards: Mapping[str, Sequence[Wanted]], options: Options
+) -> dict[int, Any]:
+    def run() -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for shard, wanted in shards.items():
+            found.update(_read_shard(store, chain, shard, wanted, options))
+        return found
+
+    if is_memory(store):
+        return run()
+    return await to_its_end(asyncio.to_thread(run))
+
+
+def _read_shard(
+    store: Store, chain: Any, shard: str, wanted: Sequence[Wanted], options: Options
+) -> dict[int, Any]:
+    target = StorePath(store, shard)
+    path = local_path(target) if is_local(store) else None
+    for attempt in range(1, ATTEMPTS + 1):
+        source = stored_bytes(target, default_buffer_prototype()) if path is None else path
+        try:
+            return _read_opened(chain, source, wanted, options)
+        except (ShardError, _Bad) as error:
+            if attempt == ATTEMPTS or path is None or not _just_changed(path):
+                if isinstance(error, _Bad):
+                    raise explained(error.error, chain, shard, error.key) from None
+                raise explained(error, chain, shard) from None
+    raise AssertionError
+
+
+def _just_changed(path: str) -> bool:
+    """Whether a fault may be that of a moment: a file that a writer appends to."""
+    try:
+        return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
+    except OSError:
+        return False
+
+
+def _read_opened(chain: Any, source: Any, wanted: Sequence[Wanted], options: Options) -> dict[int, Any]:
+    opened = NativeShard(chain, source, options)
+    try:
+        if opened.missing:
+            return {}
+        spans = _spans(chain, opened.entries(check=False), opened.nbytes, wanted, options)
+        ranges = joined(
+            np.array([(s.offset, s.nbytes) for s in spans if s.nbytes], dtype=np.uint64).reshape(-1, 2)
+        )
+        return _sliced(spans, ranges, [opened.range(*part) for part in ranges])
+    finally:
+        opened.close()
+
+
+def _sliced(spans: Sequence[_Span], ranges: Sequence[tuple[int, int]], data: Sequence[Any]) -> dict[int, Any]:
+    firsts = [offset for offset, _ in ranges]
+    found: dict[int, Any] = {}
+    for part, offset, nbytes in spans:
+        if not nbytes:
+            found[part.number] = b""
+            continue
+        which = bisect.bisect_right(firsts, offset) - 1
+        start = offset - firsts[which]
+        found[part.number] = memoryview(data[which])[start : start + nbytes]
+    return found
+
+
+# ---- stores that answer requests
+
+
+class _Round:
+    """One attempt at some shards."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Any,
+        shards: Mapping[str, Sequence[Wanted]],
+        options: Options,
+        ask: Ask,
+        old: Mapping[str, RemoteIndex],
+    ) -> None:
+        self.found: dict[int, Any] = {}
+        self.again: dict[str, RemoteIndex] = {}
+        self._store = store
+        self._chain = chain
+        self._shards = shards
+        self._options = options
+        self._ask = ask
+        self._kept: set[str] = set()
+        self._old = old
+        self._names = dict(
+            zip(shards, index_names([StorePath(store, shard) for shard in shards]), strict=True)
+        )
+
+    async def run(self) -> None:
+        known: dict[str, RemoteIndex] = {}
+        if not self._old:
+            for shard, name in self._names.items():
+                kept = indexes.get(name, self._chain, self._options)
+                if kept is not None:
+                    known[shard] = kept
+                    self._kept.add(shard)
+        since = indexes.ticket(self._options)
+        asked = [shard for shard in self._shards if shard not in known]
+        if asked:
+            answers = await self._ask([(shard, self._first(shard), None) for shard in asked])
+            for shard, answer in zip(asked, answers, strict=True):
+                if answer is None:
+                    continue
+                if self._is_whole(shard):
+                    self._slice_whole(shard, answer)
+                    continue
+                index = _load_index(self._chain, shard, answer)
+                indexes.put(self._names[shard], self._chain, index, self._options, since)
+                known[shard] = index
+        await self._fetch(known)
+
+    def _is_whole(self, shard: str) -> bool:
+        """Whether all chunks are wanted, whole."""
+        wanted = self._shards[shard]
+        whole = {part.position for part in wanted if part.request is None}
+        return len(whole) == int(self._chain.n_chunks)
+
+    def _first(self, shard: str) -> Any:
+        return None if self._is_whole(shard) else _index_request(self._chain)
+
+    def _slice_whole(self, shard: str, answer: Answer) -> None:
+        try:
+            self.found.update(_read_opened(self._chain, answer.data, self._shards[shard], self._options))
+        except _Bad as bad:
+            raise explained(bad.error, self._chain, shard, bad.key) from None
+        except ShardError as error:
+            raise explained(error, self._chain, shard) from None
+
+    async def _fetch(self, known: Mapping[str, RemoteIndex]) -> None:
+        """Ask for ranges of all shards."""
+        n = int(self._chain.index_nbytes)
+        spans: dict[str, list[_Span]] = {}
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        requests = []
+        for shard, index in known.items():
+            size = MAX_OBJECT_NBYTES if index.nbytes is None else index.nbytes
+            try:
+                spans[shard] = _spans(self._chain, index.entries, size, self._shards[shard], self._options)
+            except _Bad as bad:
+                self._repeat(shard, index, explained(bad.error, self._chain, shard, bad.key))
+                continue
+            parts = [(s.offset, s.nbytes) for s in spans[shard] if s.nbytes]
+            if (
+                parts
+                and index.nbytes is None
+                and not self._chain.index_at_start
+                and not self._options.allow_in_index
+            ):
+                # The size is not known: behind the last chunk that is wanted there must be room for the index.
+                parts.append((self._last(shard, index)[1] + n - 1, 1))
+            if not parts and shard in self._kept and not self._options.immutable:
+                self.again[shard] = index  # perhaps it has changed: no request would tell
+                continue
+            ranges[shard] = joined(np.array(parts, dtype=np.uint64).reshape(-1, 2))
+            requests += [(shard, RangeByteRequest(a, a + b), index.version) for a, b in ranges[shard]]
+        answers = iter(await self._ask(requests) if requests else [])
+        for shard, parts in ranges.items():
+            data = [next(answers) for _ in parts]
+            self._take(shard, known[shard], spans[shard], parts, data)
+
+    def _last(self, shard: str, index: RemoteIndex) -> tuple[Wanted, int]:
+        """Find the last of the chunks that are wanted, and where it ends."""
+        ends = [
+            (sum(index.entries[part.position].tolist()), part)
+            for part in self._shards[shard]
+            if index.entries[part.position, 0] != ABSENT
+        ]
+        end, part = max(ends, key=lambda each: each[0])
+        return part, end
+
+    def _take(
+        self,
+        shard: str,
+        index: RemoteIndex,
+        spans: Sequence[_Span],
+        parts: Sequence[tuple[int, int]],
+        data: Sequence[Answer | None],
+    ) -> None:
+        for (offset, nbytes), answer in zip(parts, data, strict=True):
+            actual = 0 if answer is None else len(answer.data)
+            if answer is not None and actual == nbytes:
+                continue
+            end = offset + actual
+            which = next((s for s in spans if s.offset < offset + nbytes and s.offset + s.nbytes > end), None)
+            if which is not None:
+                part, text = (
+                    which.wanted,
+                    f"{nbytes} bytes at offset {offset} are due, but the store has {actual}",
+                )
+            else:
+                part, last = self._last(shard, index)
+                text = f"the chunk ends at {last}, and behind it is no room for the index of {self._chain.index_nbytes} bytes"
+            error = ShardFormatError(text, entry=part.position, offset=offset, expected=nbytes, actual=actual)
+            self._repeat(shard, index, explained(error, self._chain, shard, part.key))
+            return
+        self.found.update(_sliced(spans, parts, [answer.data for answer in data if answer is not None]))
+
+    def _repeat(self, shard: str, index: RemoteIndex, error: ShardError) -> None:
+        """Look at a shard again; raise when that has been done, and it is as it was."""
+        old = self._old.get(shard)
+        if old is not None and index.is_that_of(old):
+            raise error
+        self.again[shard] = index
+
+
+def _index_request(chain: Any) -> Any:
+    n = int(chain.index_nbytes)
+    return RangeByteRequest(0, n) if chain.index_at_start else SuffixByteRequest(n)
+
+
+def _load_index(chain: Any, shard: str, answer: Answer) -> RemoteIndex:
+    """Decode an index, its checksum checked."""
+    n = int(chain.index_nbytes)
+    if len(answer.data) < n:  # before memory is taken for what the user promises
+        raise index_too_short(shard, len(answer.data), n)
+    if len(answer.data) > n:
+        raise ShardFormatError(
+            f"shard {shard!r}: the store answers with {len(answer.data)} bytes where it was asked for {n}",
+            shard=shard,
+            expected=n,
+            actual=len(answer.data),
+        )
+    entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
+    try:
+        native.load().load_index(chain, answer.data, entries)
+    except ShardError as error:
+        raise explained(error, chain, shard) from None
+    return RemoteIndex(entries, answer.nbytes, answer.version)
+
+
+# ---- indexes alone
+
+
+async def read_sizes(store: Store, chain: Any, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
+    """Read the indexes of some shards, with one call to the store.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n, n_chunks)
+        Sizes of chunks; 2^64-1 where one is absent.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError
+        An index is damaged, or one of its entries cannot be true.
+    """
+    if is_local(store):
+        paths = [local_path(StorePath(store, shard)) for shard in shards]
+        return await to_its_end(asyncio.to_thread(scan_files, chain, paths, shards, options))
+    if is_memory(store):
+        prototype = default_buffer_prototype()
+        buffers = [stored_bytes(StorePath(store, shard), prototype) for shard in shards]
+        return scan_files(chain, buffers, shards, options)
+    sizes = np.full((len(shards), chain.n_chunks), ABSENT, dtype=np.uint64)
+    answers = await ask([(shard, _index_request(chain), None) for shard in shards])
+    for shard, answer, out in zip(shards, answers, sizes, strict=True):
+        if answer is None:
+            continue
+        index = _load_index(chain, shard, answer)
+        size = MAX_OBJECT_NBYTES if index.nbytes is None else index.nbytes
+        try:
+            _check(chain, index.entries, size, options)
+        except ShardError as error:
+            raise explained(error, chain, shard) from None
+        out[:] = index.entries[:, 1]
+    return sizes
+
+
+def at_a_time(chain: Any) -> int:
+    """Number of shards whose indexes are held at a time."""
+    return max(1, min(LIST_SHARDS, LIST_NBYTES // (16 * int(chain.n_chunks))))

@@ -1,0 +1,223 @@
+# shards.py - the shards of some arrays, wherever below they are
+# SPDX-License-Identifier: MIT
+"""From keys of chunks to shards in a store, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..access.codec import byte_map
+from ..access.placement import ABSENT
+from ..format.spec import ShardSpec
+from ..options import Options, resolve
+from ..storage.aio import all_of
+from ..zarr_plugin.compat import (
+    Store,
+    StorePath,
+    buffer_from,
+    config,
+    default_buffer_prototype,
+    max_workers,
+    options_of_zarr,
+)
+from ..zarr_plugin.stores import check_writable, is_local, local_path, staging
+from ..zarr_plugin.updates import Work, update
+from .asking import Asker
+from .keys import ArrayKeys
+from .ranges import as_request
+from .reading import Wanted, at_a_time, read, read_sizes
+from .writing import Change, Writer, erase, put, within
+
+__all__ = ["Shards", "as_folder"]
+
+Place = tuple[str, int]
+
+
+class Shards:
+    """The shards of some arrays, which are alike.
+
+    Parameters
+    ----------
+    below : Store
+    arrays : sequence of ArrayKeys
+    spec : ShardSpec
+        Its grid and index count.
+    choices : mapping
+        Options.
+    """
+
+    def __init__(
+        self, below: Store, arrays: Sequence[ArrayKeys], spec: ShardSpec, choices: Mapping[str, Any]
+    ) -> None:
+        self.below = below
+        self.arrays = arrays
+        self.spec = spec
+        self.choices = choices
+        self._writers: list[Writer] = []
+
+    @property
+    def _chain(self) -> Any:
+        return byte_map(self.spec)
+
+    @property
+    def _options(self) -> Options:
+        return resolve(argument=self.choices, config=options_of_zarr(), max_workers=max_workers())
+
+    # ---- where
+
+    def locate(self, key: str) -> Place | None:
+        """Return a chunk's shard and its position there; None for a key of the store below."""
+        for array in self.arrays:
+            place = array.locate(key)
+            if place is not None:
+                return place
+        return None
+
+    def _holder(self, shard: str) -> tuple[Store, Shards | None, Place | None]:
+        """Find the store that holds a shard; and if the shard is a chunk there, whose, and where.
+
+        Transformers that do not touch it are left out: so arrays with shards of different shapes may have one each.
+        """
+        below = self.below
+        while True:
+            shards = vars(below).get("shards")
+            if not isinstance(shards, Shards):
+                return below, None, None
+            place = shards.locate(shard)
+            if place is not None:
+                return below, shards, place
+            below = shards.below
+
+    def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
+        groups: dict[int, tuple[Store, list[str]]] = {}
+        for shard in shards:
+            holder, _, _ = self._holder(shard)
+            groups.setdefault(id(holder), (holder, []))[1].append(shard)
+        return list(groups.values())
+
+    # ---- reading
+
+    async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
+        """As `get_partial_values` of the store."""
+        shards: dict[str, list[Wanted]] = {}
+        others: list[tuple[int, str, Any]] = []
+        n = 0
+        for key, wanted in key_ranges:
+            place, request = self.locate(key), as_request(wanted)
+            if place is None:
+                others.append((n, key, request))
+            else:
+                shards.setdefault(place[0], []).append(Wanted(n, key, place[1], request))
+            n += 1
+        results: list[Any] = [None] * n
+        first = Asker(self.below, prototype, [(key, request) for _, key, request in others])
+        for holder, own in self._by_holder(shards):
+            asker = first if holder is self.below else Asker(holder, prototype)
+            found = await read(
+                holder, self._chain, {shard: shards[shard] for shard in own}, self._options, asker
+            )
+            for number, data in found.items():
+                results[number] = buffer_from(prototype, data)
+        for (number, _, _), buffer in zip(others, await first.others(), strict=True):
+            results[number] = buffer
+        return results
+
+    async def size(self, place: Place) -> int | None:
+        """Return the size of a chunk from the index of its shard; None where there is none."""
+        async for _, sizes in self._sizes([place[0]]):
+            nbytes = int(sizes[place[1]])
+            return None if nbytes == ABSENT else nbytes
+        return None
+
+    async def _sizes(self, shards: Sequence[str]) -> AsyncIterator[tuple[str, Any]]:
+        """Yield shards, and the sizes of their chunks; not in order."""
+        step = at_a_time(self._chain)
+        for holder, own in self._by_holder(shards):
+            ask = Asker(holder, default_buffer_prototype())
+            for first in range(0, len(own), step):
+                some = own[first : first + step]
+                found = await read_sizes(holder, self._chain, some, self._options, ask)
+                for shard, sizes in zip(some, found, strict=True):
+                    yield shard, sizes
+
+    # ---- writing
+
+    @property
+    def _writer(self) -> Writer:
+        if not self._writers:
+            self._writers.append(Writer(self._chain, self._exchange, self._file_of))
+        return self._writers[0]
+
+    def _file_of(self, shard: str) -> tuple[str | None, str | None]:
+        holder, _, place = self._holder(shard)
+        if place is None and is_local(holder):
+            return local_path(StorePath(holder, shard)), staging(holder)
+        return None, None
+
+    async def _exchange(self, shard: str, work: Work, options: Options) -> None:
+        check_writable(self.below)
+        holder, shards, place = self._holder(shard)
+        if shards is None or place is None:
+            await update(StorePath(holder, shard), work, options)
+        else:
+            check_writable(holder)
+            await shards._writer.change(place[0], within(place[1], work), options)
+
+    async def change(self, changes: Mapping[str, Change]) -> None:
+        """Change shards, several at a time; one after the other those of which each is a chunk of one object."""
+        options = self._options
+        limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
+
+        async def change(shard: str, one: Change) -> None:
+            async with limit:
+                await self._writer.change(shard, one, options)
+
+        await all_of(change(*each) for each in changes.items())
+
+    def erasure(self, positions: Iterable[int]) -> Change:
+        """Erase chunks of a shard; all of them whatever is stored."""
+        chosen = sorted(set(positions))
+        return put(dict.fromkeys(chosen)) if len(chosen) == self.spec.n_chunks else erase(chosen)
+
+    # ---- listing
+
+    async def others(self, prefix: str) -> AsyncIterator[str]:
+        """Yield keys of the store below with a prefix that are no shards."""
+        async for key in self._listed(prefix):
+            if all(array.shard(key) is None for array in self.arrays):
+                yield key
+
+    async def below_prefix(
+        self, array: ArrayKeys, fixed: tuple[int, ...]
+    ) -> AsyncIterator[tuple[str, tuple[int, ...]]]:
+        """Yield keys and grid positions of the shards that hold chunks with these first coordinates."""
+        async for key in self._listed(array.shards_below(fixed)):
+            shard = array.shard(key)
+            if shard is not None:
+                yield key, shard
+
+    async def _listed(self, prefix: str) -> AsyncIterator[str]:
+        """List the store below. Some stores can list folders only."""
+        async for key in self.below.list_prefix(prefix[: prefix.rfind("/") + 1]):
+            if key.startswith(prefix):
+                yield key
+
+    async def chunks(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield keys and sizes of chunks that exist, from the indexes of their shards."""
+        for array in self.arrays:
+            fixed = array.fixed(prefix)
+            if fixed is None:
+                continue
+            shards = {key: shard async for key, shard in self.below_prefix(array, fixed)}
+            async for found, sizes in self._sizes(tuple(shards)):
+                for position in (sizes != ABSENT).nonzero()[0].tolist():
+                    key = array.chunk(shards[found], position)
+                    if key.startswith(prefix):
+                        yield key, int(sizes[position])
+
+
+def as_folder(prefix: str) -> str:
+    """Return a prefix that ends with a slash, if it is any."""
+    return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"

@@ -1,0 +1,126 @@
+# updates.py - one object of a zarr store, exchanged for another that is made of it
+# SPDX-License-Identifier: MIT
+"""What `StoreObject.update` does, for coroutines: an update under locks, or under a condition, by what the store offers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..access.conditional import exchange
+from ..access.reader import INLINE_NBYTES
+from ..options import Options
+from ..storage import filelocks, indexes, locks
+from ..storage.aio import to_its_end
+from .compat import StorePath, buffer_from, default_buffer_prototype
+from .remote import conditional_remote_for
+from .stores import check_writable, index_names, is_local, is_memory, lock_keys, stored_bytes
+
+__all__ = ["Unchanged", "Work", "update"]
+
+
+class Unchanged(Exception):
+    """What `Work` raises to leave the object as it is."""
+
+
+class Work(Protocol):
+    """Makes an object of the one before.
+
+    Attributes
+    ----------
+    new_nbytes : int
+        About as many bytes are written; a small object is made on the event loop itself.
+    needs_old : bool
+        Whether the old object matters. If not, it is not fetched, and stands for None.
+    """
+
+    @property
+    def new_nbytes(self) -> int: ...
+
+    @property
+    def needs_old(self) -> bool: ...
+
+    def begin(self) -> None:
+        """Called when the object is ours, on the event loop; the attributes count from then on. Perhaps several times."""
+
+    def __call__(self, old: Any, keep_empty: bool) -> Any:
+        """As an `access.objects.Make`, in any thread; perhaps several times."""
+
+
+async def update(target: StorePath, work: Work, options: Options) -> None:
+    """Put another object in the place of what is there, which nobody else changes meanwhile.
+
+    Raises
+    ------
+    LockError
+        Others have written it all the time.
+    Exception
+        Whatever the work or the store raises.
+    """
+    check_writable(target.store)
+    names = lock_keys([target])
+    async with locks.table().hold_async(names):
+        try:
+            if is_local(target.store):
+                await _update_local(names[0], work, options)
+            elif is_memory(target.store):
+                await _update_memory(target, work, options)
+            else:
+                await _update_remote(target, work, options)
+        except Unchanged:
+            return
+        finally:
+            if not is_local(target.store) and not is_memory(target.store):
+                indexes.drop(index_names([target]))
+
+
+async def _run(work: Work, old: Any, keep_empty: bool, old_nbytes: int, options: Options) -> Any:
+    if work.new_nbytes + old_nbytes <= INLINE_NBYTES and options.durability == "rename":
+        return work(old, keep_empty)
+    return await to_its_end(asyncio.to_thread(work, old, keep_empty))
+
+
+async def _update_local(path: str, work: Work, options: Options) -> None:
+    async def write(fd: int | None) -> bool:
+        work.begin()
+        old_nbytes = 0 if fd is None or fd == filelocks.NO_FILE else os.fstat(fd).st_size
+        return bool(await _run(work, fd, False, old_nbytes, options))
+
+    await filelocks.update_async(path, options, write)
+
+
+async def _update_memory(target: StorePath, work: Work, options: Options) -> None:
+    work.begin()
+    prototype = default_buffer_prototype()
+    old = stored_bytes(target, prototype) if work.needs_old else None
+    new = await _run(work, old, False, 0 if old is None else old.nbytes, options)
+    store: Any = target.store
+    if new is None:
+        store.delete_sync(target.path)
+    else:
+        store.set_sync(target.path, buffer_from(prototype, new))
+
+
+async def _update_remote(target: StorePath, work: Work, options: Options) -> None:
+    work.begin()
+    prototype = default_buffer_prototype()
+    remote = conditional_remote_for(target.store)
+    if remote is not None and work.needs_old:
+
+        async def renew(_: Sequence[int], olds: Sequence[Any]) -> list[Any]:
+            (old,) = olds
+            if old is None:
+                return [await _run(work, None, False, 0, options)]
+            return [await _run(work, old.data, True, old.data.nbytes, options)]
+
+        await exchange([target.path], renew, options, remote, 1)
+        return
+    buffer = await target.get(prototype=prototype) if work.needs_old else None
+    old = None if buffer is None else buffer.as_numpy_array()
+    new = await _run(work, old, False, 0 if old is None else old.nbytes, options)
+    if new is None:
+        await target.delete()
+    else:
+        await target.set(buffer_from(prototype, new))
