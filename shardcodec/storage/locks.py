@@ -24,6 +24,9 @@ __all__ = ["LockTable", "table"]
 
 Grant = Callable[[], None]
 
+# Counters of locks that were taken; keys share them.
+N_COUNTERS = 1024
+
 
 class LockTable:
     """Locks by key. A lock exists only while somebody holds it or waits for it."""
@@ -31,6 +34,7 @@ class LockTable:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._queues: dict[Hashable, deque[Grant]] = {}
+        self._n_taken = [0] * N_COUNTERS
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -39,12 +43,21 @@ class LockTable:
         """Take the lock if nobody has it."""
         return self._enter(key, None)
 
+    def calm(self, key: Hashable) -> int | None:
+        """Return a number that stays the same until somebody takes the lock; None while somebody holds it.
+
+        So a reader who asks twice can tell whether there was a writer meanwhile. Other keys may change the number too.
+        """
+        with self._mutex:
+            return None if key in self._queues else self._n_taken[hash(key) % N_COUNTERS]
+
     def _enter(self, key: Hashable, grant: Grant | None) -> bool:
         """Take the lock, or queue up: `grant` is called, by the thread that releases it, when it is ours."""
         with self._mutex:
             queue = self._queues.get(key)
             if queue is None:
                 self._queues[key] = deque()
+                self._n_taken[hash(key) % N_COUNTERS] += 1
                 return True
             if grant is not None:
                 queue.append(grant)

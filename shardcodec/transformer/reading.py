@@ -7,8 +7,9 @@ whose chunks are wanted whole is fetched whole by the first. Files and buffers o
 holds open, so index and chunks belong together.
 
 A store that names states of objects (entity tags) is asked for ranges of the state whose index was read. With all others a
-shard may be exchanged between the two calls; where that shows, the shard is read anew, and an index that is still the
-same means damage.
+shard may be exchanged between the two calls. If a writer of this process had the lock of one meanwhile, all is read again
+under these locks: arrays are read and written in pieces at the same time. Of other writers nothing is known; where it
+shows that a shard has changed, it is read anew, and an index that is still the same means damage.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from ..access.reader import ATTEMPTS, CHANGING_SECONDS, index_too_short
 from ..access.state import scan_files
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
-from ..storage import indexes
+from ..storage import indexes, locks
 from ..storage.aio import to_its_end
 from ..storage.indexes import RemoteIndex
 from ..storage.remote import Answer
 from ..zarr_plugin.compat import (
+    ObjectStore,
     RangeByteRequest,
     Store,
     StorePath,
@@ -140,6 +142,7 @@ async def read(
     shards: Mapping[str, Sequence[Wanted]],
     options: Options,
     ask: Ask,
+    names: Sequence[str],
 ) -> dict[int, Any]:
     """Read chunks, or parts of them.
 
@@ -155,6 +158,8 @@ async def read(
     ask : callable
         Coroutine function: from keys, requests, and states to which these are bound, to answers; one call to the store.
         None for an object that does not exist, or not in that state.
+    names : sequence of str
+        Of the objects in the lock table.
 
     Returns
     -------
@@ -168,6 +173,25 @@ async def read(
     """
     if is_local(store) or is_memory(store):
         return await _read_native(store, chain, shards, options)
+    if type(store) is ObjectStore:
+        return await _read_remote(store, chain, shards, options, ask)
+    table, before = locks.table(), [locks.table().calm(name) for name in names]
+    if None not in before:
+        try:
+            found = await _read_remote(store, chain, shards, options, ask)
+        except ShardError:
+            if before == [table.calm(name) for name in names]:
+                raise
+        else:
+            if before == [table.calm(name) for name in names]:
+                return found
+    async with table.hold_async(names):
+        return await _read_remote(store, chain, shards, options, ask)
+
+
+async def _read_remote(
+    store: Store, chain: Any, shards: Mapping[str, Sequence[Wanted]], options: Options, ask: Ask
+) -> dict[int, Any]:
     found: dict[int, Any] = {}
     old: dict[str, RemoteIndex] = {}
     for _ in range(ATTEMPTS):

@@ -22,7 +22,7 @@ from ..zarr_plugin.compat import (
     max_workers,
     options_of_zarr,
 )
-from ..zarr_plugin.stores import check_writable, is_local, local_path, staging
+from ..zarr_plugin.stores import check_writable, is_local, local_path, lock_keys, staging
 from ..zarr_plugin.updates import Work, update
 from .asking import Asker
 from .keys import ArrayKeys
@@ -90,6 +90,11 @@ class Shards:
                 return below, shards, place
             below = shards.below
 
+    def _object(self, shard: str) -> StorePath:
+        """Find the object that a shard is, or lies in."""
+        holder, shards, place = self._holder(shard)
+        return StorePath(holder, shard) if shards is None or place is None else shards._object(place[0])
+
     def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
         groups: dict[int, tuple[Store, list[str]]] = {}
         for shard in shards:
@@ -115,9 +120,9 @@ class Shards:
         first = Asker(self.below, prototype, [(key, request) for _, key, request in others])
         for holder, own in self._by_holder(shards):
             asker = first if holder is self.below else Asker(holder, prototype)
-            found = await read(
-                holder, self._chain, {shard: shards[shard] for shard in own}, self._options, asker
-            )
+            wanted_here = {shard: shards[shard] for shard in own}
+            names = [name for shard in own for name in lock_keys([self._object(shard)])]
+            found = await read(holder, self._chain, wanted_here, self._options, asker, names)
             for number, data in found.items():
                 results[number] = buffer_from(prototype, data)
         for (number, _, _), buffer in zip(others, await first.others(), strict=True):

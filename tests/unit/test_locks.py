@@ -65,6 +65,17 @@ def test_a_lock_is_held_once_and_leaves_nothing_behind() -> None:
     assert table.try_acquire("a")
 
 
+def test_a_reader_can_tell_whether_there_was_a_writer() -> None:
+    table = LockTable()
+    before = table.calm("a")
+    assert before is not None
+    assert table.calm("a") == before
+    assert table.try_acquire("a")
+    assert table.calm("a") is None
+    table.release("a")
+    assert table.calm("a") not in (None, before)
+
+
 def test_threads_get_it_in_the_order_they_asked() -> None:
     table = LockTable()
     table.acquire("a")

@@ -483,6 +483,31 @@ async def test_a_shard_that_is_exchanged_between_two_calls() -> None:
     assert await value(store, "c/0") == b"short"
 
 
+async def test_a_write_between_the_two_calls_of_a_read() -> None:
+    class Meddling(Recording):
+        work: Any = None
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
+            found = await super().get_partial_values(prototype, key_ranges)
+            if self.work is not None:
+                work, self.work = self.work, None
+                await work
+            return found
+
+    inner = Meddling(MemoryStore())
+    for store in (
+        ShardingStorageTransformer(inner, (2,)),
+        ShardingStorageTransformer(ShardingStorageTransformer(inner, (2,)), (2,)),
+    ):
+        await store.set_many([("c/0", buffer(b"a" * 60)), ("c/1", buffer(b"right"))])
+        inner.work = store.set(
+            "c/0", buffer(b"b" * 60)
+        )  # the shard is packed: c/1 goes where c/0 was, and c/0 behind it
+        assert await value(store, "c/1") == b"right"
+        assert inner.work is None
+        await store.clear()
+
+
 # ---- read-only, wrong values
 
 
