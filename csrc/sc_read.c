@@ -62,7 +62,7 @@ next_piece(const struct sc_read_plan *plan, struct stall *stall)
         piece = (struct piece){ PIECE_CHUNKS, stall->next_task, group_end(plan, stall, stall->next_task) };
         stall->next_task = piece.end;
     } else if (stall->next_absent < stall->n_absent) {
-        size_t most = (size_t)(plan->group_nbytes / chain_of(stall)->inner->nbytes + 1);
+        size_t most = (size_t)(SC_FILL_GROUPS * plan->group_nbytes / chain_of(stall)->inner->nbytes + 1);
 
         piece = (struct piece){ PIECE_ABSENT, stall->next_absent, 0 };
         piece.end = most < stall->n_absent - piece.begin ? piece.begin + most : stall->n_absent;
@@ -78,68 +78,6 @@ has_pieces(const struct stall *stall)
 {
     return stall->next_task < stall->n_tasks || stall->next_absent < stall->n_absent ||
            stall->next_part < stall->n_parts;
-}
-
-/* Elements of which there is nothing are all one: the fill value. */
-static void
-fill_picked(const struct stall *stall, const struct sc_pick_at *at)
-{
-    const struct sc_view fill = { .data = chain_of(stall)->fill };
-
-    sc_pick_move(at, &fill, stall->item->dst, false);
-}
-
-/* Part i of n along the first axis that is longer than 1. */
-static void
-fill_part(struct reader *reader, const struct stall *stall, size_t i, size_t n)
-{
-    const struct sc_chain *chain = chain_of(stall);
-    const int64_t *strides = reader->run->plan->dst_strides;
-    uint64_t count[SC_MAX_NDIM], from, to;
-    uint8_t *dst = stall->item->dst;
-    struct sc_pick_at at;
-    int axis = 0;
-
-    if (stall->item->pick) {
-        sc_pick_at_object(&at, stall->item->pick, chain);
-        fill_picked(stall, &at);
-        return;
-    }
-    memcpy(count, stall->item->box.count, sizeof count);
-    while (axis < chain->ndim - 1 && count[axis] <= 1)
-        axis++;
-    if (n > 1) {
-        from = count[axis] / n * i + min_u64(i, count[axis] % n);
-        to = count[axis] / n * (i + 1) + min_u64(i + 1, count[axis] % n);
-        count[axis] = to - from;
-        dst += (int64_t)from * strides[axis];
-    }
-    sc_chain_fill(chain, count, dst, strides);
-}
-
-static void
-fill_absent(struct reader *reader, const struct stall *stall, size_t begin, size_t end)
-{
-    const struct sc_chain *shard = chain_of(stall);
-
-    for (size_t i = begin; i < end; i++) {
-        uint64_t c[SC_MAX_NDIM];
-        struct sc_pick_at at;
-        struct sc_box part;
-        int64_t offset;
-
-        if (stall->item->pick) {
-            sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, stall->absent[i]);
-            fill_picked(stall, &at);
-            reader->stats.chunks_filled++;
-            continue;
-        }
-        sc_walk_coordinates(shard, stall->absent[i], c);
-        if (sc_walk_cut(&stall->walk, shard->inner, c, &part, &offset)) {
-            sc_chain_fill(shard->inner, part.count, stall->item->dst + offset, stall->walk.strides);
-            reader->stats.chunks_filled++;
-        }
-    }
 }
 
 /* A raw chunk that is wanted whole and lies in the array as it does in the file is read to where it belongs. */
@@ -311,9 +249,9 @@ do_piece(struct reader *reader, struct stall *stall, struct piece piece)
     else if (piece.kind == PIECE_CHUNKS)
         decode_group(reader, stall, piece.begin, piece.end);
     else if (piece.kind == PIECE_ABSENT)
-        fill_absent(reader, stall, piece.begin, piece.end);
+        sc_stall_fill_absent(reader, stall, piece.begin, piece.end);
     else
-        fill_part(reader, stall, piece.begin, piece.end);
+        sc_stall_fill_part(reader, stall, piece.begin, piece.end);
     if (status)
         sc_failure_note(&reader->run->failure, status, &reader->where, stall->item_no);
 }

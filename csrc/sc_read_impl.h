@@ -10,6 +10,9 @@
 #include "sc_walk.h"
 #include "sc_worker.h"
 
+/* Filling is cheaper than decoding, and cheaper still in large boxes: so many groups are filled at a time. */
+#define SC_FILL_GROUPS 16
+
 /* One inner chunk that is present: its bytes, or, of an uncompressed one, those that hold what is wanted. */
 struct task {
     uint64_t offset, nbytes, entry;
@@ -70,10 +73,25 @@ chain_of(const struct stall *stall)
     return stall->item->chain;
 }
 
+/* An index read by itself has no plan, and no cache. */
+static inline struct sc_cache *
+cache_of(const struct reader *reader)
+{
+    return reader->run ? reader->run->plan->cache : NULL;
+}
+
 /* Open the object of stall->item and find out what there is to do; the stall is not shared yet. */
 enum sc_status sc_stall_plan(struct reader *reader, struct stall *stall);
 void sc_stall_close(struct reader *reader, struct stall *stall);
 void sc_stall_free_memory(struct stall *stall);
+
+/* The steps of that: open it; find the index, or the part of it that is needed. */
+enum sc_status sc_stall_open(struct reader *reader, struct stall *stall);
+enum sc_status sc_stall_load_index(struct reader *reader, struct stall *stall);
+
+/* What does not exist has the fill value: part i of n of all that is wanted of an object; absent[begin..end) of a shard. */
+void sc_stall_fill_part(struct reader *reader, const struct stall *stall, size_t i, size_t n);
+void sc_stall_fill_absent(struct reader *reader, const struct stall *stall, size_t begin, size_t end);
 
 /* n bytes of the file of the object. */
 enum sc_status sc_stall_read(struct reader *reader, const struct stall *stall, uint8_t *dst, uint64_t n,

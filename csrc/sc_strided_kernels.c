@@ -50,6 +50,7 @@ KERNEL(rows_64_to_128, run_rows, MOVE_PAIR, 64)
 KERNEL(rows_any, run_rows, MOVE_ANY, 0)
 KERNEL(rows_fields, run_rows, MOVE_FIELDS, 0)
 KERNEL(rows_spread, run_rows, MOVE_SPREAD, 0)
+KERNEL(rows_streamed, run_rows, MOVE_STREAM, 0)
 KERNEL(items_swap_2, run_rows, MOVE_SWAP_ITEM, 2)
 KERNEL(items_swap_4, run_rows, MOVE_SWAP_ITEM, 4)
 KERNEL(items_swap_8, run_rows, MOVE_SWAP_ITEM, 8)
@@ -113,18 +114,40 @@ is_one_element(const struct sc_copy *copy)
     return true;
 }
 
-/* A fill, that is: short rows are all copied from one that is made first. */
+/* More than a cache should be filled with, in rows of more than a few lines? */
+static bool
+is_streamed(const struct sc_copy *copy)
+{
+    uint64_t nbytes = copy->row_nbytes;
+
+    for (int a = 0; a < copy->ndim; a++)
+        nbytes *= copy->shape[a];
+    return copy->row_nbytes >= STREAM_ROW_NBYTES && copy->itemsize <= PATTERN_NBYTES && nbytes >= STREAM_NBYTES;
+}
+
+/* A fill, that is: rows are copied from one that is made first, short ones and those of large fills. */
 static void
 rows_spread_or_copied(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
 {
-    uint8_t row[1024];
+    const bool streamed = is_streamed(copy);
+    struct sc_copy first = *copy;
+    uint8_t row[PATTERN_NBYTES];
 
-    if (copy->row_nbytes > sizeof row || !is_one_element(copy)) {
+    if ((copy->row_nbytes > sizeof row && !streamed) || !is_one_element(copy)) {
         rows_spread(copy, dst, src);
         return;
     }
-    spread_row(copy, row, src);
-    plain_kernel(copy->row_nbytes)(copy, dst, row);
+    if (copy->row_nbytes > sizeof row)
+        first.row_nbytes = sizeof row / copy->itemsize * copy->itemsize;
+    spread_row(&first, row, src);
+    if (!streamed) {
+        plain_kernel(copy->row_nbytes)(copy, dst, row);
+        return;
+    }
+    rows_streamed(copy, dst, row);
+#if defined(SC_ARCH_X86_64)
+    _mm_sfence(); /* before anybody is told that it is done */
+#endif
 }
 
 sc_copy_fn *

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # Local files: bytes that are cheaper to read than to ask the kernel twice.
-MAX_GAP_NBYTES = 64 << 10
+MAX_GAP_NBYTES = 16 << 10
 
 # How often a read is begun while somebody changes the file, and how young a change has to be for that.
 ATTEMPTS = 5

@@ -283,6 +283,16 @@ def test_fill_of_rows_of_every_length(itemsize: int) -> None:
             check_fill(padded((3, n), itemsize), b"\0" * itemsize)
 
 
+@pytest.mark.parametrize("itemsize", [1, 2, 3, 8, 16, 100, 1024, 1025])
+def test_fill_past_the_caches(itemsize: int) -> None:
+    """Rows of more than a megabyte in all; they begin at any place of a cache line."""
+    pattern = random_bytes(itemsize, 6).tobytes()
+    for row_nbytes in (256, 700, 1024, 5000):
+        n = -(-row_nbytes // itemsize)
+        check_fill(padded(((1 << 20) // (n * itemsize) + 2, n), itemsize), pattern)
+    check_fill(Box(((1 << 20) // itemsize + 3,), (itemsize,), 5, itemsize), pattern)
+
+
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 8, 16, 20])
 def test_one_column_over_all_rows(itemsize: int) -> None:
     """Source strides of zero along the last axis only, swapped as well."""
