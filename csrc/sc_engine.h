@@ -155,6 +155,7 @@ struct sc_write_item {
     uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
     uint64_t result_nbytes;
     bool empty;
+    struct sc_file_version made; /* the state of the file that this write has left there; inode 0: none */
 };
 
 struct sc_write_plan {

@@ -35,7 +35,7 @@ read_chunks(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, s
 
     if (status || fetch->fd < 0 || fetch->source.is_open || sc_chain_is_checked(fetch->shard->inner))
         return status;
-    status = sc_undo_check(fetch->source.path, fetch->fd, &fetch->undo, &fetch->id, where);
+    status = sc_undo_check(fetch->source.path, fetch->fd, &fetch->undo, &fetch->file.id, where);
     if (status != SC_CHANGED)
         return status;
     sc_where_clear(where);
@@ -46,7 +46,26 @@ enum sc_status
 sc_fetch_range(struct sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, struct sc_where *where)
 {
     sc_where_clear(where);
-    return read_bytes(fetch, offset, n, dst, where);
+    return read_chunks(fetch, offset, n, dst, where);
+}
+
+static enum sc_status
+read_index(struct sc_fetch *fetch, struct sc_where *where)
+{
+    const struct sc_chain *shard = fetch->shard;
+    uint8_t *stored = malloc((size_t)shard->index.nbytes);
+    enum sc_status status;
+
+    fetch->index = sc_cached_index_new(shard->n_chunks);
+    status = stored && fetch->index ? SC_OK : SC_NO_MEMORY;
+    if (!status)
+        status = read_bytes(fetch, fetch->extent.offset, shard->index.nbytes, stored, where);
+    if (!status)
+        status = sc_index_verify(&shard->index, stored, where);
+    if (!status)
+        sc_index_load(shard, stored, fetch->index->entries);
+    free(stored);
+    return status;
 }
 
 static enum sc_status
@@ -54,21 +73,20 @@ load_index(struct sc_fetch *fetch, struct sc_where *where)
 {
     const struct sc_chain *shard = fetch->shard;
     enum sc_status status = sc_index_locate(&shard->index, fetch->nbytes, &fetch->extent, where);
-    uint8_t *stored;
+    enum sc_cache_answer answer = SC_CACHE_PASS;
 
     if (status)
         return status;
-    stored = malloc((size_t)shard->index.nbytes);
-    fetch->own_entries = malloc((size_t)shard->index.pairs_nbytes);
-    status = stored && fetch->own_entries ? SC_OK : SC_NO_MEMORY;
+    if (fetch->cache && fetch->fd >= 0 && !fetch->source.is_open && !fetch->undo.path) { /* the cache goes by names */
+        answer = sc_cache_get(fetch->cache, fetch->source.path, &fetch->file.id, shard, NULL, &fetch->index);
+        *(answer == SC_CACHE_HIT ? &fetch->stats.index_hits : &fetch->stats.index_misses) += 1;
+    }
+    if (answer != SC_CACHE_HIT)
+        status = read_index(fetch, where);
+    if (answer == SC_CACHE_LOAD)
+        sc_cache_loaded(fetch->cache, fetch->source.path, &fetch->file.id, shard, status ? NULL : fetch->index);
     if (!status)
-        status = read_bytes(fetch, fetch->extent.offset, shard->index.nbytes, stored, where);
-    if (!status)
-        status = sc_index_verify(&shard->index, stored, where);
-    if (!status)
-        sc_index_load(shard, stored, fetch->own_entries);
-    fetch->entries = fetch->own_entries;
-    free(stored);
+        fetch->entries = fetch->index->entries;
     return status;
 }
 
@@ -78,25 +96,28 @@ open_file(struct sc_fetch *fetch, struct sc_where *where)
     const struct sc_source *source = &fetch->source;
     enum sc_status status;
 
-    if (source->is_open)
-        return sc_file_share(source->fd, &fetch->fd, &fetch->nbytes, where);
+    if (source->is_open) {
+        status = sc_file_share(source->fd, &fetch->fd, &fetch->nbytes, where);
+        return status ? status : sc_file_identify_open(fetch->fd, &fetch->file.id, where);
+    }
     if (!source->path)
         return SC_OK;
-    fetch->stats.opens++;
-    status = sc_file_open_id(source->path, &fetch->fd, &fetch->id, where);
-    if (!status && fetch->fd >= 0 && fetch->id.n_links > 1)
-        status = sc_undo_find(source->path, fetch->fd, &fetch->undo, &fetch->id, where);
-    fetch->nbytes = fetch->undo.path ? fetch->undo.nbytes : fetch->id.nbytes;
+    status = sc_cache_open(fetch->cache, source->path, false, &fetch->file, &fetch->stats.opens,
+                           &fetch->stats.file_hits, where);
+    fetch->fd = fetch->file.fd;
+    if (!status && fetch->fd >= 0 && fetch->file.id.n_links > 1)
+        status = sc_undo_find(source->path, fetch->fd, &fetch->undo, &fetch->file.id, where);
+    fetch->nbytes = fetch->undo.path ? fetch->undo.nbytes : fetch->file.id.nbytes;
     return status;
 }
 
 enum sc_status
 sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struct sc_source *source,
-               struct sc_where *where)
+               struct sc_cache *cache, struct sc_where *where)
 {
     enum sc_status status;
 
-    *fetch = (struct sc_fetch){ .shard = shard, .source = *source, .fd = -1, .nbytes = source->nbytes };
+    *fetch = (struct sc_fetch){ .shard = shard, .source = *source, .cache = cache, .fd = -1, .nbytes = source->nbytes };
     sc_where_clear(where);
     if (source->entries) {
         fetch->entries = source->entries;
@@ -112,13 +133,47 @@ sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struc
 void
 sc_fetch_end(struct sc_fetch *fetch)
 {
-    sc_file_close(fetch->fd);
+    if (fetch->source.is_open)
+        sc_file_close(fetch->fd);
+    else if (fetch->fd >= 0)
+        sc_cache_close(fetch->cache, &fetch->file);
     fetch->fd = -1;
     sc_undo_free(&fetch->undo);
     sc_totals_add(&fetch->stats);
     fetch->stats = (struct sc_stats){ 0 };
-    free(fetch->own_entries);
-    fetch->own_entries = NULL;
+    sc_cached_index_release(fetch->index);
+    fetch->index = NULL;
+}
+
+bool
+sc_fetch_version(const struct sc_fetch *fetch, struct sc_file_version *version)
+{
+    if (fetch->fd >= 0)
+        sc_file_version_of(fetch->fd, &fetch->file.id, version);
+    return fetch->fd >= 0;
+}
+
+enum sc_status
+sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index, struct sc_entry *entry,
+               struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    sc_where_clear(where);
+    if (position >= fetch->shard->n_chunks) {
+        where->detail = "no such inner chunk";
+        return SC_BAD_ARGUMENT;
+    }
+    *entry = fetch->entries[position];
+    if (sc_entry_is_absent(*entry))
+        return SC_OK;
+    if (!fetch->source.entries)
+        status = sc_entry_check(*entry, &fetch->extent, allow_in_index, where);
+    if (!status)
+        status = sc_chain_check_nbytes(fetch->shard->inner, entry->nbytes, where);
+    if (status)
+        where->entry = position;
+    return status;
 }
 
 /* Check positions until the batch is full; places hold entries of the object afterwards. */
@@ -127,21 +182,11 @@ take(const struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where
 {
     for (size_t i = 0; i < batch->n; i++) {
         struct sc_entry e;
-        enum sc_status status;
+        enum sc_status status = sc_fetch_entry(fetch, batch->positions[i], batch->allow_in_index, &e, where);
 
-        if (batch->positions[i] >= fetch->shard->n_chunks) {
-            where->detail = "no such inner chunk";
-            return SC_BAD_ARGUMENT;
-        }
-        e = fetch->entries[batch->positions[i]];
+        if (status)
+            return status;
         if (!sc_entry_is_absent(e)) {
-            status = fetch->source.entries ? SC_OK : sc_entry_check(e, &fetch->extent, batch->allow_in_index, where);
-            if (!status)
-                status = sc_chain_check_nbytes(fetch->shard->inner, e.nbytes, where);
-            if (status) {
-                where->entry = batch->positions[i];
-                return status;
-            }
             if (i && e.nbytes > batch->max_nbytes - min_u64(batch->nbytes, batch->max_nbytes))
                 break;
             batch->nbytes += e.nbytes;

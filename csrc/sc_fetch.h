@@ -6,27 +6,37 @@
 #ifndef SC_FETCH_H
 #define SC_FETCH_H
 
+#include "sc_cache.h"
 #include "sc_engine.h"
 #include "sc_undo.h"
 
 struct sc_fetch {
     const struct sc_chain *shard;
     struct sc_source source;
-    int fd;          /* -1: in memory */
+    struct sc_cache *cache; /* NULL: none */
+    struct sc_opened file; /* its id: what it was when it was opened */
+    int fd;          /* of the file; -1: in memory */
     bool missing;    /* there is no such object */
     uint64_t nbytes; /* of the object */
-    struct sc_file_id id; /* of the file when it was opened */
     struct sc_undo undo;  /* it was being changed in place, and is read as it was before */
     struct sc_index_extent extent;
     const struct sc_entry *entries; /* n_chunks in C order, not checked unless the source brought them */
-    struct sc_entry *own_entries;
+    struct sc_cached_index *index; /* held; NULL: the source brought the entries */
     struct sc_stats stats; /* of this shard until it is ended, then a part of the totals */
 };
 
-/* Open the object of `source`, whose paths and buffers must outlive this, and read its index. End it in any case. */
+/* Open the object of `source`, whose paths and buffers must outlive this, and read its index, a file's through the cache
+ * where there is one. End it in any case. */
 enum sc_status sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struct sc_source *source,
-                              struct sc_where *where);
+                              struct sc_cache *cache, struct sc_where *where);
 void sc_fetch_end(struct sc_fetch *fetch);
+
+/* Which state of the file the index belongs to; false: it is no file. */
+bool sc_fetch_version(const struct sc_fetch *fetch, struct sc_file_version *version);
+
+/* Where an inner chunk is, checked; absent if it is. */
+enum sc_status sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index,
+                              struct sc_entry *entry, struct sc_where *where);
 
 /* Bytes of the object as they are, whatever they mean; the range lies inside it. */
 enum sc_status sc_fetch_range(struct sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, struct sc_where *where);

@@ -121,6 +121,20 @@ sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
     return SC_OK;
 }
 
+void
+sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version)
+{
+    long number = 0; /* the kernel writes an int, whatever the name of the request says */
+
+    *version = (struct sc_file_version){ id->device, id->inode, 0, id->nbytes, id->mtime_ns };
+#ifdef FS_IOC_GETVERSION
+    if (ioctl(fd, FS_IOC_GETVERSION, &number) == 0)
+        version->number = (uint32_t)number;
+#else
+    (void)fd, (void)number;
+#endif
+}
+
 enum sc_status
 sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
 {

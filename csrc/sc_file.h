@@ -45,6 +45,16 @@ bool sc_file_identify(const char *path, struct sc_file_id *id);
 /* Look at an open file. */
 enum sc_status sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where);
 
+/* Names one state of a file for whoever compares it later, when the file may be gone and its inode another's: `number` is what
+ * the file system gives to each inode it hands out (0: it does not say). Links and renames, which change ctime, do not count. */
+struct sc_file_version {
+    uint64_t device, inode, number, nbytes;
+    int64_t mtime_ns;
+};
+
+/* That of an open file, which looked like `id`. */
+void sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version);
+
 /* As sc_file_open(), and identify what was opened. */
 enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where);
 

@@ -418,6 +418,18 @@ write_whole(struct writer *writer, struct bench *bench)
     return status;
 }
 
+/* Note the state that a file gets, while nobody else can have changed it. */
+static enum sc_status
+note_version(struct writer *writer, struct sc_write_item *item, int fd)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_identify_open(fd, &id, &writer->where);
+
+    if (!status)
+        sc_file_version_of(fd, &id, &item->made);
+    return status;
+}
+
 static enum sc_status
 finish(struct writer *writer, struct bench *bench)
 {
@@ -439,10 +451,13 @@ finish(struct writer *writer, struct bench *bench)
         sc_newfile_abort(&bench->file);
         return item->only_new ? SC_OK : sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
     }
-    if (item->in_place)
-        return sc_bench_overwrite(writer, bench);
-    if (item->append)
-        return sc_bench_append(writer, bench, false);
+    if (item->in_place || item->append) {
+        status = item->in_place ? sc_bench_overwrite(writer, bench) : sc_bench_append(writer, bench, false);
+        return status || item->declined ? status : note_version(writer, item, bench->old_fd);
+    }
+    status = note_version(writer, item, bench->file.fd);
+    if (status)
+        return status;
     status =
         sc_newfile_commit(&bench->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &writer->where);
     return status;

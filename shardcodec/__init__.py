@@ -11,11 +11,12 @@ and zarr-python, with all that stands on it, reads and writes arrays through nat
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zarr.registry import register_codec, register_pipeline
 
 from .access.array import ArrayReader, open_array, register_adapter
+from .access.objects import register_objects
 from .access.shard import Shard
 from .access.stream import ShardWriter
 from .access.whole import decode, encode
@@ -38,9 +39,12 @@ from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.grouping import group_writes
 from .zarr_plugin.objects import objects_of_store
 from .zarr_plugin.pipeline import ShardCodecPipeline
-from .zarr_plugin.shards import open_shard
+from .zarr_plugin.shards import open_shard, shard_object
 from .zarr_plugin.state import chunk_state, iter_existing
 from .zarr_plugin.switch import attach, disable, enable
+
+if TYPE_CHECKING:
+    from . import kv
 
 __all__ = [
     "ArrayReader",
@@ -69,6 +73,7 @@ __all__ = [
     "encode",
     "group_writes",
     "iter_existing",
+    "kv",
     "open_array",
     "open_shard",
     "options",
@@ -78,11 +83,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Surfaces of their own, imported when they are first used.
-_LAZY = ("transformer",)
+_LAZY = ("kv", "transformer")
 
 register_pipeline(ShardCodecPipeline)
 register_codec("sharding_indexed", ShardingCodec)
 register_adapter(objects_of_store)
+register_objects(shard_object)
 
 
 def __getattr__(name: str) -> Any:

@@ -300,6 +300,13 @@ cdef extern from "sc_file.h" nogil:
         int64_t mtime_ns
         int64_t ctime_ns
 
+    struct sc_file_version:
+        uint64_t device
+        uint64_t inode
+        uint64_t number
+        uint64_t nbytes
+        int64_t mtime_ns
+
     sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
 
 
@@ -457,6 +464,7 @@ cdef extern from "sc_engine.h" nogil:
         uint8_t *result
         uint64_t result_nbytes
         bint empty
+        sc_file_version made
 
     struct sc_write_plan:
         sc_write_item *items
@@ -498,7 +506,11 @@ cdef extern from "sc_fetch.h" nogil:
         uint8_t *bytes
         uint64_t nbytes
 
-    sc_status sc_fetch_begin(sc_fetch *fetch, const sc_chain *shard, const sc_source *source, sc_where *where)
+    sc_status sc_fetch_begin(sc_fetch *fetch, const sc_chain *shard, const sc_source *source, sc_cache *cache,
+                             sc_where *where)
+    bint sc_fetch_version(const sc_fetch *fetch, sc_file_version *version)
+    sc_status sc_fetch_entry(const sc_fetch *fetch, uint64_t position, bint allow_in_index, sc_entry *entry,
+                             sc_where *where)
     void sc_fetch_end(sc_fetch *fetch)
     sc_status sc_fetch_range(sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, sc_where *where)
     sc_status sc_fetch_chunks(sc_fetch *fetch, sc_fetch_batch *batch, sc_where *where)

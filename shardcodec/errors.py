@@ -14,6 +14,7 @@ from typing import Any, Self
 __all__ = [
     "ChecksumError",
     "CodecError",
+    "ConflictError",
     "GroupWriteError",
     "LockError",
     "ShardError",
@@ -143,6 +144,10 @@ class LockError(ShardError, TimeoutError):
 
     Also a `TimeoutError`, so that code which retries on time-outs covers it.
     """
+
+
+class ConflictError(ShardError):
+    """A transaction rests on a state of a shard (``expected``) that is not the present one (``actual``); nothing was written."""
 
 
 class GroupWriteError(ShardError):

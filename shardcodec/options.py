@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Options", "Resolver", "available_cpus", "check", "options", "resolve"]
+__all__ = ["Options", "Resolver", "active", "available_cpus", "check", "options", "resolve"]
 
 Choices = Mapping[str, Any]
 
@@ -199,6 +199,11 @@ def options(**choices: Any) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+def active() -> Choices:
+    """Return what `options` blocks around the caller say: the same object as long as none is entered or left."""
+    return _active.get()
 
 
 def resolve(

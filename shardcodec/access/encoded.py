@@ -45,6 +45,8 @@ class EncodedItem(NamedTuple):
     old_fd : int or None
         The old shard in a file, opened (and locked) by the caller; `filelocks.NO_FILE`: the caller has found none, and
         one that is there by now must not be replaced; None: it is opened here.
+    complete : bool
+        Inner chunks that are not named are absent from now on. The old object is not looked at.
     """
 
     chain: Any
@@ -54,6 +56,7 @@ class EncodedItem(NamedTuple):
     key: str
     user: UserBytes | None = None
     old_fd: int | None = None
+    complete: bool = False
 
 
 def write_encoded(
@@ -63,6 +66,7 @@ def write_encoded(
     keep_empty: bool = False,
     staging: str | None = None,
     exist: list[int] | None = None,
+    versions: dict[int, bytes] | None = None,
 ) -> list[Any]:
     """Write encoded inner chunks into shards; those that are not named stay as they are.
 
@@ -76,6 +80,8 @@ def write_encoded(
         Make an object also where no inner chunk is left.
     staging, exist
         As for `writer.write`.
+    versions : dict, optional
+        For a single item: gets under 0 what names the state of the file that was made; empty where there is none.
 
     Returns
     -------
@@ -107,6 +113,7 @@ def write_encoded(
             staging=staging,
             n_threads=options.threads,
             cancel=cancel.current(),
+            versions=versions,
         )
 
     try:
@@ -117,7 +124,7 @@ def write_encoded(
 
 def _keeps(item: EncodedItem) -> bool:
     """Tell whether the old shard counts."""
-    return bool(item.user is not None or len(item.chunks) != item.chain.n_chunks)
+    return not item.complete and bool(item.user is not None or len(item.chunks) != item.chain.n_chunks)
 
 
 def _described(looker: Looker, position: int) -> tuple[Any, ...]:

@@ -8,23 +8,61 @@ inner chunks that belong together, also when the object is replaced meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .. import native
 from ..options import Options
 from ..storage import filelocks, locks
+from ..storage.cache import IndexCache
 
-__all__ = ["FileObject", "Make", "MemoryObject", "NativeShard", "OpenObject", "ShardObject"]
+__all__ = [
+    "NO_OBJECT",
+    "UNKNOWN",
+    "FileObject",
+    "Look",
+    "Make",
+    "MemoryObject",
+    "NativeShard",
+    "OpenObject",
+    "Part",
+    "ShardObject",
+    "content_generation",
+    "joined",
+    "object_of",
+    "register_objects",
+]
+
+# Bytes that name a state of an object, its generation: these two are of no object at all, and of one in a store that names
+# no states. All others are equal only if nothing has changed.
+NO_OBJECT = b"\x02"
+UNKNOWN = b""
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 # From the old object (None: there is none) to the new one (None: no inner chunk is left). The flag asks for an object even
 # then. Of a file the engine makes the new one: it gets what `filelocks.update` gives, and returns what that wants.
 Make = Callable[[Any, bool], Any]
+
+# Is told the generation of the old object before a `Make` is called, except for files: their `Make` sees the file itself.
+Look = Callable[[bytes], None]
+
+
+class Part(NamedTuple):
+    """One object of several that are changed as one."""
+
+    target: Any
+    make: Make
+    look: Look | None
+
+
+# As zarr: a gap of this size is cheaper to fetch than another request, and a request is at most so large.
+MAX_GAP_NBYTES = 1 << 20
+MAX_RANGE_NBYTES = 16 << 20
 
 
 class OpenObject(Protocol):
@@ -51,6 +89,16 @@ class OpenObject(Protocol):
     def range(self, offset: int, nbytes: int) -> bytes:
         """Return bytes of the object, whatever they mean."""
 
+    @property
+    def generation(self) -> bytes:
+        """What names this state of the object; see `NO_OBJECT` and `UNKNOWN`."""
+
+    def entry(self, position: int) -> tuple[int, int] | None:
+        """Return offset and size of an inner chunk, checked; None when it is absent."""
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return several ranges, each (offset, nbytes), as buffers; near ones are asked for together."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -69,20 +117,42 @@ class ShardObject(Protocol):
     key: str
     path: str | None
 
-    def open(self, chain: Any, options: Options) -> OpenObject:
-        """Look at what is there now."""
+    @property
+    def identity(self) -> str:
+        """Names the object, the same for whoever reaches it in this process."""
 
-    def update(self, make: Make, options: Options) -> None:
-        """Put another object in the place of what is there, which nobody else changes meanwhile."""
+    @property
+    def realm(self) -> Hashable:
+        """Objects of one realm can be changed as one, by `update_all`; None: not this one."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether reading it takes no request, so that an event loop need not fear it."""
+
+    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+        """Look at what is there now; `cache` may have the index of this state of the object."""
+
+    def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+        """As `open`, for who wants all of it: then a store is asked once."""
+
+    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+        """Put another object in the place of what is there, which nobody else changes meanwhile.
+
+        Returns the generation of the new object; of a file, which `make` knows, `UNKNOWN`.
+        """
+
+    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
+        """Update objects of this realm, all or none; return their generations."""
 
 
 class NativeShard:
     """A shard that the engine opens: a file, or bytes in memory."""
 
-    def __init__(self, chain: Any, source: Any, options: Options) -> None:
+    def __init__(self, chain: Any, source: Any, options: Options, cache: IndexCache | None = None) -> None:
         self._chain = chain
         self._allow_in_index = options.allow_in_index
-        self._shard = native.load().OpenShard(chain, source)
+        self._source = source
+        self._shard = native.load().OpenShard(chain, source, None if cache is None else cache.native)
 
     @property
     def missing(self) -> bool:
@@ -92,10 +162,19 @@ class NativeShard:
     def nbytes(self) -> int:
         return int(self._shard.nbytes)
 
+    @property
+    def generation(self) -> bytes:
+        if self.missing:
+            return NO_OBJECT
+        return bytes(self._shard.version) or content_generation(self._source)
+
     def entries(self, *, check: bool) -> Entries:
         out = np.empty((self._chain.n_chunks, 2), dtype=np.uint64)
         self._shard.entries(out, check=check, allow_in_index=self._allow_in_index)
         return out
+
+    def entry(self, position: int) -> tuple[int, int] | None:
+        return self._shard.entry(position, allow_in_index=self._allow_in_index)  # type: ignore[no-any-return]
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
         return self._shard.fetch(  # type: ignore[no-any-return]
@@ -105,6 +184,9 @@ class NativeShard:
     def range(self, offset: int, nbytes: int) -> bytes:
         return bytes(self._shard.range(offset, nbytes))
 
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+        return [self.range(offset, nbytes) for offset, nbytes in wanted]
+
     def close(self) -> None:
         self._shard.close()
 
@@ -112,31 +194,100 @@ class NativeShard:
 class FileObject:
     """A local file."""
 
+    realm = None
+    is_near = True
+
     def __init__(self, path: str, key: str | None = None) -> None:
         self.path: str | None = path
         self.key = path if key is None else key
 
-    def open(self, chain: Any, options: Options) -> OpenObject:
-        return NativeShard(chain, self.path, options)
+    @property
+    def identity(self) -> str:
+        return os.path.realpath(str(self.path))
 
-    def update(self, make: Make, options: Options) -> None:
-        keys = [os.path.realpath(str(self.path))]
+    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+        return NativeShard(chain, self.path, options, cache)
+
+    open_whole = open  # noqa: A003  # the method above
+
+    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+        keys = [self.identity]
         with locks.table().hold(keys):
             filelocks.update(keys[0], options, lambda fd: bool(make(fd, False)))
+        return UNKNOWN
+
+    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
+        raise NotImplementedError("files cannot be changed as one")
 
 
 class MemoryObject:
     """Bytes in memory; a write makes new ones and leaves the old ones alone."""
 
     path: str | None = None
+    realm = None
+    is_near = True
 
     def __init__(self, data: Any, key: str = "") -> None:
         self.key = key
         self.data = data
 
-    def open(self, chain: Any, options: Options) -> OpenObject:
+    @property
+    def identity(self) -> str:
+        return f"object:{id(self)}"
+
+    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         return NativeShard(chain, self.data, options)
 
-    def update(self, make: Make, options: Options) -> None:
-        with locks.table().hold([f"object:{id(self)}"]):
+    open_whole = open  # noqa: A003  # the method above
+
+    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+        with locks.table().hold([self.identity]):
+            if look is not None:
+                look(content_generation(self.data))
             self.data = make(self.data, False)
+            return content_generation(self.data)
+
+    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
+        raise NotImplementedError("each is by itself")
+
+
+def content_generation(data: Any) -> bytes:
+    """Name a state of an object in memory by its bytes."""
+    return NO_OBJECT if data is None else hashlib.blake2b(data, digest_size=20).digest()
+
+
+def joined(entries: Any) -> list[tuple[int, int]]:
+    """Ranges of inner chunks, ascending, neighbours in one; each inner chunk lies in the last that begins before it."""
+    ranges: list[tuple[int, int]] = []
+    for offset, nbytes in sorted(entries):
+        if ranges:
+            first, size = ranges[-1]
+            end = max(first + size, offset + nbytes)
+            near = offset - (first + size) <= MAX_GAP_NBYTES and end - first <= MAX_RANGE_NBYTES
+            if near or end == first + size:
+                ranges[-1] = first, end - first
+                continue
+        ranges.append((offset, nbytes))
+    return ranges
+
+
+_find: Callable[[Any, str | None], ShardObject] | None = None
+
+
+def register_objects(find: Callable[[Any, str | None], ShardObject]) -> None:
+    """Say how the place that a store and a key name is found; for the surface that knows a library's stores."""
+    global _find
+    _find = find
+
+
+def object_of(store: Any, key: str | None) -> ShardObject:
+    """Return the place that a store and a key name.
+
+    Raises
+    ------
+    TypeError
+        Not a path, bytes, or a store of a library that is known.
+    """
+    if _find is None:
+        raise TypeError(f"no library of stores is known that has {type(store).__name__}")
+    return _find(store, key)

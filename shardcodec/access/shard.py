@@ -21,10 +21,10 @@ from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, check, resolve
 from ..storage.filelocks import settle
-from ..storage.staging import staging_for
 from .boxes import touched
+from .change import Change, Found, change
 from .codec import compiled, memory_order
-from .encoded import EncodedItem, check_size, ordered, write_encoded
+from .encoded import check_size, ordered
 from .inner import as_chunks, coordinates, decode_chunks, encode_chunks, positions
 from .objects import OpenObject, ShardObject
 from .placement import ABSENT, DEAD_SHARE
@@ -469,23 +469,15 @@ class Shard:
             check_alignment(alignment)
         chunks_in_order = {p: by_position[p] for p in sequence}
 
-        def make(old: Any, keep_empty: bool) -> Any:
+        def decide(_found: Found) -> Change:
             self.refresh()
             user = None
             if keep_user_bytes:
                 user = UserBytes(footer, alignment or self.alignment, dead_share)
-            path = self._object.path
-            keep = keep_empty or bool(footer)
-            if path is None:
-                item = EncodedItem(self._chain, None, old, chunks_in_order, self.key, user)
-                return write_encoded([item], options, keep_empty=keep)[0]
-            exist: list[int] = []
-            item = EncodedItem(self._chain, path, None, chunks_in_order, self.key, user, old_fd=old)
-            write_encoded([item], options, keep_empty=keep, staging=staging_for(path), exist=exist)
-            return not exist
+            return Change(chunks_in_order, keep_empty=bool(footer), user=user)
 
         try:
-            self._object.update(make, options)
+            change(self._object, self._chain, decide, options)
         finally:
             self.refresh()
 

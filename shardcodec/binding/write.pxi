@@ -149,7 +149,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         free_write(&plan, n)
 
 
-cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
+cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel, dict versions=None):
     """Run a complete plan; what `write` returns."""
     cancel = entered(cancel)
     plan.cancel = &cancel.cancel
@@ -167,6 +167,8 @@ cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
             results.append(None)
     cancel.raise_caught()
     raise_status(status, &where, batch.paths)
+    if versions is not None:
+        versions.update({i: version_bytes(&plan.items[i].made) for i in range(plan.n_items)})
     return results, stats_dict(&plan.stats), (
         [i for i in range(plan.n_items) if plan.items[i].exists],
         [i for i in range(plan.n_items) if plan.items[i].declined],
@@ -217,11 +219,12 @@ cdef class Encoded:
 
 
 def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None, unsigned n_threads=1,
-                  uint64_t unit_nbytes=524288, Cancel cancel=None):
+                  uint64_t unit_nbytes=524288, Cancel cancel=None, dict versions=None):
     """Write encoded inner chunks into many shards.
 
     items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
     this order, each position occurs once, the footer comes behind them. Otherwise as `write`.
+    versions: gets, by number of the item, what `OpenShard.version` is of the file that was made; empty for none.
     """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
     cdef size_t n = len(items), i = 0
@@ -260,6 +263,6 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
         plan.unit_nbytes = unit_nbytes
-        return run_write(&plan, batch, cancel)
+        return run_write(&plan, batch, cancel, versions)
     finally:
         free_write(&plan, n)

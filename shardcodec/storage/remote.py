@@ -55,10 +55,10 @@ class Remote(Protocol):
 class ConditionalRemote(Remote, Protocol):
     """A store that writes an object only if it is as it was read."""
 
-    async def put(self, key: str, data: Any, expected: Answer | None) -> None:
+    async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
         """Store an object if it is in the state of that answer (None: if there is none); else raise `Changed`.
 
-        An answer without a version sets no condition.
+        An answer without a version sets no condition. Returns the version of what was stored.
         """
 
 

@@ -155,8 +155,10 @@ class ObstoreRemote:
         data = np.frombuffer(await result.bytes_async(), dtype=np.uint8)
         return Answer(data, int(result.meta["size"]), version_of(result.meta))
 
-    async def put(self, key: str, data: Any, expected: Answer | None) -> None:
+    async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
         """Store an object under a condition; without one where the store (S3, if so configured) knows none.
+
+        Returns what names the new state.
 
         Raises
         ------
@@ -166,11 +168,12 @@ class ObstoreRemote:
         errors = self._obstore.exceptions
         mode: Any = "create" if expected is None else expected.version or "overwrite"
         try:
-            await self._obstore.put_async(self._store, key, data, mode=mode)
+            result = await self._obstore.put_async(self._store, key, data, mode=mode)
         except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
             raise Changed(key) from None
         except (NotImplementedError, errors.NotSupportedError):
-            await self._obstore.put_async(self._store, key, data)
+            result = await self._obstore.put_async(self._store, key, data)
+        return version_of(result)
 
     async def _nothing_from(self, key: str, start: int) -> Answer | None:
         """The answer for an object that ends before a range begins, which stores call an error as they do others."""

@@ -9,18 +9,34 @@ zarr's event loop, for the index and for coalesced ranges.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import itertools
+import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import native
 from ..access.conditional import FIRST_WAIT, LONGEST_WAIT
-from ..access.objects import Entries, FileObject, Make, MemoryObject, NativeShard, OpenObject, ShardObject
+from ..access.objects import (
+    NO_OBJECT,
+    UNKNOWN,
+    Entries,
+    FileObject,
+    Look,
+    Make,
+    MemoryObject,
+    NativeShard,
+    OpenObject,
+    Part,
+    ShardObject,
+    content_generation,
+    joined,
+)
 from ..access.placement import ABSENT
 from ..access.reader import index_too_short
 from ..access.shard import Shard
@@ -29,17 +45,14 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage import locks
 from ..storage.aio import all_of
-from ..storage.remote import Changed, ConditionalRemote, Remote
-from .compat import Store, StorePath, buffer_from, config, default_buffer_prototype, sync
+from ..storage.cache import IndexCache
+from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
+from .compat import Store, StorePath, buffer_from, config, default_buffer_prototype, memory_identity, sync
 from .remote import conditional_remote_for, remote_for
 from .renamed import original
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, stored_bytes
+from .stores import check_writable, is_direct, is_local, is_memory, local_path, lock_keys, stored_bytes
 
 __all__ = ["open_shard", "shard_object"]
-
-# As zarr: a gap of this size is cheaper to fetch than another request, and a request is at most so large.
-MAX_GAP_NBYTES = 1 << 20
-MAX_RANGE_NBYTES = 16 << 20
 
 # No object is larger; bounds a range where the size of the object is not known.
 MAX_OBJECT_NBYTES = 2**63 - 1
@@ -110,9 +123,22 @@ class StoreObject:
         self.path = local_path(target) if is_local(target.store) else None
         self._prototype = default_buffer_prototype()
 
-    def open(self, chain: Any, options: Options) -> OpenObject:
+    @property
+    def identity(self) -> str:
+        return lock_keys([self.target])[0]
+
+    @property
+    def realm(self) -> Hashable:
+        store: Any = self.target.store
+        return f"memory:{memory_identity(store)}" if is_memory(store) else None
+
+    @property
+    def is_near(self) -> bool:
+        return is_direct(self.target.store)
+
+    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         if self.path is not None:
-            return NativeShard(chain, self.path, options)
+            return NativeShard(chain, self.path, options, cache)
         if is_memory(self.target.store):
             return NativeShard(chain, stored_bytes(self.target, self._prototype), options)
         remote = remote_for(self.target.store, self._prototype)
@@ -120,33 +146,57 @@ class StoreObject:
             remote, self.key, chain, options, lambda: sync(self.target.store.getsize(self.key))
         )
 
-    def update(self, make: Make, options: Options) -> None:
+    def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+        if self.is_near:
+            return self.open(chain, options, cache)
+        answer = sync(remote_for(self.target.store, self._prototype).get(self.key))
+        native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
+        return FetchedShard(chain, answer, options)
+
+    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+        check_writable(self.target.store)
         if self.path is not None:
-            FileObject(self.path).update(make, options)
-            return
-        with locks.table().hold(lock_keys([self.target])):
+            return FileObject(self.path).update(make, options)
+        with locks.table().hold([self.identity]):
             remote = conditional_remote_for(self.target.store)
             if remote is not None:
-                self._update_conditionally(remote, make, options)
-                return
-            old = sync(self.target.get(prototype=self._prototype))
-            new = make(None if old is None else old.as_numpy_array(), False)
-            if new is None:
-                sync(self.target.delete())
-            else:
-                sync(self.target.set(buffer_from(self._prototype, new)))
+                return self._update_conditionally(remote, make, options, look)
+            return self._store(self._made(make, look))
 
-    def _update_conditionally(self, remote: ConditionalRemote, make: Make, options: Options) -> None:
+    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
+        check_writable(self.target.store)
+        with locks.table().hold([part.target.identity for part in parts]):
+            news = [part.target._made(part.make, part.look) for part in parts]
+            return [part.target._store(new) for part, new in zip(parts, news, strict=True)]
+
+    def _made(self, make: Make, look: Look | None) -> Any:
+        old = sync(self.target.get(prototype=self._prototype))
+        data = None if old is None else old.as_numpy_array()
+        if look is not None:
+            look(content_generation(data) if data is None or is_memory(self.target.store) else UNKNOWN)
+        return make(data, False)
+
+    def _store(self, new: Any) -> bytes:
+        if new is None:
+            sync(self.target.delete())
+            return NO_OBJECT
+        sync(self.target.set(buffer_from(self._prototype, new)))
+        return content_generation(new) if is_memory(self.target.store) else UNKNOWN
+
+    def _update_conditionally(
+        self, remote: ConditionalRemote, make: Make, options: Options, look: Look | None
+    ) -> bytes:
         """Store the new object if the old one is still there; see `access.conditional`."""
         deadline = time.monotonic() + options.lock_timeout
         for n_tries in itertools.count(1):
             old = sync(remote.get(self.key))
+            if look is not None:
+                look(_generation_of(old))
             new = make(None if old is None else old.data, old is not None)
             if new is None:
-                return
+                break
             try:
-                sync(remote.put(self.key, new, old))
-                return
+                return _generation(sync(remote.put(self.key, new, old)))
             except Changed:
                 if time.monotonic() >= deadline:
                     raise LockError(
@@ -156,6 +206,27 @@ class StoreObject:
                         n_tries=n_tries,
                     ) from None
             time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
+        return NO_OBJECT
+
+
+def _generation(version: Any) -> bytes:
+    return UNKNOWN if version is None else json.dumps(version, sort_keys=True).encode()
+
+
+def _generation_of(answer: Answer | None) -> bytes:
+    return NO_OBJECT if answer is None else _generation(answer.version)
+
+
+class FetchedShard(NativeShard):
+    """A shard that came in one answer."""
+
+    def __init__(self, chain: Any, answer: Answer | None, options: Options) -> None:
+        super().__init__(chain, None if answer is None else answer.data, options)
+        self._answer = answer
+
+    @property
+    def generation(self) -> bytes:
+        return _generation_of(self._answer)
 
 
 class RemoteShard:
@@ -179,6 +250,7 @@ class RemoteShard:
         self._entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
         self._size = None if answer is None else answer.nbytes
         self._version = None if answer is None else answer.version
+        self.generation = _generation_of(answer)
         if answer is None:
             return
         if len(answer.data) < n:
@@ -210,7 +282,7 @@ class RemoteShard:
         sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
         n = max(1, int(np.searchsorted(np.cumsum(sizes), max_nbytes, side="right")))
         wanted, sizes = wanted[:n], sizes[:n]
-        ranges = joined(wanted[sizes > 0])
+        ranges = joined(wanted[sizes > 0].tolist())
         try:
             data = self._get_ranges(ranges)
         except ShardFormatError as error:
@@ -264,20 +336,23 @@ class RemoteShard:
         (data,) = self._get_ranges([(offset, nbytes)])
         return bytes(data)
 
+    def entry(self, position: int) -> tuple[int, int] | None:
+        only = np.full_like(self._entries, ABSENT)
+        only[position] = self._entries[position]
+        self._check(only, MAX_OBJECT_NBYTES if self._size is None else self._size)
+        offset, nbytes = self._entries[position].tolist()
+        return None if only[position, 0] == ABSENT else (offset, nbytes)
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+        whole = joined([part for part in wanted if part[1]])
+        firsts = [offset for offset, _ in whole]
+        data = self._get_ranges(whole)
+        found = []
+        for offset, nbytes in wanted:
+            which = bisect.bisect_right(firsts, offset) - 1
+            start = offset - firsts[which] if nbytes else 0
+            found.append(data[which][start : start + nbytes] if nbytes else b"")
+        return found
+
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def joined(entries: Entries) -> list[tuple[int, int]]:
-    """Ranges of inner chunks, ascending, neighbours in one; each inner chunk lies in the last that begins before it."""
-    ranges: list[tuple[int, int]] = []
-    for offset, nbytes in sorted(entries.tolist()):
-        if ranges:
-            first, size = ranges[-1]
-            end = max(first + size, offset + nbytes)
-            near = offset - (first + size) <= MAX_GAP_NBYTES and end - first <= MAX_RANGE_NBYTES
-            if near or end == first + size:
-                ranges[-1] = first, end - first
-                continue
-        ranges.append((offset, nbytes))
-    return ranges

@@ -1,0 +1,22 @@
+# __init__.py - a shard as a store of keys and values
+# SPDX-License-Identifier: MIT
+"""One shard as a key-value store, as TensorStore's driver `zarr3_sharding_indexed` shows it (``docs/key-value.md``)."""
+
+from __future__ import annotations
+
+from .keys import KeyRange
+from .results import FAILED, NO_VALUE, PENDING, ConflictError, ReadResult, Stamp
+from .store import ShardedKeyValueStore
+from .transaction import Transaction
+
+__all__ = [
+    "FAILED",
+    "NO_VALUE",
+    "PENDING",
+    "ConflictError",
+    "KeyRange",
+    "ReadResult",
+    "ShardedKeyValueStore",
+    "Stamp",
+    "Transaction",
+]

@@ -1,0 +1,83 @@
+# arguments.py - what callers give, and what they get
+# SPDX-License-Identifier: MIT
+"""Conditions and byte ranges as they are given, and results made of values."""
+
+from __future__ import annotations
+
+from ..access.objects import OpenObject
+from ..errors import ShardError
+from .entries import ByteRange, part_of
+from .results import NO_VALUE, ReadResult, Stamp
+
+__all__ = ["ConditionFailed", "byte_range_of", "condition_of", "cut", "is_known", "is_there", "result_of"]
+
+
+class ConditionFailed(Exception):
+    """Not to be written."""
+
+
+def condition_of(if_equal: bytes | str | None) -> bytes | None:
+    """Return the generation that a condition names; `NO_VALUE`: that there is no entry.
+
+    Raises
+    ------
+    ValueError
+        It is empty.
+    TypeError
+        It is neither a generation nor "absent".
+    """
+    if if_equal is None:
+        return None
+    if if_equal == "absent":
+        return NO_VALUE
+    if not isinstance(if_equal, bytes):
+        raise TypeError(f'if_equal is a generation or "absent", not {if_equal!r}')
+    if not if_equal:
+        raise ValueError(
+            "if_equal is empty: the store names no states of its objects (or the write it comes from has failed), so nothing "
+            "can be conditional on one"
+        )
+    return if_equal
+
+
+def is_there(shard: OpenObject, position: int) -> bool:
+    """Tell whether there is an entry, be it damaged."""
+    try:
+        return not shard.missing and shard.entry(position) is not None
+    except ShardError:
+        return True  # and damaged, which is for who reads it
+
+
+def is_known(generation: bytes, if_not_equal: bytes | None) -> bool:
+    """Tell whether the caller knows that state of a shard, which exists."""
+    return bool(if_not_equal) and generation == if_not_equal and generation != NO_VALUE
+
+
+def result_of(value: bytes | None, stamp: Stamp) -> ReadResult:
+    """Make a result of a value; None: there is none."""
+    return ReadResult("missing", b"", stamp) if value is None else ReadResult("value", value, stamp)
+
+
+def byte_range_of(given: slice | None) -> ByteRange | None:
+    """Check a slice.
+
+    Raises
+    ------
+    ValueError
+        It is none that can be asked for (KV-23).
+    """
+    if given is None:
+        return None
+    first, end = 0 if given.start is None else given.start, given.stop
+    if given.step not in (None, 1) or (end is not None and (end < 0 or first < 0 or end < first)):
+        start = "None" if given.start is None else given.start
+        raise ValueError(f"Unsupported byte_range slice: {start}:{end}")
+    return first, end
+
+
+def cut(value: bytes, wanted: ByteRange | None) -> bytes:
+    """Cut a range out of a value."""
+    if wanted is None:
+        return value
+    first, nbytes = part_of(0, len(value), wanted)
+    return value[first : first + nbytes]

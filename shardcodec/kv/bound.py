@@ -1,0 +1,189 @@
+# bound.py - the key-value store within a transaction
+# SPDX-License-Identifier: MIT
+"""`BoundStore`: reads see what the transaction has written, writes wait for its commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from ..access.objects import OpenObject
+from ..errors import ConflictError
+from .arguments import byte_range_of, condition_of, cut, is_known, is_there, result_of
+from .entries import ByteRange
+from .keys import Key, KeyRange, as_bytes
+from .results import FAILED, NO_VALUE, PENDING, ReadResult, Stamp
+from .store import ShardedKeyValueStore
+from .transaction import Member, Transaction
+
+__all__ = ["BoundStore"]
+
+T = TypeVar("T")
+
+
+class BoundStore(ShardedKeyValueStore):
+    """A store within a transaction: what it reads has the transaction's writes in it, and nobody else sees these.
+
+    Its stamps are of the stored state; before the commit there is no generation that writes could have: `PENDING` stands for it.
+    """
+
+    def __init__(self, store: ShardedKeyValueStore, transaction: Transaction) -> None:
+        for name, value in vars(store).items():
+            setattr(self, name, value)
+        self.store = store
+        self.bound_to: Transaction = transaction
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a store within a transaction cannot be pickled")
+
+    # ---- reading
+
+    def _look(self, member: Member, work: Callable[[OpenObject], T]) -> T:
+        """Look at what is stored, which must not have changed since the last look if reads are to be repeatable."""
+
+        def checked(shard: OpenObject) -> T:
+            if self.bound_to.repeatable_read:
+                member.expect(shard.generation)
+            return work(shard)
+
+        try:
+            return self._entries.look(checked)
+        except ConflictError:
+            self.bound_to.abort()
+            raise
+
+    def _read(self, position: int, part: ByteRange | None, if_not_equal: bytes | None) -> ReadResult:
+        with self.bound_to.mutex:
+            member = self.bound_to.member(self._entries)
+            is_pending, value = member.pending.find(position)
+            if is_pending:
+                return result_of(None if value is None else cut(value, part), Stamp(PENDING, time.time()))
+
+            def work(shard: OpenObject) -> ReadResult:
+                stamp = Stamp(shard.generation, time.time())
+                if is_known(stamp.generation, if_not_equal):
+                    return ReadResult("unspecified", b"", stamp)
+                return result_of(self._entries.value_in(shard, position, part), stamp)
+
+            return self._look(member, work)
+
+    def __getitem__(self, key: Key) -> bytes:
+        found = self._read(self._position(key), None, None)
+        if found.state == "missing":
+            raise KeyError(key)
+        return found.value
+
+    def __contains__(self, key: object) -> bool:
+        return self._read(self._position(key), (0, 0), None).state == "value"  # type: ignore[arg-type]
+
+    def read_sync(
+        self,
+        key: Key,
+        *,
+        byte_range: slice | None = None,
+        if_not_equal: bytes | None = None,
+        staleness_bound: float | None = None,
+    ) -> ReadResult:
+        """As that of the store; the generation of a value that was written in the transaction is `PENDING`."""
+        part = byte_range_of(byte_range)
+        return self._read(self._position(key), part, if_not_equal)
+
+    def read_many_sync(
+        self,
+        keys: Sequence[Key],
+        *,
+        byte_ranges: Sequence[slice | None] | None = None,
+        if_not_equal: bytes | None = None,
+    ) -> list[ReadResult]:
+        """As that of the store."""
+        positions = self._grid.positions(keys).tolist()
+        parts = (
+            [None] * len(positions) if byte_ranges is None else [byte_range_of(part) for part in byte_ranges]
+        )
+        return [self._read(p, part, if_not_equal) for p, part in zip(positions, parts, strict=True)]
+
+    def _present(self, first: int, end: int) -> np.ndarray[Any, Any]:
+        if first >= end:
+            return np.empty(0, dtype=np.int64)
+        with self.bound_to.mutex:
+            member = self.bound_to.member(self._entries)
+            exist = self._look(member, self._entries.exist)
+            return member.pending.overlaid(np.flatnonzero(exist[first:end]) + first, first, end)
+
+    # ---- writing
+
+    def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Write when the transaction commits.
+
+        A condition is looked at now, and what it says of the shard must still hold at commit.
+        """
+        position = self._position(key)
+        data = None if value is None else as_bytes(value, "value")
+        condition = condition_of(if_equal)
+        with self.bound_to.mutex:
+            member = self.bound_to.member(self._entries)
+            if condition is not None and not self._holds(member, position, condition):
+                return Stamp(FAILED, time.time())
+            member.pending.write(position, data)
+        return Stamp(PENDING, time.time())
+
+    def _holds(self, member: Member, position: int, condition: bytes) -> bool:
+        is_pending, value = member.pending.find(position)
+        if condition == NO_VALUE and is_pending:
+            return value is None
+
+        def work(shard: OpenObject) -> tuple[bytes, bool]:
+            return shard.generation, is_there(shard, position)
+
+        generation, exists = self._look(member, work)
+        holds = not exists if condition == NO_VALUE else generation == condition
+        if holds:
+            member.expect(generation)
+        return holds
+
+    def __delitem__(self, key: Key) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.write_sync(key, None)
+
+    def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
+        """Delete the entries of a range when the transaction commits."""
+        first, end = self._grid.span(KeyRange(*range))
+        if first < end:
+            with self.bound_to.mutex:
+                member = self.bound_to.member(self._entries)
+                member.pending.clear(first, end)
+
+    # ---- its end
+
+    def commit_sync(self) -> None:
+        """Store what was written; see `Transaction.commit_sync`."""
+        self.bound_to.commit_sync()
+
+    async def commit(self) -> None:
+        """As `commit_sync`, without blocking the event loop."""
+        await self.bound_to.commit()
+
+    def abort(self) -> None:
+        """Forget everything that was written."""
+        self.bound_to.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bound_to.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.bound_to.__aexit__(kind, error, trace)

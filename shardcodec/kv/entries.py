@@ -1,0 +1,259 @@
+# entries.py - the entries of one shard by position: looked up, read, changed
+# SPDX-License-Identifier: MIT
+"""The store without keys: positions, bytes, and the shard object behind them.
+
+What is read in one call belongs to one state of the object. Indexes come from the cache of the process, which compares
+them with the file each time; a read that fails is begun again with a fresh look, for the object may have been changed in
+between, and only what fails each time is damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import native
+from ..access.change import Change, Found, change
+from ..access.objects import OpenObject, ShardObject, joined
+from ..access.placement import ABSENT
+from ..access.reader import ReadItem, explain
+from ..errors import ShardError
+from ..options import Options, active, resolve
+from ..storage import cache
+from .pending import Pending
+from .spec import Layout
+
+__all__ = ["ByteRange", "Entries"]
+
+T = TypeVar("T")
+
+# Values held at a time while a batch is read.
+FETCH_NBYTES = 64 << 20
+# Files that stay open for a cache of indexes: asking whether a name still leads to one is cheaper than opening it.
+OPEN_FILES = 32
+MAX_TRIES = 3
+
+# First byte and the one behind the last; a negative first one counts from the end; None: to the end.
+ByteRange = tuple[int, int | None]
+
+
+class Entries:
+    """The entries of one shard.
+
+    Parameters
+    ----------
+    target : ShardObject
+    layout : Layout
+    cache_nbytes : int or None
+        Bound of the indexes that are kept; None: the option ``index_cache``.
+    """
+
+    def __init__(self, target: ShardObject, layout: Layout, cache_nbytes: int | None) -> None:
+        self.target = target
+        self.layout = layout
+        self.chain = layout.chain()
+        self._cache_nbytes = cache_nbytes
+        self._path = None if target.path is None else os.fsencode(target.path)
+        self._read = native.load().read_encoded
+        # what options say for a single value, as long as they do
+        self._known: tuple[Any, Any, bool] = (None, None, False)
+
+    @property
+    def key(self) -> str:
+        """How errors name the shard."""
+        return self.target.key
+
+    @property
+    def n(self) -> int:
+        """Number of entries in a full shard."""
+        return int(self.chain.n_chunks)
+
+    def options(self) -> Options:
+        """Settle the options of a write.
+
+        Where the index is at the start, erasing by an append leaves size and time of a file as they may have been before,
+        so no generation could tell it from nothing: such shards are replaced.
+        """
+        return resolve(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
+
+    def cache(self, options: Options) -> cache.IndexCache | None:
+        """Return where indexes of files are kept; None: nowhere."""
+        nbytes = options.index_cache if self._cache_nbytes is None else self._cache_nbytes
+        return cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
+
+    # ---- reading
+
+    def value(self, position: int) -> bytes | None:
+        """Return a value; None where there is none."""
+        if self._path is not None:
+            choices = active()
+            if self._known[0] is not choices:
+                options = resolve()
+                kept = self.cache(options)
+                self._known = choices, None if kept is None else kept.native, options.allow_in_index
+            _, kept_indexes, allow = self._known
+            try:
+                return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
+            except ShardError:
+                pass  # read again, more slowly: it may be another object by now
+        return self.look(lambda shard: self.value_in(shard, position))
+
+    def look(self, work: Callable[[OpenObject], T], *, whole: bool = False) -> T:
+        """Do something with the shard as it is now.
+
+        Parameters
+        ----------
+        work : callable
+        whole : bool
+            All of it will be wanted.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            It is damaged.
+        """
+        options = resolve()
+        for tries_left in reversed(range(MAX_TRIES)):
+            try:
+                begin = self.target.open_whole if whole else self.target.open
+                with contextlib.closing(begin(self.chain, options, self.cache(options))) as shard:
+                    return work(shard)
+            except ShardError as error:
+                if not tries_left:
+                    error.shard = 0
+                    raise explain(error, [ReadItem(self.chain, None, None, self.key)]) from None  # type: ignore[arg-type]
+                if self.target.path is not None:
+                    cache.drop([self.target.path])
+        raise AssertionError("unreachable")
+
+    def value_in(self, shard: OpenObject, position: int, wanted: ByteRange | None = None) -> bytes | None:
+        """Return a value, or a range of it; None where there is none.
+
+        Raises
+        ------
+        ValueError
+            The value has no such range.
+        """
+        found = None if shard.missing else shard.entry(position)
+        if found is None:
+            return None
+        offset, nbytes = found if wanted is None else part_of(*found, wanted)
+        return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
+
+    def values_in(self, shard: OpenObject, positions: np.ndarray[Any, Any]) -> list[bytes | None]:
+        """Return many values; ranges that are close are read together."""
+        found: list[bytes | None] = []
+        if shard.missing:
+            return [None] * len(positions)
+        places = np.full((len(positions), 2), ABSENT, dtype=np.uint64)
+        while len(found) < len(positions):
+            done = len(found)
+            data, n = shard.fetch(positions[done:], places[done:], FETCH_NBYTES)
+            view = memoryview(data).cast("B")
+            offsets, sizes = places[done : done + n].T.tolist()
+            found += [
+                None if offset == ABSENT_OFFSET else bytes(view[offset : offset + nbytes])
+                for offset, nbytes in zip(offsets, sizes, strict=True)
+            ]
+        return found
+
+    def parts_in(self, shard: OpenObject, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
+        """Return ranges of values; near ones are asked for together."""
+        if shard.missing:
+            return [None] * len(wanted)
+        entries = [shard.entry(position) for position, _ in wanted]
+        places = [
+            None if entry is None else part_of(*entry, part)
+            for entry, (_, part) in zip(entries, wanted, strict=True)
+        ]
+        asked = joined({place for place in places if place is not None and place[1]})
+        firsts = np.array([offset for offset, _ in asked], dtype=np.uint64)
+        data = [memoryview(part).cast("B") for part in shard.ranges(asked)]
+        found: list[bytes | None] = []
+        for place in places:
+            if place is None or not place[1]:
+                found.append(None if place is None else b"")
+                continue
+            which = int(np.searchsorted(firsts, place[0], side="right")) - 1
+            start = place[0] - asked[which][0]
+            found.append(bytes(data[which][start : start + place[1]]))
+        return found
+
+    def exist(self, shard: OpenObject) -> np.ndarray[Any, Any]:
+        """Tell of every entry whether it exists."""
+        if shard.missing:
+            return np.zeros(self.n, dtype=np.bool_)
+        pairs = shard.entries(check=False)
+        return np.asarray((pairs[:, 0] != ABSENT) | (pairs[:, 1] != ABSENT))
+
+    # ---- writing
+
+    def store(self, pending: Pending, check: Callable[[Found], None] | None = None) -> bytes:
+        """Store what is pending in one step.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Sees the shard while nobody else changes it, and raises to leave all as it is.
+
+        Returns
+        -------
+        bytes
+            Generation of the shard behind that.
+        """
+        try:
+            return change(self.target, self.chain, self.decision(pending, check), self.options())
+        except Unchanged as same:
+            return same.generation
+
+    def decision(
+        self, pending: Pending, check: Callable[[Found], None] | None, *, keep: bool = False
+    ) -> Callable[[Found], Change]:
+        """Return what decides about the new shard.
+
+        It raises `Unchanged` where that would be the old one; with `keep`, that one is stored again.
+        """
+
+        def decide(found: Found) -> Change:
+            if check is not None:
+                check(found)
+            if pending.covers(self.n):
+                return Change(pending.values(), complete=True)
+            chunks = pending.changes(lambda: self.exist(found.shard))
+            if not chunks and not keep:
+                raise Unchanged(found.generation)
+            return Change(chunks)
+
+        return decide
+
+
+class Unchanged(Exception):
+    """There is nothing to write: what was to be deleted does not exist."""
+
+    def __init__(self, generation: bytes) -> None:
+        super().__init__()
+        self.generation = generation
+
+
+ABSENT_OFFSET = int(ABSENT)
+
+
+def part_of(offset: int, nbytes: int, wanted: ByteRange) -> tuple[int, int]:
+    """Return offset and size of a range of a value.
+
+    Raises
+    ------
+    ValueError
+        The value is shorter (KV-23).
+    """
+    first, end = wanted
+    start = nbytes + first if first < 0 else first
+    stop = nbytes if end is None else end
+    if not 0 <= start <= stop <= nbytes:
+        shown = "?" if end is None else end
+        raise ValueError(f"Requested byte range [{first}, {shown}) is not valid for value of size {nbytes}")
+    return offset + start, stop - start

@@ -1,0 +1,113 @@
+# nested.py - a shard that is an entry of another one
+# SPDX-License-Identifier: MIT
+"""The base of a store on a store (KV-55): the object is the value of a key.
+
+The outer store has what an object needs: states with names, and writes under a condition. So an inner shard is changed
+optimistically: read, made anew, stored if the outer shard has not changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..access.conditional import FIRST_WAIT, LONGEST_WAIT
+from ..access.objects import Look, Make, NativeShard, OpenObject, Part
+from ..errors import ConflictError, LockError
+from ..options import Options
+from ..storage import locks
+from ..storage.cache import IndexCache
+
+if TYPE_CHECKING:
+    from .store import ShardedKeyValueStore
+
+__all__ = ["NestedObject"]
+
+
+class NestedShard(NativeShard):
+    """The value of a key, as a shard."""
+
+    def __init__(self, chain: Any, data: bytes | None, options: Options, generation: bytes) -> None:
+        super().__init__(chain, data, options)
+        self._generation = generation
+
+    @property
+    def generation(self) -> bytes:
+        return self._generation
+
+
+class NestedObject:
+    """An entry of a store.
+
+    Parameters
+    ----------
+    outer : ShardedKeyValueStore
+    inner_key : bytes
+        Relative to the store's path.
+    """
+
+    path: str | None = None
+
+    def __init__(self, outer: ShardedKeyValueStore, inner_key: bytes) -> None:
+        outer.position_of(inner_key)  # is a key
+        self.outer = outer
+        self.inner_key = inner_key
+        self.key = f"{outer.target.key}[{(outer.path + inner_key).hex()}]"
+
+    @property
+    def identity(self) -> str:
+        """Names the entry in this process."""
+        return f"{self.outer.target.identity}[{(self.outer.path + self.inner_key).hex()}]"
+
+    @property
+    def realm(self) -> Hashable:
+        """Entries of one outer shard change as one."""
+        return f"entries:{self.outer.target.identity}"
+
+    @property
+    def is_near(self) -> bool:
+        """As the outer shard."""
+        return self.outer.target.is_near
+
+    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+        """Read the value."""
+        found = self.outer.read_sync(self.inner_key)
+        data = found.value if found.state == "value" else None
+        return NestedShard(chain, data, options, found.stamp.generation)
+
+    open_whole = open  # noqa: A003  # the method above
+
+    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+        """Exchange the value."""
+        return self.update_all([Part(self, make, look)], options)[0]
+
+    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
+        """Exchange values of the outer shard in one write."""
+        deadline = time.monotonic() + options.lock_timeout
+        with locks.table().hold([self.realm]):
+            for n_tries in itertools.count(1):
+                try:
+                    return self._exchanged(parts)
+                except ConflictError:
+                    if time.monotonic() >= deadline:
+                        raise LockError(
+                            f"shard {self.key!r}: others changed it during each of {n_tries} attempts to update it "
+                            f"within {options.lock_timeout:g} s",
+                            shard=self.key,
+                            n_tries=n_tries,
+                        ) from None
+                time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
+        raise AssertionError("unreachable")
+
+    def _exchanged(self, parts: Sequence[Part]) -> list[bytes]:
+        transaction = self.outer.transaction(repeatable_read=True)
+        for part in parts:
+            found = transaction.read_sync(part.target.inner_key)
+            if part.look is not None:
+                part.look(found.stamp.generation)
+            new = part.make(found.value if found.state == "value" else None, False)
+            transaction.write_sync(part.target.inner_key, None if new is None else bytes(new))
+        return [transaction.bound_to.commit_one()] * len(parts)

@@ -1,0 +1,525 @@
+# store.py - the key-value store
+# SPDX-License-Identifier: MIT
+"""`ShardedKeyValueStore`: keys and values over the entries of one shard.
+
+Every operation exists twice, as a coroutine and with the suffix ``_sync``; the coroutine does the same in a thread, unless it
+is a read that no request is needed for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..access.change import Found
+from ..access.objects import OpenObject, ShardObject, object_of
+from ..errors import UnsupportedError
+from ..format.checks import as_int
+from ..storage.aio import to_its_end
+from .arguments import ConditionFailed, byte_range_of, condition_of, is_known, is_there, result_of
+from .entries import Entries
+from .keys import Grid, Key, KeyRange, as_bytes
+from .nested import NestedObject
+from .pending import Pending
+from .results import FAILED, NO_VALUE, ReadResult, Stamp
+from .spec import DRIVERS, Layout, Parsed, parse, path_to_json
+from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from .bound import BoundStore
+
+__all__ = ["ShardedKeyValueStore"]
+
+T = TypeVar("T")
+
+ALL = KeyRange()
+
+
+class ShardedKeyValueStore(MutableMapping[Key, bytes]):
+    """A shard as a store of keys and values.
+
+    A key is the entry's index along each axis of the grid, 32 bits each, most significant byte first; a value is any
+    bytes, stored as they are. `store[key]`, ``in``, ``del`` and iteration (in ascending order) work as for a dictionary.
+
+    Parameters
+    ----------
+    base : path-like, or tuple
+        Where the shard is: a local file; a pair of a zarr store and a key; a pair of another `ShardedKeyValueStore` and a key.
+    grid_shape : sequence of int
+        Entries along each axis: up to 31 axes and 2^30 entries (KV-3).
+    index_codecs : sequence
+        As in Zarr metadata.
+    index_location : {"end", "start"}
+    path : bytes or str
+        What every key begins with, which is then not written (KV-12).
+    cache_pool : int, optional
+        Bytes of indexes that are kept between calls, shared by all stores of the process that give the same number; 0
+        keeps none. Default: the option ``index_cache``.
+    data_copy_concurrency : int, optional
+        Threads that the coroutines of this store work in at a time. Default: those of the event loop.
+
+    Raises
+    ------
+    SpecError
+        Grid, codecs or location are wrong.
+    TypeError
+        `base` is none of these.
+
+    Notes
+    -----
+    Source: TensorStore, kvstore driver `zarr3_sharding_indexed`; requirements KV-1 to KV-58.
+
+    Examples
+    --------
+    >>> codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+    >>> store = ShardedKeyValueStore("a.zarr/c/0/0", grid_shape=(2, 3), index_codecs=codecs)
+    >>> store[struct.pack(">2I", 0, 1)] = b"value"
+    """
+
+    def __init__(
+        self,
+        base: Any,
+        *,
+        grid_shape: Sequence[int],
+        index_codecs: Sequence[Any],
+        index_location: str = "end",
+        path: bytes | str = b"",
+        cache_pool: int | None = None,
+        data_copy_concurrency: int | None = None,
+    ) -> None:
+        for name, limit, least in (
+            ("cache_pool", cache_pool, 0),
+            ("data_copy_concurrency", data_copy_concurrency, 1),
+        ):
+            if limit is not None:
+                as_int(limit, name, minimum=least)
+        layout = Layout.of(grid_shape, index_codecs, index_location)
+        self._base = base
+        self._entries = Entries(_object_of(base), layout, cache_pool)
+        self._grid = Grid(layout.grid_shape, as_bytes(path, "path"))
+        self._cache_pool = cache_pool
+        self._concurrency = data_copy_concurrency
+        self._threads: ThreadPoolExecutor | None = None
+        self._value, self._position = self._entries.value, self._grid.position
+
+    # ---- what it is
+
+    @classmethod
+    def from_json(cls, spec: Mapping[str, Any], *, base: Any = None) -> ShardedKeyValueStore:
+        """Open the store that a JSON describes.
+
+        Parameters
+        ----------
+        spec : mapping
+            As for TensorStore's driver, under both names ``zarr3_sharding_indexed`` and ``zarr_sharding_indexed``; ``kvstore``
+            is another name of ``base``.
+        base : optional
+            As for the class; instead of that of the JSON, which then need not be there.
+
+        Raises
+        ------
+        SpecError
+            A member is missing, wrong, or unknown.
+        UnsupportedError
+            The base is neither a local file nor another such store.
+        """
+        return _from_parsed(cls, parse(spec, needs_base=base is None), base)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that `from_json` takes.
+
+        Raises
+        ------
+        UnsupportedError
+            The shard is in a zarr store that is not a folder.
+        SpecError
+            `path` is no UTF-8.
+        """
+        spec: dict[str, Any] = {
+            "driver": DRIVERS[0],
+            "base": self._base_to_json(),
+            **self._entries.layout.to_json(),
+        }
+        if self._grid.prefix:
+            spec["path"] = path_to_json(self._grid.prefix)
+        if self._cache_pool is not None:
+            spec["cache_pool"] = {"total_bytes_limit": self._cache_pool}
+        if self._concurrency is not None:
+            spec["data_copy_concurrency"] = {"limit": self._concurrency}
+        return spec
+
+    def _base_to_json(self) -> dict[str, Any]:
+        target = self._entries.target
+        if isinstance(target, NestedObject):
+            return {**target.outer.to_json(), "path": path_to_json(target.outer.path + target.inner_key)}
+        if target.path is None:
+            raise UnsupportedError(f"shard {target.key!r} is in a store that has no JSON", shard=target.key)
+        return {"driver": "file", "path": target.path}
+
+    @property
+    def base(self) -> Any:
+        """Where the shard is, as it was given."""
+        return self._base
+
+    @property
+    def target(self) -> ShardObject:
+        """The shard as an object."""
+        return self._entries.target
+
+    def position_of(self, key: Key) -> int:
+        """Return an entry's number, C order over the grid.
+
+        Raises
+        ------
+        ValueError
+            No entry has that key.
+        """
+        return self._position(key)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Entries along each axis."""
+        return self._grid.shape
+
+    @property
+    def path(self) -> bytes:
+        """What every key begins with."""
+        return self._grid.prefix
+
+    def __repr__(self) -> str:
+        path = f", path={self.path!r}" if self.path else ""
+        return f"<{type(self).__name__} {self._entries.key!r} of {self.grid_shape}{path}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        layout = self._entries.layout.to_json()
+        rest = {"path": self.path, "cache_pool": self._cache_pool, "data_copy_concurrency": self._concurrency}
+        return _again, (self._base, {**layout, **rest})
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # ---- a dictionary
+
+    def __getitem__(self, key: Key) -> bytes:
+        value = self._value(self._position(key))
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.write_sync(key, value)
+
+    def __delitem__(self, key: Key) -> None:
+        """Delete an entry.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        position = self._position(key)
+        existed: list[bool] = []
+
+        def check(found: Found) -> None:
+            existed[:] = [is_there(found.shard, position)]
+
+        self._store_one(position, None, check)
+        if not existed[-1]:
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        position = self._position(key)  # type: ignore[arg-type]
+        return self._entries.look(lambda shard: is_there(shard, position))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.list_sync())
+
+    def __len__(self) -> int:
+        first, end = self._grid.span(ALL)
+        return len(self._present(first, end))
+
+    def clear(self) -> None:
+        """Delete all entries, in one write."""
+        self.delete_range_sync(ALL)
+
+    # ---- reading
+
+    def read_sync(
+        self,
+        key: Key,
+        *,
+        byte_range: slice | None = None,
+        if_not_equal: bytes | None = None,
+        staleness_bound: float | None = None,
+    ) -> ReadResult:
+        """Read a value.
+
+        Parameters
+        ----------
+        key : bytes or str
+        byte_range : slice, optional
+            A part of the value: ``slice(a, b)``, ``slice(a, None)``, or ``slice(-n, None)`` for its end.
+        if_not_equal : bytes, optional
+            A generation of the shard, which the caller knows already.
+        staleness_bound : float, optional
+            Seconds since the epoch: what was known then may be answered. Here it always is the present state, which costs
+            a look at the file.
+
+        Returns
+        -------
+        ReadResult
+
+        Raises
+        ------
+        ValueError
+            It is no key of the grid, or the value has no such bytes.
+        ShardFormatError, ChecksumError
+            The index, or this entry of it, is damaged.
+        """
+        part, position = byte_range_of(byte_range), self._position(key)
+
+        def work(shard: OpenObject) -> ReadResult:
+            stamp = Stamp(shard.generation, time.time())
+            if is_known(stamp.generation, if_not_equal):
+                return ReadResult("unspecified", b"", stamp)
+            return result_of(self._entries.value_in(shard, position, part), stamp)
+
+        return self._entries.look(work)
+
+    def read_many_sync(
+        self,
+        keys: Sequence[Key],
+        *,
+        byte_ranges: Sequence[slice | None] | None = None,
+        if_not_equal: bytes | None = None,
+    ) -> list[ReadResult]:
+        """Read values of one state of the shard: one index, and near ranges together.
+
+        Parameters
+        ----------
+        keys : sequence of bytes or str
+        byte_ranges : sequence, optional
+            For each key as in `read`.
+        if_not_equal : bytes, optional
+            As in `read`.
+
+        Returns
+        -------
+        list of ReadResult
+        """
+        positions = self._grid.positions(keys)
+        parts = None if byte_ranges is None else [byte_range_of(part) for part in byte_ranges]
+        if parts is not None and len(parts) != len(positions):
+            raise ValueError(f"{len(positions)} keys, but {len(parts)} byte ranges")
+        plain = parts is None or all(part is None for part in parts)
+
+        def work(shard: OpenObject) -> list[ReadResult]:
+            stamp = Stamp(shard.generation, time.time())
+            if is_known(stamp.generation, if_not_equal):
+                return [ReadResult("unspecified", b"", stamp)] * len(positions)
+            if plain:
+                values = self._entries.values_in(shard, positions)
+            else:
+                wanted = [
+                    (p, part or (0, None)) for p, part in zip(positions.tolist(), parts or (), strict=True)
+                ]
+                values = self._entries.parts_in(shard, wanted)
+            return [result_of(value, stamp) for value in values]
+
+        whole = plain and if_not_equal is None and self._is_all(positions)
+        return self._entries.look(work, whole=whole)
+
+    def _is_all(self, positions: np.ndarray[Any, Any]) -> bool:
+        return len(positions) >= self._grid.n and len(np.unique(positions)) == self._grid.n
+
+    def list_sync(self, range: KeyRange | None = None, *, strip_prefix_length: int = 0) -> list[bytes]:  # noqa: A002
+        """List keys, in ascending order.
+
+        Parameters
+        ----------
+        range : KeyRange, optional
+            Any bounds: they are compared byte by byte.
+        strip_prefix_length : int
+            So many bytes are left out at the beginning of each key.
+        """
+        if strip_prefix_length < 0:
+            raise ValueError(f"strip_prefix_length {strip_prefix_length} is negative")
+        first, end = self._grid.span(KeyRange(*range) if range else ALL)
+        return self._grid.keys(self._present(first, end), strip_prefix_length)
+
+    def _present(self, first: int, end: int) -> np.ndarray[Any, Any]:
+        """Positions of existing entries among [first, end)."""
+        if first >= end:
+            return np.empty(0, dtype=np.int64)
+        exist = self._entries.look(self._entries.exist)
+        return np.flatnonzero(exist[first:end]) + first
+
+    # ---- writing
+
+    def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Store a value; None deletes it.
+
+        Parameters
+        ----------
+        key : bytes or str
+        value : bytes-like, str or None
+        if_equal : bytes or "absent", optional
+            Only if the shard is of that generation; "absent" or `NO_VALUE`: only if there is no such entry.
+
+        Returns
+        -------
+        Stamp
+            The new state; its generation is empty where the condition did not hold, and nothing was changed.
+
+        Raises
+        ------
+        ValueError
+            It is no key of the grid, or `if_equal` is empty, as generations are where the store names none.
+        ShardFormatError, ChecksumError
+            An entry that would have been carried over is damaged; the shard is as it was.
+        LockError
+            Another process writes to the shard, and did not end in time.
+        """
+        position = self._position(key)
+        data = None if value is None else as_bytes(value, "value")
+        condition = condition_of(if_equal)
+
+        def check(found: Found) -> None:
+            if condition is None:
+                return
+            if condition == NO_VALUE:
+                if is_there(found.shard, position):
+                    raise ConditionFailed
+            elif found.generation != condition:
+                raise ConditionFailed
+
+        try:
+            return Stamp(self._store_one(position, data, check), time.time())
+        except ConditionFailed:
+            return Stamp(FAILED, time.time())
+
+    def _store_one(self, position: int, value: bytes | None, check: Callable[[Found], None]) -> bytes:
+        pending = Pending()
+        pending.write(position, value)
+        return self._entries.store(pending, check)
+
+    def delete_sync(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Delete an entry; that there is none is no error. As `write_sync`."""
+        return self.write_sync(key, None, if_equal=if_equal)
+
+    def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
+        """Delete all entries of a range, whose bounds may be any bytes, in one write."""
+        first, end = self._grid.span(KeyRange(*range))
+        if first < end:
+            pending = Pending()
+            pending.clear(first, end)
+            self._entries.store(pending)
+
+    # ---- the same, awaited
+
+    async def read(self, key: Key, **how: Any) -> ReadResult:
+        """As `read_sync`."""
+        if self._entries.target.is_near:
+            return self.read_sync(key, **how)
+        return await self._in_thread(self.read_sync, key, **how)
+
+    async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
+        """As `read_many_sync`."""
+        return await self._in_thread(self.read_many_sync, keys, **how)
+
+    async def list(self, range: KeyRange | None = None, *, strip_prefix_length: int = 0) -> list[bytes]:  # noqa: A002
+        """As `list_sync`."""
+        return await self._in_thread(self.list_sync, range, strip_prefix_length=strip_prefix_length)
+
+    async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """As `write_sync`."""
+        return await self._in_thread(self.write_sync, key, value, if_equal=if_equal)
+
+    async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+        """As `delete_sync`."""
+        return await self._in_thread(self.delete_sync, key, if_equal=if_equal)
+
+    async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
+        """As `delete_range_sync`."""
+        await self._in_thread(self.delete_range_sync, range)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        if self._concurrency is None:
+            return await to_its_end(asyncio.to_thread(work, *arguments, **keywords))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardcodec.kv")
+        context = copy_context()
+
+        async def run() -> T:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._threads, lambda: context.run(work, *arguments, **keywords)
+            )
+
+        return await to_its_end(run())
+
+    # ---- transactions
+
+    def with_transaction(self, transaction: Transaction) -> BoundStore:
+        """Return the same store within a transaction."""
+        from .bound import BoundStore  # it is one of these stores itself
+
+        return BoundStore(self, transaction)
+
+    def transaction(self, *, atomic: bool = False, repeatable_read: bool = False) -> BoundStore:
+        """Begin a transaction on this store; as a with block it commits at its end, and aborts if an exception leaves it.
+
+        Parameters
+        ----------
+        atomic, repeatable_read
+            As for `Transaction`.
+        """
+        return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
+
+
+def _object_of(base: Any) -> ShardObject:
+    """The place of the shard."""
+    if not isinstance(base, tuple):
+        if isinstance(base, str | os.PathLike):
+            return object_of(base, None)
+        raise TypeError(f"base is a path or a pair of a store and a key, not {type(base).__name__}")
+    if len(base) != 2:
+        raise TypeError(f"base is a path or a pair of a store and a key, not {len(base)} things")
+    store, key = base
+    if getattr(store, "bound_to", None) is not None:
+        raise TypeError(
+            "a store within a transaction cannot be a base; let this store take part in it instead"
+        )
+    if isinstance(store, ShardedKeyValueStore):
+        return NestedObject(store, as_bytes(key, "key"))
+    if not isinstance(key, str) or isinstance(store, bytes | bytearray | memoryview):
+        raise TypeError(f"base is a path or a pair of a store and a key, not {base!r}")
+    return object_of(store, key)
+
+
+def _from_parsed(cls: type[ShardedKeyValueStore], parsed: Parsed, base: Any) -> ShardedKeyValueStore:
+    if base is None and isinstance(parsed.base, Parsed):
+        outer = _from_parsed(ShardedKeyValueStore, replace(parsed.base, path=b""), None)
+        base = (outer, parsed.base.path)
+    return cls(
+        parsed.base if base is None else base,
+        **parsed.layout.to_json(),
+        path=parsed.path,
+        cache_pool=parsed.cache_pool,
+        data_copy_concurrency=parsed.data_copy_concurrency,
+    )
+
+
+def _again(base: Any, arguments: dict[str, Any]) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(base, **arguments)
