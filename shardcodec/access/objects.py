@@ -257,7 +257,12 @@ def content_generation(data: Any) -> bytes:
 
 
 def joined(entries: Any) -> list[tuple[int, int]]:
-    """Ranges of inner chunks, ascending, neighbours in one; each inner chunk lies in the last that begins before it."""
+    """Ranges of inner chunks, ascending, neighbours in one; each inner chunk lies in the last that begins before it.
+
+    `entries` are pairs (offset, nbytes), in an array or any other collection.
+    """
+    if isinstance(entries, np.ndarray):
+        entries = entries.tolist()
     ranges: list[tuple[int, int]] = []
     for offset, nbytes in sorted(entries):
         if ranges:

@@ -25,7 +25,7 @@ import numpy as np
 
 from .. import native
 from ..access.inner import coordinates
-from ..access.objects import NativeShard
+from ..access.objects import NativeShard, joined
 from ..access.placement import ABSENT
 from ..access.reader import ATTEMPTS, CHANGING_SECONDS, index_too_short
 from ..access.state import scan_files
@@ -43,7 +43,6 @@ from ..zarr_plugin.compat import (
     SuffixByteRequest,
     default_buffer_prototype,
 )
-from ..zarr_plugin.shards import joined
 from ..zarr_plugin.stores import index_names, is_local, is_memory, local_path, stored_bytes
 from .ranges import cut
 

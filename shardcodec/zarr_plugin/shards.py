@@ -282,7 +282,7 @@ class RemoteShard:
         sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
         n = max(1, int(np.searchsorted(np.cumsum(sizes), max_nbytes, side="right")))
         wanted, sizes = wanted[:n], sizes[:n]
-        ranges = joined(wanted[sizes > 0].tolist())
+        ranges = joined(wanted[sizes > 0])
         try:
             data = self._get_ranges(ranges)
         except ShardFormatError as error:
