@@ -43,7 +43,7 @@ from ..zarr_plugin.switch import attach
 from .backward import from_v3
 from .destination import Destination, destination_2022, destination_v3, put
 from .legacy import LegacyArray, array_key, data_prefix, normalized, parse_array
-from .opened import as_store, legacy_store, naming, open_2022
+from .opened import as_store, check_understood, legacy_store, naming, open_2022
 from .translate import Sharding, outer_sharding, to_v3
 
 __all__ = ["convert_2022"]
@@ -52,6 +52,9 @@ Progress = Callable[[int, int], Any]
 
 # Encoded bytes of a shard that are held at a time by each thread, where the destination takes them piece by piece.
 PIECE_NBYTES = 16 << 20
+
+# From so many shards on, one listing is worth it: what it does not show need not be asked for.
+LISTING_SHARDS = 4096
 
 
 def convert_2022(
@@ -233,6 +236,7 @@ class _Source2022:
             raise FileNotFoundError(f"there is no array {path!r} in {self._view}")
         with naming(array_key(path, self._view.suffix)):
             document = to_v3(array, index_checksum=index_checksum, names=True)
+            check_understood(document)
             shown = to_v3(array)
             here = there = None
             if array.is_sharded:
@@ -287,6 +291,7 @@ class _SourceV3:
             raise FileNotFoundError(f"there is no {name} in {self._store}")
         metadata = json.loads(buffer.to_bytes())
         with naming(name):
+            check_understood(metadata)
             document = from_v3(metadata)
             array = parse_array(document)
             keys = KeyEncoding.from_metadata(metadata)
@@ -360,7 +365,7 @@ def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progr
 def _existing(plan: _Plan) -> list[tuple[int, ...]]:
     """Positions of objects that may exist, in order: those that a listing shows, or all."""
     n = math.prod(plan.grid_shape)
-    if n <= 4096 or not plan.store.supports_listing:
+    if n < LISTING_SHARDS or not plan.store.supports_listing:
         return [_coords(i, plan.grid_shape) for i in range(n)]
     present = set(sync(_collected(plan.store.list_prefix(plan.prefix))))
     return [where for where in map(_position_of(plan), sorted(present)) if where is not None]

@@ -5,19 +5,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import zarr
 
 from ..errors import ShardError
+from ..format.checks import unsupported
 from ..zarr_plugin.compat import (
+    ArrayV3Metadata,
     LocalStore,
     Store,
     StorePath,
     default_buffer_prototype,
     quiet,
+    swaps_for_filters,
     sync,
     writing_empty,
 )
@@ -26,7 +29,7 @@ from .legacy import array_key, normalized, parse_hierarchy, parse_json
 from .translate import has_certain_fill, to_v3
 from .view import LegacyStore
 
-__all__ = ["as_store", "legacy_store", "naming", "open_2022"]
+__all__ = ["as_store", "check_understood", "legacy_store", "naming", "open_2022"]
 
 
 def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -> Any:
@@ -70,7 +73,7 @@ def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -
     with naming(array_key(path, view.suffix)):
         array = sync(view.array(path))
         if array is not None:
-            to_v3(array)  # so that what cannot be translated is said before zarr asks for it
+            check_understood(to_v3(array))  # what cannot be translated is said before zarr asks for it
     if array is None:
         if sync(view.group(path)) is None:
             raise FileNotFoundError(f"there is neither an array nor a group {path!r} in {view}")
@@ -110,6 +113,34 @@ def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
     if isinstance(store, str | os.PathLike):
         return sync(LocalStore.open(os.fspath(store), read_only=read_only)), ""
     raise TypeError(f"expected a path or a zarr store, not {type(store).__name__}")
+
+
+def check_understood(metadata: Mapping[str, Any]) -> None:
+    """Refuse an array that the installed zarr would misread: before 3.2 it forgets some byte orders.
+
+    Raises
+    ------
+    UnsupportedError
+    """
+    with quiet():
+        understood = ArrayV3Metadata.from_dict(dict(metadata)).to_dict()
+    (endian, filtered), (kept, _) = _byte_order(metadata["codecs"]), _byte_order(understood["codecs"])
+    if endian == "big" and (kept != endian or (filtered and not swaps_for_filters())):
+        unsupported("data_type", f"zarr {zarr.__version__} does not heed that elements are big-endian here")
+
+
+def _byte_order(codecs: Any) -> tuple[Any, bool]:
+    """Byte order of the elements, and whether there are filters before it is settled."""
+    filtered = False
+    for codec in codecs:
+        given = codec.get("configuration", {})
+        if codec["name"] == "sharding_indexed":
+            return _byte_order(given["codecs"])
+        if codec["name"] == "bytes":
+            endian = given.get("endian")
+            return getattr(endian, "value", endian), filtered
+        filtered = filtered or codec["name"].startswith("numcodecs.")
+    return None, filtered
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import inspect
 import sys
 import threading
@@ -25,13 +26,14 @@ import zarr.codecs.sharding as zarr_sharding
 import zarr.core.codec_pipeline as zarr_pipelines
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.codecs import ShardingCodec, TransposeCodec
+from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
 from zarr.core.array import AsyncArray
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.sync import _runner, sync
+from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 
 from ..storage import aio
@@ -78,6 +80,7 @@ __all__ = [
     "quiet",
     "replaced_part",
     "runs_at_once",
+    "swaps_for_filters",
     "sync",
     "unwrapped",
     "with_pipeline",
@@ -127,6 +130,16 @@ def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_emp
     """Return the spec of a chunk in this process's memory, C order."""
     config = ArrayConfig.from_dict({"order": "C", "write_empty_chunks": write_empty})
     return ArraySpec(shape, dtype, fill_value, config, default_buffer_prototype())
+
+
+@functools.cache
+def swaps_for_filters() -> bool:
+    """Tell whether codecs before a big-endian `bytes` are handed elements in native order; before 3.2 they are not."""
+    prototype = default_buffer_prototype()
+    spec = array_spec((1,), parse_dtype(np.dtype("int16"), zarr_format=3), np.int16(0), write_empty=False)
+    codec, _ = next(evolved([BytesCodec(endian="big")], spec))
+    (decoded,) = sync(codec.decode([(prototype.buffer.from_bytes(b"\0\1"), spec)]))
+    return bool(decoded.as_numpy_array().view(np.int16)[0] == 1)
 
 
 def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArraySpec]]:

@@ -27,9 +27,9 @@ from .venv_2022 import Zarr2, zarr2
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-NAMES = [case.name for case in CASES]
-SHARDED = [case.name for case in CASES if case.per_shard]
 ZARR_IS_31 = zarr.__version__.startswith("3.1.")
+MISREAD = ["type-struct-big", "filter-delta-big-F"] if ZARR_IS_31 else []
+NAMES = [case.name for case in CASES if case.name not in MISREAD]
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def zarr_2_18() -> Zarr2:
 def made(zarr_2_18: Zarr2, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a hierarchy ``h`` of all cases, and for each what zarr 2.18.7 reads."""
     folder = tmp_path_factory.mktemp("made")
-    zarr_2_18.run("make", folder)
+    zarr_2_18.run("make", folder, *(case.name for case in CASES))
     return folder
 
 
@@ -75,8 +75,8 @@ def zarrs_own(folder: Any, name: str) -> Any:
 
 
 def zarr_fails(case: Case) -> bool:
-    """zarr 3.1 cannot read part of a shard of structs."""
-    return ZARR_IS_31 and isinstance(case.dtype, list)
+    """zarr 3.1 cannot read part of a shard of structs, or of bytes that mean nothing."""
+    return ZARR_IS_31 and np.dtype(case.dtype).kind == "V"
 
 
 # ---------------------------------------------------------------- reading
@@ -145,7 +145,8 @@ def test_a_group(made: Path) -> None:
     assert [name for name, _ in group.members(max_depth=None)] == ["within", "within/array"]
     assert np.array_equal(group["within/array"][...], expected(made, "group/within/array"))
     top = open_2022(made / "h", mode="r")
-    assert {name.partition("/")[0] for name in NAMES} == set(top.keys())
+    if not MISREAD:
+        assert {case.name.partition("/")[0] for case in CASES} == set(top.keys())
 
 
 def test_names_of_dimensions(made: Path) -> None:
@@ -165,11 +166,11 @@ def test_what_is_not_there(made: Path, name: str) -> None:
 def test_what_zarr_2_14_has_written(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
-    zarr2("2.14.2").run("make", folder)
-    for case in CASES:
-        if "zstd" not in case.name or "blosc" in case.name:  # it does not know zstd
-            array = open_2022(folder / "h", case.name, mode="r", strict=True)
-            assert_same(array[...], expected(folder, case.name), case)
+    names = [name for name in NAMES if "codec-zstd" not in name]  # which it does not know
+    zarr2("2.14.2").run("make", folder, *names)
+    for name in names:
+        array = open_2022(folder / "h", name, mode="r", strict=True)
+        assert_same(array[...], expected(folder, name), BY_NAME[name])
 
 
 # ---------------------------------------------------------------- writing
@@ -186,7 +187,7 @@ def updated(made: Path, zarr_2_18: Zarr2, tmp_path_factory: pytest.TempPathFacto
     shutil.copytree(made / "h", folder / "h")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for case in CASES:
+        for case in (BY_NAME[name] for name in NAMES):
             array = open_2022(folder / "h", case.name, strict=True)
             array[changed_box(case)] = case.data(5)[changed_box(case)]
             array.attrs["changed"] = case.name
@@ -368,6 +369,48 @@ def test_from_and_to_other_stores(made: Path, tmp_path: Path, kind: str) -> None
     array = convert_2022(target, tmp_path / "h", path="plain", to="2022")
     assert np.array_equal(array[...], expected(made, "plain"))
     assert array.metadata.dimension_names == ("y", "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "to"), [("plain", "v3"), ("dots", "v3"), ("one-axis", "2022"), ("dots", "2022")]
+)
+@pytest.mark.parametrize("kind", ["folder", "subclass"])
+def test_only_shards_that_a_listing_shows_are_looked_for(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, to: str, kind: str
+) -> None:
+    monkeypatch.setattr("shardcodec.transformer.convert.LISTING_SHARDS", 1)
+    calls: list[tuple[int, int]] = []
+    if to == "2022":
+        convert_2022(made / "h", tmp_path / "v3", path=name)
+    source = made / "h" if to == "v3" else tmp_path / "v3"
+    given = source if kind == "folder" else store_of(source, kind)
+    array = convert_2022(given, tmp_path / "out", path=name, to=to, progress=lambda *n: calls.append(n))
+    assert np.array_equal(array[...], expected(made, name))
+    files = [p for p in (made / "h/data/root" / name).rglob("*") if p.is_file()]
+    assert calls == [(i + 1, len(files)) for i in range(len(files))]
+
+
+def test_deleting_through_the_view(hierarchy: Path) -> None:
+    group = open_2022(hierarchy, "group")
+    del group["within"]
+    assert not [p for p in hierarchy.rglob("*") if "within" in str(p)]
+    assert open_2022(hierarchy, "plain").shape == (21, 13)
+
+
+def test_keys_of_the_view(made: Path) -> None:
+    async def listed(keys: Any) -> set[str]:
+        return {key async for key in keys}
+
+    view = open_2022(made / "h", "plain", mode="r").store
+    shown = zarr.core.sync.sync(listed(view.list_prefix("dots/")))
+    stored = {p.name for p in (made / "h/data/root/dots").iterdir()}
+    assert shown == {"dots/zarr.json"} | {f"dots/c.{name[1:]}" for name in stored}
+    everything = zarr.core.sync.sync(listed(view.list()))
+    assert {f"{name}/zarr.json" for name in NAMES} <= everything
+    assert "plain/c/0/0" in everything
+    assert all(zarr.core.sync.sync(view.exists(key)) for key in shown)
+    assert zarr.core.sync.sync(listed(view.list_dir("dots"))) == {key.removeprefix("dots/") for key in shown}
+    assert {"zarr.json", "c"} == zarr.core.sync.sync(listed(view.list_dir("plain")))
 
 
 # ---------------------------------------------------------------- conversions that end early

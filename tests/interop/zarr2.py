@@ -1,6 +1,6 @@
 # zarr2.py - what zarr-python 2 does for the tests, in an interpreter of its own
 # SPDX-License-Identifier: MIT
-"""Run as ``python zarr2.py make FOLDER`` or ``python zarr2.py read HIERARCHY RESULTS NAME...``."""
+"""Run as ``python zarr2.py make FOLDER NAME...`` or ``python zarr2.py read HIERARCHY RESULTS NAME...``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from zarr._storage.v3_storage_transformers import ShardingStorageTransformer
 warnings.simplefilter("ignore")
 
 
-def make(folder: str) -> None:
-    """Write every case, and what zarr-python itself then reads."""
+def make(folder: str, names: list[str]) -> None:
+    """Write cases, and what zarr-python itself then reads."""
     store = DirectoryStoreV3(f"{folder}/h")
-    for case in cases_2022.CASES:
+    for case in map(cases_2022.BY_NAME.get, names):
         array = create(store, case)
         fill(array, case)
         save(folder, case.name, array[...])
@@ -89,6 +89,6 @@ def read(hierarchy: str, results: str, names: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "make":
-        make(sys.argv[2])
+        make(sys.argv[2], sys.argv[3:])
     else:
         read(sys.argv[2], sys.argv[3], sys.argv[4:])
