@@ -238,7 +238,8 @@ def random_boxes(case: Case, extent: int, n: int, aligned: bool = False) -> tupl
     return tuple(boxes)
 
 
-def _planes(case: Case, axis: int, n: int) -> tuple[Box, ...]:
+def planes(case: Case, axis: int, n: int) -> tuple[Box, ...]:
+    """Return n planes of thickness 1 at random places."""
     positions = np.random.default_rng(8).integers(0, case.shape[axis], n)
     return tuple(
         tuple(
@@ -277,7 +278,7 @@ def small_reads(edge: int) -> list[Row]:
         rows.append(Read("small reads", f"one inner chunk, {codec}", case, random_boxes(case, 32, 200, True)))
         rows.append(Read("small reads", f"box of 40^3, {codec}", case, random_boxes(case, 40, 50)))
         rows += [
-            Read("small reads", f"plane across axis {axis}, {codec}", case, _planes(case, axis, 5))
+            Read("small reads", f"plane across axis {axis}, {codec}", case, planes(case, axis, 5))
             for axis in range(3)
         ]
     return rows

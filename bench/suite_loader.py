@@ -54,13 +54,17 @@ class ReadMany(Row):
 
 
 def rows(sizes: Any) -> list[Row]:
-    """One random inner chunk, a thousand boxes askew, one element behind a large index."""
+    """One random inner chunk, planes, a thousand boxes askew, one element behind a large index."""
     found: list[Row] = []
     for codec in ("raw", "zstd 1"):
         case = data.big(sizes.edge).with_codec(codec)
         chunks = suite.random_boxes(case, 32, 200, aligned=True)
         found.append(ReadWarm(GROUP, f"one inner chunk, {codec}", case, chunks))
         n = 1000 if sizes is suite.FULL else 50
+        found += [
+            ReadWarm(GROUP, f"plane across axis {axis}, {codec}", case, suite.planes(case, axis, 5))
+            for axis in range(3)
+        ]
         found.append(ReadMany(GROUP, f"{n} boxes of 40^3, {codec}", case, suite.random_boxes(case, 40, n)))
     case = data.line(sizes.n_chunks)
     at = 3 * case.shape[0] // 7

@@ -399,12 +399,23 @@ stall_free(struct stall *stall)
     pthread_cond_destroy(&stall->left);
 }
 
-/* About how many bytes are decoded for it; no more than sums of them can hold. */
+/* Copying is so much faster than decoding, about. */
+#define COPY_PER_DECODE 8
+
+/* About how much is to be done, in bytes that are decoded; no more than sums of them can hold. */
 static uint64_t
 item_nbytes(const struct sc_read_item *item)
 {
-    uint64_t nbytes = item->pick ? sc_pick_nbytes(item->pick, item->chain) : sc_box_nbytes(item->chain, &item->box);
+    const struct sc_chain *chain = item->chain, *chunk = sc_chain_is_shard(chain) ? chain->inner : chain;
+    uint64_t nbytes;
 
+    if (item->pick) {
+        nbytes = sc_pick_nbytes(item->pick, chain);
+    } else {
+        nbytes = sc_touched_nbytes(chain, &item->box);
+        if (!chunk->n_ops && !chunk->inner)
+            nbytes = max_u64(nbytes / COPY_PER_DECODE, sc_box_nbytes(chain, &item->box));
+    }
     return min_u64(nbytes, (uint64_t)1 << 40);
 }
 

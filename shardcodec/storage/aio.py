@@ -9,14 +9,15 @@ it any more can make it stop early.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, Protocol, TypeVar
 
 from .. import native
 from ..cancel import listening_to
 
-__all__ = ["all_of", "to_its_end"]
+__all__ = ["all_of", "in_thread", "to_its_end"]
 
 T = TypeVar("T")
 
@@ -60,9 +61,22 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     comes soon.
     """
     cancel = native.load().Cancel()
-    caller = find_caller() or _caller.get()
     with listening_to(cancel):
         task = asyncio.ensure_future(work)
+    return await _end_of(task, cancel)
+
+
+async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Do work in another thread, and wait for it `to_its_end`; without a task around it, as `asyncio.to_thread` needs one."""
+    cancel = native.load().Cancel()
+    with listening_to(cancel):
+        context = copy_context()
+    call = functools.partial(context.run, work, *arguments)
+    return await _end_of(asyncio.get_running_loop().run_in_executor(None, call), cancel)
+
+
+async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:
+    caller = find_caller() or _caller.get()
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -297,13 +297,13 @@ def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
 
 def max_workers() -> int | None:
     """Return zarr's ``threading.max_workers``, None where it is not set."""
-    value = config.get("threading.max_workers", None)
+    value = config.config.get("threading", {}).get("max_workers")  # asked at every call: get() takes its time
     return int(value) if value else None
 
 
 def options_of_zarr() -> dict[str, Any]:
     """Return what zarr's configuration says under ``shardcodec``, its environment variables included."""
-    return dict(config.get("shardcodec", None) or {})
+    return dict(config.config.get("shardcodec") or {})
 
 
 def _async_array(array: Any) -> Any:

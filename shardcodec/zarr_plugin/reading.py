@@ -8,7 +8,6 @@ asynchronous requests (`access.remote`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..access.reader import ReadItem, read, slice_reader
 from ..access.remote import fetch
 from ..errors import ShardError
 from ..options import Options
-from ..storage.aio import to_its_end
+from ..storage.aio import in_thread
 from .compat import StorePath, as_numpy
 from .kinds import Kind
 from .remote import limits_for, remote_for
@@ -103,5 +102,5 @@ async def run(request: Request, options: Options) -> set[int]:
     elif request.is_small:
         missing = read(items, request.array, request.axes, options)
     else:
-        missing = await to_its_end(asyncio.to_thread(read, items, request.array, request.axes, options))
+        missing = await in_thread(read, items, request.array, request.axes, options)
     return {request.positions[i] for i in missing}
