@@ -33,14 +33,14 @@ WAYS = [
 ]
 
 
-def make(folder: Path, location: str, *, checksum: bool = True) -> Any:
+def make(folder: Path, location: str, *, checksum: bool = True, side: int = 8) -> Any:
     codecs: list[Any] = [BytesCodec(), Crc32cCodec()] if checksum else [BytesCodec()]
-    codec = ShardingCodec(chunk_shape=(8, 8), codecs=codecs, index_location=location)
+    codec = ShardingCodec(chunk_shape=(side, side), codecs=codecs, index_location=location)
     with quiet():
         zarr.create_array(
             folder,
-            shape=(64, 64),
-            chunks=(64, 64),
+            shape=(8 * side, 8 * side),
+            chunks=(8 * side, 8 * side),
             dtype="int32",
             fill_value=0,
             serializer=codec,
@@ -52,7 +52,7 @@ def make(folder: Path, location: str, *, checksum: bool = True) -> Any:
 
 
 @contextmanager
-def writer(folder: Path, strategy: str) -> Iterator[None]:
+def writer(folder: Path, strategy: str, side: int = 8) -> Iterator[None]:
     """A process that writes one number after the other into two inner chunks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -63,7 +63,7 @@ def writer(folder: Path, strategy: str) -> Iterator[None]:
             # packing moves inner chunks, and zarr fails when that happens between its two looks
             with shardcodec.options(write_strategy=strategy, threads=1, compact=False):
                 for value in range(2, 1_000_000):
-                    array[8:16, 8:24] = value
+                    array[side : 2 * side, side : 3 * side] = value
         finally:
             os._exit(1)
     try:
@@ -111,23 +111,28 @@ def test_readers_see_whole_inner_chunks(
 
 def test_raw_inner_chunks_that_are_overwritten(tmp_path: Path) -> None:
     """Nothing in the bytes tells that they are half of each: the journal does, and the times of the file."""
-    array = make(tmp_path / "a", "end", checksum=False)
+    side = 128  # 64 KiB: it takes a while to write that
+    array = make(tmp_path / "a", "end", checksum=False, side=side)
     if not filesystem.is_local(tmp_path.stat().st_dev):
         pytest.skip("nothing is updated in place on this file system")
+    box = np.s_[side : 2 * side, side : 3 * side]
     lean = shardcodec.open_array(tmp_path / "a")
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
     inode = shard_path(array).stat().st_ino
     last = reads = 1
-    with writer(tmp_path / "a", "in_place"), shardcodec.open_shard(shard_path(array), None, spec) as shard:
+    with (
+        writer(tmp_path / "a", "in_place", side),
+        shardcodec.open_shard(shard_path(array), None, spec) as shard,
+    ):
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             for look in (
-                lambda: array[8:16, 8:24],
-                lambda: lean[8:16, 8:24],
+                lambda: array[box],
+                lambda: lean[box],
                 lambda: np.concatenate(list(shard.read_chunks([(1, 1), (1, 2)])), axis=1),
             ):
                 found = look()
-                first, second = found[:, :8], found[:, 8:]
+                first, second = found[:, :side], found[:, side:]
                 assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
                 assert last <= first[0, 0], "what was seen is not unseen"
                 last = int(first[0, 0])
