@@ -183,6 +183,18 @@ class Shard:
 
     # ---- reading
 
+    def read_range(self, offset: int, nbytes: int) -> bytes:
+        """Read bytes of the object, whatever they mean.
+
+        Raises
+        ------
+        ValueError
+            The range is not inside it.
+        """
+        if not 0 <= offset <= offset + nbytes <= self.nbytes:
+            raise ValueError(f"{nbytes} bytes at offset {offset} are not inside the shard of {self.nbytes}")
+        return self._try(self._opened().range, offset, nbytes) if nbytes else b""  # type: ignore[no-any-return]
+
     def read_encoded(self, coords: Any) -> list[bytes | None]:
         """Read inner chunks as they are stored.
 

@@ -191,6 +191,42 @@ class ShardWriter:
             self._unclaim([position])
             raise
 
+    def write_joined(self, coords: Any, sizes: Any, data: Any) -> None:
+        """Write inner chunks that are encoded already and lie one behind the other in a buffer.
+
+        Parameters
+        ----------
+        coords : sequence of tuples of int, or integer array of shape (n, ndim)
+        sizes : sequence of int
+            Bytes of each.
+        data : bytes-like
+
+        Raises
+        ------
+        ValueError
+            The sizes are not those of the buffer, or none that inner chunks of this shard can have, or one was given before.
+        """
+        where = positions(coords, self.grid_shape)
+        view = memoryview(data).cast("B")
+        ends = np.cumsum(np.asarray(sizes, dtype=np.uint64), dtype=np.uint64)
+        if len(ends) != len(where) or (int(ends[-1]) if len(ends) else 0) != view.nbytes:
+            raise ValueError(f"{len(where)} inner chunks of {len(ends)} sizes in {view.nbytes} bytes")
+        bounds = [0, *ends.tolist()]
+        for position, low, high in zip(where, bounds, bounds[1:], strict=False):
+            check_size(self._chain, position, high - low)
+        self._claim(where)
+        try:
+            if self._alignment > 1:
+                for position, low, high in zip(where, bounds, bounds[1:], strict=False):
+                    self._write(position, view[low:high])
+            else:
+                first = self._put(view)
+                self._entries[where, 0] = np.array(bounds[:-1], dtype=np.uint64) + np.uint64(first)
+                self._entries[where, 1] = np.asarray(sizes, dtype=np.uint64)
+        except BaseException:
+            self._unclaim(where)
+            raise
+
     def _claim(self, where: list[int]) -> None:
         """Note that these are given, or find that one was before."""
         with self._mutex:

@@ -426,27 +426,27 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
     with contextlib.ExitStack() as stack:
         writer = ShardWriter(path, plan.there, durability=options.durability)
         stack.callback(writer.abort)
-        for part in _pieces(present, entries[:, 1]):
-            coords = [_coords(i, grid) for i in part]
-            for where, data in zip(coords, shard.read_encoded(coords), strict=True):
-                writer.write_encoded(where, data)
+        for part in _pieces(entries[present].tolist()):
+            some = present[part]
+            offset, nbytes = int(entries[some[0], 0]), int(entries[some, 1].sum())
+            coords = [_coords(i, grid) for i in some]
+            writer.write_joined(coords, entries[some, 1], shard.read_range(offset, nbytes))
         made = writer.commit()
     if path is None:
         sync(target.set(buffer_from(default_buffer_prototype(), made)))
 
 
-def _pieces(positions: list[int], sizes: Any) -> Iterator[list[int]]:
-    """Inner chunks, some at a time."""
-    part: list[int] = []
-    total = 0
-    for position in positions:
-        nbytes = int(sizes[position])
-        if part and total + nbytes > PIECE_NBYTES:
-            yield part
-            part, total = [], 0
-        part.append(position)
+def _pieces(entries: list[tuple[int, int]]) -> Iterator[slice]:
+    """Inner chunks that lie one behind the other, some at a time."""
+    first = total = 0
+    end = None
+    for i, (offset, nbytes) in enumerate(entries):
+        if i > first and (offset != end or total + nbytes > PIECE_NBYTES):
+            yield slice(first, i)
+            first, total = i, 0
+        end = offset + nbytes
         total += nbytes
-    yield part
+    yield slice(first, len(entries))
 
 
 def _copy_object(store: Store, key: str, target: StorePath, options: Options) -> None:

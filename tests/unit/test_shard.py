@@ -143,6 +143,15 @@ def test_chunks_as_they_are_stored(put: Opener, at_start: bool) -> None:
     assert shard.read_encoded(np.empty((0, 2), dtype=int)) == []
 
 
+def test_ranges_of_bytes(put: Opener) -> None:
+    shard = put(padded(), letters_spec(), "r")
+    assert shard.read_range(0, 10) == b"header" + WORDS[0]
+    assert shard.read_range(len(padded()), 0) == b""
+    for offset, nbytes in ((-1, 2), (0, -1), (1, len(padded()))):
+        with pytest.raises(ValueError, match="not inside"):
+            shard.read_range(offset, nbytes)
+
+
 def test_chunks_decoded(put: Opener) -> None:
     shard = put(letters(), letters_spec(), "r")
     chunks = shard.read_chunks([(1, 0), (0, 1)])

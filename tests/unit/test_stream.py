@@ -141,6 +141,33 @@ def test_encoded_chunks_are_stored_as_they_are() -> None:
     assert (shardcodec.decode(writer.commit(), spec) == array).all()
 
 
+@pytest.mark.parametrize("alignment", [1, 64])
+def test_joined_chunks_are_stored_as_they_are(alignment: int) -> None:
+    spec = number_spec()
+    array = numbers()
+    chunks = {at: shardcodec.encode(chunk, spec.inner) for at, chunk in pieces(array, (8, 8)).items()}
+    writer = ShardWriter(None, spec, alignment=alignment, header=b"x")
+    first, *others = chunks
+    writer.write_encoded(first, chunks[first])
+    writer.write_joined(others, [len(chunks[at]) for at in others], b"".join(chunks[at] for at in others))
+    writer.write_joined([], [], b"")
+    with pytest.raises(ValueError, match="second time"):
+        writer.write_joined([first], [3], b"abc")
+    blob = writer.commit()
+    assert (shardcodec.decode(blob, spec) == array).all()
+    shard = shardcodec.open_shard(blob, None, spec)
+    assert shard.read_encoded(list(chunks)) == list(chunks.values())
+    assert not (shard.index[..., 0] % alignment).any()
+
+
+@pytest.mark.parametrize("sizes", [[4], [4, 5], [8, 0]])
+def test_joined_chunks_of_sizes_that_cannot_be(sizes: list[int]) -> None:
+    writer = ShardWriter(None, letters_spec())
+    with pytest.raises(ValueError, match="bytes"):
+        writer.write_joined([(0, 0), (0, 1)], sizes, b"zeroone.")
+    writer.write_joined([(0, 0), (0, 1)], [4, 4], b"zeroone.")
+
+
 def test_other_byte_orders_and_types_are_cast() -> None:
     spec = number_spec()
     array = numbers()
