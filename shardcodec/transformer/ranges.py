@@ -17,8 +17,8 @@ from ..zarr_plugin.compat import OffsetByteRequest, RangeByteRequest, SuffixByte
 __all__ = ["as_request", "cut"]
 
 
-def as_request(wanted: Any) -> Any:
-    """Check what was asked for; turn a pair of the draft, (start, length or None), into a request of zarr.
+def as_request(wanted: Any, *, pairs: bool = False) -> Any:
+    """Check what was asked for; with `pairs` turn one of the draft, (start, length or None), into a request of zarr.
 
     A negative start counts from the end; then the length must be None, or reach to the end.
 
@@ -40,13 +40,13 @@ def as_request(wanted: Any) -> Any:
             if n < 0:
                 raise ValueError(f"byte request {wanted!r} is negative")
             return wanted
-        case (int(start), None):
+        case (int(start), None) if pairs:
             return OffsetByteRequest(start) if start >= 0 else SuffixByteRequest(-start)
-        case (int(start), int(length)):
+        case (int(start), int(length)) if pairs:
             if length < 0 or (start < 0 and start + length < 0):
                 raise ValueError(f"byte range of {length} bytes from {start} is none that a value has")
             return RangeByteRequest(start, start + length) if start >= 0 else SuffixByteRequest(-start)
-    raise TypeError(f"a byte range is a request of zarr, or a start and a length, not {wanted!r}")
+    raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # as zarr's stores say it
 
 
 def cut(request: Any, nbytes: int) -> tuple[int, int]:

@@ -110,7 +110,7 @@ class Shards:
         others: list[tuple[int, str, Any]] = []
         n = 0
         for key, wanted in key_ranges:
-            place, request = self.locate(key), as_request(wanted)
+            place, request = self.locate(key), as_request(wanted, pairs=True)
             if place is None:
                 others.append((n, key, request))
             else:

@@ -213,10 +213,11 @@ class ShardingStorageTransformer(Store):
             The shard's index, or its entry of the chunk, cannot be true; ``.shard`` and ``.chunk_key`` say which.
         """
         prototype = prototype or default_buffer_prototype()
+        request = as_request(byte_range)
         if self.shards.locate(key) is None:
             await self._ensure_open()
-            return await self.shards.below.get(key, prototype, as_request(byte_range))
-        return (await self.get_partial_values(prototype, [(key, byte_range)]))[0]
+            return await self.shards.below.get(key, prototype, request)
+        return (await self.get_partial_values(prototype, [(key, request)]))[0]
 
     async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
         """Return parts of values, with two calls to the store below: one for all indexes, one for all ranges.
