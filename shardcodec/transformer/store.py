@@ -182,6 +182,12 @@ class ShardingStorageTransformer(Store):
         await self.shards.below._ensure_open()
         await super()._open()
 
+    async def _ensure_open(self) -> None:
+        # not by `_open`, which refuses to do it twice: several calls may be here at once
+        if not self._is_open:
+            await self.shards.below._ensure_open()
+            self._is_open = True
+
     def close(self) -> None:
         """Close this store and the one below."""
         super().close()

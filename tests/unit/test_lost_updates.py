@@ -12,13 +12,12 @@ import multiprocessing
 import os
 import signal
 import threading
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from crew import PATIENCE, Crew, in_processes, in_threads
 from helpers import create, files_below, ours, zarrs_view
 
 import shardcodec
@@ -30,7 +29,6 @@ pytestmark = [
 
 ROUNDS = 20
 PROCESSES = 8
-PATIENCE = 60.0
 
 
 def accepted(strategy: str) -> bool:
@@ -48,61 +46,6 @@ strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 
 def chosen(strategy: str) -> dict[str, Any]:
     return {"write_strategy": strategy}
-
-
-def in_threads(n: int, work: Callable[[int], None]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    crew = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(n)]
-    for thread in crew:
-        thread.start()
-    for thread in crew:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), "a thread hangs"
-    assert not failures, failures[0]
-
-
-class Crew:
-    """Forked processes; what one of them raises fails the test."""
-
-    def __init__(self, n: int, work: Callable[[int], None]) -> None:
-        context = multiprocessing.get_context("fork")
-        if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread":
-            pytest.skip("ThreadSanitizer ends a child that was forked beside threads")
-        self._told = context.SimpleQueue()
-        self.members = [
-            context.Process(target=self._run, args=(work, number), daemon=True) for number in range(n)
-        ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
-            for member in self.members:
-                member.start()
-
-    def _run(self, work: Callable[[int], None], number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            self._told.put(f"{number}: {type(error).__name__}: {error}")
-
-    def join(self) -> None:
-        for member in self.members:
-            member.join(PATIENCE)
-            if member.is_alive():
-                member.kill()
-                pytest.fail("a process hangs")
-        assert self._told.empty(), self._told.get()
-        ends = {member.exitcode for member in self.members}
-        assert ends <= {0, -signal.SIGKILL}, ends
-
-
-def in_processes(n: int, work: Callable[[int], None]) -> None:
-    Crew(n, work).join()
 
 
 def barrier(n: int) -> Any:
