@@ -21,7 +21,7 @@ class Asker:
 
     def __init__(self, store: Store, prototype: Any, others: Sequence[tuple[str, Any]] = ()) -> None:
         self._store = store
-        self._prototype = prototype
+        self.prototype = prototype
         self._others = others
         self._answers: list[Any] | None = None
 
@@ -45,13 +45,13 @@ class Asker:
 
     async def _ask(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         try:
-            return list(await self._store.get_partial_values(self._prototype, wanted))
+            return list(await self._store.get_partial_values(self.prototype, wanted))
         except (NotImplementedError, FileNotFoundError):  # LocalStore raises for what is missing
             limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
 
             async def get(key: str, request: Any) -> Any:
                 async with limit:
-                    return await self._store.get(key, self._prototype, request)
+                    return await self._store.get(key, self.prototype, request)
 
             return await all_of(get(*each) for each in wanted)
 

@@ -14,8 +14,8 @@ shows that a shard has changed, it is read anew, and an index that is still the 
 
 from __future__ import annotations
 
-import asyncio
 import bisect
+import functools
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,11 +28,9 @@ from ..access.inner import coordinates
 from ..access.objects import NativeShard, joined
 from ..access.placement import ABSENT
 from ..access.reader import ATTEMPTS, CHANGING_SECONDS, index_too_short
-from ..access.state import scan_files
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes, locks
-from ..storage.aio import to_its_end
 from ..storage.indexes import RemoteIndex
 from ..storage.remote import Answer
 from ..zarr_plugin.compat import (
@@ -41,10 +39,10 @@ from ..zarr_plugin.compat import (
     Store,
     StorePath,
     SuffixByteRequest,
-    default_buffer_prototype,
 )
-from ..zarr_plugin.stores import index_names, is_local, is_memory, local_path, stored_bytes
+from ..zarr_plugin.stores import index_names
 from .ranges import cut
+from .windows import Opened, check_entries
 
 __all__ = ["Ask", "Wanted", "at_a_time", "explained", "read", "read_sizes"]
 
@@ -91,7 +89,9 @@ class _Span(NamedTuple):
 
 
 def explained(error: ShardError, chain: Any, shard: str, key: str | None = None) -> ShardError:
-    """Say in keys what the engine says in numbers."""
+    """Say in keys what the engine says in numbers; what says so already stays."""
+    if isinstance(error.shard, str):
+        return error
     context: dict[str, Any] = {"shard": shard}
     if error.entry is not None and error.entry < chain.n_chunks:
         context["chunk_coords"] = coordinates(error.entry, chain.grid_shape)
@@ -109,7 +109,7 @@ def _spans(
     """Find what is wanted in a shard; nothing for chunks that are absent. Only their own entries are checked."""
     own = entries[[part.position for part in wanted]]
     try:
-        _check(chain, own, nbytes, options)
+        check_entries(chain, own, nbytes, options)
     except ShardError as error:
         which = wanted[error.entry or 0]
         error.entry = which.position
@@ -120,12 +120,6 @@ def _spans(
             start, length = cut(part.request, size)
             found.append(_Span(part, offset + start, length))
     return found
-
-
-def _check(chain: Any, entries: Entries, nbytes: int, options: Options) -> None:
-    n = int(chain.index_nbytes)
-    first = 0 if chain.index_at_start else max(0, nbytes - n)
-    native.load().index_check(entries, nbytes, first, n, allow_in_index=options.allow_in_index)
 
 
 class _Bad(Exception):
@@ -142,8 +136,10 @@ async def read(
     options: Options,
     ask: Ask,
     names: Sequence[str],
+    *,
+    whole: bool = False,
 ) -> dict[int, Any]:
-    """Read chunks, or parts of them.
+    """Read chunks, or parts of them, from a store that answers requests.
 
     Parameters
     ----------
@@ -159,6 +155,8 @@ async def read(
         None for an object that does not exist, or not in that state.
     names : sequence of str
         Of the objects in the lock table.
+    whole : bool
+        Fetch every shard whole: index and chunks of one that lies in another are bound together by nothing else.
 
     Returns
     -------
@@ -170,14 +168,12 @@ async def read(
     ShardFormatError, ChecksumError
         An index, or the entry of a chunk that is wanted, cannot be true.
     """
-    if is_local(store) or is_memory(store):
-        return await _read_native(store, chain, shards, options)
     if type(store) is ObjectStore:
-        return await _read_remote(store, chain, shards, options, ask)
+        return await _read_remote(store, chain, shards, options, ask, whole)
     table, before = locks.table(), [locks.table().calm(name) for name in names]
     if None not in before:
         try:
-            found = await _read_remote(store, chain, shards, options, ask)
+            found = await _read_remote(store, chain, shards, options, ask, whole)
         except ShardError:
             if before == [table.calm(name) for name in names]:
                 raise
@@ -185,16 +181,21 @@ async def read(
             if before == [table.calm(name) for name in names]:
                 return found
     async with table.hold_async(names):
-        return await _read_remote(store, chain, shards, options, ask)
+        return await _read_remote(store, chain, shards, options, ask, whole)
 
 
 async def _read_remote(
-    store: Store, chain: Any, shards: Mapping[str, Sequence[Wanted]], options: Options, ask: Ask
+    store: Store,
+    chain: Any,
+    shards: Mapping[str, Sequence[Wanted]],
+    options: Options,
+    ask: Ask,
+    whole: bool,
 ) -> dict[int, Any]:
     found: dict[int, Any] = {}
     old: dict[str, RemoteIndex] = {}
     for _ in range(ATTEMPTS):
-        reader = _Round(store, chain, shards, options, ask, old)
+        reader = _Round(store, chain, shards, options, ask, old, whole)
         await reader.run()
         found |= reader.found
         old = reader.again
@@ -210,29 +211,47 @@ async def _read_remote(
 # ---- files and memory
 
 
-async def _read_native(
-    store: Store, chain: Any, shards: Mapping[str, Sequence[Wanted]], options: Options
+# Opens a shard in a file, or in memory; and its file.
+Open = Callable[[str], Opened]
+FileOf = Callable[[str], str | None]
+
+
+def read_native(
+    chain: Any, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
 ) -> dict[int, Any]:
-    def run() -> dict[int, Any]:
-        found: dict[int, Any] = {}
-        for shard, wanted in shards.items():
-            found.update(_read_shard(store, chain, shard, wanted, options))
-        return found
-
-    if is_memory(store):
-        return run()
-    return await to_its_end(asyncio.to_thread(run))
+    """As `read`, where the engine opens the shards itself."""
+    found: dict[int, Any] = {}
+    for shard, wanted in shards.items():
+        work = functools.partial(_read_named, open_shard, shard, wanted)
+        found.update(_while_it_changes(chain, shard, file_of(shard), work))
+    return found
 
 
-def _read_shard(
-    store: Store, chain: Any, shard: str, wanted: Sequence[Wanted], options: Options
-) -> dict[int, Any]:
-    target = StorePath(store, shard)
-    path = local_path(target) if is_local(store) else None
-    for attempt in range(1, ATTEMPTS + 1):
-        source = stored_bytes(target, default_buffer_prototype()) if path is None else path
+def sizes_native(chain: Any, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
+    """As `read_sizes`, where the engine opens the shards itself."""
+
+    def look(shard: str) -> Any:
+        opened = open_shard(shard)
         try:
-            return _read_opened(chain, source, wanted, options)
+            return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
+        finally:
+            opened.close()
+
+    sizes = np.empty((len(shards), chain.n_chunks), dtype=np.uint64)
+    for shard, out in zip(shards, sizes, strict=True):
+        out[:] = _while_it_changes(chain, shard, file_of(shard), functools.partial(look, shard))
+    return sizes
+
+
+def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:
+    return _read_opened(open_shard(shard), wanted)
+
+
+def _while_it_changes(chain: Any, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
+    """Read a shard; again, if a writer may be appending to its file just now."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return work()
         except (ShardError, _Bad) as error:
             if attempt == ATTEMPTS or path is None or not _just_changed(path):
                 if isinstance(error, _Bad):
@@ -249,18 +268,21 @@ def _just_changed(path: str) -> bool:
         return False
 
 
-def _read_opened(chain: Any, source: Any, wanted: Sequence[Wanted], options: Options) -> dict[int, Any]:
-    opened = NativeShard(chain, source, options)
+def _read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
     try:
-        if opened.missing:
-            return {}
-        spans = _spans(chain, opened.entries(check=False), opened.nbytes, wanted, options)
-        ranges = joined(
-            np.array([(s.offset, s.nbytes) for s in spans if s.nbytes], dtype=np.uint64).reshape(-1, 2)
-        )
-        return _sliced(spans, ranges, [opened.range(*part) for part in ranges])
+        for part in [] if opened.missing else wanted:
+            try:
+                entry = opened.entry(part.position)
+            except ShardError as error:
+                error.entry = part.position
+                raise _Bad(error, part.key) from None
+            if entry is not None:
+                start, nbytes = cut(part.request, entry[1])
+                found[part.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""
     finally:
         opened.close()
+    return found
 
 
 def _sliced(spans: Sequence[_Span], ranges: Sequence[tuple[int, int]], data: Sequence[Any]) -> dict[int, Any]:
@@ -290,10 +312,11 @@ class _Round:
         options: Options,
         ask: Ask,
         old: Mapping[str, RemoteIndex],
+        whole: bool,
     ) -> None:
         self.found: dict[int, Any] = {}
         self.again: dict[str, RemoteIndex] = {}
-        self._store = store
+        self._whole = whole
         self._chain = chain
         self._shards = shards
         self._options = options
@@ -306,7 +329,7 @@ class _Round:
 
     async def run(self) -> None:
         known: dict[str, RemoteIndex] = {}
-        if not self._old:
+        if not self._old and not self._whole:
             for shard, name in self._names.items():
                 kept = indexes.get(name, self._chain, self._options)
                 if kept is not None:
@@ -328,7 +351,9 @@ class _Round:
         await self._fetch(known)
 
     def _is_whole(self, shard: str) -> bool:
-        """Whether all chunks are wanted, whole."""
+        """Whether the shard is fetched whole: all of it is wanted, or has to be."""
+        if self._whole:
+            return True
         wanted = self._shards[shard]
         whole = {part.position for part in wanted if part.request is None}
         return len(whole) == int(self._chain.n_chunks)
@@ -338,7 +363,9 @@ class _Round:
 
     def _slice_whole(self, shard: str, answer: Answer) -> None:
         try:
-            self.found.update(_read_opened(self._chain, answer.data, self._shards[shard], self._options))
+            self.found.update(
+                _read_opened(NativeShard(self._chain, answer.data, self._options), self._shards[shard])
+            )
         except _Bad as bad:
             raise explained(bad.error, self._chain, shard, bad.key) from None
         except ShardError as error:
@@ -449,7 +476,7 @@ def _load_index(chain: Any, shard: str, answer: Answer) -> RemoteIndex:
 # ---- indexes alone
 
 
-async def read_sizes(store: Store, chain: Any, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
+async def read_sizes(chain: Any, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
     """Read the indexes of some shards, with one call to the store.
 
     Returns
@@ -462,13 +489,6 @@ async def read_sizes(store: Store, chain: Any, shards: Sequence[str], options: O
     ShardFormatError, ChecksumError
         An index is damaged, or one of its entries cannot be true.
     """
-    if is_local(store):
-        paths = [local_path(StorePath(store, shard)) for shard in shards]
-        return await to_its_end(asyncio.to_thread(scan_files, chain, paths, shards, options))
-    if is_memory(store):
-        prototype = default_buffer_prototype()
-        buffers = [stored_bytes(StorePath(store, shard), prototype) for shard in shards]
-        return scan_files(chain, buffers, shards, options)
     sizes = np.full((len(shards), chain.n_chunks), ABSENT, dtype=np.uint64)
     answers = await ask([(shard, _index_request(chain), None) for shard in shards])
     for shard, answer, out in zip(shards, answers, sizes, strict=True):
@@ -477,7 +497,7 @@ async def read_sizes(store: Store, chain: Any, shards: Sequence[str], options: O
         index = _load_index(chain, shard, answer)
         size = MAX_OBJECT_NBYTES if index.nbytes is None else index.nbytes
         try:
-            _check(chain, index.entries, size, options)
+            check_entries(chain, index.entries, size, options)
         except ShardError as error:
             raise explained(error, chain, shard) from None
         out[:] = index.entries[:, 1]

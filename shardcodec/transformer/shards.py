@@ -9,10 +9,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..access.codec import byte_map
+from ..access.objects import NativeShard
 from ..access.placement import ABSENT
+from ..access.state import scan_files
+from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options, resolve
-from ..storage.aio import all_of
+from ..storage import cache
+from ..storage.aio import all_of, to_its_end
 from ..zarr_plugin.compat import (
     Store,
     StorePath,
@@ -22,12 +26,21 @@ from ..zarr_plugin.compat import (
     max_workers,
     options_of_zarr,
 )
-from ..zarr_plugin.stores import check_writable, is_local, local_path, lock_keys, staging
+from ..zarr_plugin.stores import (
+    check_writable,
+    is_direct,
+    is_local,
+    local_path,
+    lock_keys,
+    staging,
+    stored_bytes,
+)
 from ..zarr_plugin.updates import Work, update
 from .asking import Asker
 from .keys import ArrayKeys
 from .ranges import as_request
-from .reading import Wanted, at_a_time, read, read_sizes
+from .reading import Wanted, at_a_time, explained, read, read_native, read_sizes, sizes_native
+from .windows import Opened, Window
 from .writing import Change, Writer, erase, put, within
 
 __all__ = ["Shards", "as_folder"]
@@ -95,6 +108,43 @@ class Shards:
         holder, shards, place = self._holder(shard)
         return StorePath(holder, shard) if shards is None or place is None else shards._object(place[0])
 
+    def _path(self, shard: str) -> str | None:
+        """Find the file that a shard is, or lies in."""
+        target = self._object(shard)
+        return local_path(target) if is_local(target.store) else None
+
+    def _open(self, shard: str) -> Opened:
+        """Open a shard in a file, or in memory."""
+        holder, shards, place = self._holder(shard)
+        options = self._options
+        if shards is not None and place is not None:
+            outer = shards._open(place[0])
+            try:
+                where = None if outer.missing else shards._entry(outer, place)
+                return Window(self._chain, outer, where, shard, options)
+            except BaseException:
+                outer.close()
+                raise
+        target = StorePath(holder, shard)
+        try:
+            if is_local(holder):
+                kept = cache.shared(options.index_cache, options.open_files)
+                return NativeShard(self._chain, local_path(target), options, kept)
+            return NativeShard(self._chain, stored_bytes(target, default_buffer_prototype()), options)
+        except ShardError as error:
+            raise explained(error, self._chain, shard) from None
+
+    def _entry(self, opened: Opened, place: Place) -> tuple[int, int] | None:
+        try:
+            return opened.entry(place[1])
+        except ShardError as error:
+            error.entry = place[1]
+            raise explained(error, self._chain, place[0]) from None
+
+    def _is_native(self, shards: Sequence[str]) -> bool:
+        """Whether the engine opens shards of one holder itself."""
+        return is_direct(self._object(shards[0]).store)
+
     def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
         groups: dict[int, tuple[Store, list[str]]] = {}
         for shard in shards:
@@ -119,15 +169,32 @@ class Shards:
         results: list[Any] = [None] * n
         first = Asker(self.below, prototype, [(key, request) for _, key, request in others])
         for holder, own in self._by_holder(shards):
-            asker = first if holder is self.below else Asker(holder, prototype)
-            wanted_here = {shard: shards[shard] for shard in own}
-            names = [name for shard in own for name in lock_keys([self._object(shard)])]
-            found = await read(holder, self._chain, wanted_here, self._options, asker, names)
+            found = await self._found(holder, {shard: shards[shard] for shard in own}, first)
             for number, data in found.items():
                 results[number] = buffer_from(prototype, data)
         for (number, _, _), buffer in zip(others, await first.others(), strict=True):
             results[number] = buffer
         return results
+
+    async def _found(
+        self, holder: Store, shards: Mapping[str, Sequence[Wanted]], first: Asker
+    ) -> dict[int, Any]:
+        """Read chunks of shards that one store holds; `first` asks the store right below."""
+        keys = list(shards)
+        if self._is_native(keys):
+            work = (self._chain, shards, self._open, self._path)
+            if self._path(keys[0]) is None:
+                return read_native(*work)
+            return await to_its_end(asyncio.to_thread(read_native, *work))
+        return await read(
+            holder,
+            self._chain,
+            shards,
+            self._options,
+            first if holder is self.below else Asker(holder, first.prototype),
+            lock_keys([self._object(shard) for shard in keys]),
+            whole=self._holder(keys[0])[2] is not None,
+        )
 
     async def size(self, place: Place) -> int | None:
         """Return the size of a chunk from the index of its shard; None where there is none."""
@@ -143,7 +210,15 @@ class Shards:
             ask = Asker(holder, default_buffer_prototype())
             for first in range(0, len(own), step):
                 some = own[first : first + step]
-                found = await read_sizes(holder, self._chain, some, self._options, ask)
+                if is_local(holder):
+                    paths = [local_path(StorePath(holder, shard)) for shard in some]
+                    scan = (self._chain, paths, some, self._options)
+                    found = await to_its_end(asyncio.to_thread(scan_files, *scan))
+                elif self._is_native(some):
+                    work = (self._chain, some, self._open, self._path)
+                    found = await to_its_end(asyncio.to_thread(sizes_native, *work))
+                else:
+                    found = await read_sizes(self._chain, some, self._options, ask)
                 for shard, sizes in zip(some, found, strict=True):
                     yield shard, sizes
 
