@@ -22,7 +22,7 @@ from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import cache
 from . import staged, staged_reader
-from .boxes import Parts, as_void, n_touched
+from .boxes import Box, Parts, as_void, n_touched
 
 __all__ = [
     "ATTEMPTS",
@@ -35,6 +35,7 @@ __all__ = [
     "is_changing",
     "leaves_the_thread",
     "read",
+    "read_nbytes",
     "slice_reader",
 ]
 
@@ -92,6 +93,20 @@ def decoded_nbytes(chain: Any, parts: Parts) -> int:
         return int(math.prod(chain.shape) * chain.itemsize)
     inner = int(math.prod(chain.inner.shape) * chain.itemsize)
     return n_touched(parts, chain) * inner + int(chain.index_nbytes)
+
+
+def read_nbytes(chain: Any, parts: Parts) -> int:
+    """The same for a read: of chunks that are stored as they are only the rows are read between those that are wanted."""
+    inner: Any = chain.inner if chain.is_shard else chain
+    plain = chain.is_shard and inner.fixed_nbytes == inner.nbytes
+    if not plain or not isinstance(parts, Box) or inner.perm != tuple(range(len(inner.shape))):
+        return decoded_nbytes(chain, parts)
+    shape = list(inner.shape)
+    for i, axis in enumerate(chain.perm):
+        shape[i] = min(shape[i], parts.count[axis])
+        if shape[i] > 1:
+            break
+    return int(n_touched(parts, chain) * math.prod(shape) * chain.itemsize + chain.index_nbytes)
 
 
 def explain(error: ShardError, items: Sequence[Any]) -> ShardError:

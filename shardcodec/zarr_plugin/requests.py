@@ -16,7 +16,7 @@ import numpy as np
 
 from ..access.boxes import Parts, covers, is_empty
 from ..access.codec import memory_order
-from ..access.reader import INLINE_NBYTES, decoded_nbytes
+from ..access.reader import INLINE_NBYTES, read_nbytes
 from .compat import Store, StorePath, as_numpy
 from .selection import fits, selected_axes, to_parts
 
@@ -75,7 +75,7 @@ class Request:
         """Whether it can be done at once, on the event loop."""
         total = 0
         for part in self.parts:
-            total += decoded_nbytes(part.chain, part.box)
+            total += read_nbytes(part.chain, part.box)
             if total > INLINE_NBYTES:
                 return False
         return True

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import shardcodec
 from shardcodec import native
+from shardcodec.access.boxes import Box
 from shardcodec.access.codec import compiled
+from shardcodec.access.reader import decoded_nbytes, read_nbytes
 from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.cache import IndexCache
 
@@ -33,6 +35,8 @@ CHAINS: dict[str, list[Any]] = {
     "raw": [sharding(CHUNK, LITTLE)],
     "zstd": [sharding(CHUNK, LITTLE, ZSTD)],
     "transposed": [TRANSPOSE, sharding([8, 4, 5], LITTLE, ZSTD)],
+    "transposed raw": [TRANSPOSE, sharding([8, 4, 5], LITTLE)],
+    "twice transposed raw": [TRANSPOSE, sharding([8, 4, 5], TRANSPOSE, LITTLE)],
     "no shard": [LITTLE, ZSTD],
 }
 
@@ -86,6 +90,18 @@ def test_slices_and_integers(objects: Any, data: Any, name: str, order: str) -> 
     twin[places] = expected
     assert reader_of(made).read(path, selection, places, out) is True
     assert np.array_equal(out, twin)
+
+
+@given(st.data(), st.sampled_from(["raw", "transposed raw", "twice transposed raw", "zstd"]))
+def test_what_a_read_costs_is_known_before(objects: Any, data: Any, name: str) -> None:
+    made, path = objects[name]
+    ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in SHAPE]
+    box = Box(tuple(a for a, _ in ends), tuple(b + 1 - a for a, b in ends), None, (0, 0, 0))
+    out = np.empty(box.count, "i4")
+    _, done = native.load().read([(made.chain, path, box)], out, (0, 1, 2), max_gap_nbytes=0)
+    if name != "zstd":  # encoded chunks may be larger than decoded ones
+        assert done["bytes_read"] <= read_nbytes(made.chain, box)
+    assert read_nbytes(made.chain, box) <= decoded_nbytes(made.chain, box)
 
 
 @pytest.mark.parametrize(
