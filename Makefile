@@ -179,7 +179,7 @@ asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## unit and property tests under AddressSanitizer and UBSan
 	PYTHONPATH=$(call special,asan) SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
-	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(wildcard tests/unit tests/property)
+	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(wildcard tests/unit tests/property tests/faults/test_memory.py)
 
 .PHONY: tsan
 tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0

@@ -23,7 +23,8 @@
 #include "codec_impl.h"
 
 #include <limits.h>
-#include <stdlib.h>
+
+#include "sc_alloc.h"
 
 #define HEADER_NBYTES 16
 #define FORMAT 2
@@ -96,9 +97,9 @@ static uint8_t *
 scratch(struct sc_codec_state *state, size_t n)
 {
     if (state->scratch_nbytes < n) {
-        free(state->scratch);
+        sc_free(state->scratch);
         state->scratch_nbytes = 0;
-        state->scratch = malloc(n);
+        state->scratch = sc_malloc(n);
         if (state->scratch)
             state->scratch_nbytes = n;
     }

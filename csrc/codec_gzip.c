@@ -14,9 +14,8 @@
  * takes 1.8 times as much.
  * SPDX-License-Identifier: MIT */
 #include "codec_impl.h"
+#include "sc_alloc.h"
 #include "sc_inflate.h"
-
-#include <stdlib.h>
 
 #define WINDOW_BITS 15
 #define GZIP_WINDOW_BITS (WINDOW_BITS + 16) /* zlib's way to ask for the gzip wrapping */
@@ -56,6 +55,20 @@ run(zng_stream *s, const uint8_t **src, size_t *src_nbytes, uint8_t **dst, size_
     return code;
 }
 
+static void *
+take_memory(void *opaque, unsigned n, unsigned size)
+{
+    (void)opaque;
+    return sc_calloc(n, size);
+}
+
+static void
+give_memory(void *opaque, void *memory)
+{
+    (void)opaque;
+    sc_free(memory);
+}
+
 /* A stream of this wrapping and level, at its start. */
 static int
 open_deflater(struct sc_deflater *d, enum sc_wrap wrap, int level)
@@ -67,6 +80,8 @@ open_deflater(struct sc_deflater *d, enum sc_wrap wrap, int level)
     if (d->is_open)
         zng_deflateEnd(&d->stream);
     memset(&d->stream, 0, sizeof d->stream);
+    d->stream.zalloc = take_memory;
+    d->stream.zfree = give_memory;
     code = zng_deflateInit2(&d->stream, level, Z_DEFLATED, window_bits[wrap], MEM_LEVEL, Z_DEFAULT_STRATEGY);
     d->is_open = code == Z_OK;
     d->level = level;
@@ -250,7 +265,7 @@ sc_inflate(struct sc_codec_state *state, enum sc_wrap wrap, const uint8_t *src, 
     enum sc_status status;
 
     if (!state->inflate_tables)
-        state->inflate_tables = calloc(1, sizeof *state->inflate_tables);
+        state->inflate_tables = sc_calloc(1, sizeof *state->inflate_tables);
     if (!state->inflate_tables)
         return SC_NO_MEMORY;
     if (!dst) {
@@ -279,7 +294,7 @@ sc_deflate_release(struct sc_codec_state *state)
     for (size_t i = 0; i < SC_ARRAY_SIZE(state->deflaters); i++)
         if (state->deflaters[i].is_open)
             zng_deflateEnd(&state->deflaters[i].stream);
-    free(state->inflate_tables);
+    sc_free(state->inflate_tables);
 }
 
 /* Nine bits per byte, five bytes per stored block, the wrapping: more than zlib and zlib-ng give for themselves. */

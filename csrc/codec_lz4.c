@@ -6,7 +6,8 @@
 #include "codec_impl.h"
 
 #include <limits.h>
-#include <stdlib.h>
+
+#include "sc_alloc.h"
 
 #define PREFIX_NBYTES 4
 #define MAX_INPUT_NBYTES 0x7E000000u /* LZ4_MAX_INPUT_SIZE */
@@ -33,7 +34,7 @@ sc_lz4_encode(struct sc_codec_state *state, int acceleration, const uint8_t *src
     if (src_nbytes > MAX_INPUT_NBYTES)
         return SC_BAD_ARGUMENT;
     if (!state->lz4_encoder) {
-        if (!(state->lz4_encoder = malloc(state_nbytes)))
+        if (!(state->lz4_encoder = sc_malloc(state_nbytes)))
             return SC_NO_MEMORY;
         LZ4_initStream(state->lz4_encoder, state_nbytes);
     }
@@ -57,7 +58,7 @@ sc_lz4hc_encode(struct sc_codec_state *state, int level, const uint8_t *src, siz
     if (src_nbytes > MAX_INPUT_NBYTES)
         return SC_BAD_ARGUMENT;
     if (!state->lz4hc_encoder) {
-        if (!(state->lz4hc_encoder = malloc(state_nbytes)))
+        if (!(state->lz4hc_encoder = sc_malloc(state_nbytes)))
             return SC_NO_MEMORY;
         LZ4_initStreamHC(state->lz4hc_encoder, state_nbytes);
     }
@@ -89,8 +90,8 @@ sc_lz4_decode(const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t dst_nb
 void
 sc_lz4_release(struct sc_codec_state *state)
 {
-    free(state->lz4_encoder);
-    free(state->lz4hc_encoder);
+    sc_free(state->lz4_encoder);
+    sc_free(state->lz4hc_encoder);
 }
 
 static size_t

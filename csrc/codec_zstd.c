@@ -10,6 +10,8 @@
  * SPDX-License-Identifier: MIT */
 #include "codec_impl.h"
 
+#include "sc_alloc.h"
+
 static enum sc_status
 fail(enum sc_status otherwise, struct sc_where *where, size_t result, size_t nbytes)
 {
@@ -99,7 +101,7 @@ encoder(struct sc_codec_state *state, int level, bool checksum, const uint8_t *s
     bool tiny = level == 1 && src_nbytes <= TINY_NBYTES, is_new = !state->zstd_encoder;
     int search;
 
-    if (is_new && !(state->zstd_encoder = ZSTD_createCCtx()))
+    if (is_new && !(state->zstd_encoder = sc_alloc_allows(0) ? ZSTD_createCCtx() : NULL))
         return NULL;
     if (is_new || state->zstd_level != level || state->zstd_checksum != checksum || state->zstd_tiny != tiny)
         set_up(state, level, checksum, tiny);
@@ -135,7 +137,7 @@ sc_zstd_decode(struct sc_codec_state *state, const uint8_t *src, size_t src_nbyt
     /* zstd takes no bytes for no frames, decoded without error */
     if (src_nbytes == 0)
         return sc_codec_failed(SC_CODEC_DATA, where, "zstd", "no frame", 0, 0);
-    if (!state->zstd_decoder && !(state->zstd_decoder = ZSTD_createDCtx()))
+    if (!state->zstd_decoder && !(state->zstd_decoder = sc_alloc_allows(0) ? ZSTD_createDCtx() : NULL))
         return SC_NO_MEMORY;
     n = ZSTD_decompressDCtx(state->zstd_decoder, dst ? dst : &nothing, dst ? dst_capacity : 0, src, src_nbytes);
     if (ZSTD_isError(n))

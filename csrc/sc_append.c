@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <sys/ioctl.h>
 #endif
 
+#include "sc_alloc.h"
 #include "sc_file.h"
 
 #ifndef O_DIRECT
@@ -159,10 +159,10 @@ append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_w
 {
     uint64_t total = to_block(append->data_nbytes + append->index_nbytes);
     enum sc_status status;
-    void *block;
+    void *block = total > SIZE_MAX / 2 ? NULL : sc_aligned_alloc(SC_BLOCK_NBYTES, (size_t)total);
     ssize_t r;
 
-    if (total > SIZE_MAX / 2 || posix_memalign(&block, SC_BLOCK_NBYTES, (size_t)total))
+    if (!block)
         return SC_NO_MEMORY;
     if (append->data_nbytes)
         memcpy(block, append->data, (size_t)append->data_nbytes);
@@ -177,7 +177,7 @@ append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_w
         if ((r < 0 && !*refused) || (r >= 0 && (uint64_t)r != total))
             status = sc_file_error(where, "pwrite");
     }
-    free(block);
+    sc_free(block);
     if (!status && !*refused)
         status = barrier(fd, append, where);
     if (status || *refused)
@@ -290,7 +290,7 @@ sc_append_direct_works(const char *folder)
 
     if (fd < 0)
         return false;
-    if (posix_memalign(&block, SC_BLOCK_NBYTES, SC_BLOCK_NBYTES)) {
+    if (!(block = sc_aligned_alloc(SC_BLOCK_NBYTES, SC_BLOCK_NBYTES))) {
         sc_file_close(fd);
         return false;
     }
@@ -298,7 +298,7 @@ sc_append_direct_works(const char *folder)
     works = pwrite(fd, tail, sizeof tail, 0) == (ssize_t)sizeof tail && fcntl(fd, F_SETFL, O_DIRECT) == 0 &&
             pwrite(fd, block, SC_BLOCK_NBYTES, SC_BLOCK_NBYTES) == (ssize_t)SC_BLOCK_NBYTES && !is_cached(fd) &&
             fstat(fd, &st) == 0 && st.st_size == 2 * (off_t)SC_BLOCK_NBYTES;
-    free(block);
+    sc_free(block);
     sc_file_close(fd);
     return works;
 #else

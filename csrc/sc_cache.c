@@ -5,8 +5,7 @@
 #define _GNU_SOURCE
 #include "sc_cache.h"
 
-#include <stdlib.h>
-
+#include "sc_alloc.h"
 #include "sc_lru.h"
 
 /* What is known of one object's index. */
@@ -49,7 +48,7 @@ sc_cached_index_new(uint64_t n_entries)
     struct sc_cached_index *index = NULL;
 
     if (n_entries <= (SIZE_MAX - sizeof *index) / sizeof *index->entries)
-        index = malloc(sizeof *index + (size_t)n_entries * sizeof *index->entries);
+        index = sc_malloc(sizeof *index + (size_t)n_entries * sizeof *index->entries);
     if (index) {
         atomic_init(&index->n_users, 1);
         index->n_entries = n_entries;
@@ -68,7 +67,7 @@ void
 sc_cached_index_release(struct sc_cached_index *index)
 {
     if (index && atomic_fetch_sub_explicit(&index->n_users, 1, memory_order_acq_rel) == 1)
-        free(index);
+        sc_free(index);
 }
 
 /* ---- slots; all under the mutex ---- */
@@ -100,7 +99,7 @@ slot_remove(struct sc_cache *cache, struct slot *slot)
 {
     slot_empty(cache, slot);
     sc_lru_remove(&cache->indexes, &slot->node);
-    free(slot);
+    sc_free(slot);
 }
 
 static void
@@ -146,11 +145,11 @@ slot_begin(struct sc_cache *cache, struct slot *slot, const char *name, const st
            const struct sc_chain *shard)
 {
     if (!slot) {
-        slot = calloc(1, sizeof *slot);
+        slot = sc_calloc(1, sizeof *slot);
         if (!slot)
             return NULL;
         if (!sc_lru_add(&cache->indexes, &slot->node, name)) {
-            free(slot);
+            sc_free(slot);
             return NULL;
         }
     }
@@ -330,7 +329,7 @@ file_remove(struct sc_cache *cache, struct sc_cached_file *file)
         file->is_out = true;
     } else {
         sc_file_close(file->fd);
-        free(file);
+        sc_free(file);
     }
 }
 
@@ -344,7 +343,7 @@ file_leave(struct sc_cache *cache, struct sc_cached_file *file)
     pthread_mutex_unlock(&cache->mutex);
     if (last) {
         sc_file_close(file->fd);
-        free(file);
+        sc_free(file);
     }
 }
 
@@ -378,7 +377,7 @@ take_open_file(struct sc_cache *cache, const char *name, bool trusted, struct sc
 static void
 keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
 {
-    struct sc_cached_file *file = calloc(1, sizeof *file);
+    struct sc_cached_file *file = sc_calloc(1, sizeof *file);
 
     if (!file)
         return;
@@ -391,7 +390,7 @@ keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
         file = NULL;
     }
     pthread_mutex_unlock(&cache->mutex);
-    free(file); /* another thread was quicker: this one stays the caller's own */
+    sc_free(file); /* another thread was quicker: this one stays the caller's own */
 }
 
 enum sc_status
@@ -490,7 +489,7 @@ sc_cache_get_info(struct sc_cache *cache, struct sc_cache_info *info)
 struct sc_cache *
 sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns)
 {
-    struct sc_cache *cache = calloc(1, sizeof *cache);
+    struct sc_cache *cache = sc_calloc(1, sizeof *cache);
 
     if (!cache)
         return NULL;
@@ -524,7 +523,7 @@ sc_cache_free(struct sc_cache *cache)
     sc_lru_reset(&cache->files);
     pthread_cond_destroy(&cache->changed);
     pthread_mutex_destroy(&cache->mutex);
-    free(cache);
+    sc_free(cache);
 }
 
 /* ---- fork ---- */

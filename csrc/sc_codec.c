@@ -2,12 +2,12 @@
  * SPDX-License-Identifier: MIT */
 #include "codec_impl.h"
 
-#include <stdlib.h>
+#include "sc_alloc.h"
 
 struct sc_codec_state *
 sc_codec_state_new(void)
 {
-    return calloc(1, sizeof(struct sc_codec_state));
+    return sc_calloc(1, sizeof(struct sc_codec_state));
 }
 
 void
@@ -18,8 +18,8 @@ sc_codec_state_free(struct sc_codec_state *state)
     sc_zstd_release(state);
     sc_deflate_release(state);
     sc_lz4_release(state);
-    free(state->scratch);
-    free(state);
+    sc_free(state->scratch);
+    sc_free(state);
 }
 
 const struct sc_codec *

@@ -3,11 +3,14 @@
 #define _GNU_SOURCE
 #include "sc_fault.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "sc_alloc.h"
 #include "sc_file.h"
+#include "sc_worker.h"
 
 static struct {
     atomic_uint_fast64_t count;
@@ -79,4 +82,81 @@ const char *
 sc_fault_call(uint64_t n)
 {
     return n < SC_FAULT_LOG && n < atomic_load(&fault.count) ? fault.calls[n] : NULL;
+}
+
+/* ---- memory ---- */
+
+/* What is taken while a test counts: a plan holds some dozens of blocks, so they are looked through one by one. What no
+ * longer fits is counted as live, which a test will notice. */
+#define MAX_LIVE 4096u
+
+static struct {
+    pthread_mutex_t mutex;
+    uint64_t at, n_asked, n_live, live_nbytes;
+    bool and_all_after;
+    struct {
+        void *block;
+        size_t nbytes;
+    } live[MAX_LIVE];
+} memory = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static bool
+allows(size_t nbytes)
+{
+    uint64_t n;
+
+    (void)nbytes;
+    pthread_mutex_lock(&memory.mutex);
+    n = memory.n_asked++;
+    pthread_mutex_unlock(&memory.mutex);
+    return n < memory.at || (n > memory.at && !memory.and_all_after);
+}
+
+static void
+taken(void *block, size_t nbytes)
+{
+    pthread_mutex_lock(&memory.mutex);
+    if (memory.n_live < MAX_LIVE) {
+        memory.live[memory.n_live].block = block;
+        memory.live[memory.n_live].nbytes = nbytes;
+    }
+    memory.n_live++;
+    memory.live_nbytes += nbytes;
+    pthread_mutex_unlock(&memory.mutex);
+}
+
+/* What was taken before the test began is nothing of its. */
+static void
+freed(void *block)
+{
+    pthread_mutex_lock(&memory.mutex);
+    for (uint64_t i = min_u64(memory.n_live, MAX_LIVE); i-- > 0;) {
+        if (memory.live[i].block != block)
+            continue;
+        memory.n_live--;
+        memory.live_nbytes -= memory.live[i].nbytes;
+        memory.live[i] = memory.live[min_u64(memory.n_live, MAX_LIVE - 1)];
+        break;
+    }
+    pthread_mutex_unlock(&memory.mutex);
+}
+
+void
+sc_fault_arm_memory(uint64_t n, bool and_all_after)
+{
+    static const struct sc_alloc_hook hook = { allows, taken, freed };
+
+    sc_worker_drop_free();
+    memory.at = n;
+    memory.and_all_after = and_all_after;
+    memory.n_asked = memory.n_live = memory.live_nbytes = 0;
+    sc_alloc_set_hook(&hook);
+}
+
+struct sc_fault_memory
+sc_fault_disarm_memory(void)
+{
+    sc_worker_drop_free();
+    sc_alloc_set_hook(NULL);
+    return (struct sc_fault_memory){ memory.n_asked, memory.n_live, memory.live_nbytes };
 }

@@ -2,8 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "sc_fetch.h"
 
-#include <stdlib.h>
-
+#include "sc_alloc.h"
 #include "sc_file.h"
 #include "sc_worker.h"
 
@@ -53,7 +52,7 @@ static enum sc_status
 read_index(struct sc_fetch *fetch, struct sc_where *where)
 {
     const struct sc_chain *shard = fetch->shard;
-    uint8_t *stored = malloc((size_t)shard->index.nbytes);
+    uint8_t *stored = sc_malloc((size_t)shard->index.nbytes);
     enum sc_status status;
 
     fetch->index = sc_cached_index_new(shard->n_chunks);
@@ -64,7 +63,7 @@ read_index(struct sc_fetch *fetch, struct sc_where *where)
         status = sc_index_verify(&shard->index, stored, where);
     if (!status)
         sc_index_load(shard, stored, fetch->index->entries);
-    free(stored);
+    sc_free(stored);
     return status;
 }
 
@@ -280,11 +279,11 @@ read_in_order(struct sc_fetch *fetch, struct sc_fetch_batch *batch, const uint64
 static enum sc_status
 read_file(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
 {
-    uint64_t *order = malloc((2 * batch->n_taken + 1) * sizeof *order);
+    uint64_t *order = sc_malloc((2 * batch->n_taken + 1) * sizeof *order);
     enum sc_status status = SC_NO_MEMORY;
     size_t n;
 
-    batch->bytes = malloc((size_t)batch->nbytes + 1);
+    batch->bytes = sc_malloc((size_t)batch->nbytes + 1);
     if (order && batch->bytes) {
         sc_index_by_offset(batch->places, batch->n_taken, order, order + batch->n_taken, &n);
         status = read_in_order(fetch, batch, order, n, where);
@@ -292,7 +291,7 @@ read_file(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where 
     for (size_t i = 0; i < batch->n_taken; i++)
         if (!batch->places[i].nbytes)
             batch->places[i].offset = 0;
-    free(order);
+    sc_free(order);
     return status;
 }
 

@@ -6,12 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+
+#include "sc_alloc.h"
 #endif
 
 #define COPY_NBYTES ((size_t)1 << 20)
@@ -304,7 +305,7 @@ static enum sc_status
 copy_by_hand(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
              struct sc_where *where)
 {
-    uint8_t *buffer = malloc(COPY_NBYTES);
+    uint8_t *buffer = sc_malloc(COPY_NBYTES);
     enum sc_status status = buffer ? SC_OK : SC_NO_MEMORY;
 
     while (!status && n) {
@@ -317,7 +318,7 @@ copy_by_hand(int fd, const char *path, int from, uint64_t from_offset, uint64_t 
         offset += part;
         n -= part;
     }
-    free(buffer);
+    sc_free(buffer);
     return status;
 }
 
@@ -360,8 +361,8 @@ sc_file_folder_of(const char *path)
     const char *slash = strrchr(path, '/');
 
     if (!slash)
-        return strdup(".");
-    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
+        return sc_strdup(".");
+    return sc_strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
 /* 0 also when somebody else was quicker. */
@@ -419,11 +420,11 @@ sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where)
         char *above = i ? sc_file_folder_of(folder) : folder;
 
         if (i)
-            free(folder);
+            sc_free(folder);
         folder = above;
         status = folder ? sync_folder(folder, where) : SC_NO_MEMORY;
     }
-    free(folder);
+    sc_free(folder);
     return status;
 }
 

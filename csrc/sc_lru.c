@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "sc_lru.h"
 
-#include <stdlib.h>
+#include "sc_alloc.h"
 
 #define FIRST_BUCKETS ((size_t)64)
 
@@ -68,7 +68,7 @@ grow(struct sc_lru *table)
 {
     struct sc_lru wider = { .n_buckets = table->n_buckets ? 2 * table->n_buckets : FIRST_BUCKETS };
 
-    wider.buckets = calloc(wider.n_buckets, sizeof *wider.buckets);
+    wider.buckets = sc_calloc(wider.n_buckets, sizeof *wider.buckets);
     if (!wider.buckets)
         return false;
     for (struct sc_lru_node *node = table->newest; node; node = node->older) {
@@ -77,7 +77,7 @@ grow(struct sc_lru *table)
         node->next = *bucket;
         *bucket = node;
     }
-    free(table->buckets);
+    sc_free(table->buckets);
     table->buckets = wider.buckets;
     table->n_buckets = wider.n_buckets;
     return true;
@@ -90,7 +90,7 @@ sc_lru_add(struct sc_lru *table, struct sc_lru_node *node, const char *name)
 
     if (table->n_nodes >= table->n_buckets && !grow(table))
         return false;
-    node->name = strdup(name);
+    node->name = sc_strdup(name);
     if (!node->name)
         return false;
     node->hash = hash_of(name);
@@ -112,13 +112,13 @@ sc_lru_remove(struct sc_lru *table, struct sc_lru_node *node)
     *link = node->next;
     list_cut(table, node);
     table->n_nodes--;
-    free(node->name);
+    sc_free(node->name);
     node->name = NULL;
 }
 
 void
 sc_lru_reset(struct sc_lru *table)
 {
-    free(table->buckets);
+    sc_free(table->buckets);
     *table = (struct sc_lru){ 0 };
 }

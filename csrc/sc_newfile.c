@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "sc_alloc.h"
 #include "sc_file.h"
 #include "sc_staging.h"
 
@@ -23,8 +24,8 @@
 static void
 forget(struct sc_newfile *file)
 {
-    free(file->path);
-    free(file->temp);
+    sc_free(file->path);
+    sc_free(file->temp);
     file->path = file->temp = NULL;
     file->fd = -1;
     file->named = false;
@@ -76,7 +77,7 @@ make_staging(const char *folder)
 static bool
 name_temp(struct sc_newfile *file, const char *folder)
 {
-    free(file->temp);
+    sc_free(file->temp);
     file->temp = sc_staging_name(folder);
     return file->temp != NULL;
 }
@@ -153,7 +154,7 @@ open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
     }
     if (file->fd < 0)
         status = nameless_unsupported(errno) ? open_named(file, folder, where) : sc_file_error(where, "open");
-    free(folder);
+    sc_free(folder);
     return status;
 }
 
@@ -165,7 +166,7 @@ resolved(const char *path, const struct stat *st)
 
     if (st && S_ISLNK(st->st_mode))
         target = realpath(path, NULL); /* NULL for a dangling link: it is replaced */
-    return target ? target : strdup(path);
+    return target ? target : sc_strdup(path);
 }
 
 static enum sc_status
@@ -214,8 +215,8 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
                 struct sc_where *where)
 {
     *file = (struct sc_newfile){ .fd = -1, .staging = staging, .staged = staging != NULL, .n_made = n_made };
-    file->path = strdup(path);
-    file->temp = strdup(temp);
+    file->path = sc_strdup(path);
+    file->temp = sc_strdup(temp);
     if (!file->path || !file->temp) {
         forget(file);
         return SC_NO_MEMORY;
@@ -313,7 +314,7 @@ link_temp(struct sc_newfile *file)
         sc_staging_sweep_once(folder);
         r = link_to(file, file->temp);
     }
-    free(folder);
+    sc_free(folder);
     return r;
 }
 

@@ -6,9 +6,9 @@
  *
  * SPDX-License-Identifier: MIT */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "sc_file.h"
+#include "sc_alloc.h"
 #include "sc_pool.h"
 #include "sc_read_impl.h"
 
@@ -430,7 +430,7 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     for (size_t i = 0; i < plan->n_items; i++)
         nbytes += item_nbytes(&plan->items[i]);
     n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
-    run.stalls = calloc(n_threads, sizeof *run.stalls);
+    run.stalls = sc_calloc(n_threads, sizeof *run.stalls);
     if (!run.stalls)
         return SC_NO_MEMORY;
     sc_failure_init(&run.failure);
@@ -444,7 +444,7 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     sc_pool_run(n_threads, run_thread, &run);
     for (unsigned i = 0; i < n_threads; i++)
         stall_free(&run.stalls[i]);
-    free(run.stalls);
+    sc_free(run.stalls);
     pthread_mutex_destroy(&run.mutex);
     sc_crew_destroy(&run.crew);
     sc_stats_add(&plan->stats, &run.stats);

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sc_alloc.h"
 #include "sc_file.h"
 
 #define PREFIX ".shardcodec-"
@@ -96,12 +97,9 @@ sc_staging_name(const char *folder)
 {
     static atomic_uint counter;
     struct identity own = identity();
-    char *name;
 
-    if (asprintf(&name, "%s/" PREFIX "%016llx-%ld-%llx-%x", folder, (unsigned long long)own.host, own.pid, own.start,
-                 atomic_fetch_add(&counter, 1)) < 0)
-        return NULL;
-    return name;
+    return sc_format("%s/" PREFIX "%016llx-%ld-%llx-%x", folder, (unsigned long long)own.host, own.pid, own.start,
+                     atomic_fetch_add(&counter, 1));
 }
 
 /* ---- what others left ---- */
@@ -209,7 +207,7 @@ sc_staging_leave_later(const char *folder)
 
     pthread_mutex_lock(&kept_mutex);
     known = is_kept(folder);
-    if (!known && n_kept < MAX_KEPT && (kept[n_kept] = strdup(folder))) {
+    if (!known && n_kept < MAX_KEPT && (kept[n_kept] = sc_strdup(folder))) {
         n_kept++;
         added = true;
     }
@@ -232,6 +230,6 @@ sc_staging_leave_all(void)
         if (!folder)
             return;
         sc_staging_leave(folder);
-        free(folder);
+        sc_free(folder);
     }
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "sc_alloc.h"
 #include "sc_crc32c.h"
 
 /* A journal may come and go while a reader looks for it. */
@@ -19,7 +20,6 @@ char *
 sc_undo_folder(const char *resolved, size_t *end)
 {
     size_t top, slash;
-    char *folder;
 
     if (*end == SC_UNDO_NEAREST)
         *end = strlen(resolved);
@@ -30,18 +30,15 @@ sc_undo_folder(const char *resolved, size_t *end)
     *end = --top;
     for (slash = top; slash && resolved[slash - 1] != '/'; slash--)
         ;
-    if (slash == top ||
-        asprintf(&folder, "%.*s.%.*s.shardcodec", (int)slash, resolved, (int)(top - slash), resolved + slash) < 0)
+    if (slash == top)
         return NULL;
-    return folder;
+    return sc_format("%.*s.%.*s.shardcodec", (int)slash, resolved, (int)(top - slash), resolved + slash);
 }
 
 char *
 sc_undo_name(const char *folder, uint64_t inode, const char *suffix)
 {
-    char *name;
-
-    return asprintf(&name, "%s/" SC_UNDO_PREFIX "%llx%s", folder, (unsigned long long)inode, suffix) < 0 ? NULL : name;
+    return sc_format("%s/" SC_UNDO_PREFIX "%llx%s", folder, (unsigned long long)inode, suffix);
 }
 
 bool
@@ -51,7 +48,7 @@ sc_undo_is_marked(const char *folder, const struct stat *shard)
     struct stat st;
     bool is = marker && lstat(marker, &st) == 0 && st.st_ino == shard->st_ino && st.st_dev == shard->st_dev;
 
-    free(marker);
+    sc_free(marker);
     return is;
 }
 
@@ -60,9 +57,9 @@ sc_undo_is_marked(const char *folder, const struct stat *shard)
 void
 sc_undo_free(struct sc_undo *undo)
 {
-    free(undo->path);
-    free(undo->runs);
-    free(undo->memory);
+    sc_free(undo->path);
+    sc_free(undo->runs);
+    sc_free(undo->memory);
     *undo = (struct sc_undo){ 0 };
 }
 
@@ -104,7 +101,7 @@ sc_undo_parse(struct sc_undo *undo, uint64_t n)
     if (n_runs > n / 16 || undo->nbytes > INT64_MAX)
         return false;
     undo->n_runs = (size_t)n_runs;
-    undo->runs = malloc((undo->n_runs + 1) * sizeof *undo->runs);
+    undo->runs = sc_malloc((undo->n_runs + 1) * sizeof *undo->runs);
     p += SC_UNDO_HEAD_NBYTES;
     return undo->runs && parse_runs(undo, p, p + 16 * n_runs, n - 16 * n_runs);
 }
@@ -128,7 +125,7 @@ sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo,
     if (fd < 0) {
         if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
             status = sc_file_error(where, "open");
-        free(path);
+        sc_free(path);
         return status;
     }
     if (fstat(fd, &st))
@@ -138,14 +135,14 @@ sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo,
     if (!status && S_ISREG(st.st_mode) && size < UINT64_MAX / 32 && n <= SC_UNDO_HEAD_NBYTES + 4 + 17 * size) {
         size_t got;
 
-        undo->memory = malloc((size_t)n + 1);
+        undo->memory = sc_malloc((size_t)n + 1);
         status = undo->memory ? sc_file_read(fd, undo->memory, (size_t)n, 0, &got, where) : SC_NO_MEMORY;
         right = !status && got == n && sc_undo_parse(undo, n) && undo->inode == inode && undo->nbytes <= size;
     }
     sc_file_close(fd);
     if (!right) {
         sc_undo_free(undo);
-        free(path);
+        sc_free(path);
         return status;
     }
     undo->path = path;
@@ -177,9 +174,9 @@ look(const char *path, int fd, struct sc_undo *undo, struct sc_where *where)
     while (!status && !undo->path && (folder = sc_undo_folder(resolved, &end))) {
         if (sc_undo_is_marked(folder, &shard))
             status = sc_undo_load(folder, &shard, undo, where);
-        free(folder);
+        sc_free(folder);
     }
-    free(resolved);
+    sc_free(resolved);
     return status;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "sc_append.h"
+#include "sc_alloc.h"
 #include "sc_crc32c.h"
 #include "sc_undo_impl.h"
 
@@ -61,9 +62,9 @@ is_found_there(const char *path, const char *staging)
 
     while (resolved && !found && (folder = sc_undo_folder(resolved, &end))) {
         found = strcmp(folder, staging) == 0;
-        free(folder);
+        sc_free(folder);
     }
-    free(resolved);
+    sc_free(resolved);
     return found;
 }
 
@@ -118,7 +119,7 @@ make_journal(struct sc_undo_change *change, uint64_t inode, size_t *n, struct sc
             return SC_NO_MEMORY;
     if (total > PTRDIFF_MAX)
         return SC_NO_MEMORY;
-    p = undo->memory = malloc((size_t)total);
+    p = undo->memory = sc_malloc((size_t)total);
     if (!p)
         return SC_NO_MEMORY;
     memcpy(p, SC_UNDO_MAGIC, 8);
@@ -196,7 +197,7 @@ publish(struct sc_undo_change *change, bool made_folder, bool *refused, struct s
         remove_name(change->marker);
         return status;
     }
-    change->undo.path = strdup(change->journal);
+    change->undo.path = sc_strdup(change->journal);
     if (!change->undo.path)
         return SC_NO_MEMORY;
     return change->sync ? sc_file_sync_folders(change->journal, made_folder ? 1 : 0, where) : SC_OK;
@@ -311,9 +312,9 @@ sc_undo_end(struct sc_undo_change *change)
 {
     sc_file_close(change->fd);
     change->fd = -1;
-    free(change->temp);
-    free(change->marker);
-    free(change->journal);
+    sc_free(change->temp);
+    sc_free(change->marker);
+    sc_free(change->journal);
     change->temp = change->marker = change->journal = NULL;
     sc_undo_free(&change->undo);
 }
@@ -328,10 +329,10 @@ marked_folder(const char *path, const struct stat *shard)
     size_t end = SC_UNDO_NEAREST;
 
     while (resolved && (folder = sc_undo_folder(resolved, &end)) && !sc_undo_is_marked(folder, shard)) {
-        free(folder);
+        sc_free(folder);
         folder = NULL;
     }
-    free(resolved);
+    sc_free(resolved);
     return folder;
 }
 
@@ -349,8 +350,8 @@ settle_in(const char *folder, const char *path, int fd, const struct stat *shard
         status = sc_file_error(where, "unlink");
     }
     sc_undo_free(&undo);
-    free(journal);
-    free(marker);
+    sc_free(journal);
+    sc_free(marker);
     return status;
 }
 

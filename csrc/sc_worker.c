@@ -4,7 +4,8 @@
 #include "sc_worker.h"
 
 #include <pthread.h>
-#include <stdlib.h>
+
+#include "sc_alloc.h"
 
 /* What a sleeping worker may keep. One inner chunk of a microscopy array is far below; a giant one is not hoarded. */
 #define KEEP_NBYTES ((size_t)8 << 20)
@@ -30,12 +31,12 @@ sc_buffer_grow(struct sc_buffer *buffer, size_t used, size_t n)
     if (n > SIZE_MAX - 2 * SC_ALIGNMENT)
         return SC_NO_MEMORY;
     n = (n + SC_ALIGNMENT) / SC_ALIGNMENT * SC_ALIGNMENT;
-    data = aligned_alloc(SC_ALIGNMENT, n);
+    data = sc_aligned_alloc(SC_ALIGNMENT, n);
     if (!data)
         return SC_NO_MEMORY;
     if (used)
         memcpy(data, buffer->data, used);
-    free(buffer->data);
+    sc_free(buffer->data);
     buffer->data = data;
     buffer->capacity = n;
     return SC_OK;
@@ -44,7 +45,7 @@ sc_buffer_grow(struct sc_buffer *buffer, size_t used, size_t n)
 void
 sc_buffer_free(struct sc_buffer *buffer)
 {
-    free(buffer->data);
+    sc_free(buffer->data);
     buffer->data = NULL;
     buffer->capacity = 0;
 }
@@ -68,7 +69,7 @@ worker_free(struct sc_worker *worker)
     }
     sc_buffer_free(&worker->io);
     sc_buffer_free(&worker->merge);
-    free(worker);
+    sc_free(worker);
 }
 
 struct sc_worker *
@@ -86,9 +87,9 @@ sc_worker_take(void)
     if (worker)
         return worker;
 
-    worker = calloc(1, sizeof *worker);
+    worker = sc_calloc(1, sizeof *worker);
     if (worker && !(worker->codecs = sc_codec_state_new())) {
-        free(worker);
+        sc_free(worker);
         return NULL;
     }
     return worker;
@@ -118,6 +119,24 @@ sc_worker_put(struct sc_worker *worker)
     pthread_mutex_unlock(&mutex);
     if (worker)
         worker_free(worker);
+}
+
+void
+sc_worker_drop_free(void)
+{
+    struct sc_worker *worker;
+
+    pthread_mutex_lock(&mutex);
+    worker = free_workers;
+    free_workers = NULL;
+    n_free = 0;
+    pthread_mutex_unlock(&mutex);
+    while (worker) {
+        struct sc_worker *next = worker->next;
+
+        worker_free(worker);
+        worker = next;
+    }
 }
 
 static void

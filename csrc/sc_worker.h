@@ -52,6 +52,9 @@ struct sc_worker {
 struct sc_worker *sc_worker_take(void);
 void sc_worker_put(struct sc_worker *worker);
 
+/* Free those that wait for a plan. */
+void sc_worker_drop_free(void);
+
 /* Install the fork handlers. Once, at import. */
 enum sc_status sc_worker_init(void);
 

@@ -11,9 +11,9 @@
  * writes to one file are serialised by the kernel.
  *
  * SPDX-License-Identifier: MIT */
-#include <stdlib.h>
 
 #include "sc_pool.h"
+#include "sc_alloc.h"
 #include "sc_staging.h"
 #include "sc_write_impl.h"
 
@@ -630,7 +630,7 @@ run_free(struct run *run)
         pthread_mutex_destroy(&bench->mutex);
         pthread_cond_destroy(&bench->changed);
     }
-    free(run->benches);
+    sc_free(run->benches);
     while (run->free_units) {
         struct unit *next = run->free_units->next;
 
@@ -652,7 +652,7 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     for (size_t i = 0; i < plan->n_items; i++)
         nbytes += item_nbytes(&plan->items[i]);
     n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
-    run.benches = calloc(n_threads, sizeof *run.benches);
+    run.benches = sc_calloc(n_threads, sizeof *run.benches);
     if (!run.benches)
         return SC_NO_MEMORY;
     sc_failure_init(&run.failure);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "sc_undo.h"
+#include "sc_alloc.h"
 #include "sc_write_impl.h"
 
 enum sc_status
@@ -55,7 +56,7 @@ runs_of(const struct bench *bench, bool with_index, size_t *n)
     const struct sc_index_layout *index = &item->chain->index;
     const uint64_t *places = (const uint64_t *)(const void *)slots->places.data;
     const uint8_t *bytes = slots->bytes.data;
-    struct sc_undo_run *runs = malloc((slots->n + 1) * sizeof *runs);
+    struct sc_undo_run *runs = sc_malloc((slots->n + 1) * sizeof *runs);
 
     for (size_t i = 0; runs && i < slots->n; i++) {
         runs[i] = (struct sc_undo_run){ places[2 * i], places[2 * i + 1], bytes };
@@ -153,6 +154,6 @@ sc_bench_overwrite(struct writer *writer, struct bench *bench)
     item->declined = !are_apart(runs, n, item->old.nbytes);
     if (!item->declined)
         status = overwrite(writer, bench, runs, n, appends && guards_index);
-    free(runs);
+    sc_free(runs);
     return status;
 }

@@ -4,17 +4,18 @@
  * old content is decoded first (or the fill value taken), and the box laid over it.
  *
  * SPDX-License-Identifier: MIT */
-#include <stdlib.h>
 
 #include "sc_write_impl.h"
+
+#include "sc_alloc.h"
 
 void
 sc_unit_free(struct unit *unit)
 {
     sc_buffer_free(&unit->bytes);
-    free(unit->positions);
-    free(unit->sizes);
-    free(unit);
+    sc_free(unit->positions);
+    sc_free(unit->sizes);
+    sc_free(unit);
 }
 
 struct unit *
@@ -29,11 +30,11 @@ sc_unit_take(struct run *run)
     pthread_mutex_unlock(&run->mutex);
     if (unit)
         return unit;
-    unit = calloc(1, sizeof *unit);
+    unit = sc_calloc(1, sizeof *unit);
     if (!unit)
         return NULL;
-    unit->positions = malloc(run->unit_capacity * sizeof *unit->positions);
-    unit->sizes = malloc(run->unit_capacity * sizeof *unit->sizes);
+    unit->positions = sc_malloc(run->unit_capacity * sizeof *unit->positions);
+    unit->sizes = sc_malloc(run->unit_capacity * sizeof *unit->sizes);
     if (!unit->positions || !unit->sizes) {
         sc_unit_free(unit);
         return NULL;

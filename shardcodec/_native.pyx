@@ -15,7 +15,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.slice cimport PySlice_AdjustIndices, PySlice_Unpack
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from shardcodec.csrc cimport *

@@ -10,6 +10,12 @@ cdef extern from "sc_common.h" nogil:
         SC_MAX_NDIM
 
 
+cdef extern from "sc_alloc.h" nogil:
+    void *malloc "sc_malloc" (size_t nbytes)
+    void *calloc "sc_calloc" (size_t n, size_t size)
+    void free "sc_free" (void *memory)
+
+
 cdef extern from "sc_status.h" nogil:
     enum sc_status:
         SC_OK
@@ -374,6 +380,14 @@ cdef extern from "sc_fault.h" nogil:
     void sc_fault_arm(uint64_t n, sc_fault_action action, uint64_t value)
     uint64_t sc_fault_disarm()
     const char *sc_fault_call(uint64_t n)
+
+    struct sc_fault_memory:
+        uint64_t n_asked
+        uint64_t n_live
+        uint64_t live_nbytes
+
+    void sc_fault_arm_memory(uint64_t n, c_bool and_all_after)
+    sc_fault_memory sc_fault_disarm_memory()
 
 
 cdef extern from "sc_engine.h" nogil:

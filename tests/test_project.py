@@ -46,7 +46,7 @@ TOP = len(LAYERS)  # shardcodec/__init__.py only re-exports, from anywhere
 # The same for csrc: what a file includes lies in its own line or above it.
 C_LAYERS: list[tuple[str, ...]] = [
     ("sc_common",),
-    ("sc_status", "sc_cpu"),
+    ("sc_status", "sc_cpu", "sc_alloc"),
     ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_order", "sc_strided", "sc_inflate"),
     ("sc_codec", "sc_libs", "codec_"),
     (
@@ -196,6 +196,21 @@ def test_the_kernels_know_neither_python_nor_a_terminal() -> None:
         if not path.name.startswith("test")
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if banned.search(re.sub(r"/\*.*?\*/", "", line)) and not line.lstrip().startswith(("/*", "*"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_memory_comes_from_one_place() -> None:
+    """Or no test could make it fail."""
+    taking = re.compile(
+        r"(?<![\w.>])(?:malloc|calloc|realloc|strn?dup|v?asprintf|aligned_alloc|posix_memalign)\s*\("
+    )
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in (ROOT / "csrc").rglob("*.c")
+        if path.name != "sc_alloc.c"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if taking.search(line) and not line.lstrip().startswith(("/*", "*"))
     ]
     assert not wrong, "\n".join(wrong)
 

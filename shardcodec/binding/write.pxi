@@ -41,6 +41,17 @@ def end_fault():
     return names
 
 
+def set_memory_fault(uint64_t n, bint and_all_after=False):
+    """For tests: fail the n-th allocation of C code, and all that follow."""
+    sc_fault_arm_memory(n, and_all_after)
+
+
+def end_memory_fault():
+    """For tests: no fault any more; how many allocations were asked for, how many of them live, and their bytes."""
+    cdef sc_fault_memory seen = sc_fault_disarm_memory()
+    return seen.n_asked, seen.n_live, seen.live_nbytes
+
+
 cdef class Stamp:
     cdef sc_file_stamp stamp
 
