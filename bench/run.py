@@ -2,7 +2,7 @@
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader limits memory
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits memory
     python bench/run.py --peers shardcodec,floor,tensorstore
 
 For each row every peer first proves that its results are right; then come the rounds, in each of which every peer
@@ -33,7 +33,7 @@ import suite
 from peers import Peer
 from suite import Context, Row
 
-GROUPS = ("whole", "tiny", "small", "partial", "gather", "index", "loader", "limits", "memory")
+GROUPS = ("whole", "tiny", "small", "partial", "gather", "index", "loader", "kv", "limits", "memory")
 
 
 def note(text: str) -> None:

@@ -325,6 +325,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     """Return the rows of the groups named."""
     import suite_gather  # these build on this module
     import suite_index
+    import suite_kv
     import suite_limits
     import suite_loader
 
@@ -336,6 +337,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "gather": lambda: suite_gather.rows(sizes.edge),
         "index": lambda: suite_index.rows(sizes.edge),
         "loader": lambda: suite_loader.rows(sizes),
+        "kv": lambda: suite_kv.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
     }
     return [row for group in groups for row in makers[group]()]
