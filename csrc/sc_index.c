@@ -288,3 +288,54 @@ sc_index_gaps(const struct sc_entry *entries, const uint64_t *order, size_t n, c
     sweep_over(&sweep, (struct sc_entry){ extent->shard_nbytes, 0 });
     *n_found = sweep.n_found;
 }
+
+/* ---- keys ---- */
+
+static void
+store_be32(uint8_t *dst, uint64_t value)
+{
+    for (int i = 0; i < 4; i++)
+        dst[i] = (uint8_t)(value >> (24 - 8 * i));
+}
+
+/* A few words, as a rule: a call of memcpy() costs more. Returns what follows dst. */
+static uint8_t *
+copy_short(uint8_t *dst, const uint8_t *src, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4)
+        memcpy(dst + i, src + i, 4);
+    for (; i < n; i++)
+        dst[i] = src[i];
+    return dst + n;
+}
+
+size_t
+sc_index_keys(const struct sc_entry *entries, int ndim, const uint64_t *grid, uint64_t first, uint64_t end, size_t skip,
+              uint8_t *keys)
+{
+    size_t nbytes = 4 * (size_t)ndim, n = 0;
+    uint64_t c[SC_MAX_NDIM], rest = first;
+    uint8_t key[4 * SC_MAX_NDIM];
+
+    for (int a = ndim - 1; a >= 0; a--) {
+        c[a] = rest % grid[a];
+        rest /= grid[a];
+        store_be32(key + 4 * a, c[a]);
+    }
+    for (uint64_t i = first; i < end; i++) {
+        if (!sc_entry_is_absent(entries[i])) {
+            if (keys)
+                keys = copy_short(keys, key + skip, nbytes - skip);
+            n++;
+        }
+        for (int a = ndim - 1; keys && a >= 0; a--) { /* the next place, as an odometer counts */
+            c[a] = c[a] + 1 < grid[a] ? c[a] + 1 : 0;
+            store_be32(key + 4 * a, c[a]);
+            if (c[a])
+                break;
+        }
+    }
+    return n;
+}

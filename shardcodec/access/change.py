@@ -132,7 +132,9 @@ class _Maker:
         return not exist
 
 
-def change(target: ShardObject, chain: Any, decide: Decide, options: Options) -> bytes:
+def change(
+    target: ShardObject, chain: Any, decide: Decide, options: Options, *, blind: bool = False
+) -> bytes:
     """Give a shard other inner chunks.
 
     Parameters
@@ -143,6 +145,8 @@ def change(target: ShardObject, chain: Any, decide: Decide, options: Options) ->
     decide : callable
         From what was `Found` to the `Change`; it may be asked several times, and raise to leave all as it is.
     options : Options
+    blind : bool
+        `decide` does not look at what was found, and its changes are complete.
 
     Returns
     -------
@@ -150,7 +154,7 @@ def change(target: ShardObject, chain: Any, decide: Decide, options: Options) ->
         Generation of the new object; `NO_OBJECT` where none is left, `UNKNOWN` where the store names none.
     """
     maker = _Maker(target, chain, decide, options)
-    generation = target.update(maker.make, options, maker.look)
+    generation = target.update(maker.make, options, maker.look, blind=blind)
     if target.path is not None:
         return maker.versions.get(0, UNKNOWN) or NO_OBJECT
     return generation

@@ -96,6 +96,12 @@ class OpenObject(Protocol):
     def entry(self, position: int) -> tuple[int, int] | None:
         """Return offset and size of an inner chunk, checked; None when it is absent."""
 
+    def keys(self, first: int, end: int, skip: int) -> list[bytes]:
+        """Name the inner chunks that exist among positions [first, end): coordinates as 32 bits each, the first byte the highest.
+
+        `skip` bytes are left out at the beginning of each.
+        """
+
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         """Return several ranges, each (offset, nbytes), as buffers; near ones are asked for together."""
 
@@ -135,8 +141,10 @@ class ShardObject(Protocol):
     def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """As `open`, for who wants all of it: then a store is asked once."""
 
-    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
         """Put another object in the place of what is there, which nobody else changes meanwhile.
+
+        With `blind` the old object does not matter to `make`, so a store is not asked for it.
 
         Returns the generation of the new object; of a file, which `make` knows, `UNKNOWN`.
         """
@@ -181,6 +189,9 @@ class NativeShard:
             positions, places, max_nbytes=max_nbytes, allow_in_index=self._allow_in_index
         )
 
+    def keys(self, first: int, end: int, skip: int) -> list[bytes]:
+        return self._shard.keys(first, end, skip)  # type: ignore[no-any-return]
+
     def range(self, offset: int, nbytes: int) -> bytes:
         return bytes(self._shard.range(offset, nbytes))
 
@@ -210,7 +221,7 @@ class FileObject:
 
     open_whole = open  # noqa: A003  # the method above
 
-    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
         keys = [self.identity]
         with locks.table().hold(keys):
             filelocks.update(keys[0], options, lambda fd: bool(make(fd, False)))
@@ -240,7 +251,7 @@ class MemoryObject:
 
     open_whole = open  # noqa: A003  # the method above
 
-    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
         with locks.table().hold([self.identity]):
             if look is not None:
                 look(content_generation(self.data))

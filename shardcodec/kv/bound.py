@@ -114,7 +114,16 @@ class BoundStore(ShardedKeyValueStore):
             exist = self._look(member, self._entries.exist)
             return member.pending.overlaid(np.flatnonzero(exist[first:end]) + first, first, end)
 
+    def _keys(self, first: int, end: int, strip: int) -> list[bytes]:
+        return self._grid.keys(self._present(first, end), strip)
+
     # ---- writing
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        position = self._position(key)
+        data = None if value is None else as_bytes(value, "value")
+        with self.bound_to.mutex:
+            self.bound_to.member(self._entries).pending.write(position, data)
 
     def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
         """Write when the transaction commits.

@@ -206,7 +206,9 @@ class Entries:
             Generation of the shard behind that.
         """
         try:
-            return change(self.target, self.chain, self.decision(pending, check), self.options())
+            blind = check is None and pending.covers(self.n)
+            decide = self.decision(pending, check)
+            return change(self.target, self.chain, decide, self.options(), blind=blind)
         except Unchanged as same:
             return same.generation
 

@@ -80,7 +80,7 @@ class NestedObject:
 
     open_whole = open  # noqa: A003  # the method above
 
-    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
         """Exchange the value."""
         return self.update_all([Part(self, make, look)], options)[0]
 

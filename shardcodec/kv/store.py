@@ -356,7 +356,14 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         if strip_prefix_length < 0:
             raise ValueError(f"strip_prefix_length {strip_prefix_length} is negative")
         first, end = self._grid.span(KeyRange(*range) if range else ALL)
-        return self._grid.keys(self._present(first, end), strip_prefix_length)
+        return self._keys(first, end, strip_prefix_length)
+
+    def _keys(self, first: int, end: int, strip: int) -> list[bytes]:
+        """Keys of existing entries among [first, end), without prefix and `strip` bytes more."""
+        if first >= end:
+            return []
+        skip = min(len(self._grid.prefix) + strip, self._grid.key_nbytes)
+        return self._entries.look(lambda shard: [] if shard.missing else shard.keys(first, end, skip))
 
     def _present(self, first: int, end: int) -> np.ndarray[Any, Any]:
         """Positions of existing entries among [first, end)."""
@@ -396,8 +403,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         condition = condition_of(if_equal)
 
         def check(found: Found) -> None:
-            if condition is None:
-                return
             if condition == NO_VALUE:
                 if is_there(found.shard, position):
                     raise ConditionFailed
@@ -405,11 +410,12 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
                 raise ConditionFailed
 
         try:
-            return Stamp(self._store_one(position, data, check), time.time())
+            generation = self._store_one(position, data, None if condition is None else check)
+            return Stamp(generation, time.time())
         except ConditionFailed:
             return Stamp(FAILED, time.time())
 
-    def _store_one(self, position: int, value: bytes | None, check: Callable[[Found], None]) -> bytes:
+    def _store_one(self, position: int, value: bytes | None, check: Callable[[Found], None] | None) -> bytes:
         pending = Pending()
         pending.write(position, value)
         return self._entries.store(pending, check)

@@ -249,7 +249,8 @@ def _store(group: list[Member]) -> None:
 
 def _store_one(member: Member) -> None:
     if member.pending:
-        member.generation = member.entries.store(member.pending, member.check)
+        check = None if member.expected is None else member.check
+        member.generation = member.entries.store(member.pending, check)
     else:
         _verify(member)
 

@@ -153,12 +153,14 @@ class StoreObject:
         native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
         return FetchedShard(chain, answer, options)
 
-    def update(self, make: Make, options: Options, look: Look | None = None) -> bytes:
+    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
         check_writable(self.target.store)
         if self.path is not None:
             return FileObject(self.path).update(make, options)
         with locks.table().hold([self.identity]):
             remote = conditional_remote_for(self.target.store)
+            if blind:
+                return self._store(make(None, False), remote)
             if remote is not None:
                 return self._update_conditionally(remote, make, options, look)
             return self._store(self._made(make, look))
@@ -176,10 +178,12 @@ class StoreObject:
             look(content_generation(data) if data is None or is_memory(self.target.store) else UNKNOWN)
         return make(data, False)
 
-    def _store(self, new: Any) -> bytes:
+    def _store(self, new: Any, remote: ConditionalRemote | None = None) -> bytes:
         if new is None:
             sync(self.target.delete())
             return NO_OBJECT
+        if remote is not None:
+            return _generation(sync(remote.put(self.key, new, WHATEVER_IT_IS)))
         sync(self.target.set(buffer_from(self._prototype, new)))
         return content_generation(new) if is_memory(self.target.store) else UNKNOWN
 
@@ -207,6 +211,10 @@ class StoreObject:
                     ) from None
             time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
         return NO_OBJECT
+
+
+# An answer that sets no condition.
+WHATEVER_IT_IS = Answer(b"")
 
 
 def _generation(version: Any) -> bytes:
@@ -342,6 +350,9 @@ class RemoteShard:
         self._check(only, MAX_OBJECT_NBYTES if self._size is None else self._size)
         offset, nbytes = self._entries[position].tolist()
         return None if only[position, 0] == ABSENT else (offset, nbytes)
+
+    def keys(self, first: int, end: int, skip: int) -> list[bytes]:
+        return native.load().index_keys(self._chain, self._entries, first, end, skip)  # type: ignore[no-any-return]
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         whole = joined([part for part in wanted if part[1]])

@@ -1,0 +1,160 @@
+# test_kv_stores.py - the key-value store over zarr stores: requests, entity tags, stores without either
+# SPDX-License-Identifier: MIT
+"""`shardcodec.kv` where the shard is an object of a zarr store."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import OtherMemoryStore, RecordingStore
+from spec_json import CRC, LITTLE
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec.errors import ConflictError, UnsupportedError
+from shardcodec.kv import FAILED, NO_VALUE, KeyRange, ShardedKeyValueStore
+
+
+def key(*indices: int) -> bytes:
+    return struct.pack(f">{len(indices)}I", *indices)
+
+
+def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(base, **({"grid_shape": (2, 3), "index_codecs": [LITTLE, CRC]} | how))
+
+
+def object_store() -> Any:
+    obstore = pytest.importorskip("obstore")
+    from zarr.storage import ObjectStore
+
+    return ObjectStore(obstore.store.MemoryStore())
+
+
+@pytest.fixture(params=["local", "memory", "other", "recording", "objects"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    makers: dict[str, Any] = {
+        "local": lambda: LocalStore(tmp_path),
+        "memory": MemoryStore,
+        "other": OtherMemoryStore,
+        "recording": lambda: RecordingStore(MemoryStore()),
+        "objects": object_store,
+    }
+    return makers[request.param]()
+
+
+def is_unnamed(store: Any) -> bool:
+    """Whether the store names no states of its objects."""
+    return isinstance(store, RecordingStore | OtherMemoryStore)
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_it_is_a_dictionary_on_every_store(store: Any, location: str) -> None:
+    kv = open_kv((store, "a/c/0/0"), index_location=location)
+    assert not kv and kv.read_sync(key(0, 0)).stamp.generation == NO_VALUE
+    kv[key(0, 1)], kv[key(1, 2)], kv[key(1, 1)] = b"abc", b"defg", b""
+    assert dict(kv) == {key(0, 1): b"abc", key(1, 1): b"", key(1, 2): b"defg"}
+    assert kv.read_sync(key(1, 2), byte_range=slice(-2, None)).value == b"fg"
+    found = kv.read_many_sync([key(1, 2), key(0, 0), key(1, 1)], byte_ranges=[slice(1, 3), None, None])
+    assert [(r.state, r.value) for r in found] == [("value", b"ef"), ("missing", b""), ("value", b"")]
+    everything = [key(i, j) for i in range(2) for j in range(3)]
+    assert [r.value for r in kv.read_many_sync(everything)] == [b"", b"abc", b"", b"", b"", b"defg"]
+    with kv.transaction() as t:
+        t.delete_range_sync(KeyRange(key(1)))
+        t[key(0, 0)] = b"t"
+    assert dict(kv) == {key(0, 0): b"t", key(0, 1): b"abc"}
+    del kv[key(0, 0)]
+    kv.clear()
+    assert list(kv) == []
+    with pytest.raises(ValueError, match="Invalid key"):
+        kv[b"abc"]
+
+
+def test_generations(store: Any) -> None:
+    kv = open_kv((store, "shard"))
+    assert kv.write_sync(key(0, 0), b"a", if_equal="absent").generation != FAILED or is_unnamed(store)
+    assert kv.write_sync(key(0, 0), b"b", if_equal="absent").generation == FAILED
+    assert kv[key(0, 0)] == b"a"
+    seen = kv.read_sync(key(0, 0)).stamp.generation
+    if is_unnamed(store):
+        assert seen == b""
+        with pytest.raises(ValueError, match="if_equal is empty"):
+            kv.write_sync(key(0, 0), b"c", if_equal=seen)
+        return
+    assert kv.read_sync(key(0, 1), if_not_equal=seen).state == "unspecified"
+    done = kv.write_sync(key(0, 1), b"c", if_equal=seen)
+    assert done.generation == kv.read_sync(key(0, 1)).stamp.generation != seen
+    assert kv.write_sync(key(0, 1), b"d", if_equal=seen).generation == FAILED
+    with pytest.raises(ConflictError), kv.transaction(repeatable_read=True) as t:  # noqa: PT012  # its end raises
+        assert t[key(0, 1)] == b"c"
+        t[key(0, 2)] = b"e"
+        kv[key(1, 2)] = b"meanwhile"
+    assert list(kv) == [key(0, 0), key(0, 1), key(1, 2)]
+
+
+def test_requests() -> None:
+    """One index and one range for a value; near ranges together; all of it by one request (KV-25, KV-26)."""
+    store = RecordingStore(MemoryStore())
+    kv = open_kv((store, "shard"))
+    everything = [key(i, j) for i in range(2) for j in range(3)]
+    with kv.transaction() as t:
+        for i, k in enumerate(everything):
+            t[k] = b"%d" % i * 10
+    assert store.written == ["shard"]
+    store.forget()
+    assert kv[key(1, 0)] == b"3" * 10
+    assert store.requests == [("shard", "last 100"), ("shard", (30, 40))]
+    store.forget()
+    assert [r.value[:1] for r in kv.read_many_sync([key(0, 0), key(0, 2)])] == [b"0", b"2"]
+    assert store.requests == [("shard", "last 100"), ("shard", (0, 30))]
+    store.forget()
+    kv.read_many_sync([key(1, 2), key(0, 0)], byte_ranges=[slice(-1, None), slice(0, 2)])
+    assert store.requests == [("shard", "last 100"), ("shard", (0, 60))]
+    store.forget()
+    assert kv.read_sync(key(0, 0), byte_range=slice(3, 3)).value == b"" and kv.list_sync() == everything
+    assert store.requests == [("shard", "last 100")] * 2
+    store.forget()
+    assert [r.value[:1] for r in kv.read_many_sync(everything)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert store.requests == [("shard", "all")]
+    store.forget()
+    with pytest.raises(ValueError, match="Invalid key"):
+        kv[b"abc"]
+    with kv.transaction() as t:
+        t.delete_range_sync(KeyRange())
+        t[key(0, 0)] = b"only"
+    assert store.requests == []  # KV-31
+    assert kv.list_sync() == [key(0, 0)]
+
+
+def test_a_read_only_store_is_only_read(tmp_path: Path) -> None:
+    open_kv(tmp_path / "shard")[key(0, 0)] = b"a"
+    kv = open_kv((LocalStore(tmp_path, read_only=True), "shard"))
+    assert kv[key(0, 0)] == b"a"
+    with pytest.raises(ValueError, match="read-only"):
+        kv[key(0, 0)] = b"b"
+    assert kv[key(0, 0)] == b"a"
+
+
+def test_what_has_json(tmp_path: Path) -> None:
+    kv = open_kv((LocalStore(tmp_path), "shard"))
+    assert kv.to_json()["base"] == {"driver": "file", "path": str(tmp_path / "shard")}
+    with pytest.raises(UnsupportedError, match="no JSON"):
+        open_kv((MemoryStore(), "shard")).to_json()
+
+
+def test_header_and_footer_are_the_shard_apis_business(tmp_path: Path) -> None:
+    """Both views of one file: the Shard API goes on keeping user bytes, and sees what was written by keys."""
+    path = tmp_path / "shard"
+    spec = shardcodec.ShardSpec((4, 6), (2, 2), "uint8", 0, ["bytes"], [LITTLE, CRC])
+    shard = shardcodec.open_shard(path, None, spec, mode="r+")
+    shard.write_encoded([(0, 0), (1, 2)], [b"aaaa", b"bbbb"], footer=b"a footer")
+    kv = open_kv(path)
+    assert dict(kv) == {key(0, 0): b"aaaa", key(1, 2): b"bbbb"}
+    assert shard.footer == b"a footer"
+    shard.write_encoded([(0, 1)], [b"cccc"], keep_user_bytes=True)
+    assert kv[key(0, 1)] == b"cccc" and shard.footer == b"a footer"
+    kv[key(1, 1)] = b"dddd"
+    assert shard.refresh().read_encoded([(0, 0), (1, 1), (1, 0)]) == [b"aaaa", b"dddd", None]
+    assert shard.read_chunks([(1, 1)]).tobytes() == b"dddd"
