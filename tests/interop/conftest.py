@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .cases_2022 import CASES
 from .peers import PEERS, US, Peer
+from .venv_2022 import Zarr2, zarr2
 
 # What a peer cannot do, by the name of the test. Strict: a release that can is noticed.
 DIFFERENT = {
@@ -53,3 +56,25 @@ def pair(request: pytest.FixtureRequest, peer: Peer) -> tuple[Peer, Peer]:
 def folder(tmp_path: Path) -> Path:
     """Where an array may be laid; it does not exist yet."""
     return tmp_path / "array"
+
+
+# ---------------------------------------------------------------- the 2022 format
+
+
+@pytest.fixture(scope="session")
+def zarr_2_18() -> Zarr2:
+    return zarr2("2.18.7")
+
+
+@pytest.fixture(scope="session")
+def made(zarr_2_18: Zarr2, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a hierarchy ``h`` of all cases, and for each what zarr 2.18.7 reads."""
+    folder = tmp_path_factory.mktemp("made")
+    zarr_2_18.run("make", folder, *(case.name for case in CASES))
+    return folder
+
+
+@pytest.fixture
+def hierarchy(made: Path, tmp_path: Path) -> Path:
+    """A copy to write to."""
+    return Path(shutil.copytree(made / "h", tmp_path / "h"))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import subprocess
 import sys
@@ -60,10 +61,12 @@ def zarr2(version: str) -> Zarr2:
 
 
 def _make(folder: Path, version: str) -> None:
-    venv.create(folder, clear=True, with_pip=False, symlinks=True)
-    command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+    python = str(folder / "bin" / "python")
+    has_pip = importlib.util.find_spec("pip") is not None  # making another one takes longer than all else
+    venv.create(folder, clear=True, with_pip=not has_pip, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
     done = subprocess.run(
-        [*command, "--disable-pip-version-check", "--prefer-binary", *PINS[version]],
+        [*pip, "install", "--quiet", "--disable-pip-version-check", "--prefer-binary", *PINS[version]],
         capture_output=True,
         text=True,
         env=_environment(),
