@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -249,6 +253,46 @@ def test_killed_while_it_is_settled(tmp_path: Path) -> None:
         scene.check_next_write()
         scene.restore()
     assert n > len(calls)
+
+
+@pytest.mark.parametrize("how", ["array[...]", "shard.read_region()"])
+def test_a_writer_that_begins_during_a_read(tmp_path: Path, how: str) -> None:
+    """The reader has opened the shard and read its index; then a writer dies inside its slots; then the reader goes on."""
+    strace = shutil.which("strace") or pytest.skip("strace is not installed")
+    scene = Scene(tmp_path, Case("raw", "slots"))
+    _, slots = (n for n, call in enumerate(calls_of(scene)) if call == "pwrite")  # the first is the journal
+    program = f"""
+import json, os, sys
+import numpy as np
+import shardcodec
+array = shardcodec.open_array({str(tmp_path / "a")!r}, threads=1)
+spec = shardcodec.ShardSpec.from_metadata(json.load(open({str(tmp_path / "a/zarr.json")!r})))
+shard = shardcodec.open_shard({str(scene.shard)!r}, None, spec)
+sys.stdin.readline()
+np.save({str(tmp_path / "found.npy")!r}, {how})
+"""
+    inject = ["-f", "-o", str(tmp_path / "log"), "-P", str(scene.shard), "-e", "trace=pread64"]
+    inject += ["-e", "inject=pread64:delay_enter=1000000:when=2"]
+    reader = subprocess.Popen(
+        [strace, *inject, sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert reader.stdin is not None
+    reader.stdin.write(b"go\n")
+    reader.stdin.close()
+    while reader.poll() is None and b"pread64" not in read_if_there(tmp_path / "log"):
+        time.sleep(0.01)
+    status, told = with_fault(scene, slots, "torn", 100)
+    assert was_killed(status), told
+    if reader.wait(60):
+        pytest.skip("strace may not delay calls here")
+    assert scene.shard.read_bytes() != scene.bytes["c/0/0"], "a part of it is new"
+    assert (np.load(tmp_path / "found.npy") == scene.old).all()
+
+
+def read_if_there(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
 
 
 # ---- errors
