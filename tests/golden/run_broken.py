@@ -397,11 +397,28 @@ def run_stream_updates(folder: Path) -> Iterator[str]:
                 yield f"{made['name']}, {what}: cannot be replaced"
 
 
+def run_updates_of_files(cases: list[Json], folder: Path, strategy: str) -> Iterator[str]:
+    """What the other strategies change of a damaged file: what they are asked to, or nothing."""
+    ways = Ways(folder)
+    with shardcodec.options(write_strategy=strategy):
+        for case in cases:
+            if case["shard"] is None:
+                continue
+            print(case["name"], strategy, flush=True)
+            checker = Checker(case, strategy)
+            checker.update(ways.of(case)["files"], bytes.fromhex(case["shard"]))
+            yield from checker.failures
+
+
+def nested_cases() -> list[Json]:
+    return [nested(case) for case in load() if case["shape"] == case["array"] == [4, 4]]
+
+
 GROUPS: dict[str, Callable[[Path], Iterator[str]]] = {
     "flat": lambda folder: run_cases(load(), folder),
-    "nested": lambda folder: run_cases(
-        [nested(case) for case in load() if case["shape"] == case["array"] == [4, 4]], folder
-    ),
+    "nested": lambda folder: run_cases(nested_cases(), folder),
+    "append": lambda folder: run_updates_of_files([*load(), *nested_cases()], folder, "append"),
+    "in place": lambda folder: run_updates_of_files([*load(), *nested_cases()], folder, "in_place"),
     "sweeps": run_sweeps,
     "huge": run_huge,
     "streams": streams.run_streams,

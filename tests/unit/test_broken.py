@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Requirements SC-20 to SC-45 and SC-62: the error that is documented, or the right elements; never anything else.
 
-Read whole, by inner chunk and by element, and updated in part, through files, memory, a store of requests, and `decode`.
+Read whole, by inner chunk and by element, and updated in part, through files, memory, a store of requests, and `decode`;
+files are updated by each write strategy.
 The address space is limited, and so is the time.
 """
 
@@ -42,7 +43,9 @@ def test_every_requirement_has_a_case() -> None:
     assert covered >= {f"SC-{n}" for n in (*range(20, 30), *range(31, 38), 39, 41, 42, 43, 62)}
 
 
-@pytest.mark.parametrize("group", ["flat", "nested", "sweeps", "huge", "streams", "stream updates"])
+@pytest.mark.parametrize(
+    "group", ["flat", "nested", "append", "in place", "sweeps", "huge", "streams", "stream updates"]
+)
 def test_broken_shards(group: str) -> None:
     if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread":
         pytest.skip("one thread at a time, and slowly")
