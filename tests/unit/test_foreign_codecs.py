@@ -1,0 +1,140 @@
+# test_foreign_codecs.py - codecs of zarr and numcodecs that have no native code, one by one, inside shards
+# SPDX-License-Identifier: MIT
+"""What either pipeline writes, the other one reads, bit for bit; by slices and by index arrays.
+
+zarr 3.1 only reads: writing, it hands parts of arrays to codecs that want them whole, and mixes up axes of index arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr.codecs
+from helpers import ZARR_IS_31, bits, ours, quiet, random_array, zarrs_view
+from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
+from zarr.codecs import numcodecs as of_numcodecs
+from zarr.storage import MemoryStore
+
+SHAPE, SHARD, CHUNK = (12, 20), (8, 12), (4, 3)
+
+
+def of_zarr(name: str, **configuration: Any) -> Any:
+    """A codec that only newer releases of zarr have."""
+    if not hasattr(zarr.codecs, name):
+        pytest.skip(f"this zarr has no {name}")
+    return getattr(zarr.codecs, name)(**configuration)
+
+
+def optional(module: str, make: Callable[[], Any]) -> Any:
+    """A codec of numcodecs that needs a package of its own."""
+    pytest.importorskip(module)
+    return make()
+
+
+CODECS: dict[str, tuple[str, Callable[[], list[Any]]]] = {
+    "scale_offset": (
+        "float64",
+        lambda: [of_zarr("ScaleOffset", offset=5, scale=2), BytesCodec(), ZstdCodec()],
+    ),
+    "scale_offset of integers": (
+        "int32",
+        lambda: [of_zarr("ScaleOffset", offset=5), BytesCodec(endian="big")],
+    ),
+    "cast_value": (
+        "float64",
+        lambda: [
+            optional(
+                "cast_value_rs", lambda: of_zarr("CastValue", data_type="int16", rounding="towards-zero")
+            ),
+            BytesCodec(),
+        ],
+    ),
+    "pcodec": ("int32", lambda: [optional("pcodec", of_numcodecs.PCodec)]),
+    "pcodec of floats": ("float32", lambda: [optional("pcodec", of_numcodecs.PCodec), ZstdCodec()]),
+    "zfpy": ("float32", lambda: [optional("zfpy", of_numcodecs.ZFPY)]),
+    "zfpy with loss": (
+        "float64",
+        lambda: [optional("zfpy", lambda: of_numcodecs.ZFPY(mode=4, tolerance=0.01))],
+    ),
+    "bitround": ("float32", lambda: [of_numcodecs.BitRound(keepbits=6), BytesCodec(), ZstdCodec()]),
+    "quantize": ("float64", lambda: [of_numcodecs.Quantize(digits=2, dtype="float64"), BytesCodec()]),
+    "packbits": ("bool", lambda: [of_numcodecs.PackBits(), BytesCodec()]),
+    "lzma": ("int32", lambda: [BytesCodec(), of_numcodecs.LZMA(preset=0)]),
+    "fletcher32": ("int32", lambda: [BytesCodec(), of_numcodecs.Fletcher32()]),
+}
+
+
+def make(name: str) -> Any:
+    dtype, codecs = CODECS[name]
+    with quiet():
+        sharding = ShardingCodec(chunk_shape=CHUNK, codecs=codecs())
+        zarr.create_array(
+            store := MemoryStore(),
+            shape=SHAPE,
+            chunks=SHARD,
+            dtype=dtype,
+            fill_value=0,
+            serializer=sharding,
+            compressors=None,
+        )
+        return ours(store)
+
+
+def values_for(array: Any) -> np.ndarray[Any, Any]:
+    return random_array(SHAPE, array.dtype)
+
+
+def writers(array: Any, other: Any) -> list[Any]:
+    return [array] if ZARR_IS_31 else [array, other]
+
+
+def lossy(name: str) -> bool:
+    return name in ("cast_value", "zfpy with loss", "bitround", "quantize", "scale_offset")
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_slices(name: str) -> None:
+    array = make(name)
+    other, values = zarrs_view(array), values_for(array)
+    for writer in writers(array, other):
+        for box in (np.s_[...], np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7], np.s_[5, 6]):
+            writer[box] = np.roll(values, 1 + (writer is other))[box]
+            assert bits(array[...]) == bits(other[...])
+            assert bits(array[2:11, 1:18:2]) == bits(other[2:11, 1:18:2])
+    if not lossy(name):
+        array[...] = values
+        assert bits(other[...]) == bits(values)
+
+
+ROWS, COLUMNS = np.array([11, 0, 5, 5, 8]), np.array([19, 2, 3, 11])
+PLACES = (np.array([0, 11, 7, 7, 4]), np.array([0, 19, 12, 11, 3]))
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_index_arrays(name: str) -> None:
+    """Lists of rows and columns, points and masks: read and written by each, looked at by the other."""
+    array = make(name)
+    other, values = zarrs_view(array), values_for(array)
+    mask = np.arange(values.size).reshape(SHAPE) % 7 == 0
+    array[...] = values
+    assert bits(array.oindex[ROWS, COLUMNS]) == bits(other.oindex[ROWS, COLUMNS])
+    assert bits(array.oindex[ROWS, 4:9]) == bits(other.oindex[ROWS, 4:9])
+    assert bits(array.vindex[PLACES]) == bits(other.vindex[PLACES])
+    assert bits(array.vindex[mask]) == bits(other.vindex[mask])
+    rows = np.array([1, 4, 10])
+    for writer in writers(array, other):
+        for turn, (kind, where) in enumerate(
+            [
+                ("oindex", (rows, COLUMNS[1:])),
+                ("oindex", (slice(2, 9), rows)),
+                ("vindex", PLACES),
+                ("vindex", mask),
+            ]
+        ):
+            selection = getattr(writer, kind)
+            part = getattr(writer, kind)[where]
+            selection[where] = np.roll(values, turn + 2).ravel()[: part.size].reshape(part.shape)
+            assert bits(array[...]) == bits(other[...]), (kind, writer is other)
