@@ -10,6 +10,7 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
