@@ -1,4 +1,4 @@
-# nested.py - a shard that is an entry of another one
+# nested.py - what a store stands on, and a shard that is an entry of another one
 # SPDX-License-Identifier: MIT
 """The base of a store on a store (KV-55): the object is the value of a key.
 
@@ -9,22 +9,24 @@ optimistically: read, made anew, stored if the outer shard has not changed meanw
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..access.conditional import FIRST_WAIT, LONGEST_WAIT
-from ..access.objects import Look, Make, NativeShard, OpenObject, Part
+from ..access.objects import Look, Make, NativeShard, OpenObject, Part, ShardObject, object_of
 from ..errors import ConflictError, LockError
 from ..options import Options
 from ..storage import locks
 from ..storage.cache import IndexCache
+from .keys import as_bytes
 
 if TYPE_CHECKING:
     from .store import ShardedKeyValueStore
 
-__all__ = ["NestedObject"]
+__all__ = ["NestedObject", "object_of_base"]
 
 
 class NestedShard(NativeShard):
@@ -111,3 +113,36 @@ class NestedObject:
             new = part.make(found.value if found.state == "value" else None, False)
             transaction.write_sync(part.target.inner_key, None if new is None else bytes(new))
         return [transaction.bound_to.commit_one()] * len(parts)
+
+
+def object_of_base(base: Any, kind: type[ShardedKeyValueStore]) -> ShardObject:
+    """Return the place of a shard.
+
+    Parameters
+    ----------
+    base
+        As for `ShardedKeyValueStore`.
+    kind : type
+        That class.
+
+    Raises
+    ------
+    TypeError
+        It is no base.
+    """
+    if not isinstance(base, tuple):
+        if isinstance(base, str | os.PathLike):
+            return object_of(base, None)
+        raise TypeError(f"base is a path or a pair of a store and a key, not {type(base).__name__}")
+    if len(base) != 2:
+        raise TypeError(f"base is a path or a pair of a store and a key, not {len(base)} things")
+    store, key = base
+    if getattr(store, "bound_to", None) is not None:
+        raise TypeError(
+            "a store within a transaction cannot be a base; let this store take part in it instead"
+        )
+    if isinstance(store, kind):
+        return NestedObject(store, as_bytes(key, "key"))
+    if not isinstance(key, str) or isinstance(store, bytes | bytearray | memoryview):
+        raise TypeError(f"base is a path or a pair of a store and a key, not {base!r}")
+    return object_of(store, key)

@@ -9,25 +9,25 @@ is a read that no request is needed for.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..access.change import Found
-from ..access.objects import OpenObject, ShardObject, object_of
+from ..access.objects import OpenObject, ShardObject
 from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..storage.aio import to_its_end
 from .arguments import ConditionFailed, byte_range_of, condition_of, is_known, is_there, result_of
 from .entries import Entries
 from .keys import Grid, Key, KeyRange, as_bytes
-from .nested import NestedObject
+from .nested import NestedObject, object_of_base
 from .pending import Pending
 from .results import FAILED, NO_VALUE, ReadResult, Stamp
 from .spec import DRIVERS, Layout, Parsed, parse, path_to_json
@@ -103,7 +103,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
                 as_int(limit, name, minimum=least)
         layout = Layout.of(grid_shape, index_codecs, index_location)
         self._base = base
-        self._entries = Entries(_object_of(base), layout, cache_pool)
+        self._entries = Entries(object_of_base(base, ShardedKeyValueStore), layout, cache_pool)
         self._grid = Grid(layout.grid_shape, as_bytes(path, "path"))
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
@@ -200,8 +200,12 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         layout = self._entries.layout.to_json()
-        rest = {"path": self.path, "cache_pool": self._cache_pool, "data_copy_concurrency": self._concurrency}
-        return _again, (self._base, {**layout, **rest})
+        rest: dict[str, Any] = {
+            "path": self.path,
+            "cache_pool": self._cache_pool,
+            "data_copy_concurrency": self._concurrency,
+        }
+        return partial(ShardedKeyValueStore, self._base, **layout, **rest), ()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -494,26 +498,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
 
 
-def _object_of(base: Any) -> ShardObject:
-    """The place of the shard."""
-    if not isinstance(base, tuple):
-        if isinstance(base, str | os.PathLike):
-            return object_of(base, None)
-        raise TypeError(f"base is a path or a pair of a store and a key, not {type(base).__name__}")
-    if len(base) != 2:
-        raise TypeError(f"base is a path or a pair of a store and a key, not {len(base)} things")
-    store, key = base
-    if getattr(store, "bound_to", None) is not None:
-        raise TypeError(
-            "a store within a transaction cannot be a base; let this store take part in it instead"
-        )
-    if isinstance(store, ShardedKeyValueStore):
-        return NestedObject(store, as_bytes(key, "key"))
-    if not isinstance(key, str) or isinstance(store, bytes | bytearray | memoryview):
-        raise TypeError(f"base is a path or a pair of a store and a key, not {base!r}")
-    return object_of(store, key)
-
-
 def _from_parsed(cls: type[ShardedKeyValueStore], parsed: Parsed, base: Any) -> ShardedKeyValueStore:
     if base is None and isinstance(parsed.base, Parsed):
         outer = _from_parsed(ShardedKeyValueStore, replace(parsed.base, path=b""), None)
@@ -525,7 +509,3 @@ def _from_parsed(cls: type[ShardedKeyValueStore], parsed: Parsed, base: Any) -> 
         cache_pool=parsed.cache_pool,
         data_copy_concurrency=parsed.data_copy_concurrency,
     )
-
-
-def _again(base: Any, arguments: dict[str, Any]) -> ShardedKeyValueStore:
-    return ShardedKeyValueStore(base, **arguments)
