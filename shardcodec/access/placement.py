@@ -38,6 +38,7 @@ __all__ = [
     "place_behind",
     "place_in_slots",
     "way_to_append",
+    "within",
 ]
 
 ABSENT = np.uint64(2**64 - 1)
@@ -129,9 +130,10 @@ def place(
     live = int(aligned(entries[kept | in_place, 1], alignment).sum(dtype=np.uint64))
     if live < end - first and end - first - live >= dead_share * (end - first):
         return _packed(np.where(kept[:, None], entries, ABSENT), kept, first, alignment)
-    carried = np.where((kept | in_place)[:, None], entries, ABSENT)
+    end = max(end, first)
+    carried = within(np.where((kept | in_place)[:, None], entries, ABSENT), end)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
-    return Placement(carries, carried, max(end, first), compact=False)
+    return Placement(carries, carried, end, compact=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +300,19 @@ def _with_index(
     reach = int(entries[moved].sum(axis=1, dtype=np.uint64).max())
     entries[moved, 0] += np.uint64(end)
     carries = np.array([[first, end - first, first], [0, reach, end]], dtype=np.uint64)
-    return Placement(carries[carries[:, 1] > 0], entries, end + reach, compact=False)
+    return Placement(carries[carries[:, 1] > 0], within(entries, end + reach), end + reach, compact=False)
+
+
+def within(entries: Entries, end: int) -> Entries:
+    """Return entries that all lie before `end`, before which all bytes of inner chunks do.
+
+    An inner chunk without bytes may stand behind what is carried, and the new object may not be as long as that.
+    """
+    beyond = (entries[:, 0] > np.uint64(end)) & (entries[:, 1] == 0)
+    if np.any(beyond):
+        entries = entries.copy()
+        entries[beyond, 0] = end
+    return entries
 
 
 def _reach(entries: Entries) -> int:

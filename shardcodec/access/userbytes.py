@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .placement import ABSENT, DEAD_SHARE, Placement, aligned, place
+from .placement import ABSENT, DEAD_SHARE, Placement, aligned, place, within
 
 __all__ = [
     "MAX_ALIGNMENT",
@@ -166,4 +166,4 @@ def _body(
         return settled(0.0)
     end = int((left[:, 0] + left[:, 1]).max())
     carries = np.array([[where.chunks, end - where.chunks, where.chunks]], dtype=np.uint64)
-    return Placement(carries, body.entries, end, compact=False)
+    return Placement(carries, within(body.entries, end), end, compact=False)

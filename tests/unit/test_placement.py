@@ -166,6 +166,15 @@ def test_a_chunk_of_no_bytes_is_kept_as_present() -> None:
     assert chunks(packed.entries, carried(packed, b"aaacccINDX")) == [None, b"", b"ccc", None]
 
 
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_chunk_of_no_bytes_stays_within_what_is_carried(at_start: bool) -> None:
+    """What follows the last bytes of inner chunks is left behind, and with it the place of one that has none."""
+    entries = index((4, 3), GONE, (12, 0))
+    placement = settle((1,), entries, dead_share=1.0, index_at_start=at_start)
+    assert placement.entries.tolist() == [[4, 3], list(GONE), [7, 0]]
+    assert placement.data_offset == 7
+
+
 def test_chunks_that_share_a_range_stay_readable() -> None:
     entries = index((0, 3), (0, 3), (6, 3), GONE)
     kept = settle((0,), entries, dead_share=1.0)
@@ -209,9 +218,11 @@ def test_carried_chunks_keep_their_bytes(
         after = chunks(placement.entries, new)[i]
         assert after == (None if replaced[i] else before)
     assert placement.data_offset >= first
+    present = placement.entries[placement.entries[:, 0] != ABSENT]
+    assert (present.sum(axis=1) <= placement.data_offset).all()
     assert all(to >= first for to in placement.carries[:, 2].tolist())
     if not placement.compact:
-        keep = ~replaced
+        keep = ~replaced & (entries[:, 1] > 0)
         assert (placement.entries[keep] == entries[keep]).all()
     elif len(placement.carries):  # packed bytes touch each other and overlap nowhere
         ends = placement.carries[:, 2] + placement.carries[:, 1]

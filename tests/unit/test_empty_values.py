@@ -1,0 +1,46 @@
+# test_empty_values.py - inner chunks of no bytes, wherever their entries point
+# SPDX-License-Identifier: MIT
+"""A value of no bytes is one: whatever happens to the bytes of others, it stays, and so does the shard."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from spec_json import CRC, LITTLE
+
+import shardcodec
+from shardcodec.kv import ShardedKeyValueStore
+
+
+def key(*indices: int) -> bytes:
+    return struct.pack(f">{len(indices)}I", *indices)
+
+
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_an_empty_value_outlives_the_bytes_before_it(tmp_path: Path, location: str, strategy: str) -> None:
+    store = ShardedKeyValueStore(
+        tmp_path / "shard", grid_shape=(4,), index_codecs=[LITTLE, CRC], index_location=location
+    )
+    with shardcodec.options(write_strategy=strategy):
+        with store.transaction() as t:
+            t[key(0)], t[key(1)], t[key(2)] = b"a" * 1000, b"x" * 500, b""
+        del store[key(1)]
+        for value in (b"c", b"", b"d" * 2000, b"e"):
+            store[key(3)] = value
+            assert dict(store) == {key(0): b"a" * 1000, key(2): b"", key(3): value}
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_an_empty_value_behind_bytes_of_the_user(tmp_path: Path, location: str) -> None:
+    spec = shardcodec.ShardSpec((4,), (1,), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC], location)
+    shard = shardcodec.open_shard(tmp_path / "shard", None, spec, mode="r+")
+    shard.write_encoded([(0,), (1,), (2,)], [b"a" * 100, b"x" * 500, b""], footer=b"foot")
+    for _ in range(2):
+        shard.write_encoded([(1,)], [b"y"], keep_user_bytes=True)
+        shard.erase([(1,)], keep_user_bytes=True)
+        assert shard.read_encoded([(0,), (1,), (2,)]) == [b"a" * 100, None, b""]
+        assert shard.footer == b"foot"
+        shard.check()
