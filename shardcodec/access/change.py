@@ -10,7 +10,7 @@ under a condition, calls it again when somebody else was faster.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import ShardError
 from ..options import Options
@@ -21,7 +21,7 @@ from .objects import NO_OBJECT, UNKNOWN, NativeShard, Part, ShardObject
 from .reader import ReadItem, explain
 from .userbytes import UserBytes
 
-__all__ = ["Change", "Found", "change", "change_all"]
+__all__ = ["Change", "Found", "Maker", "Place", "change", "change_all"]
 
 
 class Change(NamedTuple):
@@ -45,11 +45,21 @@ class Change(NamedTuple):
     user: UserBytes | None = None
 
 
+class Place(Protocol):
+    """Where a shard is, as far as who makes the new one has to know; see `ShardObject`."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def path(self) -> str | None: ...
+
+
 class Found:
     """The old object, as the decision sees it; nothing is read of it unless it is asked."""
 
     def __init__(
-        self, target: ShardObject, chain: Any, options: Options, old: Any, generation: bytes | None
+        self, target: Place, chain: Any, options: Options, old: Any, generation: bytes | None
     ) -> None:
         self._target = target
         self._chain = chain
@@ -94,29 +104,46 @@ class Found:
 Decide = Callable[[Found], Change]
 
 
-class _Maker:
-    """Makes the new object of one target."""
+class Maker:
+    """Makes the new object of one target.
 
-    def __init__(self, target: ShardObject, chain: Any, decide: Decide, options: Options) -> None:
-        self.target = target
+    Parameters
+    ----------
+    target : Place
+    chain
+        Compiled chain of the shard.
+    decide : callable
+        As for `change`.
+    options : Options
+    staging : str, optional
+        Folder for temporary names, where it is known.
+    """
+
+    def __init__(
+        self, target: Place, chain: Any, decide: Decide, options: Options, staging: str | None = None
+    ) -> None:
+        self._target = target
         self._chain = chain
         self._decide = decide
         self._options = options
+        self._staging = staging
         self._generation: bytes | None = None
         self.versions: dict[int, bytes] = {}
 
     def look(self, generation: bytes) -> None:
+        """As a `Look`."""
         self._generation = generation
 
     def make(self, old: Any, keep_empty: bool) -> Any:
-        found = Found(self.target, self._chain, self._options, old, self._generation)
+        """As a `Make`."""
+        found = Found(self._target, self._chain, self._options, old, self._generation)
         try:
             wanted = self._decide(found)
         finally:
             found.close()
-        path, keep = self.target.path, keep_empty or wanted.keep_empty
+        path, keep = self._target.path, keep_empty or wanted.keep_empty
         item = EncodedItem(
-            self._chain, path, old, wanted.chunks, self.target.key, wanted.user, complete=wanted.complete
+            self._chain, path, old, wanted.chunks, self._target.key, wanted.user, complete=wanted.complete
         )
         if path is None:
             return write_encoded([item], self._options, keep_empty=keep)[0]
@@ -125,7 +152,7 @@ class _Maker:
             [item._replace(old=None, old_fd=old)],
             self._options,
             keep_empty=keep,
-            staging=staging_for(path),
+            staging=self._staging or staging_for(path),
             exist=exist,
             versions=self.versions,
         )
@@ -153,7 +180,7 @@ def change(
     bytes
         Generation of the new object; `NO_OBJECT` where none is left, `UNKNOWN` where the store names none.
     """
-    maker = _Maker(target, chain, decide, options)
+    maker = Maker(target, chain, decide, options)
     generation = target.update(maker.make, options, maker.look, blind=blind)
     if target.path is not None:
         return maker.versions.get(0, UNKNOWN) or NO_OBJECT
@@ -162,6 +189,8 @@ def change(
 
 def change_all(targets: list[tuple[ShardObject, Any, Decide]], options: Options) -> list[bytes]:
     """Change shards of one realm, all or none; as `change`, for (target, chain, decide) each."""
-    makers = [_Maker(*each, options) for each in targets]
-    parts = [Part(maker.target, maker.make, maker.look) for maker in makers]
+    makers = [Maker(*each, options) for each in targets]
+    parts = [
+        Part(target, maker.make, maker.look) for maker, (target, _, _) in zip(makers, targets, strict=True)
+    ]
     return targets[0][0].update_all(parts, options)

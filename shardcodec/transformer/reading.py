@@ -3,8 +3,8 @@
 """Reading.
 
 First the indexes of all shards are asked for, in one call; then all ranges, near ones joined, in another. A shard all of
-whose chunks are wanted whole is fetched whole by the first. Files and buffers of this process the engine opens itself, and
-holds open, so index and chunks belong together.
+whose chunks are wanted whole is fetched whole by the first. (Files and buffers of this process the
+engine opens itself: `direct`.)
 
 A store that names states of objects (entity tags) is asked for ranges of the state whose index was read. With all others a
 shard may be exchanged between the two calls. If a writer of this process had the lock of one meanwhile, all is read again
@@ -15,19 +15,15 @@ shows that a shard has changed, it is read anew, and an index that is still the 
 from __future__ import annotations
 
 import bisect
-import functools
-import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import native
-from ..access.inner import coordinates
 from ..access.objects import NativeShard, joined
 from ..access.placement import ABSENT
-from ..access.reader import ATTEMPTS, CHANGING_SECONDS, index_too_short
+from ..access.reader import ATTEMPTS, index_too_short
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes, locks
@@ -42,9 +38,10 @@ from ..zarr_plugin.compat import (
 )
 from ..zarr_plugin.stores import index_names
 from .ranges import cut
-from .windows import Opened, check_entries
+from .values import Bad, Wanted, explained, read_opened
+from .windows import check_entries
 
-__all__ = ["Ask", "Wanted", "at_a_time", "explained", "read", "read_sizes"]
+__all__ = ["Ask", "at_a_time", "read", "read_sizes"]
 
 # No object is larger; bounds a range where the size of the object is not known.
 MAX_OBJECT_NBYTES = 2**63 - 1
@@ -59,48 +56,12 @@ Entries = np.ndarray[Any, np.dtype[np.uint64]]
 Ask = Callable[[Sequence[tuple[str, Any, Any]]], Awaitable[list[Answer | None]]]
 
 
-class Wanted(NamedTuple):
-    """What is wanted of one chunk.
-
-    Attributes
-    ----------
-    number : int
-        Place in the result.
-    key : str
-        Of the chunk.
-    position : int
-        In the index.
-    request
-        Part of it, see `ranges`.
-    """
-
-    number: int
-    key: str
-    position: int
-    request: Any
-
-
 class _Span(NamedTuple):
     """Bytes of a shard that are a chunk, or a part of it."""
 
     wanted: Wanted
     offset: int
     nbytes: int
-
-
-def explained(error: ShardError, chain: Any, shard: str, key: str | None = None) -> ShardError:
-    """Say in keys what the engine says in numbers; what says so already stays."""
-    if isinstance(error.shard, str):
-        return error
-    context: dict[str, Any] = {"shard": shard}
-    if error.entry is not None and error.entry < chain.n_chunks:
-        context["chunk_coords"] = coordinates(error.entry, chain.grid_shape)
-    if key is not None:
-        context["chunk_key"] = key
-    error.shard = None
-    if key is not None:
-        error = type(error)(f"chunk {key!r}: {error.message}", **error.context)
-    return error.with_context(**context)
 
 
 def _spans(
@@ -113,20 +74,13 @@ def _spans(
     except ShardError as error:
         which = wanted[error.entry or 0]
         error.entry = which.position
-        raise _Bad(error, which.key) from None
+        raise Bad(error, which.key) from None
     found = []
     for part, (offset, size) in zip(wanted, own.tolist(), strict=True):
         if offset != ABSENT:
             start, length = cut(part.request, size)
             found.append(_Span(part, offset + start, length))
     return found
-
-
-class _Bad(Exception):
-    """A `ShardError` that is about one chunk."""
-
-    def __init__(self, error: ShardError, key: str | None) -> None:
-        self.error, self.key = error, key
 
 
 async def read(
@@ -194,94 +148,15 @@ async def _read_remote(
 ) -> dict[int, Any]:
     found: dict[int, Any] = {}
     old: dict[str, RemoteIndex] = {}
-    for _ in range(ATTEMPTS):
-        reader = _Round(store, chain, shards, options, ask, old, whole)
+    for attempt in range(1, ATTEMPTS + 1):
+        # one request for the whole is always one state, however often others exchange the object
+        reader = _Round(store, chain, shards, options, ask, old, whole or attempt == ATTEMPTS)
         await reader.run()
         found |= reader.found
         old = reader.again
         if not old:
-            return found
+            break
         shards = {shard: shards[shard] for shard in old}
-    shard = next(iter(old))
-    raise ShardFormatError(
-        f"shard {shard!r}: changed by others during each of {ATTEMPTS} attempts to read it", shard=shard
-    )
-
-
-# ---- files and memory
-
-
-# Opens a shard in a file, or in memory; and its file.
-Open = Callable[[str], Opened]
-FileOf = Callable[[str], str | None]
-
-
-def read_native(
-    chain: Any, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
-) -> dict[int, Any]:
-    """As `read`, where the engine opens the shards itself."""
-    found: dict[int, Any] = {}
-    for shard, wanted in shards.items():
-        work = functools.partial(_read_named, open_shard, shard, wanted)
-        found.update(_while_it_changes(chain, shard, file_of(shard), work))
-    return found
-
-
-def sizes_native(chain: Any, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
-    """As `read_sizes`, where the engine opens the shards itself."""
-
-    def look(shard: str) -> Any:
-        opened = open_shard(shard)
-        try:
-            return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
-        finally:
-            opened.close()
-
-    sizes = np.empty((len(shards), chain.n_chunks), dtype=np.uint64)
-    for shard, out in zip(shards, sizes, strict=True):
-        out[:] = _while_it_changes(chain, shard, file_of(shard), functools.partial(look, shard))
-    return sizes
-
-
-def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:
-    return _read_opened(open_shard(shard), wanted)
-
-
-def _while_it_changes(chain: Any, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
-    """Read a shard; again, if a writer may be appending to its file just now."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return work()
-        except (ShardError, _Bad) as error:
-            if attempt == ATTEMPTS or path is None or not _just_changed(path):
-                if isinstance(error, _Bad):
-                    raise explained(error.error, chain, shard, error.key) from None
-                raise explained(error, chain, shard) from None
-    raise AssertionError
-
-
-def _just_changed(path: str) -> bool:
-    """Whether a fault may be that of a moment: a file that a writer appends to."""
-    try:
-        return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
-    except OSError:
-        return False
-
-
-def _read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    try:
-        for part in [] if opened.missing else wanted:
-            try:
-                entry = opened.entry(part.position)
-            except ShardError as error:
-                error.entry = part.position
-                raise _Bad(error, part.key) from None
-            if entry is not None:
-                start, nbytes = cut(part.request, entry[1])
-                found[part.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""
-    finally:
-        opened.close()
     return found
 
 
@@ -364,9 +239,9 @@ class _Round:
     def _slice_whole(self, shard: str, answer: Answer) -> None:
         try:
             self.found.update(
-                _read_opened(NativeShard(self._chain, answer.data, self._options), self._shards[shard])
+                read_opened(NativeShard(self._chain, answer.data, self._options), self._shards[shard])
             )
-        except _Bad as bad:
+        except Bad as bad:
             raise explained(bad.error, self._chain, shard, bad.key) from None
         except ShardError as error:
             raise explained(error, self._chain, shard) from None
@@ -381,7 +256,7 @@ class _Round:
             size = MAX_OBJECT_NBYTES if index.nbytes is None else index.nbytes
             try:
                 spans[shard] = _spans(self._chain, index.entries, size, self._shards[shard], self._options)
-            except _Bad as bad:
+            except Bad as bad:
                 self._repeat(shard, index, explained(bad.error, self._chain, shard, bad.key))
                 continue
             parts = [(s.offset, s.nbytes) for s in spans[shard] if s.nbytes]

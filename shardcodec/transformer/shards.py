@@ -37,9 +37,11 @@ from ..zarr_plugin.stores import (
 )
 from ..zarr_plugin.updates import Work, update
 from .asking import Asker
+from .direct import read_native, sizes_native
 from .keys import ArrayKeys
 from .ranges import as_request
-from .reading import Wanted, at_a_time, explained, read, read_native, read_sizes, sizes_native
+from .reading import at_a_time, read, read_sizes
+from .values import Wanted, explained
 from .windows import Opened, Window
 from .writing import Change, Writer, erase, put, within
 

@@ -17,7 +17,7 @@ from ..access.placement import ABSENT
 from ..access.reader import index_too_short
 from ..options import Options
 
-__all__ = ["Opened", "Window", "check_entries"]
+__all__ = ["Entries", "Opened", "Window", "check_entries"]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 

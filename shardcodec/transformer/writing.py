@@ -3,7 +3,7 @@
 """Writing.
 
 A change of a chunk is one of its shard: a partial write like any other, by the ways, under the locks and with the checks of
-`access.encoded`. What a change makes of a chunk may depend on what is stored; it finds that out when the shard's lock is
+`access.change`. What a change makes of a chunk may depend on what is stored; it finds that out when the shard's lock is
 held.
 
 Whoever writes an array through the transformer sets its chunks one by one, many at a time. Changes of one shard that come
@@ -19,73 +19,45 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..access.encoded import EncodedItem, ordered, write_encoded
-from ..access.objects import NativeShard
-from ..access.placement import ABSENT
+from ..access import change as access_change
+from ..access.change import Found, Maker
+from ..access.encoded import ordered
 from ..errors import ShardError
 from ..options import Options
-from ..storage.filelocks import NO_FILE
 from ..zarr_plugin.updates import Unchanged, Work
-from .reading import explained
+from .values import explained
 
 __all__ = ["Change", "Draft", "Writer", "erase", "put", "put_if_absent", "within"]
 
 
 class Draft:
-    """A shard as it is about to be: what is stored, and changes that have been made to it. Nothing is read in vain.
+    """A shard as it is about to be: what was found, and changes that have been made to it. Nothing is read in vain."""
 
-    Parameters
-    ----------
-    chain
-        Compiled chain of the shard.
-    key : str
-        How errors name it.
-    source
-        As for `NativeShard`.
-    options : Options
-    """
-
-    def __init__(self, chain: Any, key: str, source: Any, options: Options) -> None:
+    def __init__(self, found: Found, chain: Any, key: str) -> None:
+        self._found = found
         self._chain = chain
         self._key = key
-        self._source = source
-        self._options = options
-        self._shard: NativeShard | None = None
         self.new: dict[int, Any] = {}
 
     def exists(self, position: int) -> bool:
         """Tell whether there is a chunk."""
         if position in self.new:
             return self.new[position] is not None
-        return self._stored(lambda shard: bool(shard.entries(check=False)[position, 0] != ABSENT)) is True
+        return self._entry(position) is not None
 
     def value(self, position: int) -> Any:
         """Return a chunk; None where there is none."""
         if position in self.new:
             return self.new[position]
+        entry = self._entry(position)
+        return None if entry is None else self._found.shard.range(*entry)
 
-        def fetch(shard: NativeShard) -> Any:
-            places = np.empty((1, 2), dtype=np.uint64)
-            data, _ = shard.fetch(np.array([position], dtype=np.uint64), places, 1)
-            offset, nbytes = places[0].tolist()
-            return None if offset == ABSENT else memoryview(data).cast("B")[offset : offset + nbytes]
-
-        return self._stored(fetch)
-
-    def _stored(self, work: Callable[[NativeShard], Any]) -> Any:
+    def _entry(self, position: int) -> tuple[int, int] | None:
         try:
-            if self._shard is None:
-                self._shard = NativeShard(self._chain, self._source, self._options)
-            return None if self._shard.missing else work(self._shard)
+            shard = self._found.shard
+            return None if shard.missing else shard.entry(position)
         except ShardError as error:
             raise explained(error, self._chain, self._key) from None
-
-    def close(self) -> None:
-        """Let go of the shard."""
-        if self._shard is not None:
-            self._shard.close()
 
 
 class Change:
@@ -162,6 +134,12 @@ class _Waiting(NamedTuple):
     done: asyncio.Future[None]
 
 
+class _Place(NamedTuple):
+    key: str
+    path: str | None
+    staging: str | None
+
+
 # Runs what makes a new shard, as `zarr_plugin.updates.update` does, from the shard's key.
 Exchange = Callable[[str, Work, Options], Awaitable[None]]
 
@@ -216,10 +194,8 @@ class Writer:
     async def _run(self, key: _Key) -> None:
         """Write what waits for a shard, when its turn has come."""
         _, shard, options = key
-        path, staging = self._file_of(shard)
-        batch = _Batch(
-            EncodedItem(self._chain, path, None, {}, shard), staging, options, lambda: self._waiting.pop(key)
-        )
+        place = _Place(shard, *self._file_of(shard))
+        batch = _Batch(self._chain, place, options, lambda: self._waiting.pop(key))
         failure: BaseException | None = None
         try:
             await self._exchange(shard, batch, options)
@@ -233,11 +209,12 @@ class _Batch:
     """All that waits for one shard, as `Work`."""
 
     def __init__(
-        self, item: EncodedItem, staging: str | None, options: Options, take: Callable[[], list[_Waiting]]
+        self, chain: Any, place: _Place, options: Options, take: Callable[[], list[_Waiting]]
     ) -> None:
-        self._item = item
-        self._staging = staging
-        self._options = options
+        self._chain = chain
+        self._key = place.key
+        self._order = options.order
+        self._maker = Maker(place, chain, self._decide, options, place.staging)
         self._take = take
         self._waiting: list[_Waiting] | None = None
         self._errors: dict[int, Exception] = {}
@@ -254,32 +231,13 @@ class _Batch:
             blind.update(change.blind)
             self.new_nbytes += change.nbytes
         looks = any(not change.blind for change, _ in self._waiting)
-        self.needs_old = looks or len(blind) < self._item.chain.n_chunks
+        self.needs_old = looks or len(blind) < self._chain.n_chunks
 
     def __call__(self, old: Any, keep_empty: bool) -> Any:
-        chain, path, _, _, key, *_ = self._item
-        source = old
-        if path is not None and old is None:
-            source = path  # there are no locks between processes
-        elif path is not None and old == NO_FILE:
-            source = None
-        draft = Draft(chain, key, source, self._options)
-        try:
-            self._apply(draft)
-        finally:
-            draft.close()
-        if not draft.new:
-            raise Unchanged
-        sequence = ordered(list(draft.new), chain.grid_shape, self._options.order)
-        item = self._item._replace(chunks={position: draft.new[position] for position in sequence})
-        if path is None:
-            return write_encoded([item._replace(old=old)], self._options, keep_empty=keep_empty)[0]
-        exist: list[int] = []
-        item = item._replace(old_fd=old)
-        write_encoded([item], self._options, staging=self._staging, exist=exist)
-        return not exist
+        return self._maker.make(old, keep_empty)
 
-    def _apply(self, draft: Draft) -> None:
+    def _decide(self, found: Found) -> access_change.Change:
+        draft = Draft(found, self._chain, self._key)
         assert self._waiting is not None
         self._errors = {}
         for i, (change, _) in enumerate(self._waiting):
@@ -287,6 +245,10 @@ class _Batch:
                 draft.new.update(change.apply(draft))
             except Exception as error:  # noqa: BLE001  # that of one change, which others need not suffer from
                 self._errors[i] = error
+        if not draft.new:
+            raise Unchanged
+        sequence = ordered(list(draft.new), self._chain.grid_shape, self._order)
+        return access_change.Change({position: draft.new[position] for position in sequence})
 
     def settle(self, failure: BaseException | None) -> None:
         """Tell all that waited."""
