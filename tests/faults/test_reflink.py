@@ -1,0 +1,60 @@
+# test_reflink.py - file systems whose files share blocks: an update clones what it does not touch
+# SPDX-License-Identifier: MIT
+"""On a file system in a file, of each kind that can: the carried inner chunks take no room a second time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults.test_power_cuts import mounted, run
+from helpers import create, random_array, shard_path, zarrs_view
+
+import shardcodec
+from shardcodec import native
+
+# how it is made, its size in MiB
+FILE_SYSTEMS = {"xfs": (["mkfs.xfs", "-q", "-f"], 320), "btrfs": (["mkfs.btrfs", "-q", "-f"], 160)}
+NBYTES = 32 << 20
+
+
+def used(folder: Path) -> int:
+    os.sync()
+    state = os.statvfs(folder)
+    return (state.f_blocks - state.f_bfree) * state.f_frsize
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["rename", "fsync"])
+@pytest.mark.parametrize("system", FILE_SYSTEMS)
+def test_what_is_carried_is_cloned(tmp_path: Path, system: str, durability: str) -> None:
+    make, mebibytes = FILE_SYSTEMS[system]
+    if os.geteuid() != 0 or shutil.which(make[0]) is None or shutil.which("mount") is None:
+        pytest.skip(f"needs root, mount and {make[0]}")
+    image, folder = tmp_path / "image", tmp_path / "mount"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(mebibytes << 20)
+    assert run(*make, image)
+    with mounted(image, folder):
+        side = NBYTES >> 12
+        array = create(
+            folder / "a", shape=(4096, side), shards=(4096, side), chunks=(64, side), dtype="u1", fill_value=0
+        )
+        values = random_array(array.shape, "u1")
+        array[...] = values
+        before = used(folder)
+        old = shard_path(array).open("rb")  # its blocks are not given back
+        native.load().set_fault(0, "count")
+        with shardcodec.options(durability=durability):
+            array[64:128] = values[64:128] = 7
+        calls = native.load().end_fault()
+        assert "ioctl" in calls
+        assert used(folder) - before < NBYTES / 4
+        old.close()
+        assert np.array_equal(array[...], values)
+        assert np.array_equal(zarrs_view(array)[...], values)
+        del array
