@@ -154,6 +154,17 @@ reserve(int fd, const struct sc_append *append, uint64_t n, struct sc_where *whe
     return SC_OK;
 }
 
+/* Past the page cache means that the next look at the end of the file would wait for the disk: let it be fetched meanwhile. */
+static void
+fetch_end(int fd, uint64_t end, uint64_t n)
+{
+#ifdef POSIX_FADV_WILLNEED
+    posix_fadvise(fd, (off_t)(end - n), (off_t)n, POSIX_FADV_WILLNEED);
+#else
+    (void)fd, (void)end, (void)n;
+#endif
+}
+
 static enum sc_status
 append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_where *where)
 {
@@ -180,6 +191,8 @@ append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_w
     sc_free(block);
     if (!status && !*refused)
         status = barrier(fd, append, where);
+    if (!status && !*refused)
+        fetch_end(fd, append->data_offset + total, min_u64(total, to_block(append->index_nbytes) + SC_BLOCK_NBYTES));
     if (status || *refused)
         cut_back(fd, append); /* gives the blocks back, too */
     return status;

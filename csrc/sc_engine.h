@@ -140,6 +140,9 @@ struct sc_write_item {
     uint64_t data_offset; /* shard: where the first new chunk goes */
     const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
     size_t footer_nbytes;
+    uint64_t alignment; /* shard: new chunks begin at a multiple of this; 0: anywhere */
+    bool marks; /* shard: a mark before the footer tells what is the user's (sc_write_tail.c) */
+    uint64_t header_nbytes; /* for the mark */
     const struct sc_file_stamp *stamp; /* what the old file looked like when it was looked at; NULL: not known */
     enum sc_append_way
         append; /* shard: update it in its own file. Nothing is carried, no slot is used again, and the new

@@ -183,6 +183,8 @@ place(struct bench *bench)
             }
             if (sc_entry_is_absent(*e) || !fits_slot(bench->item, e->nbytes, unit->sizes[i])) {
                 /* what has no bytes is anywhere, but inside the shard, which may not grow to `at` */
+                if (unit->sizes[i] && bench->item->alignment)
+                    at = (at + bench->item->alignment - 1) / bench->item->alignment * bench->item->alignment;
                 *e = (struct sc_entry){ unit->sizes[i] ? at : min_u64(at, end), unit->sizes[i] };
                 at += unit->sizes[i];
             } /* else it has a slot of its own already */
@@ -378,6 +380,23 @@ all_absent(const struct sc_entry *entries, uint64_t n)
     return true;
 }
 
+static enum sc_status
+put_tail(struct writer *writer, struct bench *bench)
+{
+    struct sc_write_item *item = bench->item;
+    enum sc_status status = SC_OK;
+    struct tail tail;
+
+    if (!sc_bench_tail(bench, &tail))
+        return SC_OK;
+    if (tail.mark_nbytes)
+        status = put_bytes(writer, bench, tail.mark, tail.mark_nbytes, tail.mark_at);
+    if (!status && item->footer_nbytes)
+        status = put_bytes(writer, bench, item->footer, item->footer_nbytes, tail.footer_at);
+    bench->at = tail.end;
+    return status;
+}
+
 /* All inner chunks are in place: the index, unless there is nothing to index. */
 static enum sc_status
 end_shard(struct writer *writer, struct bench *bench)
@@ -389,10 +408,8 @@ end_shard(struct writer *writer, struct bench *bench)
     if (bench->item->empty)
         return SC_OK;
     status = sc_buffer_reserve(&bench->index, (size_t)shard->index.nbytes);
-    if (!status && bench->item->footer_nbytes) {
-        status = put_bytes(writer, bench, bench->item->footer, bench->item->footer_nbytes, bench->at);
-        bench->at += bench->item->footer_nbytes;
-    }
+    if (!status)
+        status = put_tail(writer, bench);
     if (status)
         return status;
     sc_index_store(shard, bench->entries, bench->index.data);

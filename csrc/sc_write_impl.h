@@ -100,6 +100,17 @@ enum sc_status sc_bench_append(struct writer *writer, struct bench *bench, bool 
 enum sc_status sc_slots_add(struct slots *slots, const uint8_t *src, size_t n, uint64_t offset);
 enum sc_status sc_bench_overwrite(struct writer *writer, struct bench *bench);
 
+/* What comes between the last new inner chunk and the index. */
+#define SC_MARK_NBYTES 56u
+struct tail {
+    size_t mark_nbytes; /* 0: no mark */
+    uint8_t mark[SC_MARK_NBYTES];
+    uint64_t mark_at, footer_at, end;
+};
+
+/* Lay it out; false: the update puts no index behind the last inner chunk, so that all of it stays where it is. */
+bool sc_bench_tail(const struct bench *bench, struct tail *tail);
+
 /* A unit with room for run->unit_capacity chunks, from the free ones; NULL: no memory. */
 struct unit *sc_unit_take(struct run *run);
 void sc_unit_put(struct run *run, struct unit *unit);

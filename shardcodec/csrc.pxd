@@ -471,6 +471,9 @@ cdef extern from "sc_engine.h" nogil:
         uint64_t data_offset
         const uint8_t *footer
         size_t footer_nbytes
+        uint64_t alignment
+        bint marks
+        uint64_t header_nbytes
         const sc_file_stamp *stamp
         sc_append_way append
         bint in_place

@@ -19,7 +19,7 @@ from ..options import Options
 from ..storage import cache
 from .placement import ABSENT
 from .updates import Looker, run
-from .userbytes import Extents, UserBytes, extents, lay_out
+from .userbytes import Extents, UserBytes, find, lay_out
 
 __all__ = ["EncodedItem", "check_size", "ordered", "write_encoded"]
 
@@ -158,23 +158,22 @@ def _laid_out(
     old = looker.index(position, unread)
     first = chain.index_nbytes if chain.index_at_start else 0
     entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-    where = Extents(first, first, first, first)
+    where, kept = Extents(first, first, first, first), b""
     if old is not None:
         entries = old.entries
-        where = extents(entries, old.nbytes, chain.index_nbytes, chain.index_at_start)
-        if not where.first <= where.chunks <= where.footer <= where.end:
+        found = find(entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
+        if found is None:
             raise UnsupportedError(
                 f"shard {item.key!r}: inner chunks that lie in the index leave no header and footer to keep",
                 shard=item.key,
             )
+        where, kept = found.where, found.footer
     sizes = {p: None if chunk is None else memoryview(chunk).nbytes for p, chunk in item.chunks.items()}
     fixed_nbytes = None if None in sizes.values() else chain.inner.fixed_nbytes
     placement = lay_out(entries, sizes, where, user, fixed_nbytes)
-    footer = user.footer
-    if footer is None and old is not None and where.end > where.footer:
-        footer = old.read(where.footer, where.end - where.footer)
+    footer = kept if user.footer is None else user.footer
     if old is None:
-        return (None, None, None, None, placement.entries, placement.data_offset, None, None), footer
+        return (None, None, None, None, placement.entries, placement.data_offset, None, None, None), footer
     return old.described(placement), footer
 
 

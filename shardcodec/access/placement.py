@@ -195,6 +195,7 @@ def place_behind(
     index_nbytes: int,
     index_at_start: bool,
     dead_share: float = DEAD_SHARE,
+    user_nbytes: int = 0,
 ) -> Placement | None:
     """Decide where inner chunks go that are appended; None when the shard had better be packed, or must not be.
 
@@ -204,10 +205,12 @@ def place_behind(
         As from `way_to_append`.
     entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
         As for `place`.
+    user_nbytes : int
+        Header and footer: not dead.
     """
     kept = (entries[:, 0] != ABSENT) & ~replaced
     first = index_nbytes if index_at_start else 0
-    body = shard_nbytes - index_nbytes
+    body = shard_nbytes - index_nbytes - user_nbytes
     live = int(entries[kept, 1].sum(dtype=np.uint64))
     if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
         return None
@@ -227,6 +230,7 @@ def place_in_slots(
     index_nbytes: int,
     index_at_start: bool,
     dead_share: float = DEAD_SHARE,
+    user_nbytes: int = 0,
 ) -> Placement | None:
     """Decide which slots may be overwritten; None when the shard had better be packed, or must not be changed in place.
 
@@ -239,6 +243,8 @@ def place_in_slots(
         How to append, as from `way_to_append`.
     entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
         As for `place`.
+    user_nbytes : int
+        Header and footer: not dead.
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
@@ -248,7 +254,7 @@ def place_in_slots(
         return None  # their bytes would change with the index
     free = replaced & (entries[:, 0] != ABSENT) & ~in_index
     free[free] = _alone(entries, np.flatnonzero(free))
-    body = end - first
+    body = end - first - user_nbytes
     live = int(entries[kept | free, 1].sum(dtype=np.uint64))
     if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
         return None

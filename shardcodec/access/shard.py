@@ -29,7 +29,7 @@ from .inner import as_chunks, coordinates, decode_chunks, encode_chunks, positio
 from .objects import OpenObject, ShardObject
 from .placement import ABSENT, DEAD_SHARE
 from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
-from .userbytes import Extents, UserBytes, check_alignment, extents, guess_alignment
+from .userbytes import Kept, UserBytes, check_alignment, find, guess_alignment
 from .whole import parse_selection
 
 __all__ = ["Shard"]
@@ -158,25 +158,29 @@ class Shard:
     @property
     def header(self) -> bytes:
         """Bytes before the first inner chunk; behind the index, where that is at the start."""
-        where = self._extents()
-        return self._range(where.first, where.chunks)
+        found = self._user_bytes()
+        return b"" if found is None else self._range(found.where.first, found.where.chunks)
 
     @property
     def footer(self) -> bytes:
         """Bytes behind the last inner chunk; before the index, where that is at the end."""
-        where = self._extents()
-        return self._range(where.footer, where.end)
+        found = self._user_bytes()
+        return b"" if found is None else found.footer
 
     @property
     def alignment(self) -> int:
-        """4096 or 512 where every inner chunk begins at a multiple of that, else 1."""
+        """What a mark says (`docs/user-bytes.md`); else 4096 or 512 where every inner chunk begins at a multiple of that; else 1."""
+        found = self._user_bytes()
+        if found is not None and found.is_marked:
+            return found.alignment
         return guess_alignment(self._entries(check=True))
 
-    def _extents(self) -> Extents:
+    def _user_bytes(self) -> Kept | None:
         if not self.exists:
-            return Extents(0, 0, 0, 0)
+            return None
         at_start = self._spec.index_location == "start"
-        return extents(self._entries(check=True), self.nbytes, self._spec.index_nbytes, at_start)
+        read = lambda low, n: self._range(low, low + n)  # noqa: E731
+        return find(self._entries(check=True), self.nbytes, self._spec.index_nbytes, at_start, read)
 
     def _range(self, low: int, high: int) -> bytes:
         return self._opened().range(low, high - low) if low < high else b""

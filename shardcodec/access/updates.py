@@ -37,6 +37,7 @@ from .placement import (
     way_to_append,
 )
 from .reader import explain, index_too_short
+from .userbytes import Kept, find, place_between
 
 __all__ = ["Looker", "OldIndex", "copied_nbytes", "run"]
 
@@ -48,7 +49,7 @@ GROUP_NBYTES = 64 << 20
 ATTEMPTS = 32
 
 # What `write` of the engine takes for an object that did not exist when it was looked at.
-NOTHING_YET = (None, None, None, None, None, None, None, None)
+NOTHING_YET = (None, None, None, None, None, None, None, None, None)
 
 
 class OldIndex(NamedTuple):
@@ -70,8 +71,16 @@ class OldIndex(NamedTuple):
     entries: np.ndarray[Any, np.dtype[np.uint64]]
     stamp: tuple[int, int, int] | None
 
-    def described(self, placement: Placement, append: str | None = None) -> tuple[Any, ...]:
-        """Put it in the form that the engine takes, with what is kept of it, or how it is appended to."""
+    def described(
+        self, placement: Placement, append: str | None = None, user: Kept | None = None
+    ) -> tuple[Any, ...]:
+        """Put it in the form that the engine takes, with what is kept of it, or how it is appended to.
+
+        Parameters
+        ----------
+        user : Kept, optional
+            Header and footer, which are kept and marked.
+        """
         return (
             self.source,
             self.nbytes,
@@ -81,6 +90,7 @@ class OldIndex(NamedTuple):
             placement.data_offset,
             self.stamp,
             append,
+            None if user is None else (user.where.chunks - user.where.first, user.footer, user.alignment),
         )
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -122,7 +132,7 @@ class Looker:
         source, _, stamp = self._source(position)
         if source is None:
             return self.none(position)
-        return (source, None, None, None, None, 0, stamp, None)
+        return (source, None, None, None, None, 0, stamp, None, None)
 
     def index(
         self, position: int, unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]]
@@ -185,16 +195,27 @@ class Looker:
             "index_at_start": chain.index_at_start,
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
+        if self.options.write_strategy == "replace" or self.items[position].path is None:
+            return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
+        user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
+        if user is not None:
+            sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)
         facts = self._facts(position, old, int(gone.sum()))
         way = None if facts is None else way_to_append(facts)
         if facts is not None and self.options.write_strategy == "in_place":
             if self._may_overwrite(position, old, facts) and (
                 placement := place_in_slots(old.entries, gone, way=way, **sizes)
             ):
-                return old.described(placement, "in_place" if way is None else f"in_place+{way}")
+                return old.described(placement, "in_place" if way is None else f"in_place+{way}", user)
         elif way is not None and (placement := place_behind(old.entries, gone, way=way, **sizes)) is not None:
-            return old.described(placement, way)
-        return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
+            return old.described(placement, way, user)
+        sizes.pop("user_nbytes", None)
+        if user is None:
+            return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
+        placement = place_between(
+            old.entries, gone, user, fixed_nbytes=fixed_nbytes, dead_share=sizes["dead_share"]
+        )
+        return old.described(placement, None, user)
 
     def _facts(self, position: int, old: OldIndex, n_new: int) -> Facts | None:
         """What decides how a shard is updated in its own file; None: it is to be replaced."""

@@ -7,29 +7,44 @@
 
 The *header* is what precedes the first inner chunk, the *footer* what follows the last one. Nothing in the format marks
 them: the bytes of an inner chunk that was erased at either end count as well, which is why a write that replaces a shard
-keeps them only when it is asked to.
+keeps them only when it is asked to. An update of a shard's own file leaves a mark that tells which they are
+(csrc/sc_write_tail.c), so that every such update keeps them, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import native
 from .placement import ABSENT, DEAD_SHARE, Placement, aligned, place, within
 
 __all__ = [
     "MAX_ALIGNMENT",
     "Extents",
+    "Kept",
     "UserBytes",
     "check_alignment",
     "extents",
+    "find",
     "guess_alignment",
     "lay_out",
 ]
 
 MAX_ALIGNMENT = 1 << 30
+
+# csrc/sc_write_tail.c
+MAGIC = b"shardcodec tail\1"
+MARK = struct.Struct("<16s4QLL")
+
+# Zeros in front of the index, fewer than a block, are what was needed to end with a block.
+BLOCK_NBYTES = 4096
+# Of a shard without inner chunks: bytes in front of the index in which a mark is looked for.
+SEARCH_NBYTES = 1 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -84,11 +99,119 @@ def extents(entries: Entries, shard_nbytes: int, index_nbytes: int, index_at_sta
     return Extents(first, int(stored[:, 0].min()), int((stored[:, 0] + stored[:, 1]).max()), end)
 
 
+class Kept(NamedTuple):
+    """Header, footer and alignment of a shard.
+
+    Attributes
+    ----------
+    where : Extents
+    footer : bytes
+    alignment : int
+        That of a mark, or one that can be told from the gaps between inner chunks; else 1.
+    is_marked : bool
+        Whether there is a mark.
+    """
+
+    where: Extents
+    footer: bytes
+    alignment: int
+    is_marked: bool = False
+
+
+def find(
+    entries: Entries,
+    shard_nbytes: int,
+    index_nbytes: int,
+    index_at_start: bool,
+    read: Callable[[int, int], bytes],
+) -> Kept | None:
+    """Find header and footer, by the mark if there is one; None where inner chunks lie in the index.
+
+    Parameters
+    ----------
+    entries, shard_nbytes, index_nbytes, index_at_start
+        As for `extents`.
+    read : callable
+        Returns bytes of the object: offset, size.
+    """
+    where = extents(entries, shard_nbytes, index_nbytes, index_at_start)
+    if not where.first <= where.chunks <= where.footer <= where.end:
+        return None
+    is_bare = where.chunks == where.end
+    low = max(where.first, where.end - SEARCH_NBYTES) if is_bare else where.footer
+    tail = read(low, where.end - low) if low < where.end else b""
+    mark = _find_mark(tail, low, where)
+    if mark is not None:
+        header, footer, alignment = mark
+        return Kept(
+            Extents(where.first, where.first + header, where.end - footer, where.end),
+            tail[len(tail) - footer :],
+            alignment,
+            is_marked=True,
+        )
+    if is_bare:
+        return Kept(where, b"", 1)
+    if len(tail) < BLOCK_NBYTES and not any(tail):
+        return Kept(where._replace(footer=where.end), b"", _padded_to(entries))
+    return Kept(where, tail, _padded_to(entries))
+
+
+def _find_mark(tail: bytes, low: int, where: Extents) -> tuple[int, int, int] | None:
+    """Look for a mark that counts in what lies between the last inner chunk and the index: the last that does."""
+    at = len(tail)
+    while (at := tail.rfind(MAGIC, 0, at + len(MAGIC) - 1)) >= 0:
+        if at + MARK.size <= len(tail):
+            _, own, end, header, footer, alignment, checksum = MARK.unpack_from(tail, at)
+            fits = own == low + at and end == where.end and footer <= len(tail) - at - MARK.size
+            fits = fits and header <= where.chunks - where.first and alignment <= MAX_ALIGNMENT
+            if fits and native.load().crc32c(tail[at : at + MARK.size - 4]) == checksum:
+                return header, footer, max(1, alignment)
+    return None
+
+
+def _padded_to(entries: Entries) -> int:
+    """The alignment that gaps between inner chunks can only come from; 1 where there are none such."""
+    alignment = guess_alignment(entries)
+    stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
+    needs_gaps = len(stored) > 1 and bool(np.any(stored[:, 1] % np.uint64(alignment)))
+    return alignment if needs_gaps else 1
+
+
 def guess_alignment(entries: Entries) -> int:
     """Return 4096 or 512 where that divides the offset of every inner chunk, else 1."""
     offsets = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0), 0]
     fits = (n for n in (4096, 512) if len(offsets) and not np.any(offsets % np.uint64(n)))
     return next(fits, 1)
+
+
+def place_between(
+    entries: Entries,
+    replaced: np.ndarray[Any, np.dtype[np.bool_]],
+    user: Kept,
+    *,
+    fixed_nbytes: int | None,
+    dead_share: float,
+) -> Placement:
+    """Decide as `placement.place` does, behind the header, which is carried too; the footer comes behind the new inner chunks."""
+    where = user.where
+    body = place(
+        entries,
+        replaced,
+        shard_nbytes=max(where.footer, where.chunks),
+        index_nbytes=where.chunks,
+        index_at_start=True,  # seen from here, the shard begins behind its header and ends before its footer
+        fixed_nbytes=fixed_nbytes,
+        dead_share=dead_share,
+        alignment=user.alignment,
+    )
+    return replace(body, carries=_with_header(body.carries, where))
+
+
+def _with_header(carries: Entries, where: Extents) -> Entries:
+    if where.chunks == where.first:
+        return carries
+    header = [[where.first, where.chunks - where.first, where.first]]
+    return np.concatenate([np.array(header, dtype=np.uint64), carries])
 
 
 def lay_out(
@@ -120,10 +243,7 @@ def lay_out(
     replaced = np.zeros(len(entries), dtype=np.bool_)
     replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
     body = _body(entries, replaced, where, user, fixed_nbytes)
-    carries = body.carries
-    if where.chunks > where.first:
-        header = [[where.first, where.chunks - where.first, where.first]]
-        carries = np.concatenate([np.array(header, dtype=np.uint64), carries])
+    carries = _with_header(body.carries, where)
     placed = body.entries.copy()
     end = body.data_offset
     for position, nbytes in sizes.items():

@@ -60,7 +60,8 @@ cdef class Stamp:
 
 
 cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
-    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append).
+    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append,
+    (size of the header, footer, alignment) or None).
 
     See sc_write_item. A source of None: there was no object, and one that is there by now must not be replaced.
     """
@@ -68,7 +69,7 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
     cdef Stamp seen
-    source, nbytes, old_entries, carries, entries, data_offset, stamp, append = old
+    source, nbytes, old_entries, carries, entries, data_offset, stamp, append, user = old
     batch.read_source(source, &item.old)
     batch.paths.pop()
     if source is None:
@@ -84,6 +85,12 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
         seen = Stamp(*stamp)
         batch.keep.append(seen)
         item.stamp = &seen.stamp
+    if user is not None:
+        item.marks = True
+        item.header_nbytes, footer, item.alignment = user
+        view = View(footer)
+        batch.keep.append(view)
+        item.footer, item.footer_nbytes = view.data(), view.nbytes()
     if data_offset is not None:
         item.data_offset = data_offset
     if old_entries is not None:

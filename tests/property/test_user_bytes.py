@@ -1,0 +1,169 @@
+# test_user_bytes.py - header, footer and alignment through any sequence of updates of a shard's own file
+# SPDX-License-Identifier: MIT
+"""What the user put into a shard stays through every update of strategy append or in_place, and nothing else is taken for it.
+
+The twin holds the inner chunks; header and footer are bytes that look like all that they could be mistaken for: zeros, a mark,
+inner chunks. What an update adds to the file is bounded by what it writes, so that nothing is carried from one to the next.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from spec_json import LITTLE, named
+
+import shardcodec
+from shardcodec.access.userbytes import MAGIC, MARK
+from shardcodec.storage import filesystem
+
+SHAPE, CHUNK = (8, 12), (4, 3)
+GRID = (2, 4)
+BLOCK_NBYTES = 4096
+CODECS = {
+    "raw": [LITTLE],
+    "zstd": [LITTLE, named("zstd", level=1, checksum=False)],
+}
+
+odd_bytes = st.sampled_from([b"\0", b"\0" * 7 + b"\1", b"\1" + b"\0" * 9, MAGIC, MAGIC * 3 + b"x" * 40])
+user_bytes = st.lists(odd_bytes | st.binary(max_size=40), max_size=3).map(b"".join)
+footers = user_bytes | st.builds(lambda n, end: b"f" * n + end, st.integers(4000, 9000), user_bytes)
+coords = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=4, unique=True)
+
+
+class UserBytes(RuleBasedStateMachine):
+    @initialize(
+        codec=st.sampled_from(sorted(CODECS)),
+        location=st.sampled_from(["start", "end"]),
+        direct=st.booleans(),
+        header=user_bytes,
+        footer=footers.filter(lambda footer: not footer or any(footer)),
+        alignment=st.sampled_from([1, 1, 512, 4096]),
+        where=coords,
+    )
+    def create(
+        self,
+        codec: str,
+        location: str,
+        direct: bool,
+        header: bytes,
+        footer: bytes,
+        alignment: int,
+        where: Any,
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.types, self.known = filesystem.DIRECT_TYPES, dict(filesystem._known)
+        if not direct:
+            filesystem.DIRECT_TYPES = frozenset()
+        filesystem._known.clear()
+        index_codecs = [LITTLE, named("crc32c")]
+        self.spec = shardcodec.ShardSpec(SHAPE, CHUNK, "int32", -1, CODECS[codec], index_codecs, location)
+        self.twin: dict[Any, int] = {}
+        path = self.folder / "shard"
+        with shardcodec.ShardWriter(path, self.spec, header=header, alignment=alignment) as writer:
+            for number, place in enumerate(where):
+                writer.write_chunk(place, np.full(CHUNK, number, "int32"))
+                self.twin[place] = number
+            writer.footer = footer
+        self.header = self.opened().header  # with what pads it to the alignment
+        assert self.header.startswith(header)
+        assert not any(self.header[len(header) :])
+        self.footer, self.next = footer, 1000
+        self.alignment = alignment if len(where) > 1 else 1  # there is no gap to tell it from
+
+    def opened(self) -> Any:
+        return shardcodec.open_shard(self.folder, "shard", self.spec, mode="r+")
+
+    def update(self, strategy: str, compact: bool, where: Any, work: Any) -> None:
+        before = self.opened().nbytes
+        with shardcodec.options(write_strategy=strategy, compact=compact):
+            work(self.opened())
+        added = self.opened().nbytes - before
+        chunks = len(where) * (CHUNK[0] * CHUNK[1] * 4 + 32 + self.alignment)
+        most = chunks + len(self.footer) + self.spec.index_nbytes + MARK.size + 2 * BLOCK_NBYTES
+        assert added <= most
+
+    @rule(where=coords, strategy=st.sampled_from(["append", "append", "in_place"]), compact=st.booleans())
+    def write(self, where: Any, strategy: str, compact: bool) -> None:
+        self.next += 1
+        chunks = np.full((len(where), *CHUNK), self.next, "int32")
+        chunks[:, 0, :] += np.arange(len(where))[:, None] * (self.next % 3)  # of several encoded sizes
+        self.update(strategy, compact, where, lambda shard: shard.write_chunks(where, chunks))
+        self.twin.update(zip(where, chunks, strict=True))
+
+    @rule(where=coords, strategy=st.sampled_from(["append", "append", "in_place"]), compact=st.booleans())
+    def erase(self, where: Any, strategy: str, compact: bool) -> None:
+        if set(self.twin) <= set(where):
+            return  # without inner chunks there is no shard
+        self.update(strategy, compact, where, lambda shard: shard.erase(where))
+        for place in where:
+            self.twin.pop(place, None)
+
+    @rule(where=coords)
+    def replace(self, where: Any) -> None:
+        self.next += 1
+        chunks = np.full((len(where), *CHUNK), self.next, "int32")
+        self.opened().write_chunks(where, chunks, keep_user_bytes=True)
+        self.twin.update(zip(where, chunks, strict=True))
+
+    @rule()
+    def compact(self) -> None:
+        self.opened().compact()
+
+    @invariant()
+    def all_is_there(self) -> None:
+        if not hasattr(self, "twin"):
+            return
+        shard = self.opened()
+        assert shard.header == self.header
+        assert shard.footer == self.footer
+        assert shard.alignment % self.alignment == 0
+        offsets = shard.index.reshape(-1, 2)[:, 0]
+        assert not np.any(offsets[offsets != 2**64 - 1] % np.uint64(self.alignment))
+        stored = (self.folder / "shard").read_bytes()
+        end = len(stored) - (self.spec.index_nbytes if self.spec.index_location == "end" else 0)
+        assert stored[:end].endswith(self.footer)  # where others look for it
+        places = [(i, j) for i in range(GRID[0]) for j in range(GRID[1])]
+        for place, chunk in zip(places, shard.read_chunks(places), strict=True):
+            assert (chunk == self.twin.get(place, -1)).all()
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            filesystem.DIRECT_TYPES = self.types
+            filesystem._known.clear()
+            filesystem._known.update(self.known)
+            shutil.rmtree(self.folder)
+
+
+def test_a_mark_counts_only_where_it_was_written(tmp_path: Path) -> None:
+    """A footer that is a copy of the shard's own mark; a mark that another program carried along."""
+    spec = shardcodec.ShardSpec(SHAPE, CHUNK, "int32", -1, CODECS["raw"])
+    with shardcodec.ShardWriter(tmp_path / "shard", spec, header=b"head") as writer:
+        writer.write_chunk((0, 0), np.ones(CHUNK, "int32"))
+        writer.footer = b"foot"
+    shard = shardcodec.open_shard(tmp_path, "shard", spec, mode="r+")
+    with shardcodec.options(write_strategy="append"):
+        shard.write_chunks([(0, 0)], np.full((1, *CHUNK), 2, "int32"))
+        stored = (tmp_path / "shard").read_bytes()
+        at = stored.index(MAGIC)
+        mark = stored[at : at + MARK.size]
+        shard.write_chunks([], np.empty((0, *CHUNK), "int32"), footer=mark)
+        for number in range(3, 6):
+            shard.write_chunks([(0, 0)], np.full((1, *CHUNK), number, "int32"))
+            assert (shard.header, shard.footer) == (b"head", mark)
+            assert (shard.read_chunks([(0, 0)]) == number).all()
+    blob = (tmp_path / "shard").read_bytes()
+    index = blob[len(blob) - spec.index_nbytes :]
+    carried = shardcodec.open_shard(blob[: len(blob) - len(index)] + b"more" + index, "shard", spec)
+    assert carried.footer.endswith(mark + b"more")
+    assert len(carried.footer) > len(mark + b"more")  # all that follows the last inner chunk
+
+
+TestUserBytes = UserBytes.TestCase
+TestUserBytes.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
