@@ -185,7 +185,11 @@ class ShardingStorageTransformer(Store):
     async def _ensure_open(self) -> None:
         # not by `_open`, which refuses to do it twice: several calls may be here at once
         if not self._is_open:
-            await self.shards.below._ensure_open()
+            try:
+                await self.shards.below._ensure_open()
+            except ValueError:  # zarr's stores open themselves twice when several threads ask
+                if not self.shards.below._is_open:
+                    raise
             self._is_open = True
 
     def close(self) -> None:
