@@ -8,7 +8,7 @@
 # Special builds (sanitizers, libraries of the system) are unpacked beside the environment of the tests, and found
 # before the wheel in it. Stamps make a second run start at once.
 #
-#   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel that 3.11 has built: its ABI is for both
+#   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel of `make build` with 3.11: its ABI is for both
 
 PYTHON ?= python3
 TEST_ARGS ?= -n 2
@@ -66,6 +66,11 @@ build/wheels/plain-$(VERSION)/stamp: $(SOURCES) | .venv/build-$(VERSION)/bin/pyt
 	rm -rf $(@D)
 	$(call venv,build) -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir $(@D) .
 	touch $@
+
+ifneq ($(WHEEL_VERSION),$(VERSION))
+build/wheels/plain-$(WHEEL_VERSION)/stamp: $(SOURCES)
+	$(error the wheel of Python $(WHEEL_VERSION) is missing or older than the sources: make PYTHON=python$(WHEEL_VERSION) build)
+endif
 
 comma := ,
 
