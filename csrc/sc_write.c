@@ -1,14 +1,7 @@
 /* sc_write.c - run a writing plan (see sc_engine.h)
  *
- * A *bench* is one thread's object in the making. Its inner chunks are encoded in *units* of about unit_nbytes, each into
- * memory of its own, by whichever thread is free; a unit's place in the file is known once all units before it are
- * encoded, so the file has the chosen order however many threads took part:
- *
- *     encoded   [0][1]   [3]         unit 2 is still at work; 3 waits in the window; nobody waits for it
- *     placed    [0][1]               when 2 is done, its thread places and writes 2 and 3
- *
- * The window bounds how far the encoding may run ahead, and so the memory. A thread prefers to begin a file of its own:
- * writes to one file are serialised by the kernel.
+ * What becomes of one object, from the old one's opening to the new one's name, and of all of them, shared by threads. The
+ * inner chunks of one are sc_write_bench.c's.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -18,281 +11,6 @@
 #include "sc_write_impl.h"
 
 #define MAX_UNIT_CHUNKS 8192u
-
-static bool
-stopped(const struct run *run, const struct bench *bench)
-{
-    return sc_failure_before(&run->failure, bench->item_no) || sc_cancelled(run->plan->cancel);
-}
-
-/* ---- where bytes go ---- */
-
-/* The new file is begun with its first byte: an object that turns out empty leaves no trace. */
-static enum sc_status
-begin_file(struct writer *writer, struct bench *bench)
-{
-    enum sc_status status = SC_OK;
-
-    pthread_mutex_lock(&bench->mutex);
-    if (bench->file.fd < 0)
-        status = sc_newfile_begin(&bench->file, bench->item->path, writer->run->plan->staging, &writer->where);
-    pthread_mutex_unlock(&bench->mutex);
-    return status;
-}
-
-static enum sc_status
-put_bytes(struct writer *writer, struct bench *bench, const uint8_t *src, size_t n, uint64_t offset)
-{
-    writer->stats.bytes_written += n;
-    if (!in_memory(bench)) {
-        enum sc_status status = begin_file(writer, bench);
-
-        return status ? status : sc_file_write(bench->file.fd, bench->file.path, src, n, offset, &writer->where);
-    }
-
-    if (bench->item->in_place && offset < bench->item->data_offset)
-        return sc_slots_add(&bench->slots, src, n, offset);
-    if (in_own_file(bench->item))
-        offset -= bench->item->data_offset;
-    if (offset > PTRDIFF_MAX - n)
-        return SC_NO_MEMORY;
-    if (offset + n > bench->result.capacity) {
-        uint64_t want = max_u64(offset + n, bench->result.capacity + bench->result.capacity / 2);
-        enum sc_status status = sc_buffer_grow(&bench->result, (size_t)bench->item->result_nbytes, (size_t)want);
-
-        if (status)
-            return status;
-    }
-    if (offset > bench->item->result_nbytes) /* an object shows no memory of ours */
-        memset(bench->result.data + bench->item->result_nbytes, 0, (size_t)(offset - bench->item->result_nbytes));
-    memcpy(bench->result.data + offset, src, n);
-    bench->item->result_nbytes = max_u64(bench->item->result_nbytes, offset + n);
-    return SC_OK;
-}
-
-static enum sc_status
-carry(struct writer *writer, struct bench *bench)
-{
-    const struct sc_write_item *item = bench->item;
-    enum sc_status status = SC_OK;
-
-    for (size_t i = 0; !status && i < item->n_carries; i++) {
-        const struct sc_carry *run = &item->carries[i];
-
-        if (item->path && bench->old_fd >= 0) {
-            status = begin_file(writer, bench);
-            if (!status)
-                status = sc_file_copy(bench->file.fd, bench->file.path, bench->old_fd, run->from, run->nbytes, run->to,
-                                      &writer->where);
-            writer->stats.bytes_written += run->nbytes;
-        } else {
-            status = put_bytes(writer, bench, item->old.data + run->from, (size_t)run->nbytes, run->to);
-        }
-    }
-    return status;
-}
-
-/* ---- one shard, shared by threads ---- */
-
-/* As many of the item's encoded chunks as make a unit, counted in bytes. */
-static void
-claim_encoded(struct bench *bench, struct unit *unit)
-{
-    const struct sc_write_item *item = bench->item;
-    uint64_t nbytes = 0;
-
-    unit->first = bench->next_encoded;
-    while (unit->n < bench->unit_chunks && bench->next_encoded < item->n_encoded) {
-        const struct sc_encoded *chunk = &item->encoded[bench->next_encoded];
-
-        if (unit->n && nbytes + chunk->nbytes > bench->unit_nbytes)
-            break;
-        nbytes += chunk->nbytes;
-        unit->positions[unit->n++] = chunk->position;
-        bench->next_encoded++;
-    }
-    bench->all_claimed = bench->next_encoded == item->n_encoded;
-}
-
-/* Does the box or pick have an element in this inner chunk of the range that is walked? */
-static bool
-is_touched(const struct bench *bench, uint64_t position)
-{
-    const struct sc_chain *shard = bench->item->chain;
-    uint64_t c[SC_MAX_NDIM];
-    struct sc_box part;
-    int64_t offset;
-
-    if (bench->item->pick) {
-        size_t i = sc_touches_find(bench->touches, bench->n_touches, position);
-
-        return i < bench->n_touches && bench->touches[i].entry == position;
-    }
-    if (!bench->walk.leaps)
-        return true;
-    sc_walk_coordinates(shard, position, c);
-    return sc_walk_cut(&bench->walk, shard->inner, c, &part, &offset);
-}
-
-/* Under the bench's mutex: the positions of the next unit; n = 0 when none is left. Chunks that a step leaps over are dropped. */
-static void
-claim(struct bench *bench, struct unit *unit)
-{
-    unit->n = 0;
-    if (bench->item->encoded)
-        claim_encoded(bench, unit);
-    while (!unit->n && !bench->all_claimed) {
-        size_t got = sc_order_next(&bench->order, unit->positions, bench->unit_chunks);
-
-        bench->all_claimed = got == 0;
-        for (size_t i = 0; i < got; i++)
-            if (is_touched(bench, unit->positions[i]))
-                unit->positions[unit->n++] = unit->positions[i];
-    }
-    unit->number = bench->n_claimed;
-    bench->n_claimed += unit->n > 0;
-}
-
-/* May a new chunk take the old one's place? Whoever reads with an old index gets bytes of the size that is written there; of
- * another size they may only be if a checksum tells. */
-static bool
-fits_slot(const struct sc_write_item *item, uint64_t slot_nbytes, uint64_t nbytes)
-{
-    if (item->in_place && sc_chain_is_checked(item->chain->inner))
-        return nbytes <= slot_nbytes;
-    return nbytes == slot_nbytes;
-}
-
-/* Under the bench's mutex: give every unit that can have one its place; the list of them is for the caller to write. */
-static struct unit *
-place(struct bench *bench)
-{
-    struct unit *first = NULL, **link = &first, *unit;
-
-    while ((unit = bench->window[bench->n_placed % WINDOW])) {
-        uint64_t at = bench->at, end = bench->item->in_place ? bench->item->old.nbytes : UINT64_MAX;
-
-        bench->window[bench->n_placed % WINDOW] = NULL;
-        bench->n_placed++;
-        for (size_t i = 0; i < unit->n; i++) {
-            struct sc_entry *e = &bench->entries[unit->positions[i]];
-
-            if (unit->sizes[i] == SC_ABSENT) {
-                *e = (struct sc_entry){ SC_ABSENT, SC_ABSENT };
-                continue;
-            }
-            if (sc_entry_is_absent(*e) || !fits_slot(bench->item, e->nbytes, unit->sizes[i])) {
-                /* what has no bytes is anywhere, but inside the shard, which may not grow to `at` */
-                if (unit->sizes[i] && bench->item->alignment)
-                    at = (at + bench->item->alignment - 1) / bench->item->alignment * bench->item->alignment;
-                *e = (struct sc_entry){ unit->sizes[i] ? at : min_u64(at, end), unit->sizes[i] };
-                at += unit->sizes[i];
-            } /* else it has a slot of its own already */
-            e->nbytes = unit->sizes[i];
-        }
-        bench->at = at;
-        *link = unit;
-        unit->next = NULL;
-        link = &unit->next;
-    }
-    return first;
-}
-
-static void
-note_failure(struct writer *writer, struct bench *bench, enum sc_status status)
-{
-    sc_failure_note(&writer->run->failure, status, &writer->where, bench->item_no);
-    pthread_mutex_lock(&bench->mutex);
-    bench->failed = true;
-    pthread_cond_broadcast(&bench->changed);
-    pthread_mutex_unlock(&bench->mutex);
-}
-
-/* Write the chunks of a placed unit, those that go side by side at once. */
-static enum sc_status
-write_unit(struct writer *writer, struct bench *bench, const struct unit *unit)
-{
-    const uint8_t *bytes = unit->bytes.data;
-    uint64_t offset = 0;
-    size_t n = 0;
-    enum sc_status status = SC_OK;
-
-    for (size_t i = 0; !status && i < unit->n; i++) {
-        uint64_t to = bench->entries[unit->positions[i]].offset;
-
-        if (unit->sizes[i] == SC_ABSENT || !unit->sizes[i])
-            continue;
-        if (n && to != offset + n) {
-            status = put_bytes(writer, bench, bytes, n, offset);
-            bytes += n;
-            n = 0;
-        }
-        if (!n)
-            offset = to;
-        n += (size_t)unit->sizes[i];
-    }
-    return status || !n ? status : put_bytes(writer, bench, bytes, n, offset);
-}
-
-/* Write placed units. A result in memory may move when it grows, so that is done under the mutex. */
-static void
-write_units(struct writer *writer, struct bench *bench, struct unit *units)
-{
-    while (units) {
-        struct unit *next = units->next;
-        bool memory = in_memory(bench);
-        enum sc_status status;
-
-        if (memory)
-            pthread_mutex_lock(&bench->mutex);
-        status = write_unit(writer, bench, units);
-        if (memory)
-            pthread_mutex_unlock(&bench->mutex);
-        if (status)
-            note_failure(writer, bench, status);
-        sc_unit_put(writer->run, units);
-        units = next;
-    }
-}
-
-/* Encode one unit of the bench, place and write what can be. False: nothing is left to claim. */
-static bool
-work_on(struct writer *writer, struct bench *bench)
-{
-    struct unit *unit = sc_unit_take(writer->run), *placed;
-
-    sc_where_clear(&writer->where);
-    if (!unit) {
-        note_failure(writer, bench, SC_NO_MEMORY);
-        return false;
-    }
-    pthread_mutex_lock(&bench->mutex);
-    while (!bench->all_claimed && !bench->failed && bench->n_claimed - bench->n_placed >= WINDOW)
-        pthread_cond_wait(&bench->changed, &bench->mutex);
-    unit->n = 0;
-    if (!bench->failed)
-        claim(bench, unit);
-    pthread_mutex_unlock(&bench->mutex);
-    if (!unit->n) {
-        sc_unit_put(writer->run, unit);
-        return false;
-    }
-
-    if (stopped(writer->run, bench)) {
-        unit->n = unit->used = 0; /* it takes its place all the same, or the others would wait for it */
-        note_failure(writer, bench, SC_CANCELLED);
-    } else {
-        sc_unit_encode(writer, bench, unit);
-    }
-    pthread_mutex_lock(&bench->mutex);
-    bench->window[unit->number % WINDOW] = unit;
-    placed = place(bench);
-    if (placed)
-        pthread_cond_broadcast(&bench->changed);
-    pthread_mutex_unlock(&bench->mutex);
-    write_units(writer, bench, placed);
-    return true;
-}
 
 /* ---- one object, from begin to commit ---- */
 
@@ -390,9 +108,9 @@ put_tail(struct writer *writer, struct bench *bench)
     if (!sc_bench_tail(bench, &tail))
         return SC_OK;
     if (tail.mark_nbytes)
-        status = put_bytes(writer, bench, tail.mark, tail.mark_nbytes, tail.mark_at);
+        status = sc_bench_put(writer, bench, tail.mark, tail.mark_nbytes, tail.mark_at);
     if (!status && item->footer_nbytes)
-        status = put_bytes(writer, bench, item->footer, item->footer_nbytes, tail.footer_at);
+        status = sc_bench_put(writer, bench, item->footer, item->footer_nbytes, tail.footer_at);
     bench->at = tail.end;
     return status;
 }
@@ -415,8 +133,8 @@ end_shard(struct writer *writer, struct bench *bench)
     sc_index_store(shard, bench->entries, bench->index.data);
     if (in_own_file(bench->item))
         return SC_OK; /* it has a way of its own */
-    return put_bytes(writer, bench, bench->index.data, (size_t)shard->index.nbytes,
-                     shard->index.at_start ? 0 : bench->at);
+    return sc_bench_put(writer, bench, bench->index.data, (size_t)shard->index.nbytes,
+                        shard->index.at_start ? 0 : bench->at);
 }
 
 /* An object that is one chunk. */
@@ -429,7 +147,7 @@ write_whole(struct writer *writer, struct bench *bench)
 
     bench->item->empty = !status && nbytes == SC_ABSENT;
     if (!status && !bench->item->empty)
-        status = put_bytes(writer, bench, unit->bytes.data, unit->used, 0);
+        status = sc_bench_put(writer, bench, unit->bytes.data, unit->used, 0);
     if (unit)
         sc_unit_put(writer->run, unit);
     return status;
@@ -488,7 +206,7 @@ encode_shared(struct writer *writer, struct bench *bench)
     bench->ready = true;
     pthread_mutex_unlock(&bench->mutex);
     sc_crew_announce(&writer->run->crew);
-    while (work_on(writer, bench))
+    while (sc_bench_work(writer, bench))
         ;
     pthread_mutex_lock(&bench->mutex);
     bench->ready = false;
@@ -523,11 +241,11 @@ write_item(struct writer *writer, struct bench *bench, size_t item_no)
 
     bench_reset(bench, item_no, item);
     sc_where_clear(&writer->where);
-    status = stopped(run, bench) ? SC_CANCELLED : open_old(writer, bench);
+    status = sc_bench_stopped(run, bench) ? SC_CANCELLED : open_old(writer, bench);
     if (!status && shared)
         status = begin_shard(writer, bench);
     if (!status && shared)
-        status = carry(writer, bench);
+        status = sc_bench_carry(writer, bench);
     if (status || !shared)
         sc_crew_announce(&run->crew);
     if (!status && shared) {
@@ -567,7 +285,7 @@ help_somebody(void *arg)
         pthread_mutex_unlock(&bench->mutex);
         if (!join)
             continue;
-        helped = work_on(writer, bench);
+        helped = sc_bench_work(writer, bench);
         pthread_mutex_lock(&bench->mutex);
         if (--bench->guests == 0)
             pthread_cond_broadcast(&bench->changed);

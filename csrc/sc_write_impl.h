@@ -93,6 +93,18 @@ in_own_file(const struct sc_write_item *item)
     return item->append != SC_APPEND_NOT || item->in_place;
 }
 
+/* Is there no use in going on with the object: an earlier one has failed, or the plan is cancelled? */
+bool sc_bench_stopped(const struct run *run, const struct bench *bench);
+
+/* Put new bytes where they go: into the new file, into memory, or aside for their slot. */
+enum sc_status sc_bench_put(struct writer *writer, struct bench *bench, const uint8_t *src, size_t n, uint64_t offset);
+
+/* Copy what the new object keeps of the old one. */
+enum sc_status sc_bench_carry(struct writer *writer, struct bench *bench);
+
+/* Encode one unit of the bench, place and write what can be. False: nothing is left to claim. */
+bool sc_bench_work(struct writer *writer, struct bench *bench);
+
 /* Append what is in bench->result to the shard's file, and the new index, which is in bench->index. */
 enum sc_status sc_bench_append(struct writer *writer, struct bench *bench, bool is_marked);
 
