@@ -17,7 +17,7 @@ from ..options import Options
 from ..storage.filelocks import NO_FILE
 from ..storage.staging import staging_for
 from .encoded import EncodedItem, write_encoded
-from .objects import NO_OBJECT, UNKNOWN, NativeShard, Part, ShardObject
+from .objects import NO_OBJECT, NativeShard, Part, ShardObject
 from .reader import ReadItem, explain
 from .userbytes import UserBytes
 
@@ -183,7 +183,7 @@ def change(
     maker = Maker(target, chain, decide, options)
     generation = target.update(maker.make, options, maker.look, blind=blind)
     if target.path is not None:
-        return maker.versions.get(0, UNKNOWN) or NO_OBJECT
+        return maker.versions.get(0) or NO_OBJECT
     return generation
 
 

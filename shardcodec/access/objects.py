@@ -40,7 +40,7 @@ __all__ = [
 # Bytes that name a state of an object, its generation: these two are of no object at all, and of one in a store that names
 # no states. All others are equal only if nothing has changed.
 NO_OBJECT = b"\x02"
-UNKNOWN = b""
+UNKNOWN = b"\x04"
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 

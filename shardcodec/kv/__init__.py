@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from .keys import KeyRange
-from .results import FAILED, NO_VALUE, PENDING, ConflictError, ReadResult, Stamp
+from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ConflictError, ReadResult, Stamp
 from .store import ShardedKeyValueStore
 from .transaction import Transaction
 
@@ -13,6 +13,7 @@ __all__ = [
     "FAILED",
     "NO_VALUE",
     "PENDING",
+    "UNNAMED",
     "ConflictError",
     "KeyRange",
     "ReadResult",

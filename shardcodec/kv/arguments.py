@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from operator import index
+
 from ..access.objects import OpenObject
 from ..errors import ShardError
 from .entries import ByteRange, part_of
-from .results import NO_VALUE, ReadResult, Stamp
+from .results import FAILED, NO_VALUE, UNNAMED, ReadResult, Stamp
 
 __all__ = ["ConditionFailed", "byte_range_of", "condition_of", "cut", "is_known", "is_there", "result_of"]
 
@@ -22,7 +24,7 @@ def condition_of(if_equal: bytes | str | None) -> bytes | None:
     Raises
     ------
     ValueError
-        It is empty.
+        It names no state.
     TypeError
         It is neither a generation nor "absent".
     """
@@ -32,11 +34,10 @@ def condition_of(if_equal: bytes | str | None) -> bytes | None:
         return NO_VALUE
     if not isinstance(if_equal, bytes):
         raise TypeError(f'if_equal is a generation or "absent", not {if_equal!r}')
-    if not if_equal:
-        raise ValueError(
-            "if_equal is empty: the store names no states of its objects (or the write it comes from has failed), so nothing "
-            "can be conditional on one"
-        )
+    if if_equal == FAILED:
+        raise ValueError("if_equal is empty: the write that it comes from has failed")
+    if if_equal == UNNAMED:
+        raise ValueError("the store names no states of its objects, so nothing can be conditional on one")
     return if_equal
 
 
@@ -50,7 +51,7 @@ def is_there(shard: OpenObject, position: int) -> bool:
 
 def is_known(generation: bytes, if_not_equal: bytes | None) -> bool:
     """Tell whether the caller knows that state of a shard, which exists."""
-    return bool(if_not_equal) and generation == if_not_equal and generation != NO_VALUE
+    return generation == if_not_equal and generation not in (NO_VALUE, UNNAMED)
 
 
 def result_of(value: bytes | None, stamp: Stamp) -> ReadResult:
@@ -65,10 +66,15 @@ def byte_range_of(given: slice | None) -> ByteRange | None:
     ------
     ValueError
         It is none that can be asked for (KV-23).
+    TypeError
+        It is no slice of integers.
     """
     if given is None:
         return None
-    first, end = 0 if given.start is None else given.start, given.stop
+    if not isinstance(given, slice):
+        raise TypeError(f"byte_range is a slice, not {given!r}")
+    first = 0 if given.start is None else index(given.start)
+    end = None if given.stop is None else index(given.stop)
     if given.step not in (None, 1) or (end is not None and (end < 0 or first < 0 or end < first)):
         start = "None" if given.start is None else given.start
         raise ValueError(f"Unsupported byte_range slice: {start}:{end}")

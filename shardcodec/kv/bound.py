@@ -12,17 +12,21 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from ..access.objects import OpenObject
-from ..errors import ConflictError
+from ..errors import ConflictError, UnsupportedError
 from .arguments import byte_range_of, condition_of, cut, is_known, is_there, result_of
 from .entries import ByteRange
 from .keys import Key, KeyRange, as_bytes
-from .results import FAILED, NO_VALUE, PENDING, ReadResult, Stamp
+from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ReadResult, Stamp
 from .store import ShardedKeyValueStore
 from .transaction import Member, Transaction
 
 __all__ = ["BoundStore"]
 
 T = TypeVar("T")
+
+
+class _Unnamed(Exception):
+    """Nothing tells one state of the shard from another."""
 
 
 class BoundStore(ShardedKeyValueStore):
@@ -47,6 +51,8 @@ class BoundStore(ShardedKeyValueStore):
 
         def checked(shard: OpenObject) -> T:
             if self.bound_to.repeatable_read:
+                if shard.generation == UNNAMED:
+                    raise _Unnamed
                 member.expect(shard.generation)
             return work(shard)
 
@@ -55,6 +61,12 @@ class BoundStore(ShardedKeyValueStore):
         except ConflictError:
             self.bound_to.abort()
             raise
+        except _Unnamed:
+            key = self._entries.key
+            raise UnsupportedError(
+                f"shard {key!r}: its store names no states of its objects, so reads cannot be repeatable",
+                shard=key,
+            ) from None
 
     def _read(self, position: int, part: ByteRange | None, if_not_equal: bytes | None) -> ReadResult:
         with self.bound_to.mutex:
@@ -149,10 +161,13 @@ class BoundStore(ShardedKeyValueStore):
             return shard.generation, is_there(shard, position)
 
         generation, exists = self._look(member, work)
-        holds = not exists if condition == NO_VALUE else generation == condition
-        if holds:
+        if condition == NO_VALUE:
+            if not exists:
+                member.absent.add(position)
+            return not exists
+        if generation == condition:
             member.expect(generation)
-        return holds
+        return generation == condition
 
     def __delitem__(self, key: Key) -> None:
         if key not in self:

@@ -21,9 +21,9 @@ from ..access.change import Change, Found, change
 from ..access.objects import OpenObject, ShardObject, joined
 from ..access.placement import ABSENT
 from ..access.reader import ReadItem, explain
-from ..errors import ShardError
+from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
-from ..storage import cache
+from ..storage import cache, locks
 from .pending import Pending
 from .spec import Layout
 
@@ -39,6 +39,8 @@ MAX_TRIES = 3
 
 # First byte and the one behind the last; a negative first one counts from the end; None: to the end.
 ByteRange = tuple[int, int | None]
+
+Renewed = Callable[[int, bytes | None, bytes], bytes | None]
 
 
 class Entries:
@@ -118,17 +120,23 @@ class Entries:
         """
         options = resolve()
         for tries_left in reversed(range(MAX_TRIES)):
+            begin = self.target.open_whole if whole else self.target.open
+            # the last time nobody shall exchange it meanwhile, where nothing else would tell
+            held = contextlib.nullcontext() if tries_left or self.target.is_near else self._held()
             try:
-                begin = self.target.open_whole if whole else self.target.open
-                with contextlib.closing(begin(self.chain, options, self.cache(options))) as shard:
+                with held, contextlib.closing(begin(self.chain, options, self.cache(options))) as shard:
                     return work(shard)
+            except ConflictError:
+                raise
             except ShardError as error:
                 if not tries_left:
-                    error.shard = 0
-                    raise explain(error, [ReadItem(self.chain, None, None, self.key)]) from None  # type: ignore[arg-type]
+                    raise self._explained(error) from None
                 if self.target.path is not None:
                     cache.drop([self.target.path])
         raise AssertionError("unreachable")
+
+    def _held(self) -> contextlib.AbstractContextManager[None]:
+        return locks.table().hold([self.target.identity])
 
     def value_in(self, shard: OpenObject, position: int, wanted: ByteRange | None = None) -> bytes | None:
         """Return a value, or a range of it; None where there is none.
@@ -211,6 +219,41 @@ class Entries:
             return change(self.target, self.chain, decide, self.options(), blind=blind)
         except Unchanged as same:
             return same.generation
+
+    def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes:
+        """Exchange values for others that are made of them, in one step.
+
+        Parameters
+        ----------
+        positions : sequence of int
+            Ascending.
+        renewed : callable
+            From a position, the value that is there (None: there is none) and the generation of the shard to the new value. It may
+            be asked several times, and raise to leave all as it is.
+
+        Returns
+        -------
+        bytes
+            Generation of the shard behind that.
+        """
+
+        def decide(found: Found) -> Change:
+            chunks: dict[int, bytes | None] = {}
+            for position in positions:
+                try:
+                    old = self.value_in(found.shard, position)
+                except ShardError as error:
+                    raise self._explained(error) from None
+                new = renewed(position, old, found.generation)
+                if new is not None or old is not None:
+                    chunks[position] = new
+            return Change(chunks)
+
+        return change(self.target, self.chain, decide, self.options())
+
+    def _explained(self, error: ShardError) -> ShardError:
+        error.shard = 0
+        return explain(error, [ReadItem(self.chain, None, None, self.key)])  # type: ignore[arg-type]
 
     def decision(
         self, pending: Pending, check: Callable[[Found], None] | None, *, keep: bool = False

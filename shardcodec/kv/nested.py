@@ -2,24 +2,17 @@
 # SPDX-License-Identifier: MIT
 """The base of a store on a store (KV-55): the object is the value of a key.
 
-The outer store has what an object needs: states with names, and writes under a condition. So an inner shard is changed
-optimistically: read, made anew, stored if the outer shard has not changed meanwhile.
+To change an inner shard is to change the outer one: the new value is made of the old one while nobody else changes that.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
-import time
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..access.conditional import FIRST_WAIT, LONGEST_WAIT
 from ..access.objects import Look, Make, NativeShard, OpenObject, Part, ShardObject, object_of
-from ..errors import ConflictError, LockError
 from ..options import Options
-from ..storage import locks
 from ..storage.cache import IndexCache
 from .keys import as_bytes
 
@@ -88,31 +81,16 @@ class NestedObject:
 
     def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
         """Exchange values of the outer shard in one write."""
-        deadline = time.monotonic() + options.lock_timeout
-        with locks.table().hold([self.realm]):
-            for n_tries in itertools.count(1):
-                try:
-                    return self._exchanged(parts)
-                except ConflictError:
-                    if time.monotonic() >= deadline:
-                        raise LockError(
-                            f"shard {self.key!r}: others changed it during each of {n_tries} attempts to update it "
-                            f"within {options.lock_timeout:g} s",
-                            shard=self.key,
-                            n_tries=n_tries,
-                        ) from None
-                time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
-        raise AssertionError("unreachable")
 
-    def _exchanged(self, parts: Sequence[Part]) -> list[bytes]:
-        transaction = self.outer.transaction(repeatable_read=True)
-        for part in parts:
-            found = transaction.read_sync(part.target.inner_key)
+        def renewed(position: int, old: bytes | None, generation: bytes) -> bytes | None:
+            part = by_position[position]
             if part.look is not None:
-                part.look(found.stamp.generation)
-            new = part.make(found.value if found.state == "value" else None, False)
-            transaction.write_sync(part.target.inner_key, None if new is None else bytes(new))
-        return [transaction.bound_to.commit_one()] * len(parts)
+                part.look(generation)
+            new = part.make(old, False)
+            return None if new is None else bytes(new)
+
+        by_position = {self.outer.position_of(part.target.inner_key): part for part in parts}
+        return [self.outer.exchange(sorted(by_position), renewed)] * len(parts)
 
 
 def object_of_base(base: Any, kind: type[ShardedKeyValueStore]) -> ShardObject:

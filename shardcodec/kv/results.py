@@ -9,12 +9,14 @@ from typing import NamedTuple
 from ..access.objects import NO_OBJECT, UNKNOWN
 from ..errors import ConflictError
 
-__all__ = ["FAILED", "NO_VALUE", "PENDING", "ConflictError", "ReadResult", "Stamp"]
+__all__ = ["FAILED", "NO_VALUE", "PENDING", "UNNAMED", "ConflictError", "ReadResult", "Stamp"]
 
 # Generation of what does not exist; as a condition: that there is no such entry.
 NO_VALUE = NO_OBJECT
 # Generation of the stamp of a write whose condition did not hold, so that nothing was changed.
-FAILED = UNKNOWN
+FAILED = b""
+# Generation of all that exists, where the store names no states of its objects.
+UNNAMED = UNKNOWN
 # Generation of what was written in a transaction that is not committed; no stored state ever has it.
 PENDING = b"\x06"
 
@@ -25,8 +27,8 @@ class Stamp(NamedTuple):
     Attributes
     ----------
     generation : bytes
-        Names the state of the whole object; `NO_VALUE` where there is none. Empty after a write whose condition did not hold, and
-        where the store names no states.
+        Names the state of the whole object; `NO_VALUE` where there is none, `UNNAMED` where the store names no states;
+        `FAILED`, which is empty, after a write whose condition did not hold.
     time : float
         Seconds since the epoch.
     """

@@ -25,7 +25,7 @@ from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..storage.aio import to_its_end
 from .arguments import ConditionFailed, byte_range_of, condition_of, is_known, is_there, result_of
-from .entries import Entries
+from .entries import Entries, Renewed
 from .keys import Grid, Key, KeyRange, as_bytes
 from .nested import NestedObject, object_of_base
 from .pending import Pending
@@ -205,7 +205,10 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             "cache_pool": self._cache_pool,
             "data_copy_concurrency": self._concurrency,
         }
-        return partial(ShardedKeyValueStore, self._base, **layout, **rest), ()
+        base = (
+            self._base if isinstance(self._base, tuple) else self.target.path
+        )  # not relative to this process
+        return partial(ShardedKeyValueStore, base, **layout, **rest), ()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -435,6 +438,10 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             pending = Pending()
             pending.clear(first, end)
             self._entries.store(pending)
+
+    def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes:
+        """Exchange values for others that are made of them; see `Entries.exchange`."""
+        return self._entries.exchange(positions, renewed)
 
     # ---- the same, awaited
 

@@ -20,6 +20,7 @@ from ..access.change import Found, change_all
 from ..access.objects import UNKNOWN
 from ..errors import ConflictError
 from ..storage.aio import to_its_end
+from .arguments import is_there
 from .entries import Entries
 from .pending import Pending
 
@@ -35,6 +36,8 @@ class Member:
     pending : Pending
     expected : bytes or None
         Generation that the shard must be of at commit, because of what was read or of a condition; None: any.
+    absent : set of int
+        Positions of entries that must not exist at commit.
     generation : bytes
         That of the shard after the commit.
     """
@@ -43,6 +46,7 @@ class Member:
         self.entries = entries
         self.pending = Pending()
         self.expected: bytes | None = None
+        self.absent: set[int] = set()
         self.generation = UNKNOWN
 
     def expect(self, generation: bytes) -> None:
@@ -58,9 +62,16 @@ class Member:
         self.expected = generation
 
     def check(self, found: Found) -> None:
-        """Refuse a shard that is of another generation than expected; where its store names none, all pass."""
-        if self.expected is not None and UNKNOWN not in (self.expected, found.generation):
+        """Refuse a shard that is not as the transaction expects it."""
+        if self.expected is not None:
             self.expect(found.generation)
+        if any(is_there(found.shard, position) for position in self.absent):
+            raise self._conflict(found.generation)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether `check` has anything to look at."""
+        return self.expected is not None or bool(self.absent)
 
     def _conflict(self, actual: bytes) -> ConflictError:
         return ConflictError(
@@ -80,7 +91,7 @@ class Transaction:
         Several shards must change as one. Only some bases can do that (shards in one MemoryStore, entries of one outer
         shard); for others the second shard is refused.
     repeatable_read : bool
-        What was read must still hold at commit.
+        What was read must still hold at commit; reads are refused where the store names no states of its objects.
 
     Notes
     -----
@@ -185,14 +196,6 @@ class Transaction:
             self._joined.clear()
             self._state = "committed"
 
-    def commit_one(self) -> bytes:
-        """Commit a transaction that at most one shard takes part in; return the generation of that shard."""
-        with self.mutex:
-            members = list(self._members.values())
-            self.commit_sync()
-        (generation,) = {member.generation for member in members}
-        return generation
-
     async def commit(self) -> None:
         """As `commit_sync`, without blocking the event loop."""
         await to_its_end(asyncio.to_thread(self.commit_sync))
@@ -249,7 +252,7 @@ def _store(group: list[Member]) -> None:
 
 def _store_one(member: Member) -> None:
     if member.pending:
-        check = None if member.expected is None else member.check
+        check = member.check if member.is_conditional else None
         member.generation = member.entries.store(member.pending, check)
     else:
         _verify(member)
@@ -257,5 +260,5 @@ def _store_one(member: Member) -> None:
 
 def _verify(member: Member) -> None:
     generation = member.entries.look(lambda shard: shard.generation)
-    if member.expected is not None and UNKNOWN not in (member.expected, generation):
+    if member.expected is not None:
         member.expect(generation)

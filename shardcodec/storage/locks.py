@@ -51,6 +51,16 @@ class LockTable:
         with self._mutex:
             return None if key in self._queues else self._n_taken[hash(key) % N_COUNTERS]
 
+    def n_taken(self, key: Hashable) -> int:
+        """What `calm` will say when the lock, which the caller holds, has been released and nobody has taken it since."""
+        with self._mutex:
+            return self._n_taken[hash(key) % N_COUNTERS]
+
+    @staticmethod
+    def holds(key: Hashable) -> bool:
+        """Tell whether the caller, or his own caller, has the lock."""
+        return key in _held.get()
+
     def _enter(self, key: Hashable, grant: Grant | None) -> bool:
         """Take the lock, or queue up: `grant` is called, by the thread that releases it, when it is ours."""
         with self._mutex:

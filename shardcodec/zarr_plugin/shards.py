@@ -47,8 +47,17 @@ from ..storage import locks
 from ..storage.aio import all_of
 from ..storage.cache import IndexCache
 from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
-from .compat import Store, StorePath, buffer_from, config, default_buffer_prototype, memory_identity, sync
-from .remote import conditional_remote_for, remote_for
+from .compat import (
+    ObjectStore,
+    Store,
+    StorePath,
+    buffer_from,
+    config,
+    default_buffer_prototype,
+    memory_identity,
+    sync,
+)
+from .remote import ObstoreRemote, conditional_remote_for, remote_for
 from .renamed import original
 from .stores import check_writable, is_direct, is_local, is_memory, local_path, lock_keys, stored_bytes
 
@@ -143,7 +152,12 @@ class StoreObject:
             return NativeShard(chain, stored_bytes(self.target, self._prototype), options)
         remote = remote_for(self.target.store, self._prototype)
         return RemoteShard(
-            remote, self.key, chain, options, lambda: sync(self.target.store.getsize(self.key))
+            remote,
+            self.key,
+            chain,
+            options,
+            lambda: sync(self.target.store.getsize(self.key)),
+            self.identity,
         )
 
     def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
@@ -172,16 +186,24 @@ class StoreObject:
             return [part.target._store(new) for part, new in zip(parts, news, strict=True)]
 
     def _made(self, make: Make, look: Look | None) -> Any:
-        old = sync(self.target.get(prototype=self._prototype))
-        data = None if old is None else old.as_numpy_array()
+        if is_memory(self.target.store):
+            data = stored_bytes(self.target, self._prototype)
+            generation = content_generation(data) if look is not None else UNKNOWN
+        else:
+            old = sync(remote_for(self.target.store, self._prototype).get(self.key))
+            data, generation = None if old is None else old.data, _generation_of(old)
         if look is not None:
-            look(content_generation(data) if data is None or is_memory(self.target.store) else UNKNOWN)
+            look(generation)
         return make(data, False)
 
     def _store(self, new: Any, remote: ConditionalRemote | None = None) -> bytes:
         if new is None:
             sync(self.target.delete())
             return NO_OBJECT
+        if remote is None and type(self.target.store) is ObjectStore:
+            remote = ObstoreRemote(
+                self.target.store.store
+            )  # knows no conditions, but may name what it stores
         if remote is not None:
             return _generation(sync(remote.put(self.key, new, WHATEVER_IT_IS)))
         sync(self.target.set(buffer_from(self._prototype, new)))
@@ -242,18 +264,21 @@ class RemoteShard:
 
     Where the store does not tell the size, it is found out when somebody wants to know it. Until then an entry is believed
     to lie inside the object, and an answer that is too short says otherwise.
+
+    Where the store names no states, nothing tells whether index and inner chunks belong together. Of the writers of this process
+    the lock table knows; who does not hold the lock himself is not given what they have changed since the index was read.
     """
 
     def __init__(
-        self, remote: Remote, key: str, chain: Any, options: Options, size: Callable[[], int]
+        self, remote: Remote, key: str, chain: Any, options: Options, size: Callable[[], int], lock: Hashable
     ) -> None:
         self._remote = remote
         self._ask_size = size
         self._key = key
         self._chain = chain
         self._allow_in_index = options.allow_in_index
-        n = int(chain.index_nbytes)
-        answer = sync(remote.get_range(key, 0, n) if chain.index_at_start else remote.get_suffix(key, n))
+        self._lock = lock
+        answer, self._calm = self._ask_index()
         self.missing = answer is None
         self._entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
         self._size = None if answer is None else answer.nbytes
@@ -261,9 +286,34 @@ class RemoteShard:
         self.generation = _generation_of(answer)
         if answer is None:
             return
+        n = int(chain.index_nbytes)
         if len(answer.data) < n:
             raise index_too_short(key, len(answer.data), n)
         native.load().load_index(chain, answer.data, self._entries)
+
+    def _ask_index(self) -> tuple[Answer | None, int | None]:
+        """Return the index, and what the lock table says of a time before; None where the caller has the lock."""
+        table, n = locks.table(), int(self._chain.index_nbytes)
+
+        def ask() -> Answer | None:
+            remote = self._remote
+            return sync(
+                remote.get_range(self._key, 0, n)
+                if self._chain.index_at_start
+                else remote.get_suffix(self._key, n)
+            )
+
+        calm = None if table.holds(self._lock) else table.calm(self._lock)
+        answer = ask()
+        if calm is not None or table.holds(self._lock) or answer is None or answer.version is not None:
+            return answer, calm
+        with table.hold([self._lock]):  # somebody was writing
+            return ask(), table.n_taken(self._lock)
+
+    def _is_exchanged(self) -> bool:
+        """Whether somebody may have exchanged the object since its index was read."""
+        table = locks.table()
+        return self._version is None and not table.holds(self._lock) and table.calm(self._lock) != self._calm
 
     @property
     def nbytes(self) -> int:
@@ -317,6 +367,8 @@ class RemoteShard:
 
     def _get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         answers = sync(self._ask(ranges))
+        if self._is_exchanged():
+            raise ShardFormatError("another object has taken its place since it was opened")
         for (offset, nbytes), answer in zip(ranges, answers, strict=True):
             if answer is None or len(answer.data) != nbytes:
                 actual = 0 if answer is None else len(answer.data)

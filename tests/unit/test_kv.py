@@ -216,6 +216,9 @@ def test_byte_ranges(store: ShardedKeyValueStore) -> None:
     for a, b in ((2, 1), (0, -1), (None, -1)):
         with pytest.raises(ValueError, match="Unsupported byte_range slice"):
             store.read_sync(key(0, 0), byte_range=slice(a, b))
+    for wrong in (slice(0.5, None), slice("a", "b"), (0, 1)):
+        with pytest.raises(TypeError):
+            store.read_sync(key(0, 1), byte_range=wrong)  # type: ignore[arg-type]
 
 
 def test_batches(store: ShardedKeyValueStore) -> None:

@@ -26,7 +26,7 @@ def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
     return ShardedKeyValueStore(base, **({"grid_shape": (2, 3), "index_codecs": CODECS} | how))
 
 
-def test_json(tmp_path: Path) -> None:
+def test_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "shard"
     store = open_kv(path, path=key(1), index_location="start", cache_pool=5, data_copy_concurrency=2)
     spec = store.to_json()
@@ -50,6 +50,10 @@ def test_json(tmp_path: Path) -> None:
     other = ShardedKeyValueStore.from_json(spec, base=tmp_path / "other")
     assert not other and other.base == tmp_path / "other"
     assert pickle.loads(pickle.dumps(store))[key(2)] == b"v"
+    monkeypatch.chdir(tmp_path)
+    relative = pickle.dumps(ShardedKeyValueStore.from_json(spec, base=path.name))
+    monkeypatch.chdir("/")
+    assert pickle.loads(relative)[key(2)] == b"v"
     assert str(path) in repr(store) and store.grid_shape == (2, 3) and store.path == key(1)
 
 

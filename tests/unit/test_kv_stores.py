@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import OtherMemoryStore, RecordingStore
 from spec_json import CRC, LITTLE
-from zarr.storage import LocalStore, MemoryStore
+from zarr.abc.store import SuffixByteRequest
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
-from shardcodec.errors import ConflictError, UnsupportedError
-from shardcodec.kv import FAILED, NO_VALUE, KeyRange, ShardedKeyValueStore
+from shardcodec.errors import ConflictError, ShardFormatError, UnsupportedError
+from shardcodec.kv import FAILED, NO_VALUE, UNNAMED, KeyRange, ShardedKeyValueStore
 
 
 def key(*indices: int) -> bytes:
@@ -74,14 +77,17 @@ def test_it_is_a_dictionary_on_every_store(store: Any, location: str) -> None:
 
 def test_generations(store: Any) -> None:
     kv = open_kv((store, "shard"))
-    assert kv.write_sync(key(0, 0), b"a", if_equal="absent").generation != FAILED or is_unnamed(store)
+    assert kv.write_sync(key(0, 0), b"a", if_equal="absent").generation != FAILED
     assert kv.write_sync(key(0, 0), b"b", if_equal="absent").generation == FAILED
     assert kv[key(0, 0)] == b"a"
     seen = kv.read_sync(key(0, 0)).stamp.generation
     if is_unnamed(store):
-        assert seen == b""
-        with pytest.raises(ValueError, match="if_equal is empty"):
+        assert seen == UNNAMED
+        assert kv.read_sync(key(0, 0), if_not_equal=seen).state == "value"
+        with pytest.raises(ValueError, match="names no states"):
             kv.write_sync(key(0, 0), b"c", if_equal=seen)
+        with pytest.raises(UnsupportedError, match=r"^shard .shard.: its store names no states"):
+            kv.transaction(repeatable_read=True)[key(0, 0)]
         return
     assert kv.read_sync(key(0, 1), if_not_equal=seen).state == "unspecified"
     done = kv.write_sync(key(0, 1), b"c", if_equal=seen)
@@ -92,6 +98,80 @@ def test_generations(store: Any) -> None:
         t[key(0, 2)] = b"e"
         kv[key(1, 2)] = b"meanwhile"
     assert list(kv) == [key(0, 0), key(0, 1), key(1, 2)]
+
+
+def test_what_was_absent_must_be_so_at_commit(store: Any) -> None:
+    kv = open_kv((store, "shard"))
+    kv[key(1, 1)] = b"other"
+    t = kv.transaction()
+    assert t.write_sync(key(0, 0), b"mine", if_equal="absent").generation != FAILED
+    kv[key(0, 1)] = b"beside"
+    t.commit_sync()
+    assert kv[key(0, 0)] == b"mine"
+    t = kv.transaction()
+    assert t.write_sync(key(0, 2), b"mine", if_equal="absent").generation != FAILED
+    kv[key(0, 2)] = b"somebody's"
+    with pytest.raises(ConflictError):
+        t.commit_sync()
+    assert kv[key(0, 2)] == b"somebody's"
+
+
+def test_a_folder_behind_obstore_names_states_but_knows_no_conditions(tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore")
+    from zarr.storage import ObjectStore
+
+    kv = open_kv((ObjectStore(obstore.store.LocalStore(tmp_path)), "shard"))
+    first = kv.write_sync(key(0, 0), b"a")
+    assert first.generation == kv.read_sync(key(0, 0)).stamp.generation
+    assert kv.write_sync(key(0, 1), b"b", if_equal=first.generation).generation not in (FAILED, UNNAMED)
+    assert kv.write_sync(key(0, 1), b"c", if_equal=first.generation).generation == FAILED
+    with pytest.raises(ConflictError), kv.transaction(repeatable_read=True) as t:  # noqa: PT012  # its end raises
+        t[key(0, 2)] = t[key(0, 1)] * 2
+        kv[key(0, 1)] = b"meanwhile"
+    assert dict(kv) == {key(0, 0): b"a", key(0, 1): b"meanwhile"}
+
+
+class MeddlingStore(WrapperStore):  # type: ignore[type-arg]
+    """Lets a writer of this process in behind each of the first requests for an index."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.meddle: list[Callable[[], Any]] = []
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        found = await super().get(key, prototype, byte_range)
+        if isinstance(byte_range, SuffixByteRequest) and self.meddle:
+            await asyncio.to_thread(self.meddle.pop())
+        return found
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_index_and_value_are_of_one_state_where_the_store_names_none(times: int) -> None:
+    store = MeddlingStore(MemoryStore())
+    kv, spec = (
+        open_kv((store, "shard")),
+        shardcodec.ShardSpec((2, 3), (1, 1), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC]),
+    )
+
+    def settle(first: bytes, second: bytes) -> None:  # both change their places
+        with open_kv((store, "shard")).transaction() as t:
+            t.delete_range_sync(KeyRange())
+            t[key(0, 0)], t[key(0, 1)] = first, second
+
+    settle(b"aaaa", b"bbbb")
+    store.meddle = [lambda: settle(b"a", b"bbbb")] * times
+    assert kv[key(0, 1)] == b"bbbb"
+    assert not store.meddle
+    settle(b"aaaa", b"bbbb")
+    store.meddle = [lambda: settle(b"a", b"bbbb")] * times
+    assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1)])] == [b"a", b"bbbb"]
+
+    with shardcodec.open_shard(store, "shard", spec) as shard:
+        assert shard.read_encoded([(0, 1)]) == [b"bbbb"]
+        settle(b"aaaaaa", b"bbbb")
+        with pytest.raises(ShardFormatError, match="taken its place"):
+            shard.read_encoded([(0, 1)])
+        assert shard.refresh().read_encoded([(0, 1)]) == [b"bbbb"]
 
 
 def test_requests() -> None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import OtherMemoryStore
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_json import CRC, LITTLE
 from zarr.storage import MemoryStore
 
+import shardcodec
 from shardcodec.errors import ConflictError
 from shardcodec.kv import FAILED, KeyRange, ShardedKeyValueStore, Transaction
 
@@ -171,6 +174,38 @@ def test_one_store_in_memory_changes_as_one() -> None:
     with pytest.raises(ValueError, match="as single atomic"), Transaction(atomic=True) as t:  # noqa: PT012
         a.with_transaction(t)[key(1, 0)] = b"never"
         open_kv((MemoryStore(), "a")).with_transaction(t)[key(1, 0)] = b"never"
+
+
+def test_a_conflict_in_an_inner_shard_is_told_at_once(tmp_path: Path) -> None:
+    """The outer shard is not asked again and again for what it cannot give."""
+    inner = open_kv((open_kv(tmp_path / "outer"), key(0, 1)))
+    inner[key(0, 0)] = b"1"
+    with shardcodec.options(lock_timeout=0.5):
+        with pytest.raises(ConflictError), inner.transaction(repeatable_read=True) as t:  # noqa: PT012
+            t[key(0, 1)] = t[key(0, 0)]
+            inner[key(0, 0)] = b"2"
+        t = inner.transaction()
+        t.write_sync(key(0, 1), b"x", if_equal="absent")
+        inner[key(0, 1)] = b"3"
+        with pytest.raises(ConflictError):
+            t.commit_sync()
+    assert dict(inner) == {key(0, 0): b"2", key(0, 1): b"3"}
+
+
+def test_writers_of_inner_and_outer_shards_lose_nothing() -> None:
+    """Also where the store names no states of its objects."""
+    base = OtherMemoryStore(), "outer"
+
+    def count(store: ShardedKeyValueStore, at: bytes) -> None:
+        for i in range(15):
+            store[at] = b"%d" % i
+
+    outer = open_kv(base)
+    stores = [open_kv((open_kv(base), key(0, 1))) for _ in range(2)] + [outer]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(count, stores, [key(0, 0), key(1, 1), key(1, 2)]))
+    assert dict(stores[0]) == {key(0, 0): b"14", key(1, 1): b"14"}
+    assert outer[key(1, 2)] == b"14"
 
 
 def test_stores_on_a_store_change_as_one(tmp_path: Path) -> None:
