@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sc_closer.h"
 #include "sc_file.h"
 
 /* The byte that stands for the file. Beyond any data, so that file systems where locks are mandatory let readers read. */
@@ -223,6 +224,6 @@ sc_lock_release(struct sc_lock *lock)
     strike(lock);
     if (sc_file_allows("unlock", "", NULL))
         set_lock(lock->fd, F_UNLCK);
-    close(lock->fd);
+    sc_close_aside(lock->fd);
     lock->fd = -1;
 }

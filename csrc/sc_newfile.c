@@ -16,6 +16,7 @@
 
 #include "sc_alloc.h"
 #include "sc_file.h"
+#include "sc_closer.h"
 #include "sc_staging.h"
 
 #define NOREPLACE 1u
@@ -176,6 +177,7 @@ begin(struct sc_newfile *file, const char *path, const char *staging, bool share
     bool exists = lstat(path, &st) == 0;
     enum sc_status status;
 
+    sc_closer_wait();
     *file = (struct sc_newfile){ .fd = -1, .staging = staging, .path = resolved(path, exists ? &st : NULL) };
     if (!file->path)
         return SC_NO_MEMORY;

@@ -58,7 +58,8 @@ cdef int start() except -1:
     cdef const char *what = NULL
     sc_cpu_init()
     sc_crc32c_init()
-    if sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK or sc_cache_init() != SC_OK:
+    if (sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK or sc_cache_init() != SC_OK or
+            sc_closer_init() != SC_OK):
         raise MemoryError("cannot install fork handlers")
     if sc_codec_selftest(&what) != SC_OK:
         raise ImportError(f"shardcodec was built against a version of {text(what)} that behaves otherwise than declared")

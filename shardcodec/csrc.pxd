@@ -227,6 +227,10 @@ cdef extern from "sc_pool.h" nogil:
     unsigned sc_pool_size()
 
 
+cdef extern from "sc_closer.h" nogil:
+    sc_status sc_closer_init()
+
+
 cdef extern from "sc_worker.h" nogil:
     sc_status sc_worker_init()
 

@@ -60,6 +60,7 @@ C_LAYERS: list[tuple[str, ...]] = [
         "sc_pick",
         "sc_lru",
         "sc_cancel",
+        "sc_closer",
     ),
     ("sc_cache", "sc_lock", "sc_staging", "sc_append", "sc_fault"),
     ("sc_newfile", "sc_undo"),
