@@ -43,7 +43,7 @@ from ..access.shard import Shard
 from ..errors import LockError, ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage import locks
+from ..storage import indexes, locks
 from ..storage.aio import all_of
 from ..storage.cache import IndexCache
 from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
@@ -59,7 +59,16 @@ from .compat import (
 )
 from .remote import ObstoreRemote, conditional_remote_for, remote_for
 from .renamed import original
-from .stores import check_writable, is_direct, is_local, is_memory, local_path, lock_keys, stored_bytes
+from .stores import (
+    check_writable,
+    index_names,
+    is_direct,
+    is_local,
+    is_memory,
+    local_path,
+    lock_keys,
+    stored_bytes,
+)
 
 __all__ = ["open_shard", "shard_object"]
 
@@ -173,11 +182,14 @@ class StoreObject:
             return FileObject(self.path).update(make, options)
         with locks.table().hold([self.identity]):
             remote = conditional_remote_for(self.target.store)
-            if blind:
-                return self._store(make(None, False), remote)
-            if remote is not None:
-                return self._update_conditionally(remote, make, options, look)
-            return self._store(self._made(make, look))
+            try:
+                if blind:
+                    return self._store(make(None, False), remote)
+                if remote is not None:
+                    return self._update_conditionally(remote, make, options, look)
+                return self._store(self._made(make, look))
+            finally:
+                indexes.drop(index_names([self.target]))
 
     def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
         check_writable(self.target.store)

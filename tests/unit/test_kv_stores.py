@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 from helpers import OtherMemoryStore, RecordingStore
 from spec_json import CRC, LITTLE
 from zarr.abc.store import SuffixByteRequest
@@ -172,6 +174,24 @@ def test_index_and_value_are_of_one_state_where_the_store_names_none(times: int)
         with pytest.raises(ShardFormatError, match="taken its place"):
             shard.read_encoded([(0, 1)])
         assert shard.refresh().read_encoded([(0, 1)]) == [b"bbbb"]
+
+
+def test_what_is_written_here_is_not_read_by_an_old_index() -> None:
+    """Also where an array is read as immutable from a store that names no states: the user's word is not about his own writes."""
+    store = OtherMemoryStore()
+    with shardcodec.enable(immutable=True, index_cache=1 << 20):
+        array = zarr.create_array(
+            store, shape=(2048,), chunks=(64,), shards=(2048,), dtype="i8", fill_value=0
+        )
+        array[:] = np.random.default_rng(0).integers(1 << 60, size=2048)
+        assert array[0] != 7
+        spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+        shard = shardcodec.open_shard(store, "c/0", spec, mode="r+")
+        shard.write_chunks([(0,)], np.full((1, 64), 7))
+        assert (array[:64] == 7).all()
+        kv = open_kv((store, "c/0"), grid_shape=(32,))
+        kv[key(0)] = kv[key(1)]
+        assert (array[:64] == array[64:128]).all()
 
 
 def test_requests() -> None:
