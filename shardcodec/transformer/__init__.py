@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from .convert import convert_2022
 from .keys import KeyLayout
+from .mapping import ChunkMapping
 from .opened import open_2022
 from .store import INDEX_2022, ShardingStorageTransformer
 
-__all__ = ["INDEX_2022", "KeyLayout", "ShardingStorageTransformer", "convert_2022", "open_2022"]
+__all__ = [
+    "INDEX_2022",
+    "ChunkMapping",
+    "KeyLayout",
+    "ShardingStorageTransformer",
+    "convert_2022",
+    "open_2022",
+]

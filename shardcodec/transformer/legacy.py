@@ -217,7 +217,6 @@ def parse_hierarchy(document: Mapping[str, Any]) -> str:
     UnsupportedError
         It has extensions.
     """
-    check_keys(document, "", required=("zarr_format",), optional=[*HIERARCHY, "node_type"])
     for key in ("zarr_format", "metadata_encoding"):
         value = document.get(key, PROTOCOL_URI)
         if value == 3:

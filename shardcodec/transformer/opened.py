@@ -88,9 +88,13 @@ def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, s
 
     Raises
     ------
+    FileNotFoundError
+        There is no such folder.
     SpecError, UnsupportedError
         It is of another format.
     """
+    if isinstance(store, str | os.PathLike) and not os.path.isdir(store):
+        raise FileNotFoundError(f"there is no folder {os.fspath(store)!r}")  # which zarr would make
     base, path = as_store(store, read_only=read_only)
     if isinstance(base, LegacyStore):
         return base if base.read_only == read_only else base.with_read_only(read_only), path

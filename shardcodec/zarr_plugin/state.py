@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import zarr
 
 from .. import native
 from ..access.placement import ABSENT
@@ -127,6 +128,8 @@ class _Scan:
             array = array_at(array, path)
         elif path:
             raise ValueError("an array has no path within it")
+        elif not isinstance(array, zarr.Array | zarr.AsyncArray):
+            raise TypeError(f"expected an array of zarr, or where one is, not {type(array).__name__}")
         metadata = array.metadata
         spec = ChainSpec.from_metadata(metadata.to_dict())
         if spec.sharding is None or not is_regular(metadata):

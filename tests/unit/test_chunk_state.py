@@ -228,5 +228,7 @@ def test_what_has_no_inner_chunks(tmp_path: Path) -> None:
         chunk_state(hidden)
     with pytest.raises(ValueError, match="no path"):
         chunk_state(plain, "c")
+    with pytest.raises(TypeError, match="int"):
+        chunk_state(3)
     with pytest.raises(IndexError):
         chunk_state(create(tmp_path / "d"), region=np.s_[::-1])

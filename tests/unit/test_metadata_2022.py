@@ -178,9 +178,13 @@ def test_errors_name_the_document(tmp_path: Path) -> None:
         open_2022(tmp_path, "a")
     with pytest.raises(ValueError, match="no path"):
         open_2022(tmp_path, "../a")
-    (tmp_path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    with pytest.raises(SpecError, match="final Zarr v3"):
-        open_2022(tmp_path, "a")
+    for rest in ('"node_type": "group"', '"node_type": "array", "shape": [4], "codecs": []'):
+        (tmp_path / "zarr.json").write_text(f'{{"zarr_format": 3, {rest}}}')
+        with pytest.raises(SpecError, match="final Zarr v3"):
+            open_2022(tmp_path, "a")
+    with pytest.raises(FileNotFoundError):
+        open_2022(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(

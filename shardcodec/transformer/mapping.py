@@ -1,0 +1,145 @@
+# mapping.py - a store of zarr as a dictionary, with the calls that stores of zarr-python 2 had
+# SPDX-License-Identifier: MIT
+"""`ChunkMapping`: chunks for programs without an event loop.
+
+Source: `zarr._storage.store.StoreV3` of zarr-python 2.18, whose names these are; ST-8, ST-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+from ..zarr_plugin.compat import buffer_from, default_buffer_prototype, sync
+from .store import ShardingStorageTransformer
+
+__all__ = ["ChunkMapping"]
+
+Keys = list[str]
+
+
+class ChunkMapping(MutableMapping[str, bytes]):
+    """A dictionary of keys and values on a `ShardingStorageTransformer`.
+
+    Parameters
+    ----------
+    store : ShardingStorageTransformer
+
+    Notes
+    -----
+    Each call blocks until it is done, so it is not for a thread that runs an event loop. ``update`` writes each shard once.
+
+    Examples
+    --------
+    >>> chunks = ChunkMapping(ShardingStorageTransformer("a.zarr", (32, 2)))
+    >>> chunks["c/96/18"] = b"encoded"
+    >>> chunks.get_partial_values([("c/96/18", (0, 4)), ("c/96/19", None)])
+    [b'enco', None]
+    """
+
+    supports_efficient_get_partial_values = True
+
+    def __init__(self, store: ShardingStorageTransformer) -> None:
+        self.store = store
+
+    def __repr__(self) -> str:
+        return f"ChunkMapping({self.store!r})"
+
+    # ---- a dictionary
+
+    def __getitem__(self, key: str) -> bytes:
+        (value,) = self.get_partial_values([(key, None)])
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        sync(self.store.set(key, _buffer(value)))
+
+    def __delitem__(self, key: str) -> None:
+        """Erase a value.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        if key not in self:
+            raise KeyError(key)
+        self.erase(key)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and sync(self.store.exists(key))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def update(self, *given: Any, **more: Any) -> None:
+        """Store many values, each shard once; one whose chunks are all given is not read."""
+        values = dict(*given, **more)
+        sync(self.store.set_many([(key, _buffer(value)) for key, value in values.items()]))
+
+    def clear(self) -> None:
+        """Erase everything, in the store below too."""
+        sync(self.store.clear())
+
+    # ---- the calls of the draft
+
+    def get_partial_values(self, key_ranges: Iterable[tuple[str, Any]]) -> Sequence[bytes | None]:
+        """Return parts of values, with two calls to the store below; None where there is no value.
+
+        Parameters
+        ----------
+        key_ranges : iterable
+            Of keys, each with a pair (start, length or None), or None for all.
+        """
+        found = sync(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
+        return [None if value is None else value.to_bytes() for value in found]
+
+    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
+        """Overwrite parts of values, each shard once; see the store."""
+        sync(self.store.set_partial_values(key_start_values))
+
+    def erase(self, key: str) -> None:
+        """Erase a value, if there is one."""
+        sync(self.store.delete(key))
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        """Erase values, as far as they exist, each shard once."""
+        sync(self.store.erase_values(keys))
+
+    def erase_prefix(self, prefix: str) -> None:
+        """Erase all values below a folder."""
+        sync(self.store.delete_dir(prefix))
+
+    rmdir = erase_prefix
+
+    def list(self) -> Keys:
+        """List all keys."""
+        return self.list_prefix("")
+
+    def list_prefix(self, prefix: str) -> Keys:
+        """List the keys that begin so."""
+
+        async def listed() -> Keys:
+            return [key async for key in self.store.list_prefix(prefix)]
+
+        return sorted(sync(listed()))
+
+    def list_dir(self, prefix: str) -> tuple[Keys, Keys]:
+        """List what is directly below a folder: keys of values, and prefixes, which end with a slash."""
+        folder = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
+
+        async def listed() -> tuple[Keys, Keys]:
+            names = [f"{folder}{name.rstrip('/')}" async for name in self.store.list_dir(folder)]
+            keys = [name for name in names if await self.store.exists(name)]
+            return sorted(keys), sorted(f"{name}/" for name in {*names} - {*keys})
+
+        return sync(listed())
+
+
+def _buffer(value: Any) -> Any:
+    return buffer_from(default_buffer_prototype(), bytes(memoryview(value)))
