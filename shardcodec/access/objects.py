@@ -242,6 +242,9 @@ class MemoryObject:
         self.key = key
         self.data = data
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryObject, (None if self.data is None else bytes(self.data), self.key)
+
     @property
     def identity(self) -> str:
         return f"object:{id(self)}"

@@ -58,6 +58,8 @@ class Shard:
     ) -> None:
         if mode not in ("r", "r+"):
             raise ValueError(f"mode must be 'r' or 'r+', not {mode!r}")
+        if not isinstance(spec, ShardSpec):
+            raise TypeError(f"spec is a ShardSpec, not {type(spec).__name__}")
         if not spec.supports_partial_access:
             raise UnsupportedError(
                 f"shard {target.key!r}: codecs that follow the sharding hide its inner chunks",
@@ -66,7 +68,7 @@ class Shard:
         self._object = target
         self._spec = spec
         self._mode = mode
-        self._choices = dict(choices)
+        self._choices = check(dict(choices))
         self._chain = compiled(spec.chain)
         self._view: OpenObject | None = None
 
@@ -97,6 +99,9 @@ class Shard:
         """Size of the object; 0 where there is none."""
         view = self._opened()
         return 0 if view.missing else view.nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._object, self._spec, self._mode, self._choices)
 
     def __repr__(self) -> str:
         return f"<Shard {self.key!r} of {self.grid_shape} inner chunks of {self._spec.chunk_shape}>"
@@ -535,7 +540,7 @@ class Shard:
         return self._try(view.entries, check=check)  # type: ignore[no-any-return]
 
     def _options(self, **choices: Any) -> Options:
-        return resolve(argument=check(self._choices) | check(choices))
+        return resolve(argument=self._choices | check(choices))
 
     def _coords(self, position: int) -> tuple[int, ...]:
         return coordinates(position, self.grid_shape)

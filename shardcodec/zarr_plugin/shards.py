@@ -141,6 +141,9 @@ class StoreObject:
         self.path = local_path(target) if is_local(target.store) else None
         self._prototype = default_buffer_prototype()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoreObject, (self.target,)
+
     @property
     def identity(self) -> str:
         return lock_keys([self.target])[0]
