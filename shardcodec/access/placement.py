@@ -355,15 +355,16 @@ def _packed(
     carries = np.stack([entries[chosen, 0], sizes, starts], axis=1)
     moved = entries.copy()
     moved[chosen, 0] = starts
-    return Placement(_merged(carries[sizes > 0]), moved, int(ends[-1]) if len(ends) else first, compact=True)
+    end = int(ends[sizes > 0].max(initial=np.uint64(first)))
+    return Placement(_merged(carries[sizes > 0]), within(moved, end), end, compact=True)
 
 
 def _merged(carries: Entries) -> Entries:
     """Join runs that are neighbours in both objects, so that few copies move many chunks."""
     if len(carries) < 2:
         return carries
-    old_end = carries[:-1, 0] + carries[:-1, 1]
-    breaks = np.flatnonzero(old_end != carries[1:, 0]) + 1
+    old_end, new_end = (carries[:-1, [0, 2]] + carries[:-1, [1]]).T
+    breaks = np.flatnonzero((old_end != carries[1:, 0]) | (new_end != carries[1:, 2])) + 1
     firsts = np.concatenate([[0], breaks]).astype(np.intp)
     merged = carries[firsts]
     merged[:, 1] = np.add.reduceat(carries[:, 1], firsts)

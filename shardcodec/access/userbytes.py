@@ -250,7 +250,7 @@ def lay_out(
         if nbytes is None:
             placed[position] = ABSENT
         elif placed[position, 0] == ABSENT or placed[position, 1] != nbytes:
-            start = aligned(end, user.alignment)
+            start = aligned(end, user.alignment) if nbytes else end  # what has no bytes needs no gap
             placed[position] = start, nbytes
             end = start + nbytes
     return Placement(carries, placed, end, body.compact)

@@ -44,3 +44,34 @@ def test_an_empty_value_behind_bytes_of_the_user(tmp_path: Path, location: str) 
         assert shard.read_encoded([(0,), (1,), (2,)]) == [b"a" * 100, None, b""]
         assert shard.footer == b"foot"
         shard.check()
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_an_empty_value_is_not_aligned_and_others_are(tmp_path: Path, location: str) -> None:
+    spec = shardcodec.ShardSpec((6,), (1,), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC], location)
+    values = [b"a" * 100, b"b" * 7, b"c" * 600, b"", b"e" * 5, b"f" * 900]
+    shard = shardcodec.open_shard(tmp_path / "shard", None, spec, mode="r+")
+    for i, value in enumerate(values):
+        shard.write_encoded([(i,)], [value])
+    shard.write_encoded([(5,), (3,)], [b"g", b""], alignment=512, footer=b"foot")
+    for value in (b"", b"h" * 40):
+        assert shard.read_encoded([(i,) for i in range(6)]) == [*values[:5], b"g"]
+        assert shard.footer == b"foot"
+        shard.check()
+        values[3] = value
+        shard.write_encoded([(3,)], [value], keep_user_bytes=True)
+    shard.write_encoded([(2,)], [b""], alignment=512)
+    shard.compact()
+    values[2] = b""
+    assert shard.read_encoded([(i,) for i in range(6)]) == [*values[:5], b"g"]
+    assert shard.footer == b"foot"
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_aligning_what_lay_close_together_moves_each_by_itself(tmp_path: Path, location: str) -> None:
+    spec = shardcodec.ShardSpec((4,), (1,), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC], location)
+    shard = shardcodec.open_shard(tmp_path / "shard", None, spec, mode="r+")
+    shard.write_encoded([(0,), (1,), (2,), (3,)], [b"x" * 9000, b"a" * 100, b"b" * 7, b"c" * 600])
+    shard.write_encoded([(0,)], [b"y"], alignment=512)
+    assert shard.read_encoded([(i,) for i in range(4)]) == [b"y", b"a" * 100, b"b" * 7, b"c" * 600]
+    assert shard.alignment == 512

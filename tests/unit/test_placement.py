@@ -105,6 +105,12 @@ def test_neighbours_in_both_objects_move_as_one_run() -> None:
     assert carried(placement, OLD) == b"bbbcccddd"
 
 
+def test_a_gap_that_alignment_makes_ends_a_run() -> None:
+    packed = settle((), index((4, 3), (7, 3)), dead_share=0.0, alignment=4)
+    assert packed.carries.tolist() == [[4, 3, 0], [7, 3, 4]]
+    assert chunks(packed.entries, carried(packed, OLD)) == [b"bbc", b"ccd"]
+
+
 def test_a_gap_ends_a_run() -> None:
     placement = settle((1,), dead_share=0.0)
     assert placement.carries.tolist() == [[0, 3, 0], [6, 6, 3]]
@@ -201,9 +207,11 @@ def old_objects(draw: st.DrawFn) -> tuple[bytes, Any, int]:
     return body, index(*entries), n
 
 
-@given(st.data(), old_objects(), st.booleans(), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+@given(
+    st.data(), old_objects(), st.booleans(), st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([1, 4])
+)
 def test_carried_chunks_keep_their_bytes(
-    data: st.DataObject, old: tuple[bytes, Any, int], at_start: bool, share: float
+    data: st.DataObject, old: tuple[bytes, Any, int], at_start: bool, share: float, alignment: int
 ) -> None:
     body, entries, n = old
     first = 4 if at_start else 0
@@ -211,7 +219,13 @@ def test_carried_chunks_keep_their_bytes(
     blob = b"INDX" + body if at_start else body + b"INDX"
     replaced = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=np.bool_)
     placement = place(
-        entries, replaced, shard_nbytes=len(blob), index_nbytes=4, index_at_start=at_start, dead_share=share
+        entries,
+        replaced,
+        shard_nbytes=len(blob),
+        index_nbytes=4,
+        index_at_start=at_start,
+        dead_share=share,
+        alignment=alignment,
     )
     new = carried(placement, blob)
     for i, before in enumerate(chunks(entries, blob)):
@@ -224,6 +238,8 @@ def test_carried_chunks_keep_their_bytes(
     if not placement.compact:
         keep = ~replaced & (entries[:, 1] > 0)
         assert (placement.entries[keep] == entries[keep]).all()
+    elif alignment > 1:
+        assert (present[present[:, 1] > 0, 0] % alignment == 0).all()
     elif len(placement.carries):  # packed bytes touch each other and overlap nowhere
         ends = placement.carries[:, 2] + placement.carries[:, 1]
         assert placement.carries[:, 2].tolist() == [first, *ends[:-1].tolist()]
