@@ -13,8 +13,17 @@ from typing import Any
 
 OURS, FLOOR = "shardcodec", "floor"
 OUR_HANDLES = ("open_array", "open_array, cached index")
-NOT_RIVALS = {OURS, *OUR_HANDLES, FLOOR, "empty pipeline", "fill"}
+YARDSTICKS = (FLOOR, "empty pipeline", "fill")
 LARGER = 1.03
+
+
+def is_ours(name: str) -> bool:
+    """Say whether it is shardcodec, in whatever way it is used."""
+    return name == OURS or name.startswith(OURS + " ") or name in OUR_HANDLES
+
+
+def is_rival(name: str) -> bool:
+    return not is_ours(name) and name not in YARDSTICKS
 
 
 def number(value: float) -> str:
@@ -29,7 +38,7 @@ def medians(row: dict[str, Any]) -> dict[str, float]:
 
 
 def fastest_rival(times: dict[str, float]) -> str | None:
-    rivals = {name: t for name, t in times.items() if name not in NOT_RIVALS}
+    rivals = {name: t for name, t in times.items() if is_rival(name)}
     return min(rivals, key=rivals.__getitem__) if rivals else None
 
 
@@ -54,14 +63,17 @@ def cell(row: dict[str, Any], name: str, times: dict[str, float]) -> str:
 
 
 def verdict(times: dict[str, float]) -> str:
-    """Our time against the fastest rival's: below 1 is a win, and what is not is called a loss."""
+    """Each of our ways against the fastest rival: what is not faster is called a loss."""
     rival = fastest_rival(times)
-    ours = [times[name] for name in (OURS, *OUR_HANDLES) if name in times]
-    if not ours or rival is None:
+    ours = {name: times[rival] / t for name, t in times.items() if rival is not None and is_ours(name)}
+    if not ours:
         return ""
-    ratio = min(ours) / times[rival]
-    text = f"{1 / ratio:.2f}x faster than {rival}"
-    return text if ratio < 1 else f"**LOSS** {ratio:.2f}x the time of {rival}"
+    said = [
+        ("" if name == OURS else f"{name.removeprefix(OURS + ' ')} ")
+        + (f"{ratio:.2f}x" if ratio > 1 else f"**LOSS** {ratio:.2f}x")
+        for name, ratio in ours.items()
+    ]
+    return f"{', '.join(said)} against {rival}"
 
 
 def table(header: list[str], body: list[list[str]]) -> str:
@@ -73,8 +85,9 @@ def peer_names(rows: list[dict[str, Any]]) -> list[str]:
     found = dict.fromkeys(name for row in rows for name in row["peers"])
     return [
         *(n for n in found if n == OURS),
-        *(n for n in found if n not in NOT_RIVALS),
-        *(n for n in found if n in NOT_RIVALS - {OURS}),
+        *(n for n in found if is_ours(n) and n != OURS),
+        *(n for n in found if is_rival(n)),
+        *(n for n in found if n in YARDSTICKS),
     ]
 
 
