@@ -14,10 +14,10 @@ import shardcodec
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_minmax_footer(tmp_path: Path) -> None:
+def run(name: str, folder: Path) -> str:
     paths = [str(Path(shardcodec.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-P", str(ROOT / "examples" / "minmax_footer.py"), str(tmp_path / "table.zarr")],
+        [sys.executable, "-P", str(ROOT / "examples" / name), str(folder)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
@@ -25,5 +25,14 @@ def test_minmax_footer(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("rows, found with") == 3
+    return done.stdout
+
+
+def test_minmax_footer(tmp_path: Path) -> None:
+    assert run("minmax_footer.py", tmp_path / "table.zarr").count("rows, found with") == 3
     assert (tmp_path / "table.zarr" / "time" / "zarr.json").exists()
+
+
+def test_tiff_shard(tmp_path: Path) -> None:
+    assert "still both" in run("tiff_shard.py", tmp_path / "image.zarr")
+    assert (tmp_path / "image.zarr" / "c" / "0" / "0").read_bytes()[:4] == b"II*\0"
