@@ -392,3 +392,8 @@ def test_differences(tmp_path: Path, how: dict[str, Any]) -> None:
     assert theirs.write_sync(KEYS[0], b"b", if_equal=b"").generation
     with pytest.raises(ValueError, match="if_equal is empty"):
         ours.write_sync(KEYS[0], b"b", if_equal=b"")
+    beyond = KEYS[0][:4] + b"\0\0\0\x09\x01"  # longer than a key, and behind the last one of its row
+    for store in (ours, theirs):
+        store.write_sync(KEYS[-1][:4] + KEYS[0][4:], b"first of the last row")
+    assert ours.list_sync((beyond, b"")) == [KEYS[-1][:4] + KEYS[0][4:]]
+    assert theirs.kv.list(ts.KvStore.KeyRange(beyond, b"")).result() == []
