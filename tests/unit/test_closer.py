@@ -45,8 +45,7 @@ def large_shard(folder: Path) -> zarr.Array:
 
 
 def test_replaced_files_are_closed_in_the_end(tmp_path: Path) -> None:
-    shardcodec.enable()
-    array = large_shard(tmp_path / "a")
+    array = shardcodec.attach(large_shard(tmp_path / "a"))
     for i in range(20):
         array[i] = i
         # before the next file is made, those that were replaced have gone: never more than the last one
@@ -59,8 +58,7 @@ def test_replaced_files_are_closed_in_the_end(tmp_path: Path) -> None:
 
 
 FORK = """
-shardcodec.enable()
-array = large_shard(FOLDER)
+array = shardcodec.attach(large_shard(FOLDER))
 for i in range(8):
     array[i] = i
     child = os.fork()
