@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Pages of less are given back in less time than a thread takes to begin. */
@@ -87,12 +88,17 @@ sc_closer_wait(void)
     pthread_mutex_unlock(&mutex);
 }
 
+/* Not for ever: somebody else's fork handler may hold what a thread needs to begin. */
 static void
 before_fork(void)
 {
+    struct timespec end;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 1;
     pthread_mutex_lock(&mutex);
-    while (running)
-        pthread_cond_wait(&idle, &mutex);
+    while (running && pthread_cond_timedwait(&idle, &mutex, &end) == 0)
+        ;
 }
 
 static void
@@ -106,6 +112,9 @@ after_fork_in_child(void)
 {
     pthread_mutex_init(&mutex, NULL);
     pthread_cond_init(&idle, NULL);
+    while (n_waiting)
+        close(waiting[--n_waiting]);
+    running = false;
 }
 
 enum sc_status

@@ -69,8 +69,8 @@ for i in range(8):
 
 
 @pytest.mark.skipif(
-    os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread",
-    reason="ThreadSanitizer ends children forked beside threads",
+    bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")),
+    reason="sanitizers hold locks of their own during a fork",
 )
 def test_a_forked_child_holds_none_of_them(tmp_path: Path) -> None:
     program = [
