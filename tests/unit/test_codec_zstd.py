@@ -197,6 +197,17 @@ def test_a_tiny_chunk_is_written_the_same_whatever_came_before() -> None:
     )
 
 
+@pytest.mark.parametrize("nbytes", [256, 512, 1000])
+def test_no_period_of_a_tiny_chunk_goes_unseen(nbytes: int) -> None:
+    """The glance once looked at half of the distances: chunks with a period of 101 bytes were left without matches."""
+    rng = np.random.default_rng(101)
+    for period in range(1, nbytes // 2):
+        once = rng.integers(0, 256, period, dtype="u1").tobytes()
+        data = (once * nbytes)[:nbytes]
+        ours = len(native.codec_encode("zstd", data, level=1))
+        assert ours <= len(numcodecs.Zstd(1).encode(data)) + 16, period
+
+
 @pytest.mark.parametrize("nbytes", [1, 11, 12, 13, 64, 127, 128, 1023, 1024, 1025])
 def test_tiny_chunks_at_level_1_are_read_by_numcodecs(nbytes: int) -> None:
     """They look for longer matches than zstd's level 1 does; a context is used for both kinds by turns."""
