@@ -3,10 +3,8 @@
  * One mutex for each cache, held for a look-up and never during input or output.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "sc_cache.h"
-
 #include "sc_alloc.h"
-#include "sc_lru.h"
+#include "sc_cache_impl.h"
 
 /* What is known of one object's index. */
 struct slot {
@@ -18,23 +16,6 @@ struct slot {
     struct sc_index_layout layout;
     struct sc_cached_index *index; /* NULL: seen once, or loading */
     uint64_t charge;
-};
-
-struct sc_cached_file {
-    struct sc_lru_node node;
-    unsigned n_users;
-    bool is_out; /* of the table: the last user closes it */
-    int fd;
-    struct sc_file_id id;
-};
-
-struct sc_cache {
-    struct sc_cache *next, **link; /* all caches, for fork */
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    struct sc_lru indexes, files;
-    struct sc_cache_info info;
-    int64_t grain_ns;
 };
 
 static pthread_mutex_t caches_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -318,135 +299,7 @@ sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *sh
     pthread_mutex_unlock(&cache->mutex);
 }
 
-/* ---- files ---- */
-
-/* Under the mutex. */
-static void
-file_remove(struct sc_cache *cache, struct sc_cached_file *file)
-{
-    sc_lru_remove(&cache->files, &file->node);
-    if (file->n_users) {
-        file->is_out = true;
-    } else {
-        sc_file_close(file->fd);
-        sc_free(file);
-    }
-}
-
-static void
-file_leave(struct sc_cache *cache, struct sc_cached_file *file)
-{
-    bool last;
-
-    pthread_mutex_lock(&cache->mutex);
-    last = --file->n_users == 0 && file->is_out;
-    pthread_mutex_unlock(&cache->mutex);
-    if (last) {
-        sc_file_close(file->fd);
-        sc_free(file);
-    }
-}
-
-/* A file that is open already and still the one of that name. */
-static bool
-take_open_file(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *opened)
-{
-    struct sc_cached_file *file;
-
-    pthread_mutex_lock(&cache->mutex);
-    file = (struct sc_cached_file *)(void *)sc_lru_find(&cache->files, name);
-    if (file)
-        file->n_users++;
-    pthread_mutex_unlock(&cache->mutex);
-    if (!file)
-        return false;
-    opened->fd = file->fd;
-    opened->kept = file;
-    opened->id = file->id;
-    if (trusted || (sc_file_identify(name, &opened->id) && opened->id.inode == file->id.inode &&
-                    opened->id.device == file->id.device))
-        return true;
-    pthread_mutex_lock(&cache->mutex);
-    if (!file->is_out)
-        file_remove(cache, file);
-    pthread_mutex_unlock(&cache->mutex);
-    file_leave(cache, file);
-    return false;
-}
-
-static void
-keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
-{
-    struct sc_cached_file *file = sc_calloc(1, sizeof *file);
-
-    if (!file)
-        return;
-    *file = (struct sc_cached_file){ .n_users = 1, .fd = opened->fd, .id = opened->id };
-    pthread_mutex_lock(&cache->mutex);
-    if (!sc_lru_find(&cache->files, name) && sc_lru_add(&cache->files, &file->node, name)) {
-        opened->kept = file;
-        if (cache->files.n_nodes > cache->info.max_files)
-            file_remove(cache, (struct sc_cached_file *)(void *)cache->files.oldest);
-        file = NULL;
-    }
-    pthread_mutex_unlock(&cache->mutex);
-    sc_free(file); /* another thread was quicker: this one stays the caller's own */
-}
-
-enum sc_status
-sc_cache_open(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *file, uint64_t *opens,
-              uint64_t *hits, struct sc_where *where)
-{
-    /* a relative name means another file after chdir() */
-    bool keeps = cache && cache->info.max_files && name[0] == '/',
-         hit = keeps && take_open_file(cache, name, trusted, file);
-    enum sc_status status = SC_OK;
-
-    if (!hit) {
-        file->kept = NULL;
-        ++*opens;
-        status = sc_file_open_id(name, &file->fd, &file->id, where);
-        if (!status && keeps && file->fd >= 0)
-            keep_file(cache, name, file);
-    }
-    *hits += hit;
-    if (trusted)
-        file->id.seen_ns = INT64_MAX; /* nobody will change it */
-    if (keeps) {
-        pthread_mutex_lock(&cache->mutex);
-        *(hit ? &cache->info.file_hits : &cache->info.file_misses) += 1;
-        pthread_mutex_unlock(&cache->mutex);
-    }
-    return status;
-}
-
-void
-sc_cache_close(struct sc_cache *cache, struct sc_opened *file)
-{
-    if (file->kept)
-        file_leave(cache, file->kept);
-    else
-        sc_file_close(file->fd);
-    file->fd = -1;
-    file->kept = NULL;
-}
-
 /* ---- the cache ---- */
-
-static void
-drop_files(struct sc_cache *cache)
-{
-    while (cache->files.oldest)
-        file_remove(cache, (struct sc_cached_file *)(void *)cache->files.oldest);
-}
-
-void
-sc_cache_drop_files(struct sc_cache *cache)
-{
-    pthread_mutex_lock(&cache->mutex);
-    drop_files(cache);
-    pthread_mutex_unlock(&cache->mutex);
-}
 
 void
 sc_cache_clear(struct sc_cache *cache)
@@ -454,7 +307,7 @@ sc_cache_clear(struct sc_cache *cache)
     pthread_mutex_lock(&cache->mutex);
     while (cache->indexes.oldest)
         slot_remove(cache, (struct slot *)(void *)cache->indexes.oldest);
-    drop_files(cache);
+    sc_cache_files_drop(cache);
     pthread_cond_broadcast(&cache->changed);
     pthread_mutex_unlock(&cache->mutex);
 }
@@ -462,16 +315,13 @@ sc_cache_clear(struct sc_cache *cache)
 void
 sc_cache_drop(struct sc_cache *cache, const char *name)
 {
-    struct sc_lru_node *file;
     struct slot *slot;
 
     pthread_mutex_lock(&cache->mutex);
     slot = slot_find(cache, name);
     if (slot)
         slot_remove(cache, slot);
-    file = sc_lru_find(&cache->files, name);
-    if (file)
-        file_remove(cache, (struct sc_cached_file *)(void *)file);
+    sc_cache_file_drop(cache, name);
     pthread_cond_broadcast(&cache->changed);
     pthread_mutex_unlock(&cache->mutex);
 }
@@ -552,8 +402,7 @@ after_fork_in_child(void)
     for (struct sc_cache *cache = caches; cache; cache = cache->next) {
         pthread_mutex_init(&cache->mutex, NULL);
         pthread_cond_init(&cache->changed, NULL);
-        for (struct sc_lru_node *node = cache->files.oldest; node; node = node->newer)
-            ((struct sc_cached_file *)(void *)node)->n_users = 0;
+        sc_cache_files_disown(cache);
         sc_cache_clear(cache);
         cache->info =
             (struct sc_cache_info){ .max_nbytes = cache->info.max_nbytes, .max_files = cache->info.max_files };
