@@ -18,7 +18,7 @@ from ..errors import ShardError
 from .values import Bad, Wanted, explained, read_opened
 from .windows import Entries, Opened
 
-__all__ = ["read_native", "sizes_native"]
+__all__ = ["look_native", "read_native", "sizes_native"]
 
 
 # Opens a shard in a file, or in memory; and its file.
@@ -40,17 +40,28 @@ def read_native(
 def sizes_native(chain: Any, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
     """As `read_sizes`, where the engine opens the shards itself."""
 
-    def look(shard: str) -> Any:
-        opened = open_shard(shard)
-        try:
-            return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
-        finally:
-            opened.close()
+    def look(opened: Opened) -> Any:
+        return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
 
     sizes = np.empty((len(shards), chain.n_chunks), dtype=np.uint64)
     for shard, out in zip(shards, sizes, strict=True):
-        out[:] = _while_it_changes(chain, shard, file_of(shard), functools.partial(look, shard))
+        out[:] = look_native(chain, shard, open_shard, file_of, look)
     return sizes
+
+
+def look_native(
+    chain: Any, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[Opened], Any]
+) -> Any:
+    """Do something with a shard while it is open."""
+
+    def work() -> Any:
+        opened = open_shard(shard)
+        try:
+            return look(opened)
+        finally:
+            opened.close()
+
+    return _while_it_changes(chain, shard, file_of(shard), work)
 
 
 def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:

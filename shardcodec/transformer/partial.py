@@ -7,7 +7,7 @@ Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; S
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..zarr_plugin.compat import is_buffer
@@ -31,7 +31,19 @@ def overlay(chunks: Mapping[int, tuple[str, Parts]]) -> Change:
             position: overlaid(key, draft.value(position), parts) for position, (key, parts) in chunks.items()
         }
 
-    return Change(apply, (), sum(part.nbytes for _, parts in chunks.values() for _, part in parts))
+    def some(positions: Collection[int]) -> Change:
+        return overlay(
+            {
+                position: (
+                    chunks[position][0],
+                    [(start, memoryview(bytes(part))) for start, part in chunks[position][1]],
+                )
+                for position in positions
+            }
+        )
+
+    nbytes = sum(part.nbytes for _, parts in chunks.values() for _, part in parts)
+    return Change(apply, (), nbytes, part=some)
 
 
 def overlaid(key: str, old: Any, parts: Parts) -> bytearray:

@@ -26,6 +26,7 @@ from ..zarr_plugin.compat import (
     max_workers,
     options_of_zarr,
 )
+from ..zarr_plugin.grouping import active
 from ..zarr_plugin.stores import (
     check_writable,
     is_direct,
@@ -35,11 +36,12 @@ from ..zarr_plugin.stores import (
     staging,
     stored_bytes,
 )
-from ..zarr_plugin.updates import Work, update
+from ..zarr_plugin.updates import Work, update, update_held
 from .asking import Asker
-from .direct import read_native, sizes_native
+from .direct import look_native, read_native, sizes_native
+from .held import HeldShard, changed
 from .keys import ArrayKeys
-from .ranges import as_request
+from .ranges import as_request, cut
 from .reading import at_a_time, read, read_sizes
 from .values import Wanted, explained
 from .windows import Opened, Window
@@ -169,6 +171,14 @@ class Shards:
                 shards.setdefault(place[0], []).append(Wanted(n, key, place[1], request))
             n += 1
         results: list[Any] = [None] * n
+        for shard, held in (await self._gathered(list(shards))).items():
+            for part in shards[shard]:
+                value = held.shown.get(part.position)
+                if value is not None:
+                    start, nbytes = cut(part.request, len(value))
+                    results[part.number] = buffer_from(prototype, value[start : start + nbytes])
+            shards[shard] = [part for part in shards[shard] if part.position not in held.shown]
+        shards = {shard: wanted for shard, wanted in shards.items() if wanted}
         first = Asker(self.below, prototype, [(key, request) for _, key, request in others])
         for holder, own in self._by_holder(shards):
             found = await self._found(holder, {shard: shards[shard] for shard in own}, first)
@@ -200,6 +210,10 @@ class Shards:
 
     async def size(self, place: Place) -> int | None:
         """Return the size of a chunk from the index of its shard; None where there is none."""
+        for held in (await self._gathered([place[0]])).values():
+            if place[1] in held.shown:
+                value = held.shown[place[1]]
+                return None if value is None else len(value)
         async for _, sizes in self._sizes([place[0]]):
             nbytes = int(sizes[place[1]])
             return None if nbytes == ABSENT else nbytes
@@ -242,7 +256,10 @@ class Shards:
         check_writable(self.below)
         holder, shards, place = self._holder(shard)
         if shards is None or place is None:
-            await update(StorePath(holder, shard), work, options)
+            target, group = StorePath(holder, shard), active()
+            if group is not None:
+                await group.settle(lock_keys([target]))
+            await update(target, work, options)
         else:
             check_writable(holder)
             await shards._writer.change(place[0], within(place[1], work), options)
@@ -254,9 +271,60 @@ class Shards:
 
         async def change(shard: str, one: Change) -> None:
             async with limit:
-                await self._writer.change(shard, one, options)
+                if not await self._hold(shard, one, options):
+                    await self._writer.change(shard, one, options)
 
         await all_of(change(*each) for each in changes.items())
+
+    # ---- gathering
+
+    async def _hold(self, shard: str, change: Change, options: Options) -> bool:
+        """Gather a change while a block of `group_writes` is open; False when it is to be made at once."""
+        group = active()
+        holder, _, place = self._holder(shard)
+        if group is None or place is not None or (change.given is None and change.part is None):
+            return False
+        check_writable(self.below)
+        target = StorePath(holder, shard)
+        (name,) = lock_keys([target])
+
+        async def store(all_of_it: Change) -> None:
+            await self._writer.change_held(
+                shard, all_of_it, options, lambda work: update_held(target, name, work, options)
+            )
+
+        async def take(held: HeldShard | None) -> HeldShard | None:
+            given: Any = change.given
+            if given is None:
+                if not is_direct(holder):
+                    return None
+                look = changed(self._chain, shard, change, {} if held is None else held.shown)
+                work = (self._chain, shard, self._open, self._path, look)
+                given = await to_its_end(asyncio.to_thread(look_native, *work))
+            if held is None:
+                held = HeldShard(self.spec)
+            held.take(change, given, store)
+            return held
+
+        return await group.hold(target, self.spec, take)
+
+    async def _gathered(self, shards: Sequence[str]) -> dict[str, HeldShard]:
+        """What is gathered of shards as changes of chunks; what is gathered of them otherwise is stored."""
+        group, found = active(), {}
+        if group is None:
+            return {}
+        for shard in shards:
+            _, _, place = self._holder(shard)
+            held = await group.held(self._object(shard), self.spec if place is None else None)
+            if held is not None:
+                found[shard] = held
+        return found
+
+    async def settle(self) -> None:
+        """Store what is gathered in this process: what is listed, or deleted with a folder, are objects that exist."""
+        group = active()
+        if group is not None:
+            await group.settle()
 
     def erasure(self, positions: Iterable[int]) -> Change:
         """Erase chunks of a shard; all of them whatever is stored."""

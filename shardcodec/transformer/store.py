@@ -387,6 +387,7 @@ class ShardingStorageTransformer(Store):
             raise NotImplementedError("the store below cannot delete, or cannot be listed")
         self._check_writable()
         await self._ensure_open()
+        await self.shards.settle()
         prefix = as_folder(prefix)
         hit = [(array, fixed) for array in self._arrays if (fixed := array.fixed(prefix)) is not None]
         if all(array.region.startswith(prefix) for array, _ in hit):
@@ -405,6 +406,7 @@ class ShardingStorageTransformer(Store):
         """Erase everything, in the store below too."""
         self._check_writable()
         await self._ensure_open()
+        await self.shards.settle()
         await self.shards.below.clear()
 
     # ---- listing
@@ -417,6 +419,7 @@ class ShardingStorageTransformer(Store):
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield keys with a prefix; those of chunks that exist. The index of each shard is read."""
         await self._ensure_open()
+        await self.shards.settle()
         async for key in self.shards.others(prefix):
             yield key
         async for key, _ in self.shards.chunks(prefix):
@@ -428,6 +431,7 @@ class ShardingStorageTransformer(Store):
         Only in folders of chunks indexes have to be read.
         """
         await self._ensure_open()
+        await self.shards.settle()
         prefix = as_folder(prefix)
         if any(
             array.fixed(prefix) is not None and "/" not in _beyond(array, prefix) for array in self._arrays
@@ -444,6 +448,7 @@ class ShardingStorageTransformer(Store):
     async def getsize_prefix(self, prefix: str) -> int:
         """Return the size of all values below a folder; that of chunks from the indexes."""
         await self._ensure_open()
+        await self.shards.settle()
         prefix = as_folder(prefix)
         total = 0
         async for key in self.shards.others(prefix):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..access import change as access_change
 from ..access.change import Found, Maker
@@ -26,14 +26,22 @@ from ..errors import ShardError
 from ..options import Options
 from ..zarr_plugin.updates import Unchanged, Work
 from .values import explained
+from .windows import Opened
 
 __all__ = ["Change", "Draft", "Writer", "erase", "put", "put_if_absent", "within"]
+
+
+class Look(Protocol):
+    """What a draft is made on; see `access.change.Found`."""
+
+    @property
+    def shard(self) -> Opened: ...
 
 
 class Draft:
     """A shard as it is about to be: what was found, and changes that have been made to it. Nothing is read in vain."""
 
-    def __init__(self, found: Found, chain: Any, key: str) -> None:
+    def __init__(self, found: Look, chain: Any, key: str) -> None:
         self._found = found
         self._chain = chain
         self._key = key
@@ -72,14 +80,26 @@ class Change:
         Positions that it sets whatever is stored. If it looks at the draft it has none.
     nbytes : int
         About as many bytes are written.
+    given : mapping, optional
+        What becomes of its chunks whatever is stored: as from `apply`.
+    part : callable, optional
+        Returns the change of some of its chunks alone, with bytes of its own. A change with neither cannot wait.
     """
 
     def __init__(
-        self, apply: Callable[[Draft], Mapping[int, Any]], blind: Collection[int] = (), nbytes: int = 0
+        self,
+        apply: Callable[[Draft], Mapping[int, Any]],
+        blind: Collection[int] = (),
+        nbytes: int = 0,
+        *,
+        given: Mapping[int, Any] | None = None,
+        part: Callable[[Collection[int]], Change] | None = None,
     ) -> None:
         self.apply = apply
         self.blind = blind
         self.nbytes = nbytes
+        self.given = given
+        self.part = part
 
     def begin(self) -> None:
         """The shard is ours: `blind` and `nbytes` count from now on."""
@@ -109,7 +129,7 @@ class _Within(Change):
 def put(chunks: Mapping[int, Any]) -> Change:
     """Set chunks; None erases one, whether it is there or not."""
     nbytes = sum(memoryview(data).nbytes for data in chunks.values() if data is not None)
-    return Change(lambda _: chunks, chunks.keys(), nbytes)
+    return Change(lambda _: chunks, chunks.keys(), nbytes, given=chunks)
 
 
 def put_if_absent(position: int, data: Any) -> Change:
@@ -121,7 +141,9 @@ def put_if_absent(position: int, data: Any) -> Change:
 
 def erase(positions: Sequence[int]) -> Change:
     """Erase those chunks that exist."""
-    return Change(lambda draft: {p: None for p in positions if draft.exists(p)})
+    return Change(
+        lambda draft: {p: None for p in positions if draft.exists(p)}, given=dict.fromkeys(positions)
+    )
 
 
 def within(position: int, work: Work) -> Change:
@@ -190,6 +212,22 @@ class Writer:
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
         await asyncio.shield(one.done)
+
+    async def change_held(
+        self, shard: str, change: Change, options: Options, exchange: Callable[[Work], Awaitable[None]]
+    ) -> None:
+        """Change a shard that is ours already; as `change`.
+
+        Parameters
+        ----------
+        exchange : callable
+            Runs what makes the new shard.
+        """
+        one = _Waiting(change, asyncio.get_running_loop().create_future())
+        batch = _Batch(self._chain, _Place(shard, *self._file_of(shard)), options, lambda: [one])
+        await exchange(batch)
+        batch.settle(None)
+        await one.done
 
     async def _run(self, key: _Key) -> None:
         """Write what waits for a shard, when its turn has come."""

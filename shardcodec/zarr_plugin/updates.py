@@ -18,7 +18,7 @@ from .compat import StorePath, buffer_from, default_buffer_prototype
 from .remote import conditional_remote_for
 from .stores import check_writable, index_names, is_local, is_memory, lock_keys, stored_bytes
 
-__all__ = ["Unchanged", "Work", "update"]
+__all__ = ["Unchanged", "Work", "update", "update_held"]
 
 
 class Unchanged(Exception):
@@ -62,18 +62,23 @@ async def update(target: StorePath, work: Work, options: Options) -> None:
     check_writable(target.store)
     names = lock_keys([target])
     async with locks.table().hold_async(names):
-        try:
-            if is_local(target.store):
-                await _update_local(names[0], work, options)
-            elif is_memory(target.store):
-                await _update_memory(target, work, options)
-            else:
-                await _update_remote(target, work, options)
-        except Unchanged:
-            return
-        finally:
-            if not is_local(target.store) and not is_memory(target.store):
-                indexes.drop(index_names([target]))
+        await update_held(target, names[0], work, options)
+
+
+async def update_held(target: StorePath, name: str, work: Work, options: Options) -> None:
+    """As `update`, of an object whose lock in the table, under that name, is held already."""
+    try:
+        if is_local(target.store):
+            await _update_local(name, work, options)
+        elif is_memory(target.store):
+            await _update_memory(target, work, options)
+        else:
+            await _update_remote(target, work, options)
+    except Unchanged:
+        return
+    finally:
+        if not is_local(target.store) and not is_memory(target.store):
+            indexes.drop(index_names([target]))
 
 
 async def _run(work: Work, old: Any, keep_empty: bool, old_nbytes: int, options: Options) -> Any:

@@ -1,0 +1,417 @@
+# group.py - what is gathered of objects, and stored once for each
+# SPDX-License-Identifier: MIT
+"""What a block of `group_writes` gathers.
+
+While one is open, what is written through shardcodec's pipeline stays in memory (`access.gathered`), keyed by the
+resolved path of the object, or by store and key: for the whole process, whatever thread or array it comes from. Reads
+through the pipeline see it. Another surface may have changes gathered that are no elements (`Held`). An object is stored at the end of a block, when the memory budget is used up, or when
+something has to be done with it that cannot be gathered.
+
+All of an object that concerns its stored state happens under its lock in the table of this process; what it holds in
+the end, element by element, is what was written last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ..access.boxes import Box
+from ..access.conditional import exchange
+from ..access.flush import flush
+from ..access.gathered import Gathered
+from ..access.reader import INLINE_NBYTES, decoded_nbytes
+from ..errors import GroupWriteError
+from ..options import Options
+from ..storage import filelocks, locks
+from ..storage.aio import all_of, to_its_end
+from . import reading, writing
+from .compat import StorePath, buffer_from
+from .remote import conditional_remote_for
+from .requests import Part, Request
+from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
+
+__all__ = ["Group", "Held"]
+
+# Objects that are stored at a time; each is encoded with all threads of its options.
+CONCURRENCY = 4
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An object with gathered writes."""
+
+    gathered: Gathered
+    part: Part
+    options: Options
+    last_write: int
+
+
+class Held(Protocol):
+    """Changes of an object that another surface gathers, not as elements.
+
+    Attributes
+    ----------
+    kind : hashable
+        What is held as one kind of an object can be added to; before another kind comes, it is stored.
+    """
+
+    kind: Hashable
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the object is given."""
+
+    async def store(self) -> None:
+        """Store it; the object's lock in the table is held."""
+
+
+@dataclass(slots=True)
+class _HeldEntry:
+    """An object with changes that are not elements."""
+
+    gathered: Any  # a Held
+    last_write: int
+
+
+# Whether this task stores what was gathered. An array over a store of chunks gives its chunks to that, which gathers them.
+_storing: ContextVar[bool] = ContextVar("_storing", default=False)
+
+
+class Group:
+    """What is gathered in this process."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry | _HeldEntry] = {}
+        self._clock = itertools.count()
+        self._nbytes = 0
+        self._mutex = threading.Lock()
+        self._names: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._is_closed = False
+        self.max_nbytes = 0
+        self.is_closing = False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+        return self._nbytes
+
+    # ---- writing
+
+    async def write(self, request: Request, options: Options) -> None:
+        """Take over a request, or what of it is worth that; the rest is stored at once."""
+        check_writable(request.store)
+        keys = self._keys(request)
+        at_once = {i: None for i, part in enumerate(request.parts) if not self._gathers(part)}
+        if at_once:
+            await self._write_at_once(request, list(at_once), [keys[i] for i in at_once], options)
+        for i, part in enumerate(request.parts):
+            if i in at_once:
+                continue
+            async with locks.table().hold_async([keys[i]]):
+                gathered = await self._gather(keys[i], part, request, options)
+            if gathered:
+                await self._keep_within_budget()
+            else:
+                await self._write_at_once(request, [i], [keys[i]], options)
+
+    def _keys(self, request: Request) -> list[str]:
+        """Names of the request's objects for locks: each is resolved once."""
+        names = [(id(part.target.store), part.target.path) for part in request.parts]
+        unknown = [i for i, name in enumerate(names) if name not in self._names]
+        if unknown:
+            targets = [request.parts[i].target for i in unknown]
+            for i, target, key in zip(unknown, targets, lock_keys(targets), strict=True):
+                self._names[names[i]] = target.store, key  # the store stays, so that its number does
+        return [self._names[name][1] for name in names]
+
+    def _gathers(self, part: Part) -> bool:
+        """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
+        native = part.chain.stage is None
+        return native and not self.is_closing and _is_box(part.box) and not part.covers
+
+    async def _write_at_once(
+        self, request: Request, chosen: Sequence[int], keys: Sequence[str], options: Options
+    ) -> None:
+        """Store parts of a request now. What was gathered of their objects comes first, or is overwritten whole."""
+        parts = [request.parts[i] for i in chosen]
+        await self.settle(key for key, part in zip(keys, parts, strict=True) if not part.covers)
+        async with locks.table().hold_async(keys):
+            positions = [request.positions[i] for i in chosen]
+            await writing.run(replace(request, parts=parts, positions=positions), options)
+            for key, part in zip(keys, parts, strict=True):
+                if part.covers:
+                    self._forget(key)
+
+    async def _gather(self, key: str, part: Part, request: Request, options: Options) -> bool:
+        """Take over a part; False when it is too late for that. The object's lock in the table is held."""
+        entry = self._entries.get(key)
+        if isinstance(entry, _HeldEntry) or (entry is not None and entry.gathered.chain is not part.chain):
+            await self._store(key, entry)  # no elements, or in memory of the other byte order
+            entry = None
+        if entry is None:
+            gathered = Gathered(part.chain, request.array.dtype)
+            entry = _Entry(gathered, part, options, 0)
+        before = entry.gathered.nbytes
+        box = _box_of(part)
+        if decoded_nbytes(part.chain, part.box) <= INLINE_NBYTES:
+            entry.gathered.write(box, request.axes, request.array)
+        else:
+            await to_its_end(asyncio.to_thread(entry.gathered.write, box, request.axes, request.array))
+        entry.part, entry.options, entry.last_write = part, options, next(self._clock)
+        with self._mutex:
+            if self._is_closed:
+                return False
+            self._entries[key] = entry
+            self._nbytes += entry.gathered.nbytes - before
+        return True
+
+    async def hold(
+        self, target: StorePath, kind: Hashable, take: Callable[[Any], Awaitable[Held | None]]
+    ) -> bool:
+        """Gather a change of an object that is not one of elements.
+
+        Parameters
+        ----------
+        target : StorePath
+        kind : hashable
+            That of the `Held`.
+        take : callable
+            Coroutine function: from what is held of that kind (None: nothing) to that and the change; None where the
+            change cannot wait. It is called under the object's lock in the table, and may raise to leave all as it is.
+
+        Returns
+        -------
+        bool
+            False when the change is to be made at once; nothing is held of the object then.
+        """
+        (key,) = lock_keys([target])
+        held = None
+        if not self.is_closing or _storing.get():
+            async with locks.table().hold_async([key]):
+                entry = self._entries.get(key)
+                if entry is not None and not _is_held(entry, kind):
+                    await self._store(key, entry)
+                    entry = None
+                before = 0 if entry is None else entry.gathered.nbytes
+                held = await take(None if entry is None else entry.gathered)
+                if held is not None:
+                    with self._mutex:
+                        if self._is_closed:
+                            return False
+                        self._entries[key] = _HeldEntry(held, next(self._clock))
+                        self._nbytes += held.nbytes - before
+        if held is None:
+            await self.settle([key])
+        elif not _storing.get():  # else who stores has an eye on it
+            await self._keep_within_budget()
+        return held is not None
+
+    async def held(self, target: StorePath, kind: Hashable) -> Any:
+        """Return what `hold` gathered of an object, None when that is nothing; what was gathered otherwise is stored."""
+        if not self._entries:
+            return None
+        (key,) = lock_keys([target])
+        entry = self._entries.get(key)
+        if entry is None or _is_held(entry, kind):
+            return None if entry is None else entry.gathered
+        await self.settle([key])
+        return None
+
+    async def _keep_within_budget(self) -> None:
+        """Store objects until the rest fits: such as are complete, then those that have been left alone longest."""
+        while self._nbytes > self.max_nbytes:
+            with self._mutex:
+                key = min(
+                    self._entries,
+                    key=lambda key: (
+                        not self._entries[key].gathered.is_complete,
+                        self._entries[key].last_write,
+                    ),
+                )
+            await self.settle([key])
+
+    # ---- reading
+
+    async def read(self, request: Request, options: Options) -> set[int]:
+        """Fill the request's array; return the positions of objects that do not exist."""
+        if not self._entries:
+            return await reading.run(request, options)
+        keys = self._keys(request)
+        await self.settle(
+            key
+            for key, part in zip(keys, request.parts, strict=True)
+            if not _is_box(part.box) or isinstance(self._entries.get(key), _HeldEntry)
+        )
+        # looked up before the store is: what is stored meanwhile is seen here or there
+        found = [
+            (i, entry)
+            for i, key in enumerate(keys)
+            if isinstance(entry := self._entries.get(key), _Entry) and _is_box(request.parts[i].box)
+        ]
+        if not found:
+            return await reading.run(request, options)
+        needless = {i for i, entry in found if entry.gathered.has_all_of(_box_of(request.parts[i]))}
+        rest = [i for i in range(len(keys)) if i not in needless]
+        missing = await reading.run(
+            replace(
+                request,
+                parts=[request.parts[i] for i in rest],
+                positions=[request.positions[i] for i in rest],
+            ),
+            options,
+        )
+        if request.is_small:
+            self._overlay(request, found)
+        else:
+            await to_its_end(asyncio.to_thread(self._overlay, request, found))
+        return missing - {request.positions[i] for i, _ in found}
+
+    @staticmethod
+    def _overlay(request: Request, found: Sequence[tuple[int, _Entry]]) -> None:
+        for i, entry in found:
+            entry.gathered.overlay(_box_of(request.parts[i]), request.axes, request.array)
+
+    # ---- storing
+
+    async def settle(self, keys: Iterable[str] | None = None) -> None:
+        """Store what was gathered of these objects, or of all.
+
+        Raises
+        ------
+        GroupWriteError
+            Some could not be stored; they are kept.
+        """
+        names = None if keys is None else list(keys)
+        if not self._entries or names == []:
+            return
+        limit = asyncio.Semaphore(CONCURRENCY)
+        written: list[str] = []
+        failures: dict[str, Exception] = {}
+
+        async def store(key: str) -> None:
+            token = _storing.set(True)
+            try:
+                async with limit, locks.table().hold_async([key]):
+                    entry = self._entries.get(key)
+                    if entry is not None:
+                        await self._store(key, entry)
+                        written.append(key)
+            except Exception as error:  # noqa: BLE001  # raised below, with what became of the others
+                failures[key] = error
+            finally:
+                _storing.reset(token)
+
+        for kind in (_Entry, _HeldEntry):  # elements first: where they are stored may be what is held
+            chosen = list(self._entries) if names is None else names
+            await all_of([store(key) for key in chosen if isinstance(self._entries.get(key), kind)])
+        if failures:
+            raise _failure(written, failures)
+
+    async def _store(self, key: str, entry: _Entry | _HeldEntry) -> None:
+        """Store one object; its lock in the table is held."""
+        if isinstance(entry, _HeldEntry):
+            await entry.gathered.store()
+            self._forget(key)
+            return
+        target, prototype = entry.part.target, entry.part.spec.prototype
+        store: Any = target.store
+        if is_local(store):
+
+            async def write(old_fd: int | None) -> bool:
+                exist: list[int] = []
+                where = {"old_fd": old_fd, "staging": staging(store), "exist": exist}
+                await self._flush(entry, local_path(target), None, **where)
+                return not exist
+
+            await filelocks.update_async(key, entry.options, write)
+        elif is_memory(store):
+            result = await self._flush(entry, None, stored_bytes(target, prototype))
+            if result is None:
+                store.delete_sync(target.path)
+            else:
+                store.set_sync(target.path, buffer_from(prototype, result))
+        elif (remote := conditional_remote_for(store)) is not None:
+
+            async def renew(_: Sequence[int], olds: Sequence[Any]) -> list[Any]:
+                (old,) = olds
+                if old is None:
+                    return [await self._flush(entry, None, None)]
+                return [await self._flush(entry, None, old.data, keep_empty=True)]
+
+            await exchange([target.path], renew, entry.options, remote, 1)
+        else:
+            old = None if entry.gathered.is_complete else await target.get(prototype=prototype)
+            result = await self._flush(entry, None, None if old is None else old.as_numpy_array())
+            if result is None:
+                await target.delete()
+            else:
+                await target.set(buffer_from(prototype, result))
+        self._forget(key)
+
+    @staticmethod
+    async def _flush(entry: _Entry, path: str | None, old: Any, **choices: Any) -> Any:
+        return await to_its_end(
+            asyncio.to_thread(
+                flush,
+                entry.gathered,
+                path,
+                old,
+                entry.part.target.path,
+                entry.options,
+                write_empty=bool(entry.part.spec.config.write_empty_chunks),
+                **choices,
+            )
+        )
+
+    def _forget(self, key: str) -> None:
+        with self._mutex:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self._nbytes -= entry.gathered.nbytes
+
+    def close(self, *, drop: bool) -> bool:
+        """Take nothing any more, and forget what there is if `drop`; False, and still open, when there is something."""
+        with self._mutex:
+            if self._entries and not drop:
+                return False
+            self._entries.clear()
+            self._nbytes = 0
+            self._is_closed = True
+            return True
+
+
+def _is_held(entry: _Entry | _HeldEntry, kind: Hashable) -> bool:
+    return isinstance(entry, _HeldEntry) and entry.gathered.kind == kind
+
+
+def _is_box(parts: Any) -> bool:
+    """Whether parts of an object are a box of rank 1 or more."""
+    return isinstance(parts, Box) and len(parts.count) > 0
+
+
+def _box_of(part: Part) -> Box:
+    """The box of a part that has one."""
+    assert isinstance(part.box, Box)
+    return part.box
+
+
+def _failure(written: Sequence[str], failures: dict[str, Exception]) -> GroupWriteError:
+    first = next(iter(failures.values()))
+    error = GroupWriteError(
+        f"{len(failures)} of {len(failures) + len(written)} shards could not be stored ({', '.join(failures)}): {first}",
+        written=tuple(written),
+        unwritten=tuple(failures),
+        failures=failures,
+    )
+    error.__cause__ = first
+    return error
