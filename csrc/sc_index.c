@@ -1,4 +1,4 @@
-/* sc_index.c - the index of a shard (see sc_index.h): decode, encode, check, sort, overlaps, gaps
+/* sc_index.c - the index of a shard (see sc_index.h): decode, encode, check, sort, overlaps, gaps, sums
  *
  * Whatever an index claims comes from disk. Sums of its numbers are formed only where they are known to fit, or are
  * held at 2^64-1 where they do not.
@@ -287,6 +287,33 @@ sc_index_gaps(const struct sc_entry *entries, const uint64_t *order, size_t n, c
         sweep_over(&sweep, entries[order[i]]);
     sweep_over(&sweep, (struct sc_entry){ extent->shard_nbytes, 0 });
     *n_found = sweep.n_found;
+}
+
+/* ---- sums ---- */
+
+void
+sc_index_sum_up(const struct sc_entry *entries, size_t n, const uint8_t *dropped, struct sc_entry *left,
+                struct sc_index_sums *sums)
+{
+    struct sc_index_sums s = { .first = UINT64_MAX };
+
+    for (size_t i = 0; i < n; i++) {
+        struct sc_entry e = entries[i];
+        bool gone = e.offset == SC_ABSENT || (dropped && dropped[i]);
+
+        if (e.offset != SC_ABSENT && e.nbytes) {
+            s.n_stored++;
+            s.first = min_u64(s.first, e.offset);
+            s.end = max_u64(s.end, end_of(e));
+            s.offset_bits |= e.offset;
+            s.nbytes_bits |= e.nbytes;
+        }
+        if (!gone)
+            s.left_nbytes += e.nbytes;
+        if (left)
+            left[i] = gone ? (struct sc_entry){ SC_ABSENT, SC_ABSENT } : e;
+    }
+    *sums = s;
 }
 
 /* ---- keys ---- */

@@ -62,6 +62,18 @@ void sc_index_overlaps(const struct sc_entry *entries, const uint64_t *order, si
 void sc_index_gaps(const struct sc_entry *entries, const uint64_t *order, size_t n,
                    const struct sc_index_extent *extent, struct sc_entry *gaps, size_t capacity, size_t *n_found);
 
+/* What the numbers of an index come to, in one pass; what they claim need not be true. */
+struct sc_index_sums {
+    uint64_t n_stored;                 /* entries with bytes; those below are over them */
+    uint64_t first, end; /* where bytes begin, and end; 2^64-1 and 0 without any. An end is held at 2^64-1 */
+    uint64_t offset_bits, nbytes_bits; /* or-ed */
+    uint64_t left_nbytes; /* of the entries that are left, modulo 2^64 */
+};
+
+/* left: n entries, gets those that are not dropped, the others absent. dropped: n flags. Both may be NULL: all are left. */
+void sc_index_sum_up(const struct sc_entry *entries, size_t n, const uint8_t *dropped, struct sc_entry *left,
+                     struct sc_index_sums *sums);
+
 /* Keys of the entries that exist among positions [first, end): their coordinates in the grid, 32 bits each with the highest
  * byte first, of which the first `skip` bytes (at most 4 * ndim) are left out. They lie one after the other; keys NULL: they
  * are counted only. Extents are below 2^32. */

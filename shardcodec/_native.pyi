@@ -182,6 +182,9 @@ def index_check(
     *,
     allow_in_index: bool = False,
 ) -> None: ...
+def index_sums(
+    entries: Buffer, dropped: Buffer | None = None, left: Buffer | None = None
+) -> tuple[int, int, int, int, int, int]: ...
 def index_overlaps(entries: Buffer, *, capacity: int = 1024) -> tuple[list[tuple[int, int]], int]: ...
 def index_gaps(
     entries: Buffer, shard_nbytes: int, index_offset: int, index_nbytes: int, *, capacity: int = 1024

@@ -96,6 +96,14 @@ cdef extern from "sc_index.h" nogil:
     void sc_index_by_offset(const sc_entry *entries, size_t n, uint64_t *order, uint64_t *scratch, size_t *n_out)
     void sc_index_overlaps(const sc_entry *entries, const uint64_t *order, size_t n, uint64_t (*pairs)[2],
                            size_t capacity, size_t *n_found)
+    struct sc_index_sums:
+        uint64_t n_stored
+        uint64_t first
+        uint64_t end
+        uint64_t offset_bits
+        uint64_t nbytes_bits
+        uint64_t left_nbytes
+    void sc_index_sum_up(const sc_entry *entries, size_t n, const uint8_t *dropped, sc_entry *left, sc_index_sums *sums)
     size_t sc_index_keys(const sc_entry *entries, int ndim, const uint64_t *grid, uint64_t first, uint64_t end,
                          size_t skip, uint8_t *keys)
     void sc_index_gaps(const sc_entry *entries, const uint64_t *order, size_t n, const sc_index_extent *extent,

@@ -265,9 +265,23 @@ def touched(
         for row in parts.rows.tolist():
             box = Box(tuple(row[:ndim]), tuple(row[ndim : 2 * ndim]), tuple(row[2 * ndim : 3 * ndim]), ())
             mask[np.ix_(*_touched_coordinates(box, perm, chunk_shape))] = True
+    elif isinstance(parts, Box) and (ranges := _touched_ranges(parts, perm, chunk_shape)) is not None:
+        mask[ranges] = True
     else:
         mask[np.ix_(*_touched_coordinates(parts, perm, chunk_shape))] = True
     return mask.reshape(-1)
+
+
+def _touched_ranges(box: Box, perm: Ints, chunk_shape: Sequence[int]) -> tuple[slice, ...] | None:
+    """Grid coordinates of touched inner chunks along each stored axis; None where a step leaps over some."""
+    ranges = []
+    for axis, extent in zip(perm, chunk_shape, strict=True):
+        step = 1 if box.step is None else box.step[axis]
+        if step > extent:
+            return None
+        last = box.start[axis] + (box.count[axis] - 1) * step
+        ranges.append(slice(box.start[axis] // extent, last // extent + 1))
+    return tuple(ranges)
 
 
 def _touched_coordinates(
@@ -295,15 +309,15 @@ def covered(
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
     if not isinstance(parts, Box):
         return mask.reshape(-1)
-    axes = []
+    ranges = []
     for axis, extent in zip(perm, chunk_shape, strict=True):
         step = 1 if parts.step is None else parts.step[axis]
         start, end = parts.start[axis], parts.start[axis] + (parts.count[axis] - 1) * step + 1
         if extent == 1:
-            axes.append(np.arange(start, end, step))
+            ranges.append(slice(start, end, step))
         elif step == 1:
-            axes.append(np.arange(-(-start // extent), end // extent))
+            ranges.append(slice(-(-start // extent), end // extent))
         else:
             return mask.reshape(-1)
-    mask[np.ix_(*axes)] = True
+    mask[tuple(ranges)] = True
     return mask.reshape(-1)

@@ -22,9 +22,11 @@ is it packed. What follows the last inner chunk of the old object, no index ever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from .. import native
 
 __all__ = [
     "ABSENT",
@@ -32,11 +34,13 @@ __all__ = [
     "DEAD_SHARE",
     "Facts",
     "Placement",
+    "Sums",
     "aligned",
     "may_overwrite",
     "place",
     "place_behind",
     "place_in_slots",
+    "sum_up",
     "way_to_append",
     "within",
 ]
@@ -63,6 +67,45 @@ def aligned(offset: Any, alignment: int) -> Any:
     if isinstance(offset, int):
         return -(-offset // alignment) * alignment
     return (offset + np.uint64(alignment - 1)) // np.uint64(alignment) * np.uint64(alignment)
+
+
+class Sums(NamedTuple):
+    """What the numbers of an index come to, whatever it claims (csrc/sc_index.h).
+
+    Attributes
+    ----------
+    n_stored : int
+        Inner chunks that have bytes; the next four are over them.
+    first, end : int
+        Where their bytes begin and end; 2^64-1 and 0 where there are none.
+    offset_bits, nbytes_bits : int
+        Offsets, and sizes, or-ed: a power of two divides all of them if it divides these.
+    left_nbytes : int
+        Bytes of those that are left.
+    """
+
+    n_stored: int
+    first: int
+    end: int
+    offset_bits: int
+    nbytes_bits: int
+    left_nbytes: int
+
+
+def sum_up(
+    entries: Entries, dropped: np.ndarray[Any, np.dtype[np.bool_]] | None = None, left: Entries | None = None
+) -> Sums:
+    """Sum an index up, in one pass.
+
+    Parameters
+    ----------
+    entries : ndarray of uint64, shape (n_chunks, 2), C order
+    dropped : ndarray of bool, shape (n_chunks,), optional
+        Inner chunks that are not left.
+    left : ndarray, as `entries`, optional
+        Gets the entries that are, absent elsewhere.
+    """
+    return Sums(*native.load().index_sums(entries, dropped, left))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,17 +251,16 @@ def place_behind(
     user_nbytes : int
         Header and footer: not dead.
     """
-    kept = (entries[:, 0] != ABSENT) & ~replaced
-    first = index_nbytes if index_at_start else 0
+    left = np.empty_like(entries)
+    live = sum_up(entries, replaced, left).left_nbytes
     body = shard_nbytes - index_nbytes - user_nbytes
-    live = int(entries[kept, 1].sum(dtype=np.uint64))
     if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
         return None
-    if index_at_start and np.any(_overlap(entries, first, shard_nbytes) & kept):
+    if index_at_start and np.any(_overlap(left, index_nbytes, shard_nbytes)):
         return None  # their bytes would change with the index
     none = np.empty((0, 3), dtype=np.uint64)
     offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
-    return Placement(none, np.where(kept[:, None], entries, ABSENT), offset, compact=False)
+    return Placement(none, left, offset, compact=False)
 
 
 def place_in_slots(
@@ -249,18 +291,18 @@ def place_in_slots(
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
     in_index = _overlap(entries, first, end)
-    kept = (entries[:, 0] != ABSENT) & ~replaced
-    if np.any(in_index & kept):
+    if np.any(in_index & ~replaced):
         return None  # their bytes would change with the index
     free = replaced & (entries[:, 0] != ABSENT) & ~in_index
     free[free] = _alone(entries, np.flatnonzero(free))
+    left = np.empty_like(entries)
+    live = sum_up(entries, replaced & ~free, left).left_nbytes
     body = end - first - user_nbytes
-    live = int(entries[kept | free, 1].sum(dtype=np.uint64))
     if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
         return None
     none = np.empty((0, 3), dtype=np.uint64)
     offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
-    return Placement(none, np.where((kept | free)[:, None], entries, ABSENT), offset, compact=False)
+    return Placement(none, left, offset, compact=False)
 
 
 def _alone(entries: Entries, some: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -323,8 +365,7 @@ def within(entries: Entries, end: int) -> Entries:
 
 def _reach(entries: Entries) -> int:
     """Where the last inner chunk ends. What follows, a footer, nobody needs, and it may not fit the new inner chunks."""
-    stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
-    return int(stored.sum(axis=1, dtype=np.uint64).max()) if len(stored) else 0
+    return sum_up(entries).end
 
 
 def _slots(

@@ -27,7 +27,7 @@ from .codec import compiled, memory_order
 from .encoded import check_size, ordered
 from .inner import as_chunks, coordinates, decode_chunks, encode_chunks, positions
 from .objects import OpenObject, ShardObject
-from .placement import ABSENT, DEAD_SHARE
+from .placement import ABSENT, DEAD_SHARE, sum_up
 from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
 from .userbytes import Kept, UserBytes, check_alignment, find, guess_alignment
 from .whole import parse_selection
@@ -178,7 +178,7 @@ class Shard:
         found = self._user_bytes()
         if found is not None and found.is_marked:
             return found.alignment
-        return guess_alignment(self._entries(check=True))
+        return guess_alignment(sum_up(self._entries(check=True)))
 
     def _user_bytes(self) -> Kept | None:
         if not self.exists:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
-from .placement import ABSENT, DEAD_SHARE, Placement, aligned, place, within
+from .placement import ABSENT, DEAD_SHARE, Placement, Sums, aligned, place, sum_up, within
 
 __all__ = [
     "MAX_ALIGNMENT",
@@ -89,14 +89,11 @@ def check_alignment(alignment: Any) -> int:
     return int(alignment)
 
 
-def extents(entries: Entries, shard_nbytes: int, index_nbytes: int, index_at_start: bool) -> Extents:
-    """Find header and footer of a shard; without any inner chunk all is header."""
+def extents(sums: Sums, shard_nbytes: int, index_nbytes: int, index_at_start: bool) -> Extents:
+    """Find header and footer of a shard, the sums of its index being known; without any inner chunk all is header."""
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
-    stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
-    if not len(stored):
-        return Extents(first, end, end, end)
-    return Extents(first, int(stored[:, 0].min()), int((stored[:, 0] + stored[:, 1]).max()), end)
+    return Extents(first, sums.first, sums.end, end) if sums.n_stored else Extents(first, end, end, end)
 
 
 class Kept(NamedTuple):
@@ -129,12 +126,15 @@ def find(
 
     Parameters
     ----------
-    entries, shard_nbytes, index_nbytes, index_at_start
+    entries : ndarray of uint64, shape (n_chunks, 2), C order
+        The index.
+    shard_nbytes, index_nbytes, index_at_start
         As for `extents`.
     read : callable
         Returns bytes of the object: offset, size.
     """
-    where = extents(entries, shard_nbytes, index_nbytes, index_at_start)
+    sums = sum_up(entries)
+    where = extents(sums, shard_nbytes, index_nbytes, index_at_start)
     if not where.first <= where.chunks <= where.footer <= where.end:
         return None
     is_bare = where.chunks == where.end
@@ -152,8 +152,8 @@ def find(
     if is_bare:
         return Kept(where, b"", 1)
     if len(tail) < BLOCK_NBYTES and not any(tail):
-        return Kept(where._replace(footer=where.end), b"", _padded_to(entries))
-    return Kept(where, tail, _padded_to(entries))
+        return Kept(where._replace(footer=where.end), b"", _padded_to(sums))
+    return Kept(where, tail, _padded_to(sums))
 
 
 def _find_mark(tail: bytes, low: int, where: Extents) -> tuple[int, int, int] | None:
@@ -169,19 +169,15 @@ def _find_mark(tail: bytes, low: int, where: Extents) -> tuple[int, int, int] | 
     return None
 
 
-def _padded_to(entries: Entries) -> int:
+def _padded_to(sums: Sums) -> int:
     """The alignment that gaps between inner chunks can only come from; 1 where there are none such."""
-    alignment = guess_alignment(entries)
-    stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
-    needs_gaps = len(stored) > 1 and bool(np.any(stored[:, 1] % np.uint64(alignment)))
-    return alignment if needs_gaps else 1
+    alignment = guess_alignment(sums)
+    return alignment if sums.n_stored > 1 and sums.nbytes_bits % alignment else 1
 
 
-def guess_alignment(entries: Entries) -> int:
+def guess_alignment(sums: Sums) -> int:
     """Return 4096 or 512 where that divides the offset of every inner chunk, else 1."""
-    offsets = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0), 0]
-    fits = (n for n in (4096, 512) if len(offsets) and not np.any(offsets % np.uint64(n)))
-    return next(fits, 1)
+    return next((n for n in (4096, 512) if sums.n_stored and not sums.offset_bits % n), 1)
 
 
 def place_between(
@@ -279,11 +275,10 @@ def _body(
         )
 
     body = settled(user.dead_share)
-    left = body.entries[(body.entries[:, 0] != ABSENT) & (body.entries[:, 1] > 0)]
-    if body.compact or not len(left):
+    left = sum_up(body.entries)
+    if body.compact or not left.n_stored:
         return body if body.compact else settled(0.0)
-    if int(left[:, 0].min()) > where.chunks:
+    if left.first > where.chunks:
         return settled(0.0)
-    end = int((left[:, 0] + left[:, 1]).max())
-    carries = np.array([[where.chunks, end - where.chunks, where.chunks]], dtype=np.uint64)
-    return Placement(carries, within(body.entries, end), end, compact=False)
+    carries = np.array([[where.chunks, left.end - where.chunks, where.chunks]], dtype=np.uint64)
+    return Placement(carries, within(body.entries, left.end), left.end, compact=False)

@@ -113,6 +113,30 @@ cdef class Sorted:
         free(self.order)
 
 
+def index_sums(entries, dropped=None, left=None):
+    """(n_stored, first, end, offset_bits, nbytes_bits, left_nbytes) of struct sc_index_sums.
+
+    dropped: a byte for each entry, not 0 for those that are not left. left: gets the entries that are, the others absent.
+    """
+    cdef View source = View(entries), flags, to
+    cdef uint64_t n = count_pairs(source)
+    cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
+    cdef const uint8_t *gone = NULL
+    cdef sc_entry *rest = NULL
+    cdef sc_index_sums sums
+    if dropped is not None:
+        flags = View(dropped)
+        if flags.nbytes() != n:
+            raise ValueError(f"{flags.nbytes()} flags for {n} entries")
+        gone = flags.data()
+    if left is not None:
+        to = View(left, PyBUF_WRITABLE)
+        rest = <sc_entry *>to.words(2 * n)
+    with nogil:
+        sc_index_sum_up(pairs, n, gone, rest, &sums)
+    return sums.n_stored, sums.first, sums.end, sums.offset_bits, sums.nbytes_bits, sums.left_nbytes
+
+
 def index_overlaps(entries, *, size_t capacity=1024):
     """Pairs of entries whose ranges share a byte (at most `capacity` of them), and how many there are."""
     cdef Sorted s = Sorted(entries)

@@ -303,3 +303,38 @@ class TestMany:
         first = {int(offsets[i]): int(i) for i in order[::-1]}
         expected = [(first[int(offsets[i])], int(i)) for i in order if first[int(offsets[i])] != i]
         assert native.index_overlaps(entries, capacity=len(expected)) == (expected, len(expected))
+
+
+# ---- sums
+
+
+@no_deadline
+@given(data=st.data(), pairs=st.lists(st.tuples(words, words), max_size=40))
+def test_sums_as_spelt_out(data: st.DataObject, pairs: list[tuple[int, int]]) -> None:
+    dropped = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs))), dtype=bool
+    )
+    stored = [(offset, nbytes) for offset, nbytes in pairs if offset != ABSENT and nbytes]
+    kept = [
+        pair if pair[0] != ABSENT and not gone else (ABSENT, ABSENT)
+        for pair, gone in zip(pairs, dropped, strict=True)
+    ]
+    left = entries_of([(5, 5)] * len(pairs))
+    n, first, end, offset_bits, nbytes_bits, left_nbytes = native.index_sums(entries_of(pairs), dropped, left)
+    assert left.tolist() == [list(pair) for pair in kept]
+    assert left_nbytes == sum(pair[1] for pair in kept if pair[0] != ABSENT) % 2**64
+    assert n == len(stored)
+    assert first == min((pair[0] for pair in stored), default=ABSENT)
+    assert end == max((min(sum(pair), ABSENT) for pair in stored), default=0)
+    for power in (1 << bit for bit in range(64)):
+        assert (offset_bits % power == 0) == all(pair[0] % power == 0 for pair in stored)
+        assert (nbytes_bits % power == 0) == all(pair[1] % power == 0 for pair in stored)
+
+
+def test_sums_without_flags_leave_everything() -> None:
+    entries = entries_of([(0, 7), (ABSENT, ABSENT), (7, 0), (9, 3)])
+    left = np.zeros_like(entries)
+    assert native.index_sums(entries, left=left) == (2, 0, 12, 9, 7, 10)
+    assert np.array_equal(left, entries)
+    with pytest.raises(ValueError, match="3 flags for 4 entries"):
+        native.index_sums(entries, np.zeros(3, dtype=bool))
