@@ -105,6 +105,9 @@ class OpenObject(Protocol):
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         """Return several ranges, each (offset, nbytes), as buffers; near ones are asked for together."""
 
+    def confirm(self) -> None:
+        """Raise `ShardFormatError` unless all that was told is of one state of the object, the present one when it was opened."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -197,6 +200,9 @@ class NativeShard:
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         return [self.range(offset, nbytes) for offset, nbytes in wanted]
+
+    def confirm(self) -> None:
+        """What is open is one state."""
 
     def close(self) -> None:
         self._shard.close()

@@ -50,11 +50,13 @@ class BoundStore(ShardedKeyValueStore):
         """Look at what is stored, which must not have changed since the last look if reads are to be repeatable."""
 
         def checked(shard: OpenObject) -> T:
+            found = work(shard)
             if self.bound_to.repeatable_read:
                 if shard.generation == UNNAMED:
                     raise _Unnamed
+                shard.confirm()
                 member.expect(shard.generation)
-            return work(shard)
+            return found
 
         try:
             return self._entries.look(checked)

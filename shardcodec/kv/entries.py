@@ -3,7 +3,7 @@
 """The store without keys: positions, bytes, and the shard object behind them.
 
 What is read in one call belongs to one state of the object. Indexes come from the cache of the process, which compares
-them with the file each time; a read that fails is begun again with a fresh look, for the object may have been changed in
+them with the file each time, or binds requests to their state of the object (`storage.indexes`); a read that fails is begun again with a fresh look, for the object may have been changed in
 between, and only what fails each time is damage.
 """
 
@@ -119,13 +119,16 @@ class Entries:
             It is damaged.
         """
         options = resolve()
-        for tries_left in reversed(range(MAX_TRIES)):
+        for tries_left in reversed(range(MAX_TRIES if self.target.is_near else MAX_TRIES + 1)):
             begin = self.target.open_whole if whole else self.target.open
             # the last time nobody shall exchange it meanwhile, where nothing else would tell
             held = contextlib.nullcontext() if tries_left or self.target.is_near else self._held()
             try:
                 with held, contextlib.closing(begin(self.chain, options, self.cache(options))) as shard:
-                    return work(shard)
+                    try:
+                        return work(shard)
+                    finally:
+                        shard.confirm()
             except ConflictError:
                 raise
             except ShardError as error:

@@ -52,10 +52,10 @@ def _begin_child() -> None:
 os.register_at_fork(after_in_child=_begin_child)
 
 
-def _cache_of(options: Options, version: Any) -> cache.IndexCache | None:
+def _cache_of(options: Options, version: Any, kept: cache.IndexCache | None) -> cache.IndexCache | None:
     if version is None and not options.immutable:
         return None
-    return cache.shared(options.index_cache, options.open_files)
+    return cache.shared(options.index_cache, options.open_files) if kept is None else kept
 
 
 def _name_of_state(name: str, version: Any) -> str:
@@ -69,7 +69,7 @@ def ticket(options: Options) -> int:
     return 0 if kept is None else kept.ticket()
 
 
-def get(name: str, chain: Any, options: Options) -> RemoteIndex | None:
+def get(name: str, chain: Any, options: Options, kept: cache.IndexCache | None = None) -> RemoteIndex | None:
     """Return the index of an object, None where none is kept.
 
     Parameters
@@ -80,6 +80,8 @@ def get(name: str, chain: Any, options: Options) -> RemoteIndex | None:
         The compiled chain of the shard.
     options : Options
         ``index_cache`` and ``immutable`` count.
+    kept : IndexCache, optional
+        Where to look instead of in the cache of the options.
     """
     with _mutex:
         state = _states.get(name)
@@ -87,14 +89,21 @@ def get(name: str, chain: Any, options: Options) -> RemoteIndex | None:
             return None
         _states.move_to_end(name)
     nbytes, version = state
-    kept = _cache_of(options, version)
+    kept = _cache_of(options, version, kept)
     entries = None if kept is None else kept.get(_name_of_state(name, version), chain)
     return None if entries is None else RemoteIndex(entries, nbytes, version)
 
 
-def put(name: str, chain: Any, index: RemoteIndex, options: Options, since: int) -> None:
-    """Keep an index whose checksum has been checked, if that is any use."""
-    kept = _cache_of(options, index.version)
+def put(
+    name: str,
+    chain: Any,
+    index: RemoteIndex,
+    options: Options,
+    since: int,
+    kept: cache.IndexCache | None = None,
+) -> None:
+    """Keep an index whose checksum has been checked, if that is any use; `since` is from the same cache."""
+    kept = _cache_of(options, index.version, kept)
     if kept is None:
         return
     kept.put(_name_of_state(name, index.version), chain, index.entries, since)

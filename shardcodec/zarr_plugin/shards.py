@@ -16,7 +16,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from ..options import Options
 from ..storage import indexes, locks
 from ..storage.aio import all_of
 from ..storage.cache import IndexCache
+from ..storage.indexes import RemoteIndex
 from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
 from .compat import (
     ObjectStore,
@@ -170,6 +171,7 @@ class StoreObject:
             options,
             lambda: sync(self.target.store.getsize(self.key)),
             self.identity,
+            None if cache is None else _Kept(index_names([self.target])[0], cache),
         )
 
     def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
@@ -274,8 +276,18 @@ class FetchedShard(NativeShard):
         return _generation_of(self._answer)
 
 
+class _Kept(NamedTuple):
+    """Where the index of an object is kept between calls, and under what name."""
+
+    name: str
+    cache: IndexCache
+
+
 class RemoteShard:
     """A shard that is reached by requests.
+
+    Its index may have been kept from an earlier call. Requests for ranges are bound to the state that it belongs to; what
+    was told without such a request is worth nothing before `confirm` has looked at the object.
 
     Where the store does not tell the size, it is found out when somebody wants to know it. Until then an entry is believed
     to lie inside the object, and an answer that is too short says otherwise.
@@ -285,7 +297,14 @@ class RemoteShard:
     """
 
     def __init__(
-        self, remote: Remote, key: str, chain: Any, options: Options, size: Callable[[], int], lock: Hashable
+        self,
+        remote: Remote,
+        key: str,
+        chain: Any,
+        options: Options,
+        size: Callable[[], int],
+        lock: Hashable,
+        kept: _Kept | None = None,
     ) -> None:
         self._remote = remote
         self._ask_size = size
@@ -293,18 +312,54 @@ class RemoteShard:
         self._chain = chain
         self._allow_in_index = options.allow_in_index
         self._lock = lock
-        answer, self._calm = self._ask_index()
-        self.missing = answer is None
-        self._entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-        self._size = None if answer is None else answer.nbytes
-        self._version = None if answer is None else answer.version
-        self.generation = _generation_of(answer)
+        self._options = options
+        self._kept = None if locks.table().holds(lock) else kept
+        index = None if self._kept is None else indexes.get(self._kept.name, chain, options, self._kept.cache)
+        self._is_confirmed = index is None or options.immutable
+        if index is None:
+            index, self._calm = self._fetch_index()
+        else:
+            native.load().totals_add(index_hits=1)
+            self._calm = locks.table().calm(lock)
+        self.missing = index is None
+        self._entries = (
+            np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64) if index is None else index.entries
+        )
+        self._size = None if index is None else index.nbytes
+        self._version = None if index is None else index.version
+        self.generation = NO_OBJECT if index is None else _generation(index.version)
+
+    def _fetch_index(self) -> tuple[RemoteIndex | None, int | None]:
+        """Ask for the index, and keep it; also what `_ask_index` says of the lock table."""
+        since = 0 if self._kept is None else self._kept.cache.ticket()
+        answer, calm = self._ask_index()
         if answer is None:
-            return
-        n = int(chain.index_nbytes)
+            return None, calm
+        n = int(self._chain.index_nbytes)
         if len(answer.data) < n:
-            raise index_too_short(key, len(answer.data), n)
-        native.load().load_index(chain, answer.data, self._entries)
+            raise index_too_short(self._key, len(answer.data), n)
+        entries = np.empty((self._chain.n_chunks, 2), dtype=np.uint64)
+        native.load().load_index(self._chain, answer.data, entries)
+        index = RemoteIndex(entries, answer.nbytes, answer.version)
+        if self._kept is not None:
+            indexes.put(self._kept.name, self._chain, index, self._options, since, self._kept.cache)
+        return index, calm
+
+    def confirm(self) -> None:
+        """Find out whether the object is in the state that a kept index belongs to, if no request has told."""
+        if self._is_confirmed:
+            return
+        index, _ = self._fetch_index()
+        if index is None or index.version != self._version:
+            raise self._exchanged(forget=index is None)
+        self._is_confirmed = True
+
+    def _exchanged(self, *, forget: bool = True) -> ShardFormatError:
+        """The error for an object that is another one by now."""
+        self._is_confirmed = True  # there is nothing more to find out
+        if forget and self._kept is not None:
+            indexes.drop([self._kept.name])
+        return ShardFormatError("another object has taken its place since it was opened")
 
     def _ask_index(self) -> tuple[Answer | None, int | None]:
         """Return the index, and what the lock table says of a time before; None where the caller has the lock."""
@@ -383,7 +438,8 @@ class RemoteShard:
     def _get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         answers = sync(self._ask(ranges))
         if self._is_exchanged():
-            raise ShardFormatError("another object has taken its place since it was opened")
+            raise self._exchanged()
+        self._is_confirmed = self._is_confirmed or bool(answers)
         for (offset, nbytes), answer in zip(ranges, answers, strict=True):
             if answer is None or len(answer.data) != nbytes:
                 actual = 0 if answer is None else len(answer.data)
@@ -405,7 +461,7 @@ class RemoteShard:
         try:
             return await all_of(ask(offset, nbytes) for offset, nbytes in ranges)
         except Changed:
-            raise ShardFormatError("another object has taken its place since it was opened") from None
+            raise self._exchanged() from None
 
     def range(self, offset: int, nbytes: int) -> bytes:
         (data,) = self._get_ranges([(offset, nbytes)])

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from zarr.abc.store import SuffixByteRequest
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
+from shardcodec import native
 from shardcodec.errors import ConflictError, ShardFormatError, UnsupportedError
 from shardcodec.kv import FAILED, NO_VALUE, UNNAMED, KeyRange, ShardedKeyValueStore
 
@@ -226,6 +228,137 @@ def test_requests() -> None:
         t[key(0, 0)] = b"only"
     assert store.requests == []  # KV-31
     assert kv.list_sync() == [key(0, 0)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Requests to obstores."""
+    from shardcodec.zarr_plugin.remote import ObstoreRemote
+
+    found: list[Any] = []
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Any, key: str, *rest: Any) -> Any:
+            found.append((name, *rest[:2]))
+            return call(self, key, *rest)
+
+        return noted
+
+    for name in ("get", "get_range", "get_suffix"):
+        monkeypatch.setattr(ObstoreRemote, name, noting(name, getattr(ObstoreRemote, name)))
+    return found
+
+
+INDEX = ("get_suffix", 100)
+
+
+def exchange(store: Any, values: dict[bytes, bytes] | None) -> None:
+    """Put another object into its place, as another process does."""
+    if values is None:
+        store.store.delete("shard")
+    else:
+        other = MemoryStore()
+        with open_kv((other, "shard")).transaction() as t:
+            t.update(values)
+        store.store.put("shard", other._store_dict["shard"].to_bytes())
+
+
+@pytest.mark.parametrize("pool", [None, 1 << 20])
+def test_an_index_is_kept_with_the_entity_tag_that_it_belongs_to(pool: int | None, asked: list[Any]) -> None:
+    store = object_store()
+    exchange(store, {key(0, 0): b"aaa", key(1, 1): b"bbbb"})
+    kv = open_kv((store, "shard"), cache_pool=pool)
+    with shardcodec.options(index_cache=1 << 20 if pool is None else 0):
+        assert [kv[key(0, 0)], kv[key(1, 1)], kv[key(0, 0)]] == [b"aaa", b"bbbb", b"aaa"]
+        assert asked == [INDEX, ("get_range", 0, 3), ("get_range", 3, 7), ("get_range", 0, 3)]
+        asked.clear()
+        assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1), key(1, 1)])] == [
+            b"aaa",
+            b"",
+            b"bbbb",
+        ]
+        assert asked == [("get_range", 0, 7)]  # that the second is absent holds for the same state
+        asked.clear()
+        assert key(0, 1) not in kv and key(0, 0) in kv and len(kv.list_sync()) == 2
+        assert asked == [INDEX] * 3  # no other request would tell that the object is another one now
+        asked.clear()
+        known = kv.read_sync(key(0, 0)).stamp.generation
+        assert kv.read_sync(key(0, 0), if_not_equal=known).state == "unspecified"
+        assert asked == [("get_range", 0, 3), INDEX]
+    asked.clear()
+    if pool is None:
+        with shardcodec.options(index_cache=0):
+            assert kv[key(0, 0)] == b"aaa"
+        assert asked == [INDEX, ("get_range", 0, 3)]
+
+
+@pytest.mark.parametrize("there", [{}, {key(1, 1): b"."}])
+def test_a_kept_index_of_an_object_that_was_exchanged(there: dict[bytes, bytes]) -> None:
+    """Whatever is asked first, the answer is that of the new object (KV-22)."""
+    old, new = {key(0, 0): b"aaa", key(0, 1): b"", **there}, {key(0, 2): b"xx", key(0, 0): b"yyyyy", **there}
+    looks: list[Callable[[Any], Any]] = [
+        lambda kv: kv[key(0, 0)],
+        lambda kv: kv.get(key(0, 1)),
+        lambda kv: kv.get(key(0, 2)),
+        lambda kv: key(0, 1) in kv,
+        lambda kv: kv.list_sync(),
+        len,
+        lambda kv: [r.value for r in kv.read_many_sync([key(0, 1), key(0, 0)])],
+        lambda kv: [r.state for r in kv.read_many_sync([key(0, 1), key(0, 2)])],
+        lambda kv: kv.read_sync(key(0, 0), byte_range=slice(4, 5)).value,
+        lambda kv: kv.read_sync(key(0, 0), byte_range=slice(2, 2)).stamp.generation,
+        lambda kv: kv.transaction(repeatable_read=True).read_sync(key(0, 2)).value,
+        lambda kv: kv.transaction(repeatable_read=True).read_sync(key(0, 1)).state,
+    ]
+    for look in looks:
+        for objects in ((old, new), (new, old), (new, None)):
+            store = object_store()
+            exchange(store, objects[0])
+            kv = open_kv((store, "shard"), cache_pool=1 << 20)
+            assert dict(kv) == objects[0]
+            assert kv.read_sync(key(0, 0)).state == "value"
+            exchange(store, objects[1])
+            found = expected = None
+            with contextlib.suppress(KeyError, ValueError):
+                found = look(kv)
+            with contextlib.suppress(KeyError, ValueError):
+                expected = look(open_kv((store, "shard"), cache_pool=0))
+            assert found == expected
+
+
+def test_a_kept_index_that_was_damaged_when_it_was_read() -> None:
+    """A damaged entry is found out once; the object that was mended since is read."""
+    store = object_store()
+    exchange(store, {key(0, 0): b"aaa", key(0, 1): b"b"})
+    good = bytes(store.store.get("shard").bytes())
+    pairs = np.frombuffer(good[4:-4], dtype="<u8").copy()
+    pairs[0] = 10**9
+    index = pairs.tobytes()
+    store.store.put("shard", good[:4] + index + native.load().crc32c(index).to_bytes(4, "little"))
+    kv = open_kv((store, "shard"), cache_pool=1 << 20)
+    for _ in range(2):
+        assert kv[key(0, 1)] == b"b"
+        with pytest.raises(ShardFormatError):
+            kv[key(0, 0)]
+    store.store.put("shard", good)
+    assert kv[key(0, 0)] == b"aaa"
+
+
+def test_repeatable_reads_rest_on_the_present_state_not_on_a_kept_index() -> None:
+    store = object_store()
+    exchange(store, {key(0, 0): b"aaa"})
+    kv = open_kv((store, "shard"), cache_pool=1 << 20)
+    assert kv[key(0, 0)] == b"aaa"
+    exchange(store, {key(0, 0): b"new"})
+    with kv.transaction(repeatable_read=True) as t:
+        assert t[key(0, 0)] == b"new"
+        t[key(0, 1)] = b"written"
+    assert dict(kv) == {key(0, 0): b"new", key(0, 1): b"written"}
+    t = kv.transaction(repeatable_read=True)
+    assert t[key(0, 0)] == b"new"
+    exchange(store, {key(0, 0): b"newer"})
+    with pytest.raises(ConflictError):
+        t[key(0, 0)]
 
 
 def test_a_read_only_store_is_only_read(tmp_path: Path) -> None:
