@@ -8,7 +8,6 @@ see the whole old shard or the whole new one; so do zarr and TensorStore when th
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import struct
@@ -22,7 +21,21 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from faults.test_faults import LARGE, SIDE, SMALL, calls_of, tensorstores_view, was_killed, with_fault
+from faults.scenes import (
+    LARGE,
+    SIDE,
+    SMALL,
+    Scene,
+    calls_of,
+    each_of,
+    each_with_every_error,
+    fail_at_every_call,
+    fault_in,
+    is_killed_at_every_call,
+    is_torn_in_every_write,
+    was_killed,
+    with_fault,
+)
 from helpers import files_below, ours, quiet, shard_path, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
@@ -72,12 +85,6 @@ CASES = [
 ]
 QUICK = {Case("raw", "slots"), Case("zstd", "mixed", location="start"), Case("crc", "erased", LARGE, "start")}
 assert set(CASES) >= QUICK
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
-quick_case = pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
-    ids=str,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -90,56 +97,18 @@ def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, t
         monkeypatch.setattr(filesystem, "DIRECT_TYPES", frozenset())
 
 
-class Scene:
-    """An array of one shard, one of whose inner chunks is absent, and a write that touches some of the others."""
+class Shard(Scene):
+    """One shard, one of whose inner chunks is absent, and a write that touches some of the others."""
 
     def __init__(self, folder: Path, case: Case) -> None:
-        self.folder, self.case = folder, case
         side = case.grid * SIDE
-        codec = ShardingCodec(
-            chunk_shape=(SIDE, SIDE), codecs=CHAINS[case.chain], index_location=case.location
-        )
-        with quiet():
-            zarr.create_array(
-                folder / "a",
-                shape=(side, side),
-                chunks=(side, side),
-                dtype="int32",
-                fill_value=-1,
-                serializer=codec,
-                compressors=None,
-            )
-        self.box = BOXES[case.box]
         # nothing that could be compressed, so whatever is new has its place
-        self.old = np.random.default_rng(0).integers(0, 2**31 - 1, (side, side), dtype=np.int32)
-        self.old[:SIDE, SIDE : 2 * SIDE] = -1
-        self.new = self.old.copy()
-        self.new[self.box] = -1
-        if case.box != "erased":
-            self.new[self.box] = 1000
-        array = ours(folder / "a")
-        array[...] = self.old
-        self.shard = shard_path(array)
-        self.bytes = {name: (folder / "a" / name).read_bytes() for name in files_below(folder / "a")}
-
-    def write(self) -> None:
-        array = ours(self.folder / "a")
-        with shardcodec.options(
-            write_strategy="in_place", durability=self.case.durability, threads=1, compact=False
-        ):
-            array[self.box] = self.new[self.box]
-
-    def restore(self) -> None:
-        for path in [p for p in self.folder.rglob("*") if p.is_file()]:
-            if path.relative_to(self.folder).as_posix().removeprefix("a/") not in self.bytes:
-                path.unlink()
-        if (self.folder / ".a.shardcodec").is_dir():
-            (self.folder / ".a.shardcodec").rmdir()  # every write begins with the same calls
-        for name, blob in self.bytes.items():
-            (self.folder / "a" / name).write_bytes(blob)
-
-    def which(self, found: Any) -> str:
-        return "new" if (found == self.new).all() else "old" if (found == self.old).all() else "mixed"
+        old = np.random.default_rng(0).integers(0, 2**31 - 1, (side, side), dtype=np.int32)
+        old[:SIDE, SIDE : 2 * SIDE] = -1
+        super().__init__(folder, old, CHAINS[case.chain], case.location)
+        self.options = {"write_strategy": "in_place", "durability": case.durability, "compact": False}
+        self.box = BOXES[case.box]
+        self.new[self.box] = -1 if case.box == "erased" else 1000
 
     def seen(self) -> str:
         """What shardcodec's readers see: all of them the same."""
@@ -157,24 +126,18 @@ class Scene:
 
     def check(self) -> str:
         """That, and that the others see the same once it is settled."""
-        outcome = self.seen()
+        unsettled, outcome = self.state(), self.seen()
         assert sorted(self.bytes) == files_below(self.folder / "a"), "nothing shows up in the store"
         spec = shardcodec.ShardSpec.from_metadata(ours(self.folder / "a").metadata.to_dict())
         with shardcodec.open_shard(self.shard, None, spec, mode="r+") as shard:
             shard.settle()
         assert os.stat(self.shard).st_nlink == 1
-        assert self.seen() == outcome
-        assert self.which(zarrs_view(ours(self.folder / "a"))[...]) == outcome
-        theirs = tensorstores_view(self.folder / "a")
-        assert theirs is None or self.which(theirs) == outcome
+        if self.state() != unsettled:
+            assert self.seen() == outcome
+        assert self.which(self.others_view()) == outcome
         return outcome
 
-    def check_next_write(self) -> None:
-        self.write()
-        assert self.check() == "new"
-        self.check_folder()
-
-    def check_folder(self) -> None:
+    def check_no_litter(self) -> None:
         """No litter; the folder for journals goes when the process ends."""
         native.load().leave_staging()
         assert [p.name for p in self.folder.rglob("*") if "a" not in p.relative_to(self.folder).parts] in (
@@ -186,25 +149,16 @@ class Scene:
 # ---- kills
 
 
-@quick_case
+@each_of(CASES, QUICK)
 def test_killed_at_every_call(tmp_path: Path, case: Case) -> None:
-    scene = Scene(tmp_path, case)
-    outcomes = []
-    for n, _ in enumerate(calls := calls_of(scene)):
-        status, told = with_fault(scene, n, "kill")
-        assert was_killed(status), (calls, n, told)
-        outcomes.append(scene.check())
-        scene.check_next_write()
-        scene.restore()
-    assert "mixed" not in outcomes
-    assert outcomes == sorted(outcomes, reverse=True), "once it is new it stays new"
+    is_killed_at_every_call(Shard(tmp_path, case))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [Case("raw", "slots"), Case("zstd", "mixed", location="start")], ids=str)
 def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
     """Without anybody asking for it, and whatever its strategy."""
-    scene = Scene(tmp_path, case)
+    scene = Shard(tmp_path, case)
     calls = calls_of(scene)
     for strategy in ("replace", "append", "in_place"):
         for n in range(len(calls)):
@@ -220,25 +174,15 @@ def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
             scene.restore()
 
 
-@every_case
-@pytest.mark.slow
+@each_of(CASES, ())
 def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
-    scene = Scene(tmp_path, case)
-    for n, call in enumerate(calls_of(scene)):
-        if call not in ("pwrite", "copy_file_range"):
-            continue
-        for prefix in (0, 1, 30, 100, 4096):
-            status, told = with_fault(scene, n, "torn", prefix)
-            assert was_killed(status), (call, n, told)
-            assert scene.check() in ("old", "new")
-            scene.check_next_write()
-            scene.restore()
+    is_torn_in_every_write(Shard(tmp_path, case), (0, 1, 30, 100, 4096))
 
 
 @pytest.mark.slow
 def test_killed_while_it_is_settled(tmp_path: Path) -> None:
     """Settling may be done as often as it takes."""
-    scene = Scene(tmp_path, Case("raw", "mixed"))
+    scene = Shard(tmp_path, Case("raw", "mixed"))
     calls = calls_of(scene)
     last = max(n for n, call in enumerate(calls) if call == "futimens")
     for n in range(100):
@@ -259,7 +203,7 @@ def test_killed_while_it_is_settled(tmp_path: Path) -> None:
 def test_a_writer_that_begins_during_a_read(tmp_path: Path, how: str) -> None:
     """The reader has opened the shard and read its index; then a writer dies inside its slots; then the reader goes on."""
     strace = shutil.which("strace") or pytest.skip("strace is not installed")
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     _, slots = (n for n, call in enumerate(calls_of(scene)) if call == "pwrite")  # the first is the journal
     program = f"""
 import json, os, sys
@@ -298,39 +242,16 @@ def read_if_there(path: Path) -> bytes:
 # ---- errors
 
 
-@every_case
-@pytest.mark.parametrize(
-    "error", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EINTR], ids=errno.errorcode.get
-)
-@pytest.mark.slow
+@each_with_every_error(CASES, QUICK)
 def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
-    """The write does its work some other way, or raises with the name of the file and has changed nothing."""
-    scene = Scene(tmp_path, case)
-    for n, call in enumerate(calls_of(scene)):
-        status, told = with_fault(scene, n, "error", error)
-        outcome = scene.check()
-        if os.WEXITSTATUS(status):
-            assert b"OSError" in told or b"Error: [Errno" in told, (call, told)
-            assert str(scene.shard).encode() in told, (call, told)
-            assert outcome == "old" or call == "fsync", (call, n, outcome)
-        else:
-            assert outcome == "new", (call, n)
-        scene.check_next_write()
-        scene.restore()
+    fail_at_every_call(Shard(tmp_path, case), error)
 
 
-@every_case
-@pytest.mark.slow
+@each_of(CASES, ())
 def test_short_writes(tmp_path: Path, case: Case) -> None:
-    scene = Scene(tmp_path, case)
-    for n, call in enumerate(calls_of(scene)):
-        if call != "pwrite":
-            continue
-        for limit in (1, 100):
-            _, told = with_fault(scene, n, "short", limit)
-            assert scene.check() == "new", (call, n, limit, told)
-            scene.check_next_write()
-            scene.restore()
+    scene = Shard(tmp_path, case)
+    for call, _, told in fault_in(scene, "short", lambda call: (1, 100) if call == "pwrite" else ()):
+        assert scene.check() == "new", (call, told)
 
 
 @pytest.mark.slow
@@ -343,7 +264,7 @@ def test_what_each_case_does(tmp_path: Path) -> None:
             patch.setattr(filesystem, "_known", {})
             if not case.direct:
                 patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
-            scene = Scene(folder, case)
+            scene = Shard(folder, case)
             calls = calls_of(scene)
             direct = filesystem.appends_directly(str(scene.shard), scene.shard.stat().st_dev)
         assert "link" in calls and "linkat" not in calls, (case, calls)
@@ -357,7 +278,7 @@ def test_what_each_case_does(tmp_path: Path) -> None:
 # ---- journals that nobody of ours has written
 
 
-def left_behind(scene: Scene) -> tuple[Path, bytes, bytes]:
+def left_behind(scene: Shard) -> tuple[Path, bytes, bytes]:
     """Kill a write after its last slot: the journal, what is in it, and the shard."""
     calls = calls_of(scene)
     last = max(n for n, call in enumerate(calls) if call == "futimens")
@@ -374,7 +295,7 @@ def sealed(body: bytes) -> bytes:
 
 def test_a_torn_journal_is_discarded(tmp_path: Path) -> None:
     """No kill can tear it; but a power cut may, where nothing is synced."""
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     journal, good, shard = left_behind(scene)
     assert scene.seen() == "old"
     for n in (*range(0, len(good), 7), len(good) - 1):
@@ -412,7 +333,7 @@ def test_a_torn_journal_is_discarded(tmp_path: Path) -> None:
 )
 def test_journals_that_lie(tmp_path: Path, change: dict[str, Any]) -> None:
     """Its checksum is right, what it says cannot be: the shard stays as it is."""
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     journal, good, shard = left_behind(scene)
     magic, inode, nbytes, begun, n, offset, size = struct.unpack_from("<8sQQqQQQ", good)
     said = {
@@ -434,7 +355,7 @@ def test_journals_that_lie(tmp_path: Path, change: dict[str, Any]) -> None:
 
 def test_a_journal_of_another_file(tmp_path: Path) -> None:
     """The shard was replaced after the kill: its journal says nothing about the new one, and goes."""
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     journal, _, _ = left_behind(scene)
     other = scene.shard.with_name("other")
     other.write_bytes(scene.bytes["c/0/0"])
@@ -443,12 +364,12 @@ def test_a_journal_of_another_file(tmp_path: Path) -> None:
     scene.write()
     assert scene.seen() == "new"
     assert not journal.exists()
-    scene.check_folder()
+    scene.check_no_litter()
 
 
 def test_a_journal_that_may_not_be_read(tmp_path: Path) -> None:
     """Then the old bytes cannot be had: an error, not what is in the shard."""
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     journal, _, _ = left_behind(scene)
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
@@ -460,7 +381,7 @@ def test_a_journal_that_may_not_be_read(tmp_path: Path) -> None:
 # ---- files that are not overwritten
 
 
-def in_place(scene: Scene) -> bool:
+def in_place(scene: Shard) -> bool:
     inode = scene.shard.stat().st_ino
     scene.write()
     assert scene.seen() == "new"
@@ -468,7 +389,7 @@ def in_place(scene: Scene) -> bool:
 
 
 def test_several_names(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     os.link(scene.shard, tmp_path / "b")
     assert scene.seen() == "old"
     assert not in_place(scene)
@@ -496,7 +417,7 @@ def test_an_index_without_checksum(tmp_path: Path) -> None:
 
 
 def test_other_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     assert in_place(scene)
     scene.restore()
     monkeypatch.setattr(filesystem, "LOCAL_TYPES", frozenset())
@@ -505,6 +426,6 @@ def test_other_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_no_place_for_a_journal(tmp_path: Path) -> None:
     """Where the staging folder cannot be had, nothing is written into the hierarchy instead."""
-    scene = Scene(tmp_path, Case("raw", "slots"))
+    scene = Shard(tmp_path, Case("raw", "slots"))
     (tmp_path / ".a.shardcodec").write_text("in the way")
     assert not in_place(scene)

@@ -1,0 +1,245 @@
+# scenes.py - one write, done again from the same beginning for each of its calls, which is the last one or fails
+# SPDX-License-Identifier: MIT
+"""What test_faults.py and test_in_place.py share: the scene of a write, faults in it, and what is asked after each of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import files_below, ours, quiet, shard_path, zarrs_view
+from zarr.codecs import ShardingCodec
+
+import shardcodec
+from shardcodec import native
+
+__all__ = [
+    "LARGE",
+    "SIDE",
+    "SMALL",
+    "Scene",
+    "calls_of",
+    "each_of",
+    "each_with_every_error",
+    "fail_at_every_call",
+    "fault_in",
+    "is_killed_at_every_call",
+    "is_torn_in_every_write",
+    "was_killed",
+    "with_fault",
+]
+
+SIDE = 4  # of an inner chunk
+SMALL, LARGE = 3, 18  # inner chunks along an axis: indexes of 148 and 5188 bytes, below and above one page
+
+
+def each_of(cases: Iterable[object], quick: Collection[object]) -> pytest.MarkDecorator:
+    """A test for each case, of which only the quick ones are not marked as slow."""
+    marked = [pytest.param(case, marks=() if case in quick else pytest.mark.slow) for case in cases]
+    return pytest.mark.parametrize("case", marked, ids=str)
+
+
+def each_with_every_error(cases: Iterable[object], quick: Collection[object]) -> pytest.MarkDecorator:
+    """A slow test for each case and error. ENOSPC is treated as EIO is, everywhere, so the quick cases are enough for it."""
+    pairs = [
+        pytest.param(case, error, marks=pytest.mark.slow, id=f"{case}-{errno.errorcode[error]}")
+        for case in cases
+        for error in (errno.EIO, errno.EACCES, errno.EINTR, errno.ENOSPC)
+        if error != errno.ENOSPC or case in quick
+    ]
+    return pytest.mark.parametrize(("case", "error"), pairs)
+
+
+class Scene(ABC):
+    """An array of int32 in square shards, one below the other, and a write of `new` into `box` of what was `old`."""
+
+    def __init__(self, folder: Path, old: np.ndarray[Any, Any], codecs: Any, location: str) -> None:
+        self.folder, self.old = folder, old
+        side = old.shape[1]
+        codec = ShardingCodec(chunk_shape=(SIDE, SIDE), codecs=codecs, index_location=location)
+        with quiet():
+            zarr.create_array(
+                folder / "a",
+                shape=old.shape,
+                chunks=(side, side),
+                dtype="int32",
+                fill_value=-1,
+                serializer=codec,
+                compressors=None,
+            )
+        array = ours(folder / "a")
+        array[...] = old
+        self.shard = shard_path(array)
+        self.bytes = {name: (folder / "a" / name).read_bytes() for name in files_below(folder / "a")}
+        self.new = old.copy()
+        self.box: Any = ...
+        self.options: dict[str, Any] = {}
+        self._views: dict[tuple[object, ...], np.ndarray[Any, Any]] = {}
+        self._continued: set[tuple[object, ...]] = set()
+
+    def write(self) -> None:
+        array = ours(self.folder / "a")
+        with shardcodec.options(threads=1, **self.options):
+            array[self.box] = self.new[self.box]
+
+    def restore(self) -> None:
+        for name in files_below(self.folder):
+            if name.removeprefix("a/") not in self.bytes:
+                (self.folder / name).unlink()
+        if (self.folder / ".a.shardcodec").is_dir():
+            (self.folder / ".a.shardcodec").rmdir()  # every write begins with the same calls
+        for name, blob in self.bytes.items():
+            (self.folder / "a" / name).write_bytes(blob)
+
+    def state(self) -> tuple[object, ...]:
+        """All that a fault may have left for readers and for the next writer."""
+        left = []
+        for path in sorted(self.folder.rglob("*")):
+            stat = path.stat()
+            blob = b"" if path.is_dir() else path.read_bytes()
+            left.append((str(path), stat.st_mode, stat.st_nlink, stat.st_blocks, blob))
+        return tuple(left)
+
+    def others_view(self) -> np.ndarray[Any, Any]:
+        """What zarr and TensorStore read. The same state is read once: many faults leave the same."""
+        state = self.state()
+        if state not in self._views:
+            found = zarrs_view(ours(self.folder / "a"))[...]
+            theirs = tensorstores_view(self.folder / "a")
+            assert theirs is None or (theirs == found).all()
+            self._views[state] = found
+        return self._views[state]
+
+    def which(self, found: Any) -> str:
+        return "new" if (found == self.new).all() else "old" if (found == self.old).all() else "mixed"
+
+    @abstractmethod
+    def check(self) -> str:
+        """Every reader sees what it may see: the old elements, the new ones or, where that is allowed, a mix; which, is told."""
+
+    @abstractmethod
+    def check_no_litter(self) -> None: ...
+
+    def check_next_write(self) -> None:
+        """Once for each state, as above."""
+        state = self.state()
+        if state in self._continued:
+            return
+        self._continued.add(state)
+        self.write()
+        assert self.check() == "new"
+        self.check_no_litter()
+
+
+def tensorstores_view(folder: Path) -> Any:
+    try:
+        import tensorstore
+    except ImportError:
+        return None
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder)}}
+    return tensorstore.open(spec, read=True, open=True).result().read().result()
+
+
+# ---- one fault
+
+
+def in_child(work: Callable[[], None]) -> tuple[int, bytes]:
+    """Run it in a forked child: how that ended, and what it had to say."""
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os.write(write_end, ",".join(native.load().end_fault()).encode())
+            os._exit(0)
+        except BaseException as error:
+            os.write(write_end, f"{type(error).__name__}: {error}".encode()[:4000])
+            os._exit(1)
+    os.close(write_end)
+    _, status = os.waitpid(pid, 0)
+    with os.fdopen(read_end, "rb") as pipe:
+        return status, pipe.read()
+
+
+def with_fault(scene: Scene, n: int, action: str, value: int = 0) -> tuple[int, bytes]:
+    def work() -> None:
+        native.load().set_fault(n, action, value)
+        scene.write()
+
+    return in_child(work)
+
+
+def calls_of(scene: Scene) -> list[str]:
+    status, told = with_fault(scene, 0, "count")
+    assert status == 0, told
+    assert scene.check() == "new"
+    scene.restore()
+    calls = told.decode().split(",")
+    assert len(calls) > 1, calls
+    return calls
+
+
+def was_killed(status: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+# ---- a fault at every call
+
+
+def fault_in(
+    scene: Scene, action: str, values: Callable[[str], Iterable[int]]
+) -> Iterator[tuple[str, int, bytes]]:
+    """The write with a fault in each call, for each of the values that are named for it: call, status, what was said.
+
+    Afterwards the next write has to work; then the scene is as it was.
+    """
+    n_faults = 0
+    for n, call in enumerate(calls_of(scene)):
+        for value in values(call):
+            yield (call, *with_fault(scene, n, action, value))
+            scene.check_next_write()
+            scene.restore()
+            n_faults += 1
+    assert n_faults, "no call was chosen"
+
+
+def is_killed_at_every_call(scene: Scene) -> None:
+    outcomes = []
+    for call, status, told in fault_in(scene, "kill", lambda call: [0]):
+        assert was_killed(status), (call, told)
+        outcomes.append(scene.check())
+    assert "mixed" not in outcomes
+    assert outcomes == sorted(outcomes, reverse=True), "once it is new it stays new"
+    assert {"old", "new"} == set(outcomes)
+
+
+def is_torn_in_every_write(scene: Scene, prefixes: Iterable[int]) -> None:
+    """Killed when some bytes of a write have got through."""
+    for call, status, told in fault_in(
+        scene, "torn", lambda call: prefixes if call in ("pwrite", "copy_file_range") else ()
+    ):
+        assert was_killed(status), (call, told)
+        assert scene.check() in ("old", "new")
+
+
+def fail_at_every_call(scene: Scene, error: int) -> None:
+    """The write does its work some other way, or raises with the name of the file and has changed nothing."""
+    for call, status, told in fault_in(scene, "error", lambda call: [error]):
+        outcome = scene.check()
+        if os.WEXITSTATUS(status):
+            assert b"OSError" in told or b"Error: [Errno" in told, (call, told)
+            assert str(scene.shard).encode() in told, (call, told)
+            assert outcome == "old" or call == "fsync", (call, outcome)
+        else:
+            assert outcome == "new", (call, told)
