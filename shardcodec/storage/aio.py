@@ -76,14 +76,21 @@ async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 
 async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:
-    caller = find_caller() or _caller.get()
+    caller: Caller | None = None
     cancelled: asyncio.CancelledError | None = None
+    timeout: float | None = POLL_SECONDS
     while not task.done():
+        looked_up = timeout is None or caller is not None
         try:
-            await asyncio.wait([task], timeout=None if caller is None else POLL_SECONDS)
+            await asyncio.wait([task], timeout=timeout)
         except asyncio.CancelledError as error:
             cancelled = error
             cancel.stop()
+        if task.done():
+            break
+        if not looked_up:  # no sooner: looking through all frames costs as much as a short read
+            caller = find_caller() or _caller.get()
+            timeout = None if caller is None else POLL_SECONDS
         if caller is not None and not caller.is_waiting():
             cancel.stop()
     if cancelled is not None and not task.cancelled():

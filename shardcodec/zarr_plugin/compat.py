@@ -14,6 +14,7 @@ import functools
 import inspect
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Coroutine, Iterable, Iterator
 from types import FrameType, SimpleNamespace
@@ -66,6 +67,7 @@ __all__ = [
     "evolved",
     "foreign_codec",
     "get_result",
+    "has_loop_to_itself",
     "is_buffer",
     "is_regular",
     "is_sharding",
@@ -280,6 +282,25 @@ class Caller:
 
 
 aio.find_caller = Caller.of_this_task
+
+# Who has seen others on an event loop leaves it free for so long.
+CROWDED_SECONDS = 1.0
+
+_crowded_until = 0.0
+
+
+def has_loop_to_itself() -> bool:
+    """Tell whether the running task is the only one on zarr's event loop, and nobody else was there lately.
+
+    Then a thread waits in zarr's `sync` for this task alone. A loop of the user's own has more to do than its tasks show.
+    """
+    global _crowded_until
+    task = asyncio.current_task()
+    if len(asyncio.all_tasks()) > 1:
+        _crowded_until = time.monotonic() + CROWDED_SECONDS
+        return False
+    runner: Any = None if task is None else task.get_coro()
+    return getattr(runner, "cr_code", None) is _runner.__code__ and time.monotonic() >= _crowded_until
 
 
 def _frames(thread: int | None) -> Iterator[FrameType]:

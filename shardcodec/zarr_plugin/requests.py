@@ -73,10 +73,14 @@ class Request:
     @property
     def is_small(self) -> bool:
         """Whether it can be done at once, on the event loop."""
+        return self.fits_into(INLINE_NBYTES)
+
+    def fits_into(self, limit: int) -> bool:
+        """Tell whether no more than so many bytes are decoded for it."""
         total = 0
         for part in self.parts:
             total += read_nbytes(part.chain, part.box)
-            if total > INLINE_NBYTES:
+            if total > limit:
                 return False
         return True
 
