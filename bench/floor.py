@@ -1,4 +1,4 @@
-"""Build and call floor.c, the loop that every ratio is taken against."""
+"""Build and call floor.c, the loop that every ratio is taken against, and floor_keys.c, that of a list of keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import subprocess
+import sysconfig
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,25 @@ def library() -> ctypes.CDLL:
         command += ["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "-o", str(target), str(source)]
         subprocess.run([*command, str(archive()), "-lpthread", "-ldl", "-lrt", "-lm"], check=True)
         return ctypes.CDLL(str(target))
+
+
+@cache
+def _keys() -> Any:
+    """Compile floor_keys.c and load it."""
+    source = Path(__file__).with_name("floor_keys.c")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "floor_keys.so")
+        command = [os.environ.get("CC", "cc"), "-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden"]
+        include = f"-I{sysconfig.get_paths()['include']}"
+        subprocess.run([*command, include, "-o", str(target), str(source)], check=True)
+        call = ctypes.PyDLL(str(target)).floor_keys
+    call.argtypes, call.restype = [ctypes.c_uint], ctypes.py_object
+    return call
+
+
+def keys(edge: int) -> list[bytes]:
+    """Make a list of the keys of edge x edge entries, and do nothing else."""
+    return _keys()(edge)  # type: ignore[no-any-return]
 
 
 def _triple(values: Any, ahead: int) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import data
+import floor
 import numpy as np
 from peers import Peer
 from suite import Context, Row
@@ -82,6 +83,21 @@ class Theirs:
         return self.store.list().result()  # type: ignore[no-any-return]
 
 
+class Bare:
+    """No shard at all: Python's part of a list of keys."""
+
+    def __init__(self, edge: int) -> None:
+        self.keys = lambda: floor.keys(edge)
+
+    def get(self, k: bytes) -> bytes:
+        return k
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes]:
+        raise NotImplementedError
+
+    put_many = get_many
+
+
 def open_theirs(path: Path, grid_shape: Sequence[int]) -> Any:
     import tensorstore
 
@@ -120,7 +136,7 @@ class KeyValue(Row):
     strategy: str = "replace"
 
     def takes(self, peer: Peer) -> bool:
-        return peer.name in ("shardcodec", "tensorstore")
+        return peer.name in ("shardcodec", "tensorstore") or (peer.name == "floor" and self.work is list_all)
 
     @property
     def chosen(self) -> list[bytes]:
@@ -137,6 +153,8 @@ class KeyValue(Row):
             context.sources[slug] = folder
             time.sleep(AGE_SECONDS)
         path = context.sources[slug] / "shard"
+        if peer.name == "floor":
+            return Bare(self.edge)
         return Ours(path, self.edge) if peer.name == "shardcodec" else Theirs(path, self.edge)
 
     def _option(self) -> AbstractContextManager[Any]:
@@ -248,7 +266,10 @@ class States(Row):
 
 
 def rows(sizes: Any) -> list[Row]:
-    """10,000 values of 1 KiB, one by one and at once; 1,000 writes in a transaction; a million keys; a thousand shards."""
+    """10,000 values of 1 KiB, one by one and at once; 1,000 writes in a transaction; a million keys; a thousand shards.
+
+    The floor of the list is what Python takes to make a million bytes objects and a list of them (floor_keys.c).
+    """
     case = data.big(sizes.edge)
     edge = round(sizes.n_chunks**0.5)
     found: list[Row] = [
