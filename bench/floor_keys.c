@@ -1,7 +1,9 @@
 /* floor_keys.c - what it takes Python to have a list of keys, whoever made them
  *
  * One bytes object for each key of a grid of two axes, 32 bits an axis, and the list of them: no index, no file. Any
- * library that returns such a list does at least this. Half of it is the kernel's: the first touch of 48 bytes a key. */
+ * library that returns such a list does at least this. Half of it is the kernel's: the first touch of 48 bytes a key.
+ *
+ * SPDX-License-Identifier: MIT */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>

@@ -3,7 +3,15 @@
 """Range queries on a sorted column that read indexes and footers only.
 
 The columns of a table are 1-D sharded arrays of one group, all with the same shards and inner chunks, so that row i of
-every column is in the inner chunk of the same place. Shards of the column that is searched carry a footer:
+every column is in the inner chunk of the same place:
+
+    time          float64, sorted: the column that is searched
+    level         float32
+    station       text of any length (vlen-utf8)
+    hits/ends     a ragged column, any number of values in a row: where in hits/values the values of each row end
+    hits/values   the values of all rows, one after the other, with shards of its own
+
+Shards of the column that is searched carry a footer:
 
     [inner chunks][footer: "minmax01", then lowest and highest value of each inner chunk][index]
 
@@ -18,6 +26,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -79,15 +88,40 @@ def rows_between(column: zarr.Array, low: float, high: float) -> tuple[int, int,
     return first, min(last, column.shape[0]), n_read
 
 
-def query(group: zarr.Group, low: float, high: float) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return time and level of all rows with low <= time <= high, and the bytes that finding them took."""
-    time, level = group["time"], group["level"]
-    first, last, n_read = rows_between(time, low, high)
+def find(group: zarr.Group, low: float, high: float) -> tuple[slice, int]:
+    """Return the rows with low <= time <= high, and the bytes of indexes and footers that finding them took."""
+    first, last, n_read = rows_between(group["time"], low, high)
     if first >= last:
-        return time[:0], level[:0], n_read
-    times = time[first:last]  # the inner chunks that can match, and no other
-    match = slice(first + np.searchsorted(times, low), first + np.searchsorted(times, high, side="right"))
-    return time[match], level[match], n_read
+        return slice(0, 0), n_read
+    times = group["time"][first:last]  # the inner chunks that can match, and no other
+    begin, end = np.searchsorted(times, low), np.searchsorted(times, high, side="right")
+    return slice(first + int(begin), first + int(end)), n_read
+
+
+def read_rows(group: zarr.Group, rows: slice) -> dict[str, Any]:
+    """Return all columns of some rows; of the ragged one a list of arrays."""
+    found = {name: group[name][rows] for name in ("time", "level", "station")}
+    return found | {"hits": read_ragged(group["hits"], rows)}
+
+
+def write_ragged(group: zarr.Group, rows: list[np.ndarray]) -> None:
+    """Write a ragged column: the ends like any other column, the values as one long array."""
+    values = np.concatenate(rows)
+    ends = np.cumsum([len(row) for row in rows])
+    for name, array in (("ends", ends), ("values", values)):
+        group.create_array(name, shape=array.shape, shards=(SHARD,), chunks=(CHUNK,), dtype=array.dtype)[
+            :
+        ] = array
+
+
+def read_ragged(group: zarr.Group, rows: slice) -> list[np.ndarray]:
+    """Read rows of a ragged column: their ends, then their values in one piece."""
+    if rows.start == rows.stop:
+        return []
+    ends = group["ends"][max(0, rows.start - 1) : rows.stop]
+    if rows.start == 0:
+        ends = np.concatenate([[0], ends])
+    return np.split(group["values"][ends[0] : ends[-1]], ends[1:-1] - ends[0])
 
 
 def main(folder: Path) -> None:
@@ -97,20 +131,29 @@ def main(folder: Path) -> None:
     times = np.sort(rng.uniform(0, 1e6, ROWS))
     levels = rng.normal(size=ROWS).astype("float32")
 
+    names = np.array(["Århus", "Ny-Ålesund", "", "Ulaanbaatar", "東京"], dtype=np.dtypes.StringDType())
+    stations = names[rng.integers(len(names), size=ROWS)]
+    hits = np.split(np.arange(3 * ROWS // 2), np.sort(rng.integers(3 * ROWS // 2, size=ROWS - 1)))
+
     group = zarr.create_group(folder, overwrite=True)
-    for name, values in (("time", times), ("level", levels)):
-        group.create_array(name, shape=ROWS, shards=(SHARD,), chunks=(CHUNK,), dtype=values.dtype)
+    for name, dtype in (("time", "float64"), ("level", "float32"), ("station", str)):
+        group.create_array(name, shape=ROWS, shards=(SHARD,), chunks=(CHUNK,), dtype=dtype)
     write_column(folder, group["time"], times)
-    group["level"][:] = levels
+    group["level"][:], group["station"][:] = levels, stations
+    write_ragged(group.create_group("hits"), hits)
     size = sum(f.stat().st_size for f in (folder / "time").rglob("*") if f.is_file())
 
     for low, high in ((250_000.0, 250_900.0), (999_990.0, 2e6), (-5.0, -1.0)):
-        found, level, n_read = query(group, low, high)
-        expected = (times >= low) & (times <= high)
-        assert np.array_equal(found, times[expected])
-        assert np.array_equal(level, levels[expected])
+        rows, n_read = find(group, low, high)
+        found, expected = read_rows(group, rows), np.flatnonzero((times >= low) & (times <= high))
+        assert np.array_equal(found["time"], times[expected])
+        assert np.array_equal(found["level"], levels[expected])
+        assert np.array_equal(found["station"], stations[expected])
+        assert list(map(list, found["hits"])) == [list(hits[row]) for row in expected]
+        n_hits = sum(map(len, found["hits"]))
         print(
-            f"{low:>9} to {high:>9}: {len(found):5} rows, found with {n_read} of {size} bytes of the column"
+            f"{low:>9} to {high:>9}: {len(expected):5} rows, found with {n_read} of {size} bytes of the column; "
+            f"{n_hits} hits"
         )
 
     # a change of inner chunks and of the footer, in one step: no reader ever sees one without the other
@@ -119,12 +162,14 @@ def main(folder: Path) -> None:
     chunks[0, :10] = -3.0
     shard.write_chunks([(0,)], chunks[:1], footer=minmax_footer(chunks))
     times[:10] = -3.0
-    found, _, _ = query(group, -5.0, -1.0)
-    assert np.array_equal(found, times[:10])
+    assert find(group, -5.0, -1.0)[0] == slice(0, 10)
 
     shardcodec.disable()
-    assert np.array_equal(zarr.open_group(folder, mode="r")["time"][:], times)
-    print("after a change: found again; zarr by itself reads the same column")
+    plain = zarr.open_group(folder, mode="r")
+    assert np.array_equal(plain["time"][:], times)
+    assert np.array_equal(plain["station"][-100:], stations[-100:])
+    assert list(read_ragged(plain["hits"], slice(0, 1))[0]) == list(hits[0])
+    print("after a change: found again; zarr by itself reads the same columns")
 
 
 if __name__ == "__main__":
