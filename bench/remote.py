@@ -3,10 +3,11 @@
     python bench/remote.py                     512^3 uint16, shards 256^3, inner chunks 32^3, 20 ms
     python bench/remote.py --quick             128^3: shows that the harness works
     python bench/remote.py --codec raw --latency 50
+    python bench/remote.py --bandwidth 125     MB/s that all answers share; else as many as the machine does
 
 Files are served by nginx on loopback, behind a proxy that delays and counts (see web.py). Arrays are opened before
-anything is counted. Every peer first proves that its results are right; then come the rounds, interleaved. Requests and bytes do not
-depend on what else the machine does; seconds do.
+anything is counted. Every peer first proves that its results are right; then come the rounds, interleaved; who needs seconds for one
+read has no more than one turn. Requests and bytes do not depend on what else the machine does; seconds do.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ from data import Array, Box, Case
 
 OURS = "shardcodec"
 
-# Requests at a time: what TensorStore's HTTP driver allows itself. zarr, which all its pipelines ask, says 10.
+# Objects at a time for zarr, which all its pipelines ask; of each it asks for 10 ranges at a time.
 CONCURRENCY = 32
+
+# Requests at a time of TensorStore: what it allows itself, and as many as zarr. zarrista has no bound.
+TENSORSTORE_REQUESTS = (32, 10 * CONCURRENCY)
+
+# Whoever takes longer in a row has no second turn.
+SLOW_SECONDS = 1.5
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -109,8 +116,11 @@ class OverFsspec(OverObstore):
 class TensorStore(Remote):
     """TensorStore's own HTTP driver; no cache pool, since a benchmark would then time the cache."""
 
-    name = "tensorstore"
     package = "tensorstore"
+
+    def __init__(self, n_requests: int) -> None:
+        self.n_requests = n_requests
+        self.name = f"tensorstore ({n_requests} at a time)"
 
     def open_url(self, url: str) -> Any:
         import tensorstore
@@ -118,6 +128,7 @@ class TensorStore(Remote):
         context = {
             "cache_pool": {"total_bytes_limit": 0},
             "data_copy_concurrency": {"limit": peers.N_THREADS},
+            "http_request_concurrency": {"limit": self.n_requests},
         }
         spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": f"{url}/"}, "context": context}
         return tensorstore.open(spec, open=True).result()
@@ -158,7 +169,7 @@ ALL: tuple[Remote, ...] = (
     OverObstore(peers.ZarrFused()),
     OverFsspec(peers.ZarrFused(), " (fsspec)"),
     OverObstore(peers.Zarrs()),
-    TensorStore(),
+    *(TensorStore(n) for n in TENSORSTORE_REQUESTS),
     Zarrista(),
 )
 
@@ -181,6 +192,7 @@ def rows(case: Case) -> dict[str, Box]:
         "box of 40^3": cube(askew, inner + inner // 4),
         "corner of 8 shards": cube(shard - inner * 5 // 8, inner + inner // 4),
         "plane, axis 0": (slice(plane, plane + 1), everything, everything),
+        "plane, axis 1": (everything, slice(plane, plane + 1), everything),
         "plane, axis 2": (everything, everything, slice(plane, plane + 1)),
         "one shard": cube(0, shard),
         "whole array": case.whole,
@@ -218,10 +230,13 @@ def measure(
     for number in range(rounds):
         first = number % max(1, len(running))
         for peer in running[first:] + running[:first]:
+            seconds = results[peer.name]["seconds"]
+            if seconds and seconds[0] > SLOW_SECONDS:
+                continue
             with peer.turn():
                 start = time.perf_counter()
                 result = peer.read(arrays[peer.name], box)
-                results[peer.name]["seconds"].append(time.perf_counter() - start)
+                seconds.append(time.perf_counter() - start)
             del result
             server.traffic()
     return results
@@ -235,17 +250,28 @@ def opened(peer: Remote, url: str) -> Any:
         return f"{type(error).__name__}: {error}"[:200]
 
 
-def verdict(results: dict[str, dict[str, Any]], ours: str, rivals: list[str]) -> str:
-    """Ours against the fastest rival: at most as many requests, 1.25 of its bytes, 1.1 of its time."""
-    seconds = {name: value_of(results[name], "seconds") for name in rivals if "failed" not in results[name]}
-    if "failed" in results[ours] or not seconds:
-        return ""
-    best = min(seconds, key=seconds.__getitem__)
-    told = []
-    for quantity, most in (("requests", 1.0), ("bytes", 1.25), ("seconds", 1.1)):
-        ratio = value_of(results[ours], quantity) / value_of(results[best], quantity)
-        told.append(f"{ratio:.2f} of the {quantity}" + ("" if ratio <= most else " (**LOSS**)"))
-    return f"against {best}: {', '.join(told)}"
+# What ours may be of a rival's.
+MOST = {"requests": 1.0, "bytes": 1.25, "seconds": 1.1}
+
+
+def verdict(results: dict[str, dict[str, Any]], ours: str, rivals: list[str]) -> list[str]:
+    """Ours in two ways: against the fastest rival, and each quantity against whoever needs least of that."""
+    running = {name: results[name] for name in rivals if "failed" not in results.get(name, {"failed": ""})}
+    if "failed" in results[ours] or not running:
+        return []
+    least = {quantity: min(running, key=lambda name: value_of(running[name], quantity)) for quantity in MOST}
+    fastest = dict.fromkeys(MOST, least["seconds"])
+    lines = []
+    for what, against in (("fastest", fastest), ("least of each", least)):
+        told = []
+        for quantity, most in MOST.items():
+            rival = against[quantity]
+            ratio = value_of(results[ours], quantity) / value_of(results[rival], quantity)
+            name = "" if what == "fastest" else f" ({rival})"
+            told.append(f"{ratio:.2f} of the {quantity}{name}" + ("" if ratio <= most else " **more**"))
+        whom = f"the fastest, {fastest['seconds']}" if what == "fastest" else f"the {what}"
+        lines.append(f"against {whom}: {', '.join(told)}")
+    return lines
 
 
 def value_of(result: dict[str, Any], quantity: str) -> float:
@@ -278,15 +304,19 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with writer.turn():
         writer.write(writer.open(path, case), case.whole, values)
     document: dict[str, Any] = {"machine": machine.facts(folder), "latency": arguments.latency, "rows": {}}
-    with web.Web(folder / "www", folder, arguments.latency / 1e3) as server:
+    document |= {"bandwidth": arguments.bandwidth, "codec": arguments.codec}
+    with web.Web(folder / "www", folder, arguments.latency / 1e3, arguments.bandwidth * 1e6) as server:
         arrays = {peer.name: opened(peer, f"{server.url}/array") for peer in contestants}
         rivals = [peer.name for peer in contestants if peer.is_rival]
         for name, box in rows(case).items():
+            if arguments.rows is not None and not any(part in name for part in arguments.rows):
+                continue
             results = measure(server, contestants, arrays, box, values[box], arguments.rounds)
             document["rows"][name] = results
             print(table(name, results))
-            if OURS in results:
-                print(f"shardcodec: {verdict(results, OURS, rivals)}", flush=True)
+            for line in verdict(results, OURS, rivals) if OURS in results else ():
+                print(f"{line}  ")
+            print(f"load {os.getloadavg()[0]:.2f}", flush=True)
     return document
 
 
@@ -298,6 +328,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small arrays")
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
     parser.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
+    parser.add_argument("--bandwidth", type=float, default=0.0, help="MB/s of all answers (0: unbounded)")
+    parser.add_argument(
+        "--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,shard"
+    )
     parser.add_argument("--codec", choices=data_codecs(), default="zstd 1")
     parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in ALL))
     parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")

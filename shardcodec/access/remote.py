@@ -5,12 +5,12 @@
 What is asked for, and when one request more is worth it:
 
 - An object of which most is wanted, or which cannot be much larger than what is wanted, is fetched whole: one request.
-- Of any other shard the index comes first, then the ranges that the box needs; ranges with a small gap are one. That
-  takes one round trip more, so it is worth it only where the rest of the shard is more than a round trip's worth of bytes
-  (`Limits.max_gap_nbytes`).
+- Of any other shard the index comes first, then the ranges that the box needs; ranges with a small gap are one
+  (`storage.ranges`). That takes one round trip more, so it is worth it only where the rest of the shards is more than a
+  round trip's worth of bytes (`Limits.max_gap_nbytes`).
 
 Several objects are under way at a time, and the indexes of some while ranges of others are. Each answer is decoded when
-it arrives, in another thread unless it is small.
+it arrives (`arrivals`), in another thread unless all is small.
 
 An object can be exchanged between its index and its ranges. Where the store names states, the ranges are bound to that of
 the index. Where it does not, an answer that does not fit makes us look at the index again: if that is another one now,
@@ -33,12 +33,14 @@ from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes
-from ..storage.aio import all_of, to_its_end
+from ..storage.aio import all_of
 from ..storage.indexes import RemoteIndex
+from ..storage.ranges import coalesced
 from ..storage.remote import Answer, ByteBudget, Changed, Limits, Remote
+from .arrivals import Arrivals
 from .boxes import as_void, n_touched, touched
 from .placement import ABSENT
-from .reader import INLINE_NBYTES, ReadItem, decoded_nbytes, explain, index_too_short, read
+from .reader import INLINE_NBYTES, ReadItem, decoded_nbytes, explain, index_too_short
 
 __all__ = ["fetch", "wants_whole"]
 
@@ -59,7 +61,9 @@ MAX_TRIES = 3
 OBJECTS_PER_REQUEST = 2
 
 
-def wants_whole(chain: Any, n_wanted: int, limits: Limits, *, has_index: bool = False) -> bool:
+def wants_whole(
+    chain: Any, n_wanted: int, limits: Limits, *, n_objects: int = 1, has_index: bool = False
+) -> bool:
     """Tell whether one request for all of an object is better than index and ranges.
 
     Parameters
@@ -68,6 +72,8 @@ def wants_whole(chain: Any, n_wanted: int, limits: Limits, *, has_index: bool = 
     n_wanted : int
         Inner chunks that are wanted.
     limits : Limits
+    n_objects : int
+        Objects that the call reads.
     has_index : bool
         The index need not be asked for, which spares the round trip.
     """
@@ -77,7 +83,7 @@ def wants_whole(chain: Any, n_wanted: int, limits: Limits, *, has_index: bool = 
     if chain.n_chunks * inner_nbytes > WHOLE_NBYTES:
         return False
     n_waste = int(chain.n_chunks) - n_wanted
-    is_cheap = not has_index and n_waste * inner_nbytes <= limits.max_gap_nbytes
+    is_cheap = not has_index and n_waste * inner_nbytes <= limits.share_nbytes(n_objects)
     return bool(is_cheap or n_wanted >= WHOLE_SHARE * chain.n_chunks)
 
 
@@ -120,7 +126,10 @@ async def fetch(
     optional_names: Sequence[str | None] = [None] * len(items) if names is None else names
     queue = iter(enumerate(zip(items, optional_names, strict=True)))
     n_workers = min(len(items), OBJECTS_PER_REQUEST * limits.n_requests)
-    missing = await all_of(call.work_off(queue) for _ in range(n_workers))
+    try:
+        missing = await all_of(call.work_off(queue) for _ in range(n_workers))
+    finally:
+        await call.arrivals.end()
     return sorted(position for some in missing for position in some)
 
 
@@ -139,12 +148,14 @@ class _Call:
         self.out = out
         self.axes = axes
         self.options = options
+        is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
+        self.arrivals = Arrivals(out, axes, options, inline=is_small)
         self.remote = remote
         self.limits = limits
+        self.n_objects = len(items)
         self.requests = asyncio.Semaphore(limits.n_requests)
+        self.objects = asyncio.Semaphore(limits.n_objects or limits.n_requests)
         self.budget = ByteBudget(limits.budget_nbytes)
-        self.decoders = asyncio.Semaphore(options.threads)
-        self.is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
 
     async def work_off(self, queue: Iterator[tuple[int, tuple[ReadItem, str | None]]]) -> list[int]:
         """Take objects from the queue that all workers share; return the positions of missing ones."""
@@ -156,13 +167,6 @@ class _Call:
             answer = await request(*arguments)
         native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
         return answer
-
-    async def decode(self, item: ReadItem) -> None:
-        if self.is_small:
-            read([item], self.out, self.axes, self.options)
-            return
-        async with self.decoders:
-            await to_its_end(asyncio.to_thread(read, [item], self.out, self.axes, self.options))
 
 
 class _Object:
@@ -180,7 +184,8 @@ class _Object:
         """Fill the item's box; return whether the object exists."""
         index = self.kept_index()
         is_kept = index is not None
-        if wants_whole(self.chain, self.n_wanted, self.call.limits, has_index=is_kept):
+        call = self.call
+        if wants_whole(self.chain, self.n_wanted, call.limits, n_objects=call.n_objects, has_index=is_kept):
             return await self.read_whole()
         if not is_kept:
             index = await self.index()
@@ -205,7 +210,8 @@ class _Object:
         nbytes = math.prod(self.chain.shape) * int(self.chain.itemsize) + int(self.chain.index_nbytes)
         since = indexes.ticket(self.call.options)
         async with self.call.budget.hold(nbytes):
-            answer = await self.call.ask(self.call.remote.get, self.key)
+            async with self.call.objects:
+                answer = await self.call.ask(self.call.remote.get, self.key)
             await self.decode(None if answer is None else answer.data)
         if answer is None:
             return False
@@ -269,7 +275,7 @@ class _Object:
                 as_void(self.call.out),
                 self.call.axes,
                 shard_nbytes=index.nbytes,
-                max_gap_nbytes=limits.max_gap_nbytes,
+                max_gap_nbytes=min(limits.free_gap_nbytes, limits.max_gap_nbytes),
                 max_nbytes=limits.max_nbytes,
                 allow_in_index=self.call.options.allow_in_index,
             )
@@ -277,6 +283,7 @@ class _Object:
             raise self.explained(error) from None
         if is_kept and not ranges and not self.call.options.immutable:
             raise Changed(self.key)  # perhaps: no request would tell
+        ranges = coalesced(ranges, limits, self.call.n_objects)
         work = [self.read_range(index, *wanted) for wanted in self.with_room_for_index(index, ranges)]
         absent = engine.Fetched(self.chain, index.entries, None, 0, fill_absent=True)
         await all_of([*work, self.decode(absent)])
@@ -349,7 +356,7 @@ class _Object:
         return self.explained(error)
 
     async def decode(self, source: Any) -> None:
-        await self.call.decode(self.item._replace(source=source))
+        await self.call.arrivals.decode(self.item._replace(source=source))
 
     def explained(self, error: ShardError) -> ShardError:
         error.shard = 0

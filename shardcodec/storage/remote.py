@@ -70,17 +70,28 @@ class Limits(NamedTuple):
     n_requests : int
         Requests at a time.
     max_gap_nbytes : int
-        So many bytes are asked for in vain rather than one request more.
+        So many bytes are asked for in vain rather than wait for one round trip more.
     max_nbytes : int
         Up to this size ranges become one.
     budget_nbytes : int
         Bytes that are asked for or wait to be decoded, at a time; a single larger request goes alone.
+    free_gap_nbytes : int
+        So many bytes are asked for in vain rather than by one request more that is under way with others.
+    n_objects : int, optional
+        Requests for whole objects at a time; as many as any, where nothing is said.
     """
 
     n_requests: int
     max_gap_nbytes: int = 1 << 20
     max_nbytes: int = 16 << 20
     budget_nbytes: int = 256 << 20
+    free_gap_nbytes: int = 16 << 10
+    n_objects: int | None = None
+
+    def share_nbytes(self, n_objects: int) -> int:
+        """Bytes in vain that are worth a round trip of one object, when so many are read together."""
+        share = self.max_gap_nbytes // max(1, min(n_objects, self.n_requests))
+        return max(share, min(self.free_gap_nbytes, self.max_gap_nbytes))
 
 
 class ByteBudget:

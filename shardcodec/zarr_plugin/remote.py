@@ -39,6 +39,9 @@ __all__ = [
 # The obstores that compare entity tags when they write (for S3 it can be switched off).
 CONDITIONAL = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
 
+# zarr works on `async.concurrency` objects at a time, and asks for so many ranges of each.
+RANGES_PER_OBJECT = 10
+
 
 def remote_for(store: Store, prototype: Any) -> Remote:
     """Return the way to the objects of a store."""
@@ -57,9 +60,12 @@ def conditional_remote_for(store: Store) -> ConditionalRemote | None:
 def limits_for(store: Store, spec: Any) -> Limits:
     """Return what zarr's configuration allows, and what is worth a request to this store."""
     max_gap_nbytes, max_nbytes = coalescing(spec)
+    n_objects = max(1, int(config.get("async.concurrency")))
+    limits = Limits(RANGES_PER_OBJECT * n_objects, max_gap_nbytes, max_nbytes, n_objects=n_objects)
     if is_near(store):
         max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
-    return Limits(max(1, int(config.get("async.concurrency"))), max_gap_nbytes, max_nbytes)
+        limits = limits._replace(max_gap_nbytes=max_gap_nbytes, free_gap_nbytes=max_gap_nbytes)
+    return limits
 
 
 def is_near(store: Any) -> bool:
