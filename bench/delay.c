@@ -11,7 +11,9 @@
  *
  * The first line of output is the port of its own; each line of input is answered by [requests, bytes of answers,
  * connections] since the last. Requests are counted by the ends of their heads (a GET has no body), bytes as they leave,
- * heads of answers included. It ends with its input. */
+ * heads of answers included. It ends with its input.
+ *
+ * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
