@@ -11,11 +11,15 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from ..zarr_plugin.compat import buffer_from, default_buffer_prototype, sync
+from .keys import as_path
 from .store import ShardingStorageTransformer
 
 __all__ = ["ChunkMapping"]
 
 Keys = list[str]
+
+# Values that are in memory while an array or a group is renamed.
+MOVED_AT_A_TIME = 64
 
 
 class ChunkMapping(MutableMapping[str, bytes]):
@@ -115,7 +119,58 @@ class ChunkMapping(MutableMapping[str, bytes]):
         """Erase all values below a folder."""
         sync(self.store.delete_dir(prefix))
 
-    rmdir = erase_prefix
+    def rmdir(self, path: str = "") -> None:
+        """Erase an array or a group, with all below it: metadata and chunks.
+
+        Parameters
+        ----------
+        path : str
+            Of the array or group; "" for all.
+        """
+        folders, files = self._node(path)
+        for folder in folders:
+            self.erase_prefix(folder)
+        self.erase_values(files)
+
+    def rename(self, src_path: str, dst_path: str) -> None:
+        """Give an array or a group another path, with all below it; what is there under the same keys is replaced.
+
+        Values are moved, some at a time; a move that is interrupted has moved some, and lost none. They keep
+        their bytes: under a path that is not among those of the store below they are objects of their own.
+
+        Raises
+        ------
+        ValueError
+            A path is empty, or one lies below the other.
+        """
+        src, dst = as_path(src_path), as_path(dst_path)
+        if not src or not dst:
+            raise ValueError("the root cannot be renamed")
+        if f"{src}/".startswith(f"{dst}/") or f"{dst}/".startswith(f"{src}/"):
+            raise ValueError(f"{src!r} cannot become {dst!r}: one lies below the other")
+        (folders, files), (new_folders, new_files) = self._node(src), self._node(dst)
+        moves = [move for move in zip(files, new_files, strict=True) if move[0] in self]
+        for folder, new_folder in zip(folders, new_folders, strict=True):
+            moves += [(key, new_folder + key[len(folder) :]) for key in self.list_prefix(folder)]
+        while moves:
+            some, moves = moves[:MOVED_AT_A_TIME], moves[MOVED_AT_A_TIME:]
+            values = self.get_partial_values([(key, None) for key, _ in some])
+            self.update(
+                {new: value for (_, new), value in zip(some, values, strict=True) if value is not None}
+            )
+            self.erase_values([key for key, _ in some])
+
+    def _node(self, path: str) -> tuple[Keys, Keys]:
+        """Prefixes of the keys of an array or group, and its metadata outside of these."""
+        path = as_path(path)
+        below = f"{path}/" if path else ""
+        data = self.store.layout.folder
+        if not data:
+            return [below], []
+        # the draft of 2022 keeps metadata in another tree, beside the folder of what is below
+        meta = f"{data.replace('data', 'meta', 1)}/{path}"
+        files = [f"{meta}.{kind}.json" for kind in ("array", "group")] if path else []
+        return [f"{data.replace('data', 'meta', 1)}/{below}", f"{data}/{below}"], files
 
     def list(self) -> Keys:
         """List all keys."""

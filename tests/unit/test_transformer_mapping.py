@@ -64,8 +64,11 @@ def test_calls_of_the_draft() -> None:
     assert chunks.list() == sorted(
         [*(key(i, j) for i in (0, 2) for j in range(4) if i + j), key(4, 4), "meta/root/a.array.json"]
     )
-    chunks.rmdir("data/root/a")
+    chunks.erase_prefix("data/root/a")
     assert list(chunks) == ["meta/root/a.array.json"]
+    chunks[key(0, 0)] = b"again"
+    chunks.rmdir("a")
+    assert list(chunks) == []
 
 
 def test_update_writes_each_shard_once_and_reads_no_whole_one() -> None:
@@ -73,3 +76,45 @@ def test_update_writes_each_shard_once_and_reads_no_whole_one() -> None:
     chunks = mapping(below)
     chunks.update({f"c/{i}/{j}": b"x" for i in range(2) for j in range(6)})
     assert sorted(below.written) == ["c/0/0", "c/0/1"] and below.requests == []
+
+
+LAYOUTS = [
+    KeyLayout.v3(),
+    KeyLayout.v3("."),
+    KeyLayout.v2("/"),
+    KeyLayout.draft_2022(),
+    KeyLayout.draft_2022("."),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("paths", [["g/a"], ["g/a", "h/a"]])
+def test_rename_and_rmdir(layout: KeyLayout, paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group with an array goes elsewhere, among the arrays that lie in shards or not; its neighbours stay."""
+    monkeypatch.setattr("shardcodec.transformer.mapping.MOVED_AT_A_TIME", 5)
+    below = RecordingStore(MemoryStore())
+    chunks = mapping(below, layout=layout, path=paths)
+    is_draft = bool(layout.folder)
+
+    def node(path: str) -> dict[str, bytes]:
+        meta = f"meta/root/{path}.array.json" if is_draft else f"{path}/zarr.json"
+        found = {layout.key(path, (i, j)): b"%d%d" % (i, j) for i in range(3) for j in range(4)}
+        return {meta: path[-1:].encode(), **found}
+
+    group = "meta/root/{}.group.json" if is_draft else "{}/zarr.json"
+    neighbours = {**node("ga"), **node("g2/a"), group.format("g2"): b"g2"}
+    chunks.update({**node("g/a"), **neighbours, group.format("g"): b"g"})
+    chunks.rename("g", "h")
+    assert dict(chunks) == {**node("h/a"), **neighbours, group.format("h"): b"g"}
+    assert (layout.key("h/a", (2, 3)) in below._store._store_dict) == (len(paths) == 1)
+    chunks.rename("nothing", "else")
+    chunks.rename("h/a", "g/a")
+    assert dict(chunks) == {**node("g/a"), **neighbours, group.format("h"): b"g"}
+    for src, dst in (("g", "g/b"), ("g/a", "g"), ("", "b"), ("g", ""), ("g", "g")):
+        with pytest.raises(ValueError, match=r"root|below"):
+            chunks.rename(src, dst)
+    chunks.rmdir("g")
+    chunks.rmdir("h")
+    assert dict(chunks) == neighbours
+    chunks.rmdir()
+    assert not chunks
