@@ -35,11 +35,9 @@ from data import Array, Box, Case
 
 OURS = "shardcodec"
 
-# Objects at a time for zarr, which all its pipelines ask; of each it asks for 10 ranges at a time.
-CONCURRENCY = 32
-
-# Requests at a time of TensorStore: what it allows itself, and as many as zarr. zarrista has no bound.
-TENSORSTORE_REQUESTS = (32, 10 * CONCURRENCY)
+# Requests at a time of TensorStore: what it allows itself, and as many as zarr, which asks for 10 ranges each of as many objects
+# as its `async.concurrency` says. zarrista has no bound.
+TENSORSTORE_REQUESTS = (32, 320)
 
 # Whoever takes longer in a row has no second turn.
 SLOW_SECONDS = 1.5
@@ -61,6 +59,7 @@ class OverObstore(Remote):
 
     needs: tuple[str, ...] = ("obstore",)
     index_cache = 0  # nobody else keeps any
+    concurrency = TENSORSTORE_REQUESTS[-1] // 10  # its own default is 10
 
     def __init__(self, base: peers.Zarr, suffix: str = "") -> None:
         self.base = base
@@ -77,7 +76,7 @@ class OverObstore(Remote):
     def turn(self) -> Iterator[None]:
         import zarr
 
-        settings = {"async.concurrency": CONCURRENCY, "shardcodec.index_cache": self.index_cache}
+        settings = {"async.concurrency": self.concurrency, "shardcodec.index_cache": self.index_cache}
         with self.base.turn(), zarr.config.set(settings):
             yield
 
@@ -328,6 +327,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small arrays")
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
     parser.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
+    parser.add_argument(
+        "--concurrency", type=int, default=OverObstore.concurrency, help="zarr's async.concurrency (32)"
+    )
     parser.add_argument("--bandwidth", type=float, default=0.0, help="MB/s of all answers (0: unbounded)")
     parser.add_argument(
         "--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,shard"
@@ -347,6 +349,7 @@ def data_codecs() -> tuple[str, ...]:
 
 def main() -> None:
     arguments = parse()
+    OverObstore.concurrency = arguments.concurrency
     if reason := web.why_not():
         print(f"skipped: {reason}")
         return

@@ -283,12 +283,17 @@ class _Object:
             raise self.explained(error) from None
         if is_kept and not ranges and not self.call.options.immutable:
             raise Changed(self.key)  # perhaps: no request would tell
-        ranges = coalesced(ranges, limits, self.call.n_objects)
-        work = [self.read_range(index, *wanted) for wanted in self.with_room_for_index(index, ranges)]
+        wanted = self.with_room_for_index(index, coalesced(ranges, limits, self.call.n_objects))
+        if len(wanted) == 1:
+            await self.read_range(index, *wanted[0], fill_absent=True)
+            return
+        work = [self.read_range(index, *one) for one in wanted]
         absent = engine.Fetched(self.chain, index.entries, None, 0, fill_absent=True)
         await all_of([*work, self.decode(absent)])
 
-    async def read_range(self, index: RemoteIndex, offset: int, nbytes: int, room: int) -> None:
+    async def read_range(
+        self, index: RemoteIndex, offset: int, nbytes: int, room: int, *, fill_absent: bool = False
+    ) -> None:
         """Fetch one range and decode what lies in it; `room` is what must be there behind it."""
         async with self.call.budget.hold(nbytes):
             end = offset + nbytes + room
@@ -300,9 +305,10 @@ class _Object:
             self.check_length(answer, offset, nbytes + room)
             if nbytes:
                 data = answer.data[:nbytes]
-                await self.decode(
-                    native.load().Fetched(self.chain, index.entries, data, offset, fill_absent=False)
+                fetched = native.load().Fetched(
+                    self.chain, index.entries, data, offset, fill_absent=fill_absent
                 )
+                await self.decode(fetched)
 
     @property
     def leaves_room(self) -> bool:
