@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zarr.registry import register_codec, register_pipeline
 
 from .access.array import ArrayReader, open_array, register_adapter
+from .access.gathering import register_gatherer
 from .access.objects import register_objects
 from .access.shard import Shard
 from .access.stream import ShardWriter
@@ -36,6 +37,7 @@ from .options import Options, options
 from .statistics import stats
 from .storage.cache import IndexCache
 from .zarr_plugin.codec import ShardingCodec
+from .zarr_plugin.grouping import active as _gathered
 from .zarr_plugin.grouping import group_writes
 from .zarr_plugin.objects import objects_of_store
 from .zarr_plugin.pipeline import ShardCodecPipeline
@@ -89,6 +91,7 @@ register_pipeline(ShardCodecPipeline)
 register_codec("sharding_indexed", ShardingCodec)
 register_adapter(objects_of_store)
 register_objects(shard_object)
+register_gatherer(_gathered)
 
 
 def __getattr__(name: str) -> Any:

@@ -240,12 +240,13 @@ class Resolver:
 
     Parameters
     ----------
-    attached : mapping
-        Options of an array, checked.
+    attached, argument : mapping
+        Options of an array, and of a handle, checked.
     """
 
-    def __init__(self, attached: Choices) -> None:
+    def __init__(self, attached: Choices = NOTHING, *, argument: Choices = NOTHING) -> None:
         self._attached = attached
+        self._argument = argument
         self._known: tuple[tuple[Any, ...], int, Options] | None = None
 
     def resolve(self, config: Choices, max_workers: int | None, *, any_threads: bool = False) -> Options:
@@ -258,7 +259,9 @@ class Resolver:
         if known is not None and known[0] == said and (any_threads or known[1] == available_cpus()):
             return known[2]
         n_cpus = available_cpus()
-        found = resolve(attached=self._attached, config=config, max_workers=max_workers)
+        found = resolve(
+            argument=self._argument, attached=self._attached, config=config, max_workers=max_workers
+        )
         self._known = said, n_cpus, found
         return found
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import native
 from .boxes import Box, Boxes, Positions, pack_boxes
 
 __all__ = ["Array", "Gathered"]
@@ -55,6 +56,7 @@ class Gathered:
             (chain.perm, chain.inner.shape) if chain.is_shard else (range(len(chain.shape)), chain.shape)
         )
         ndim = len(chain.shape)
+        self._stored_axes = [list(perm).index(axis) for axis in range(ndim)]  # by axis of the object
         self._extent = [0] * ndim  # of an inner chunk, by axis of the object
         self._weight = [0] * ndim  # of its grid coordinates in its position
         weight = 1
@@ -101,6 +103,11 @@ class Gathered:
                     mask[inside] = True
                     if mask.all():
                         del self._masks[position]
+
+    def put(self, position: int, chunk: Array) -> None:
+        """Take over a whole inner chunk, whose axes are those of the index."""
+        with self._mutex:
+            _assign(self._chunk(position, whole=True), chunk.transpose(self._stored_axes))
 
     def _chunk(self, position: int, *, whole: bool) -> Array:
         """The memory of an inner chunk that is about to be written, whole or in part."""
@@ -240,6 +247,9 @@ def _assign(to: Array, source: Array, where: Array | None = None) -> None:
     if to.dtype == source.dtype:
         plain = _PLAIN.get(to.dtype.itemsize) or np.dtype((np.void, to.dtype.itemsize))
         to, source = to.view(plain), source.view(plain)
+        if where is None and to.shape == source.shape:
+            native.load().copy_elements(to, source)
+            return
     if where is None:
         to[...] = source
     else:

@@ -23,6 +23,8 @@ __all__ = ["as_chunks", "batches", "coordinates", "decode_chunks", "encode_chunk
 
 # Decoded bytes that are encoded at a time where the result is held in memory.
 BATCH_NBYTES = 64 << 20
+# So many coordinates are turned into positions one by one.
+FEW_CHUNKS = 8
 
 Ints = tuple[int, ...]
 
@@ -42,6 +44,8 @@ def positions(coords: Any, grid_shape: Ints) -> list[int]:
     TypeError
         Not integers.
     """
+    if (few := _few_positions(coords, grid_shape)) is not None:
+        return few
     try:
         given = np.asarray(coords if isinstance(coords, np.ndarray) else list(coords))
     except ValueError:
@@ -60,6 +64,23 @@ def positions(coords: Any, grid_shape: Ints) -> list[int]:
     if not grid_shape:
         return [0] * len(given)
     return [int(p) for p in np.ravel_multi_index(tuple(given.astype(np.int64).T), grid_shape)]
+
+
+def _few_positions(coords: Any, grid_shape: Ints) -> list[int] | None:
+    """The same for a few tuples of int that are in order, without an array; None for whatever else there is."""
+    if type(coords) not in (list, tuple) or len(coords) > FEW_CHUNKS:
+        return None
+    found = []
+    for at in coords:
+        if type(at) is not tuple or len(at) != len(grid_shape):
+            return None
+        position = 0
+        for i, extent in zip(at, grid_shape, strict=True):
+            if type(i) is not int or not 0 <= i < extent:
+                return None
+            position = position * extent + i
+        found.append(position)
+    return found
 
 
 def coordinates(position: int, grid_shape: Ints) -> Ints:

@@ -19,8 +19,9 @@ import numpy as np
 from .. import native
 from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..options import NOTHING, Options, check, resolve
+from ..options import NOTHING, Options, Resolver, check, resolve
 from ..storage.filelocks import settle
+from . import gathering
 from .boxes import touched
 from .change import Change, Found, change
 from .codec import compiled, memory_order
@@ -69,7 +70,9 @@ class Shard:
         self._spec = spec
         self._mode = mode
         self._choices = check(dict(choices))
+        self._resolver = Resolver(argument=self._choices)
         self._chain = compiled(spec.chain)
+        self._is_clipped = spec.chain.is_clipped
         self._view: OpenObject | None = None
 
     # ---- what it is
@@ -309,7 +312,7 @@ class Shard:
     def _refuse_clipped(self, where: list[int]) -> None:
         """Refuse inner chunks that are clipped where many of one shape are asked for or given."""
         sizes, limits = self._spec.chunk_shape, self._spec.stored_shape
-        for coords in map(self._coords, where) if self._spec.chain.is_clipped else ():
+        for coords in map(self._coords, where) if self._is_clipped else ():
             if any((c + 1) * size > limit for c, size, limit in zip(coords, sizes, limits, strict=True)):
                 raise UnsupportedError(
                     f"shard {self.key!r}: inner chunk {coords} is clipped; `read_region` reads it, `read_encoded` and "
@@ -358,6 +361,9 @@ class Shard:
     def write_chunks(self, coords: Any, chunks: Any, *, write_empty_chunks: bool = False, **how: Any) -> None:
         """Encode and store inner chunks; all others stay as they are.
 
+        In a block of `shardcodec.group_writes` they are kept in memory, unless `how` says anything, and stored when the
+        block ends, or before the shard is read or changed otherwise through any handle.
+
         Parameters
         ----------
         coords : sequence of tuples of int, or integer array of shape (n, ndim)
@@ -371,8 +377,16 @@ class Shard:
         where = positions(coords, self.grid_shape)
         self._refuse_clipped(where)
         array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
+        self._check_places(where)
+        options = self._options()
+        shard = self._chain if native_order else compiled(self._spec.chain, native_order)
+        if not how and gathering.take(
+            self._object, shard, where, array, options, write_empty=write_empty_chunks
+        ):
+            self.refresh()
+            return
         chain = compiled(self._spec.inner, native_order)
-        encoded = encode_chunks(chain, array, self._options(), write_empty=write_empty_chunks)
+        encoded = encode_chunks(chain, array, options, write_empty=write_empty_chunks)
         self._write(where, encoded, **how)
 
     def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:
@@ -474,12 +488,8 @@ class Shard:
         strategy: str | None = None,
         dead_share: float | None = None,
     ) -> None:
-        if self._mode == "r":
-            raise ValueError(f"shard {self.key!r} was opened for reading only")
+        self._check_places(where)
         by_position = dict(zip(where, chunks, strict=True))
-        if len(by_position) != len(where):
-            twice = next(p for i, p in enumerate(where) if p in where[:i])
-            raise ValueError(f"inner chunk {self._coords(twice)} is given a second time")
         options = self._options(write_strategy=strategy)
         if dead_share is None:
             dead_share = DEAD_SHARE if options.compact else math.inf
@@ -497,10 +507,19 @@ class Shard:
                 user = UserBytes(footer, alignment or self.alignment, dead_share)
             return Change(chunks_in_order, keep_empty=bool(footer), user=user)
 
+        gathering.settle(self._object)
         try:
             change(self._object, self._chain, decide, options)
         finally:
             self.refresh()
+
+    def _check_places(self, where: list[int]) -> None:
+        """Refuse to write to a handle that is for reading, or to one place twice."""
+        if self._mode == "r":
+            raise ValueError(f"shard {self.key!r} was opened for reading only")
+        if len(set(where)) != len(where):
+            twice = next(p for i, p in enumerate(where) if p in where[:i])
+            raise ValueError(f"inner chunk {self._coords(twice)} is given a second time")
 
     # ---- the handle
 
@@ -530,6 +549,7 @@ class Shard:
 
     def _opened(self) -> OpenObject:
         if self._view is None:
+            gathering.settle(self._object)
             self._view = self._try(self._object.open, self._chain, self._options())
         return self._view
 
@@ -540,6 +560,8 @@ class Shard:
         return self._try(view.entries, check=check)  # type: ignore[no-any-return]
 
     def _options(self, **choices: Any) -> Options:
+        if not choices:
+            return self._resolver.resolve(NOTHING, None)
         return resolve(argument=self._choices | check(choices))
 
     def _coords(self, position: int) -> tuple[int, ...]:

@@ -69,6 +69,29 @@ def strided_copy(dst, int64_t dst_offset, dst_strides, src, int64_t src_offset, 
         sc_copy_run(&copy, to.data() + dst_offset, source.data() + src_offset)
 
 
+def copy_elements(dst, src):
+    """Copy an array into another one of the same shape and size of elements, whatever their strides; they share no memory."""
+    cdef View to = View(dst, PyBUF_WRITABLE | PyBUF_STRIDES), source = View(src, PyBUF_STRIDES)
+    cdef int ndim = to.view.ndim, a
+    cdef uint64_t extents[32]
+    cdef int64_t to_strides[32]
+    cdef int64_t from_strides[32]
+    cdef sc_copy copy
+    if ndim > SC_MAX_NDIM or source.view.ndim != ndim or source.view.itemsize != to.view.itemsize:
+        raise ValueError(f"rank {source.view.ndim} and elements of {source.view.itemsize} bytes do not fit rank {ndim} "
+                         f"and {to.view.itemsize} bytes")
+    for a in range(ndim):
+        if source.view.shape[a] != to.view.shape[a]:
+            raise ValueError(f"axis {a} has {source.view.shape[a]} elements where {to.view.shape[a]} are due")
+        extents[a] = to.view.shape[a]
+        to_strides[a], from_strides[a] = to.view.strides[a], source.view.strides[a]
+    if to.nbytes() == 0:
+        return
+    with nogil:
+        sc_copy_prepare(&copy, ndim, extents, to_strides, from_strides, to.view.itemsize, NULL)
+        sc_copy_run(&copy, to.data(), source.data())
+
+
 def fill(dst, int64_t dst_offset, strides, shape, pattern):
     """Set every element of a box to `pattern`."""
     cdef int ndim = read_rank(shape)

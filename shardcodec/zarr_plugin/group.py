@@ -25,13 +25,14 @@ from ..access.boxes import Box
 from ..access.conditional import exchange
 from ..access.flush import flush
 from ..access.gathered import Gathered
+from ..access.objects import ShardObject
 from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from ..errors import GroupWriteError
 from ..options import Options
 from ..storage import filelocks, locks
 from ..storage.aio import all_of, to_its_end
 from . import reading, writing
-from .compat import StorePath, buffer_from
+from .compat import StorePath, buffer_from, on_zarrs_loop
 from .remote import conditional_remote_for
 from .requests import Part, Request
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
@@ -215,6 +216,54 @@ class Group:
         elif not _storing.get():  # else who stores has an eye on it
             await self._keep_within_budget()
         return held is not None
+
+    # as an `access.gathering.Gatherer`, for threads that wait
+
+    def name_of(self, target: ShardObject) -> str:
+        """Name an object, which is resolved once."""
+        known = self._names.get((id(target), ""))
+        if known is None:
+            known = self._names[id(target), ""] = target, target.identity
+        return known[1]
+
+    def has(self, name: str) -> bool:
+        """Whether anything is gathered of this object."""
+        return name in self._entries
+
+    def hold_now(self, name: str, kind: Hashable, take: Callable[[Any], Held]) -> bool:
+        """As `hold`, for a change that can always wait, but False in a caller who holds the object's lock."""
+        table = locks.table()
+        while not self.is_closing and not table.holds(name):
+            if not table.try_acquire(name):
+                table.acquire(name)
+            try:
+                entry = self._entries.get(name)
+                if entry is None or _is_held(entry, kind):
+                    is_taken = self._take(name, entry, take)
+                    break
+            finally:
+                table.release(name)
+            self.settle_now(name)  # what is of another kind
+        else:
+            return False
+        if self._nbytes > self.max_nbytes:
+            on_zarrs_loop(self._keep_within_budget())
+        return is_taken
+
+    def _take(self, name: str, entry: Any, take: Callable[[Any], Held]) -> bool:
+        """Add to what is held of an object, whose lock in the table is held; False when it is too late."""
+        before = 0 if entry is None else entry.gathered.nbytes
+        held = take(None if entry is None else entry.gathered)
+        with self._mutex:
+            if self._is_closed:
+                return False
+            self._entries[name] = _HeldEntry(held, next(self._clock))
+            self._nbytes += held.nbytes - before
+        return True
+
+    def settle_now(self, name: str) -> None:
+        """As `settle`, of one object."""
+        on_zarrs_loop(self.settle([name]))
 
     async def held(self, target: StorePath, kind: Hashable) -> Any:
         """Return what `hold` gathered of an object, None when that is nothing; what was gathered otherwise is stored."""

@@ -162,6 +162,31 @@ def test_any_copy_of_more_elements(copy: tuple[Box, Box, Swap]) -> None:
 # ---- every kernel by name
 
 
+@no_deadline
+@given(copy=copies(st.lists(st.integers(0, 5), max_size=4).map(tuple)))
+def test_arrays_as_they_come(copy: tuple[Box, Box, Swap]) -> None:
+    dst, src, _ = copy
+    source, target = random_bytes(src.nbytes, 1), random_bytes(dst.nbytes, 2)
+    expected = target.copy()
+    dst.view(expected)[...] = src.view(source)
+    dtype = np.dtype((np.void, dst.itemsize))
+    at = [box.offset if 0 not in box.shape else 0 for box in (dst, src)]
+    native.copy_elements(
+        np.ndarray(dst.shape, dtype, target, at[0], dst.strides),  # type: ignore[call-overload]
+        np.ndarray(src.shape, dtype, source, at[1], src.strides),  # type: ignore[call-overload]
+    )
+    assert np.array_equal(target, expected)
+
+
+def test_arrays_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="axis 1 has 2 elements where 3 are due"):
+        native.copy_elements(np.zeros((2, 3), "u2"), np.zeros((2, 2), "u2"))
+    with pytest.raises(ValueError, match="rank 1 and elements of 2 bytes"):
+        native.copy_elements(np.zeros((2, 3), "u2"), np.zeros(2, "u2"))
+    with pytest.raises(ValueError, match="elements of 4 bytes"):
+        native.copy_elements(np.zeros(3, "u2"), np.zeros(3, "u4"))
+
+
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 2, 3)], ids=str)
 def test_rows_of_every_size(lead: Ints) -> None:
     for n in [*range(1, 140), 255, 256, 257, 1000]:
