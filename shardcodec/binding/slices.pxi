@@ -5,6 +5,9 @@ cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)  # what os.fsencode does, less the way there
 
 
+EVERYTHING = slice(None)
+
+
 cdef class SliceReader:
     """Small reads of files that have one chain, in the calling thread alone; all that does not change is settled here.
 
@@ -111,7 +114,7 @@ cdef class SliceReader:
 
 
 cdef class ArraySlices(SliceReader):
-    """The same for an array that is cut into such files: slices of the array within one of them.
+    """The same for an array that is cut into such files: slices and integers within one of them.
 
     folder: what comes before the names of files; they are made of grid positions with a separator between.
     empty: makes an array of a shape, as numpy.empty does with the dtype.
@@ -132,27 +135,35 @@ cdef class ArraySlices(SliceReader):
         self.folder, self.separator, self.empty, self.dtype = os.fsencode(folder), ord(separator), empty, dtype
 
     def get(self, selection):
-        """Return slices of the array; None when nothing has been done."""
+        """Return what slices and integers select of the array; None when nothing has been done."""
         cdef const sc_chain *chain = &self.chain.chain
         cdef sc_read_item item
         cdef int64_t position[32]
+        cdef bint kept[32]
         cdef Py_ssize_t start, stop, step
         cdef int64_t strides[32]
         cdef char key[1024]  # 32 numbers of at most 19 digits
+        cdef tuple parts = selection if type(selection) is tuple else (selection,)
         cdef size_t n = 0
         cdef bytes path
         cdef View view
-        cdef int a
-        if type(selection) is not tuple or len(selection) != chain.ndim:
+        cdef int a, axis = 0, n_parts = <int>len(parts)
+        if n_parts > chain.ndim:
             return None
         memset(&item, 0, sizeof(item))
         item.chain = chain
         for a in range(chain.ndim):
-            part = selection[a]
-            if type(part) is not slice:
-                return None
-            PySlice_Unpack(part, &start, &stop, &step)
-            if step != 1 or start < 0 or stop <= start or stop > self.shape[a]:
+            part = parts[a] if a < n_parts else EVERYTHING
+            kept[a] = type(part) is slice
+            if kept[a]:
+                PySlice_Unpack(part, &start, &stop, &step)
+                PySlice_AdjustIndices(<Py_ssize_t>self.shape[a], &start, &stop, step)
+                if step != 1 or stop <= start:
+                    return None
+            elif type(part) is int and 0 <= part < self.shape[a]:
+                start = part
+                stop = start + 1
+            else:
                 return None
             position[a] = start // <int64_t>chain.shape[a]
             item.box.start[a] = <uint64_t>(start - position[a] * <int64_t>chain.shape[a])
@@ -166,14 +177,19 @@ cdef class ArraySlices(SliceReader):
         item.source.path = PyBytes_AsString(path)
         if not self.is_small(&item):
             return None
-        out = self.empty(tuple([item.box.count[a] for a in range(chain.ndim)]), self.dtype)
+        shape = tuple([item.box.count[a] for a in range(chain.ndim) if kept[a]])
+        out = self.empty(shape, self.dtype)
         view = View(out, PyBUF_WRITABLE | PyBUF_STRIDES)
-        if view.view.ndim != chain.ndim or <size_t>view.view.itemsize != chain.itemsize:
+        if view.view.ndim != len(shape) or <size_t>view.view.itemsize != chain.itemsize:
             raise ValueError(f"array of rank {view.view.ndim} with elements of {view.view.itemsize} bytes")
         for a in range(chain.ndim):
-            if <uint64_t>view.view.shape[a] != item.box.count[a]:
-                raise ValueError(f"axis {a} has {view.view.shape[a]} elements, not {item.box.count[a]}")
-            strides[a] = view.view.strides[a]
+            strides[a] = 0
+            if not kept[a]:
+                continue
+            if <uint64_t>view.view.shape[axis] != item.box.count[a]:
+                raise ValueError(f"axis {axis} has {view.view.shape[axis]} elements, not {item.box.count[a]}")
+            strides[a] = view.view.strides[axis]
+            axis += 1
         item.dst = view.data()
         self.run(&item, strides)
         return out

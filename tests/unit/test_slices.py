@@ -175,3 +175,34 @@ def test_what_is_read_only_is_refused(objects: Any) -> None:
     out.setflags(write=False)
     with pytest.raises((ValueError, BufferError)):
         reader_of(made).read(path, EVERYTHING, EVERYTHING, out)
+
+
+def array_axis_selection(extent: int) -> st.SearchStrategy[Any]:
+    ends = st.none() | st.integers(-extent - 2, extent + 2)
+    return st.integers(-extent, extent - 1) | st.builds(slice, ends, ends, st.sampled_from([None, 1, 2]))
+
+
+@given(st.data(), st.sampled_from(["zstd", "transposed raw"]))
+def test_what_an_array_is_asked_for_within_one_file(objects: Any, data: Any, name: str) -> None:
+    """Two files with the same values, one behind the other."""
+    made, path = objects[name]
+    folder = Path(path).parent / f"array of {name}"
+    for key in ("0.0.0", "1.0.0"):
+        folder.mkdir(exist_ok=True)
+        (folder / key).write_bytes(made.bytes)
+    values = np.concatenate([made.values, made.values])
+    how = {"shape": values.shape, "folder": f"{folder}/", "separator": ".", "empty": np.empty, "dtype": "i4"}
+    reader = native.load().ArraySlices(made.chain, max_nbytes=1 << 20, **how)
+    parts = [
+        data.draw(array_axis_selection(extent)) for extent in values.shape[: data.draw(st.integers(0, 3))]
+    ]
+    selection = parts[0] if len(parts) == 1 and data.draw(st.booleans()) else tuple(parts)
+    found = reader.get(selection)
+    rows = range(24)[parts[0]] if parts else range(24)
+    objects_asked = {row // SHAPE[0] for row in (rows if isinstance(rows, range) else [rows])}
+    plain = all(p >= 0 if isinstance(p, int) else p.step != 2 for p in parts)
+    if plain and len(objects_asked) == 1 and values[selection].size:
+        assert found.shape == values[selection].shape
+        assert np.array_equal(found, values[selection])
+    else:
+        assert found is None
