@@ -1,0 +1,185 @@
+# sidecar.py - sizes of inner chunks, kept in a file between processes
+# SPDX-License-Identifier: MIT
+"""A file beside nothing in particular that remembers what indexes of shards have said.
+
+Each object's sizes are kept with a stamp of the state they belong to (size and entity tag, or size and times of a file);
+who asks has to bring the stamp that the object has now. So the file is never believed about an object that has changed,
+and one that is lost, damaged, or another array's costs nothing but the requests it would have spared.
+
+    "shardst1"  crc32c of all that follows, 4 bytes  size of the table, 4 bytes
+    table: JSON {"of": .., "objects": [[key, stamp, itemsize, nbytes], ..]}
+    of each object in turn: a zlib stream of nbytes bytes, the sizes + 1 (0: absent) as bytes, the lowest of all first
+
+It is always replaced as a whole, so of several processes that write it at once the last one's stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Container
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import native
+
+__all__ = ["Sidecar"]
+
+MAGIC = b"shardst1"
+HEAD = struct.Struct("<8sII")
+
+# Larger files are neither written nor read.
+MAX_NBYTES = 256 << 20
+
+Sizes = np.ndarray[Any, np.dtype[np.uint64]]
+
+_log = logging.getLogger("shardcodec")
+
+
+class _Kept(NamedTuple):
+    stamp: str
+    itemsize: int
+    packed: bytes
+
+
+class Sidecar:
+    """Sizes of the inner chunks of an array's shards.
+
+    Parameters
+    ----------
+    path : path-like
+        Where the file is, or will be.
+    identity : str
+        Names the array and how its indexes are read; what another one has left there is ignored.
+    n_chunks : int
+        Inner chunks in a shard.
+    max_nbytes : int, optional
+        Size of the file at most; what was used least recently goes first.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], identity: str, n_chunks: int, max_nbytes: int = MAX_NBYTES
+    ) -> None:
+        self._path = os.fspath(path)
+        self._identity = identity
+        self._n_chunks = n_chunks
+        self._max_nbytes = max_nbytes
+        self._is_changed = False
+        self._kept: dict[str, _Kept] = {}  # ascending by when they were used
+        try:
+            self._kept = self._load()
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+            self._is_changed = True  # to be replaced
+            _log.warning("%s is no use as a cache and is ignored: %s", self._path, error)
+
+    def _load(self) -> dict[str, _Kept]:
+        with open(self._path, "rb") as file:
+            data = file.read(self._max_nbytes + 1)
+        if len(data) > self._max_nbytes:
+            raise ValueError(f"it has more than {self._max_nbytes} bytes")
+        if len(data) < HEAD.size:
+            raise ValueError(f"it has {len(data)} bytes")
+        magic, crc, n_table = HEAD.unpack_from(data)
+        if magic != MAGIC:
+            raise ValueError("it is another kind of file")
+        if crc != native.load().crc32c(memoryview(data)[12:]):
+            raise ValueError("its checksum is wrong")
+        begin = HEAD.size + n_table
+        table = json.loads(data[HEAD.size : begin])
+        if table["of"] != self._identity:
+            raise ValueError("it is about another array")
+        found = {}
+        for key, stamp, itemsize, nbytes in table["objects"]:
+            found[str(key)] = _Kept(str(stamp), int(itemsize), data[begin : begin + nbytes])
+            begin += nbytes
+        return found
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: str, stamp: str | None) -> Sizes | None:
+        """Return sizes of an object's inner chunks, 2^64-1 where one is absent; None where none of this state are kept."""
+        kept = self._kept.get(key)
+        if kept is None or stamp is None or kept.stamp != stamp:
+            return None
+        sizes = self._unpacked(kept)
+        if sizes is None:
+            _log.warning("%s: what is kept of %r cannot be and is ignored", self._path, key)
+            del self._kept[key]
+            self._is_changed = True
+            return None
+        self._kept[key] = self._kept.pop(key)
+        return sizes
+
+    def _unpacked(self, kept: _Kept) -> Sizes | None:
+        due = kept.itemsize * self._n_chunks
+        if kept.itemsize not in (1, 2, 4, 8):
+            return None
+        try:
+            data = zlib.decompressobj().decompress(kept.packed, due + 1)
+        except zlib.error:
+            return None
+        if len(data) != due:
+            return None
+        planes = np.frombuffer(data, dtype=np.uint8).reshape(kept.itemsize, self._n_chunks)
+        numbers = np.ascontiguousarray(planes.T).view(f"<u{kept.itemsize}").reshape(-1)
+        return numbers.astype(np.uint64) - np.uint64(1)  # 0 becomes 2^64-1
+
+    def put(self, key: str, stamp: str | None, sizes: Sizes) -> None:
+        """Keep sizes; without a stamp nothing could tell whether they still hold."""
+        if stamp is None:
+            return
+        numbers = sizes + np.uint64(1)
+        highest = int(numbers.max(initial=0))
+        itemsize = next(n for n in (1, 2, 4, 8) if highest < 1 << 8 * n)
+        planes = numbers.astype(f"<u{itemsize}").view(np.uint8).reshape(-1, itemsize).T
+        self._kept.pop(key, None)
+        self._kept[key] = _Kept(stamp, itemsize, zlib.compress(planes.tobytes(), 1))
+        self._is_changed = True
+
+    def keep_only(self, keys: Container[str]) -> None:
+        """Forget objects that do not exist any more."""
+        for key in [key for key in self._kept if key not in keys]:
+            del self._kept[key]
+            self._is_changed = True
+
+    def save(self) -> None:
+        """Replace the file, if there is anything new; that this fails is no error, but logged."""
+        if not self._is_changed:
+            return
+        self._is_changed = False
+        chosen, table = self._chosen()
+        body = b"".join([struct.pack("<I", len(table)), table, *(kept.packed for _, kept in chosen)])
+        crc = native.load().crc32c(body)
+        temporary = f"{self._path}.{secrets.token_hex(8)}.part"
+        try:
+            with open(temporary, "xb") as file:
+                file.write(MAGIC + struct.pack("<I", crc))
+                file.write(body)
+            os.replace(temporary, self._path)
+        except OSError as error:
+            _log.warning("the cache %s could not be written: %s", self._path, error)
+            with suppress(OSError):
+                os.unlink(temporary)
+
+    def _chosen(self) -> tuple[list[tuple[str, _Kept]], bytes]:
+        """What is written: objects, the last used first, and the table of them."""
+        last_first = list(reversed(self._kept.items()))
+        rows = [json.dumps([key, kept.stamp, kept.itemsize, len(kept.packed)]) for key, kept in last_first]
+        head, tail = f'{{"of": {json.dumps(self._identity)}, "objects": [', "]}"
+        nbytes = itertools.accumulate(
+            (len(row) + 2 + len(kept.packed) for row, (_, kept) in zip(rows, last_first, strict=True)),
+            initial=HEAD.size + len(head) + len(tail),
+        )
+        n = sum(total <= self._max_nbytes for total in nbytes) - 1
+        n = max(0, n)
+        return last_first[:n], (head + ", ".join(rows[:n]) + tail).encode()
