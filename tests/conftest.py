@@ -1,4 +1,4 @@
-# conftest.py - how hard the property tests try
+# conftest.py - how hard the property tests try, and what no test may leave behind
 # SPDX-License-Identifier: MIT
 """Hypothesis profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
@@ -14,7 +14,11 @@ long    2,000 random examples: for a night, or after a change of the engine
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("quick", max_examples=10, derandomize=True, deadline=None)
@@ -22,3 +26,45 @@ settings.register_profile("dev", max_examples=100, deadline=None)
 settings.register_profile("ci", max_examples=100, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("long", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set, however deep; a tenth of what copy.deepcopy takes."""
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in settings.items()}
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Names of settings that are not what they were, with their new values."""
+    found = []
+    for key in {**before, **after}:
+        old, new = before.get(key, "nothing"), after.get(key, "nothing")
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += [f"{key}.{name}" for name in _changed(old, new)]
+        elif old != new:
+            found.append(f"{key} = {new!r}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_setting() -> Iterator[None]:
+    """Each test leaves zarr's configuration, in which the pipeline is chosen, and our options as it found them.
+
+    First of all fixtures, hence torn down after them. A test that leaks is failed by name, and zarr's configuration
+    is put back, so that the ones after it tell of themselves.
+    """
+    zarr, shardcodec = sys.modules.get("zarr"), sys.modules.get("shardcodec")
+    if (
+        zarr is None or shardcodec is None
+    ):  # nobody has imported them, so nothing is known of what they start with
+        yield
+        return
+    active = sys.modules["shardcodec.options"].active
+    config, options = _copy(zarr.config.config), active()
+    yield
+    if zarr.config.config == config and active() == options:
+        return
+    left = _changed(config, zarr.config.config) + _changed(options, active())
+    shardcodec.disable()
+    zarr.config.config.clear()
+    zarr.config.config.update(config)
+    pytest.fail(f"the test leaves these settings: {', '.join(left)}")
