@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 
 from ..access.objects import OpenObject
@@ -11,7 +12,16 @@ from ..errors import ShardError
 from .entries import ByteRange, part_of
 from .results import FAILED, NO_VALUE, UNNAMED, ReadResult, Stamp
 
-__all__ = ["ConditionFailed", "byte_range_of", "condition_of", "cut", "is_known", "is_there", "result_of"]
+__all__ = [
+    "ConditionFailed",
+    "byte_range_of",
+    "byte_ranges_of",
+    "condition_of",
+    "cut",
+    "is_known",
+    "is_there",
+    "result_of",
+]
 
 
 class ConditionFailed(Exception):
@@ -79,6 +89,22 @@ def byte_range_of(given: slice | None) -> ByteRange | None:
         start = "None" if given.start is None else given.start
         raise ValueError(f"Unsupported byte_range slice: {start}:{end}")
     return first, end
+
+
+def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRange | None] | None:
+    """Check what is wanted of n values; None: all of each.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `byte_range_of`; or they are not n.
+    """
+    if given is None:
+        return None
+    parts = [byte_range_of(part) for part in given]
+    if len(parts) != n:
+        raise ValueError(f"{n} keys, but {len(parts)} byte ranges")
+    return None if all(part is None for part in parts) else parts
 
 
 def cut(value: bytes, wanted: ByteRange | None) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..access.objects import OpenObject
 from ..errors import ConflictError, UnsupportedError
-from .arguments import byte_range_of, condition_of, cut, is_known, is_there, result_of
+from .arguments import byte_range_of, byte_ranges_of, condition_of, cut, is_known, is_there, result_of
 from .entries import ByteRange
 from .keys import Key, KeyRange, as_bytes
 from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ReadResult, Stamp
@@ -114,11 +114,27 @@ class BoundStore(ShardedKeyValueStore):
         if_not_equal: bytes | None = None,
     ) -> list[ReadResult]:
         """As that of the store."""
-        positions = self._grid.positions(keys).tolist()
-        parts = (
-            [None] * len(positions) if byte_ranges is None else [byte_range_of(part) for part in byte_ranges]
-        )
-        return [self._read(p, part, if_not_equal) for p, part in zip(positions, parts, strict=True)]
+        positions = self._grid.positions(keys)
+        parts = byte_ranges_of(byte_ranges, len(positions))
+        with self.bound_to.mutex:
+            member = self.bound_to.member(self._entries)
+            now = Stamp(PENDING, time.time())
+            found: list[Any] = []
+            for i, position in enumerate(positions.tolist()):
+                is_pending, value = member.pending.find(position)
+                part = None if parts is None else parts[i]
+                found.append(
+                    result_of(None if value is None else cut(value, part), now) if is_pending else None
+                )
+            rest = [i for i, result in enumerate(found) if result is None]
+            if rest:
+                wanted = None if parts is None else [parts[i] for i in rest]
+                stored = self._look(
+                    member, lambda shard: self._read_batch(shard, positions[rest], wanted, if_not_equal)
+                )
+                for i, result in zip(rest, stored, strict=True):
+                    found[i] = result
+            return found
 
     def _present(self, first: int, end: int) -> np.ndarray[Any, Any]:
         if first >= end:

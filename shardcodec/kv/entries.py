@@ -155,8 +155,16 @@ class Entries:
         offset, nbytes = found if wanted is None else part_of(*found, wanted)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
 
-    def values_in(self, shard: OpenObject, positions: np.ndarray[Any, Any]) -> list[bytes | None]:
-        """Return many values; ranges that are close are read together."""
+    def values_in(
+        self,
+        shard: OpenObject,
+        positions: np.ndarray[Any, Any],
+        parts: Sequence[ByteRange | None] | None = None,
+    ) -> list[bytes | None]:
+        """Return many values, or parts of them; ranges that are close are read together."""
+        if parts is not None:
+            wanted = [(p, part or (0, None)) for p, part in zip(positions.tolist(), parts, strict=True)]
+            return self._parts_in(shard, wanted)
         found: list[bytes | None] = []
         if shard.missing:
             return [None] * len(positions)
@@ -172,7 +180,7 @@ class Entries:
             ]
         return found
 
-    def parts_in(self, shard: OpenObject, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
+    def _parts_in(self, shard: OpenObject, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
         """Return ranges of values; near ones are asked for together."""
         if shard.missing:
             return [None] * len(wanted)

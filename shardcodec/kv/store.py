@@ -8,11 +8,8 @@ is a read that no request is needed for.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,14 +20,22 @@ from ..access.change import Found
 from ..access.objects import OpenObject, ShardObject
 from ..errors import UnsupportedError
 from ..format.checks import as_int
-from ..storage.aio import to_its_end
-from .arguments import ConditionFailed, byte_range_of, condition_of, is_known, is_there, result_of
-from .entries import Entries, Renewed
+from .arguments import (
+    ConditionFailed,
+    byte_range_of,
+    byte_ranges_of,
+    condition_of,
+    is_known,
+    is_there,
+    result_of,
+)
+from .entries import ByteRange, Entries, Renewed
 from .keys import Grid, Key, KeyRange, as_bytes
 from .nested import NestedObject, object_of_base
 from .pending import Pending
 from .results import FAILED, NO_VALUE, ReadResult, Stamp
 from .spec import DRIVERS, Layout, Parsed, parse, path_to_json
+from .threads import Threads
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -107,7 +112,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self._grid = Grid(layout.grid_shape, as_bytes(path, "path"))
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Threads(data_copy_concurrency)
         self._value, self._position = self._entries.value, self._grid.position
 
     # ---- what it is
@@ -326,26 +331,23 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         list of ReadResult
         """
         positions = self._grid.positions(keys)
-        parts = None if byte_ranges is None else [byte_range_of(part) for part in byte_ranges]
-        if parts is not None and len(parts) != len(positions):
-            raise ValueError(f"{len(positions)} keys, but {len(parts)} byte ranges")
-        plain = parts is None or all(part is None for part in parts)
+        parts = byte_ranges_of(byte_ranges, len(positions))
+        whole = parts is None and if_not_equal is None and self._is_all(positions)
+        return self._entries.look(
+            lambda shard: self._read_batch(shard, positions, parts, if_not_equal), whole=whole
+        )
 
-        def work(shard: OpenObject) -> list[ReadResult]:
-            stamp = Stamp(shard.generation, time.time())
-            if is_known(stamp.generation, if_not_equal):
-                return [ReadResult("unspecified", b"", stamp)] * len(positions)
-            if plain:
-                values = self._entries.values_in(shard, positions)
-            else:
-                wanted = [
-                    (p, part or (0, None)) for p, part in zip(positions.tolist(), parts or (), strict=True)
-                ]
-                values = self._entries.parts_in(shard, wanted)
-            return [result_of(value, stamp) for value in values]
-
-        whole = plain and if_not_equal is None and self._is_all(positions)
-        return self._entries.look(work, whole=whole)
+    def _read_batch(
+        self,
+        shard: OpenObject,
+        positions: np.ndarray[Any, Any],
+        parts: Sequence[ByteRange | None] | None,
+        if_not_equal: bytes | None,
+    ) -> list[ReadResult]:
+        stamp = Stamp(shard.generation, time.time())
+        if is_known(stamp.generation, if_not_equal):
+            return [ReadResult("unspecified", b"", stamp)] * len(positions)
+        return [result_of(value, stamp) for value in self._entries.values_in(shard, positions, parts)]
 
     def _is_all(self, positions: np.ndarray[Any, Any]) -> bool:
         return len(positions) >= self._grid.n and len(np.unique(positions)) == self._grid.n
@@ -449,42 +451,27 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         """As `read_sync`."""
         if self._entries.target.is_near:
             return self.read_sync(key, **how)
-        return await self._in_thread(self.read_sync, key, **how)
+        return await self._threads.run(self.read_sync, key, **how)
 
     async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
         """As `read_many_sync`."""
-        return await self._in_thread(self.read_many_sync, keys, **how)
+        return await self._threads.run(self.read_many_sync, keys, **how)
 
     async def list(self, range: KeyRange | None = None, *, strip_prefix_length: int = 0) -> list[bytes]:  # noqa: A002
         """As `list_sync`."""
-        return await self._in_thread(self.list_sync, range, strip_prefix_length=strip_prefix_length)
+        return await self._threads.run(self.list_sync, range, strip_prefix_length=strip_prefix_length)
 
     async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
         """As `write_sync`."""
-        return await self._in_thread(self.write_sync, key, value, if_equal=if_equal)
+        return await self._threads.run(self.write_sync, key, value, if_equal=if_equal)
 
     async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
         """As `delete_sync`."""
-        return await self._in_thread(self.delete_sync, key, if_equal=if_equal)
+        return await self._threads.run(self.delete_sync, key, if_equal=if_equal)
 
     async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
         """As `delete_range_sync`."""
-        await self._in_thread(self.delete_range_sync, range)
-
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-        if self._concurrency is None:
-            return await to_its_end(asyncio.to_thread(work, *arguments, **keywords))
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardcodec.kv")
-        context = copy_context()
-
-        async def run() -> T:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._threads, lambda: context.run(work, *arguments, **keywords)
-            )
-
-        return await to_its_end(run())
+        await self._threads.run(self.delete_range_sync, range)
 
     # ---- transactions
 

@@ -221,6 +221,20 @@ def test_requests() -> None:
     assert [r.value[:1] for r in kv.read_many_sync(everything)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert store.requests == [("shard", "all")]
     store.forget()
+    t = kv.transaction()
+    t[key(0, 1)], t[key(0, 0)] = b"pending", None
+    wanted = [key(0, 1), key(0, 2), key(0, 0), key(1, 0)]
+    found = t.read_many_sync(wanted, byte_ranges=[slice(0, 3), None, None, slice(1, None)])
+    assert [r.value for r in found] == [b"pen", b"2" * 10, b"", b"3" * 9]
+    assert [r.state for r in t.read_many_sync(wanted[:3])] == ["value", "value", "missing"]
+    assert store.requests == [
+        ("shard", "last 100"),
+        ("shard", (20, 40)),
+        ("shard", "last 100"),
+        ("shard", (20, 30)),
+    ]
+    t.abort()
+    store.forget()
     with pytest.raises(ValueError, match="Invalid key"):
         kv[b"abc"]
     with kv.transaction() as t:
