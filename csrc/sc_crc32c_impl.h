@@ -25,6 +25,9 @@ void sc_crc32c_sse42_init(uint32_t features);
 /* Needs SC_CPU_SSE42, SC_CPU_PCLMUL, SC_CPU_AVX512 and SC_CPU_VPCLMULQDQ. */
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul;
 sc_crc32c_copy_fn sc_crc32c_copy_vpclmul;
+
+/* Needs the same; pays where SC_CPU_ZEN4 is set. */
+sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32;
 #endif
 
 #if defined(SC_ARCH_ARM64)

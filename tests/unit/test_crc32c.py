@@ -29,11 +29,12 @@ Bytes = npt.NDArray[np.uint8]
 
 CSRC = Path(__file__).parents[2] / "csrc"
 IMPLS = native.crc32c_implementations()
-IMPLS_FASTEST_FIRST = ["vpclmulqdq", "sse42", "armv8", "portable"]
+IMPLS_FASTEST_FIRST = ["vpclmulqdq_crc32", "vpclmulqdq", "sse42", "armv8", "portable"]
 
 # Where the variants change their ways: one stream, one masked block, three streams, the last sum, folding, an aligned
-# start, rounds of 128 and of 512 words in three streams.
+# start, rounds of 128 and of 512 words in three streams; folding beside streams, by parts of 3072 and of 768 bytes.
 THRESHOLDS = [16, 24, 64, 96, 128, 512, 768, 1024, 1536, 3072, 4096, 4096 + 64, 6144, 12288, 24576]
+THRESHOLDS += [512 + 3072 * long + 768 * short for long in (1, 2) for short in (0, 1, 2, 3)]
 SIZES = sorted(
     {n + d for n in THRESHOLDS for d in (-65, -64, -9, -8, -1, 0, 1, 7, 8, 23, 63, 64) if n + d >= 0}
 )
@@ -298,6 +299,13 @@ def test_features_of_x86_can_be_narrowed(override: str) -> None:
     assert report["impls"] == ["sse42", "portable"]
     assert set(report["features"]["used"]) == wanted
     assert report["features"]["override_valid"]
+
+
+@pytest.mark.skipif("vpclmulqdq" not in IMPLS, reason="no 512-bit multiplication")
+def test_streams_beside_folding_only_where_they_pay() -> None:
+    """Without the trait of Zen 4 the multiplier works alone."""
+    report = report_under("sse42,pclmul,avx512,vpclmulqdq")
+    assert report["chosen"] == report["impls"][0] == "vpclmulqdq"
 
 
 @pytest.mark.skipif(platform.machine() not in {"aarch64", "arm64"}, reason="features of ARM")
