@@ -158,8 +158,9 @@ class ObstoreRemote:
             result = await self._obstore.get_async(self._store, key, options=options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
-        data = np.frombuffer(await result.bytes_async(), dtype=np.uint8)
-        return Answer(data, int(result.meta["size"]), version_of(result.meta))
+        meta = result.meta  # made anew each time it is asked for
+        nbytes, version = int(meta["size"]), version_of(meta)
+        return Answer(np.frombuffer(await result.bytes_async(), dtype=np.uint8), nbytes, version)
 
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
         """Store an object under a condition; without one where the store (S3, if so configured) knows none.
