@@ -8,15 +8,12 @@ fail too, the test is wrong and not the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from array_strategies import (
     ORDERS,
-    OURS,
-    ZARR,
     SomeArray,
     assert_same,
     assume_writable,
@@ -27,8 +24,10 @@ from array_strategies import (
     opened,
     out_layouts,
     padded,
+    pipelines,
     put_shards,
     seeds,
+    selected,
     shardcodec,
     some_arrays,
     stored,
@@ -159,24 +158,15 @@ def broken_copies(draw: st.DrawFn, blob: bytes) -> bytes:
 # zarr arrays of several shards
 
 
-@pytest.fixture(
-    params=[pytest.param(OURS, marks=needs_engine, id="shardcodec"), pytest.param(ZARR, id="zarr")]
-)
-def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    zarr = pytest.importorskip("zarr")
-    with zarr.config.set({"codec_pipeline.path": request.param}):
-        yield request.param
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", ["local", "memory"])
 class TestArray:
     @no_deadline
-    @given(st.data(), some_arrays(), seeds, st.sampled_from(ORDERS), st.sampled_from("CF"))
+    @given(pipelines, st.data(), some_arrays(), seeds, st.sampled_from(ORDERS), st.sampled_from("CF"))
     def test_reads(
         self,
-        pipeline: str,
         kind: str,
+        pipeline: str,
         data: st.DataObject,
         array: SomeArray,
         seed: int,
@@ -184,7 +174,7 @@ class TestArray:
         memory: str,
     ) -> None:
         expected = random_array(array.layout.meta, array.shape, seed)
-        with stored(array, kind) as (store, _):
+        with selected(pipeline), stored(array, kind) as (store, _):
             put_shards(store, kind, array, expected, order)
             opened_array = opened(store, memory)
             assert_same(pipeline, opened_array[...], expected)
@@ -193,15 +183,15 @@ class TestArray:
                 assert_same(pipeline, opened_array[selection], np.asarray(expected[selection]))
 
     @no_deadline
-    @given(st.data(), some_arrays(), seeds)
+    @given(pipelines, st.data(), some_arrays(), seeds)
     def test_writes_one_after_another(
-        self, pipeline: str, kind: str, data: st.DataObject, array: SomeArray, seed: int
+        self, kind: str, pipeline: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
         """Any sequence of writes leaves shards that the twin decodes to what NumPy holds."""
         assume_writable(pipeline, array)
         meta = array.layout.meta
         model = np.full(array.shape, meta.fill_value, dtype=meta.dtype)
-        with stored(array, kind) as (store, get):
+        with selected(pipeline), stored(array, kind) as (store, get):
             target = opened(store)
             for step in range(data.draw(st.integers(1, 5))):
                 selection, value = data.draw(some_writes(array, seed + step, finite=not is_exact(pipeline)))
@@ -213,9 +203,9 @@ class TestArray:
             assert_same(pipeline, opened(store, "F")[...], model)
 
     @no_deadline
-    @given(st.data(), some_arrays(), seeds)
+    @given(pipelines, st.data(), some_arrays(), seeds)
     def test_updates_what_the_twin_wrote(
-        self, pipeline: str, kind: str, data: st.DataObject, array: SomeArray, seed: int
+        self, kind: str, pipeline: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
         """One write over foreign shards, against the twin's own update of each of them."""
         assume_writable(pipeline, array)
@@ -225,7 +215,7 @@ class TestArray:
         selection, value = data.draw(some_writes(array, seed + 1, finite))
         after = before.copy()
         after[selection] = value
-        with stored(array, kind) as (store, get):
+        with selected(pipeline), stored(array, kind) as (store, get):
             put_shards(store, kind, array, before, "lexicographic")
             opened(store)[selection] = value
             check_shards(pipeline, get, array, after)
