@@ -89,13 +89,18 @@ struct floor_plan {
     int32_t n_threads;
     const char *root; /* the array's folder */
     uint8_t *data;    /* C order: the box (read) or the array (write) */
+
+    /* Reading rows: positions along the first axis that a key names, ascending, and of each its place in the result. The box
+     * is the whole array then. */
+    const uint64_t *rows, *places;
+    uint64_t n_rows; /* 0: the box */
 };
 
 enum {
     GROUP_NBYTES = 256 << 10, /* read at once, so that it stays in the second-level cache */
-    GAP_NBYTES = 16 << 10,    /* read over rather than around */
+    GAP_NBYTES = 16 << 10, /* read over rather than around */
     FLUSH_NBYTES = 512 << 10, /* written at once */
-    SCAN_NBYTES = 256 << 10,  /* of an index */
+    SCAN_NBYTES = 256 << 10, /* of an index */
 };
 
 struct want {
@@ -116,8 +121,8 @@ struct worker {
 
 struct job {
     const struct floor_plan *plan;
-    uint64_t grid[3];      /* inner chunks in a shard */
-    uint64_t first[3];     /* shards that the box touches */
+    uint64_t grid[3]; /* inner chunks in a shard */
+    uint64_t first[3]; /* shards that the box touches */
     uint64_t n_shards[3];
     uint64_t n_tasks, n_parts;
     size_t chunk_nbytes;
@@ -559,6 +564,50 @@ chunk_origin(const struct job *job, const uint64_t *shard, uint64_t chunk, uint6
 
 /* ---- reading */
 
+/* The first of the rows that is not below `position`. */
+static uint64_t
+find_row(const struct floor_plan *plan, uint64_t position)
+{
+    uint64_t low = 0, high = plan->n_rows;
+
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+
+        if (plan->rows[middle] < position)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool
+has_rows(const struct job *job, const uint64_t *shard, uint64_t chunk)
+{
+    uint32_t axis = 3 - job->plan->rank;
+    uint64_t origin[3];
+
+    chunk_origin(job, shard, chunk, origin);
+    return find_row(job->plan, origin[axis]) < find_row(job->plan, origin[axis] + job->plan->inner[axis]);
+}
+
+static void
+scatter_rows(const struct floor_plan *plan, const uint64_t *origin, const uint8_t *chunk)
+{
+    uint32_t axis = 3 - plan->rank;
+    uint64_t end = find_row(plan, origin[axis] + plan->inner[axis]), row_nbytes = plan->itemsize;
+    struct floor_plan row = *plan;
+
+    for (uint32_t a = axis + 1; a < 3; a++)
+        row_nbytes *= plan->count[a];
+    row.count[axis] = 1;
+    for (uint64_t k = find_row(plan, origin[axis]); k < end; k++) {
+        row.start[axis] = plan->rows[k];
+        row.data = plan->data + plan->places[k] * row_nbytes;
+        scatter(&row, origin, chunk);
+    }
+}
+
 /* List the inner chunks of a shard that the box touches, in C order; of those, part `part` of job->n_parts. */
 static int
 list_wants(const struct job *job, struct worker *w, const uint64_t *shard, uint64_t part, size_t *n_wants)
@@ -583,12 +632,14 @@ list_wants(const struct job *job, struct worker *w, const uint64_t *shard, uint6
         if (!w->wants)
             return ENOMEM;
     }
+    *n_wants = 0;
     for (uint64_t i = from; i < to; i++) {
         uint64_t z = low[0] + i / (n[1] * n[2]), y = low[1] + i / n[2] % n[1], x = low[2] + i % n[2];
+        uint64_t chunk = (z * job->grid[1] + y) * job->grid[2] + x;
 
-        w->wants[i - from].chunk = (z * job->grid[1] + y) * job->grid[2] + x;
+        if (!plan->n_rows || has_rows(job, shard, chunk))
+            w->wants[(*n_wants)++].chunk = chunk;
     }
-    *n_wants = to - from;
     return 0;
 }
 
@@ -645,7 +696,7 @@ serve(const struct job *job, struct worker *w, const uint64_t *shard, const stru
     if (failure)
         return failure;
     chunk_origin(job, shard, want->chunk, origin);
-    scatter(job->plan, origin, decoded);
+    (job->plan->n_rows ? scatter_rows : scatter)(job->plan, origin, decoded);
     return 0;
 }
 

@@ -35,6 +35,9 @@ class Plan(ctypes.Structure):
         ("n_threads", ctypes.c_int32),
         ("root", ctypes.c_char_p),
         ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("n_rows", ctypes.c_uint64),
     ]
 
 
@@ -83,7 +86,7 @@ def _triple(values: Any, ahead: int) -> Any:
     return Triple(*(ahead,) * (3 - len(values)), *values)
 
 
-def _run(call: Any, path: Path, case: Case, box: Box, data: Array, n_threads: int) -> None:
+def _run(call: Any, path: Path, case: Case, box: Box, data: Array, n_threads: int, **more: Any) -> None:
     plan = Plan(
         array=_triple(case.shape, 1),
         shard=_triple(case.shard, 1),
@@ -97,6 +100,7 @@ def _run(call: Any, path: Path, case: Case, box: Box, data: Array, n_threads: in
         n_threads=n_threads,
         root=os.fsencode(path),
         data=data.ctypes.data,
+        **more,
     )
     failure = call(ctypes.byref(plan))
     if failure:
@@ -107,6 +111,16 @@ def read(path: Path, case: Case, box: Box, n_threads: int) -> Array:
     """Read a box into memory that is as fresh as a rival's."""
     out = np.empty([s.stop - s.start for s in box], dtype=case.dtype)
     _run(library().floor_read, path, case, box, out, n_threads)
+    return out
+
+
+def read_rows(path: Path, case: Case, rows: Array, n_threads: int) -> Array:
+    """Read rows in any order; inner chunks that hold none of them are left alone."""
+    out = np.empty((len(rows), *case.shape[1:]), dtype=case.dtype)
+    places = np.argsort(rows, kind="stable").astype(np.uint64)
+    ascending = rows[places].astype(np.uint64)
+    chosen = {"rows": ascending.ctypes.data, "places": places.ctypes.data, "n_rows": len(rows)}
+    _run(library().floor_read, path, case, case.whole, out, n_threads, **chosen)
     return out
 
 

@@ -360,6 +360,7 @@ class Floor(Peer):
     package = "blosc2"
     is_rival = False
     can_update = False
+    can_index = True  # rows, see suite_index
 
     def why_not(self) -> str | None:
         if floor.archive() is None:
@@ -376,6 +377,10 @@ class Floor(Peer):
     def read(self, array: Any, box: Box) -> Array:
         path, case = array
         return floor.read(path, case, box, N_THREADS)
+
+    def select(self, array: Any, how: str, selection: Any) -> Array:
+        path, case = array
+        return floor.read_rows(path, case, selection[0], N_THREADS)
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         path, case = array

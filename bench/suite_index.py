@@ -10,7 +10,7 @@ from typing import Any
 import data
 import numpy as np
 import suite
-from data import Array
+from data import Array, Case
 from peers import Peer
 from suite import Context, Row
 
@@ -25,7 +25,7 @@ class Select(Row):
     selection: Any = ()
 
     def takes(self, peer: Peer) -> bool:
-        return peer.can_index
+        return peer.can_index and peer.name != "floor"
 
     def expected(self, values: Array) -> Array:
         """What NumPy selects."""
@@ -55,6 +55,19 @@ class Select(Row):
         shape = np.empty(self.case.shape, np.void)[self.in_numpy].shape if self.how == "oindex" else None
         n = np.prod(shape) if shape is not None else np.empty(self.case.shape, bool)[self.selection].size
         return int(n) * np.dtype(self.case.dtype).itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class SelectRows(Select):
+    """All of some positions along the first axis: the floor can do that."""
+
+    @classmethod
+    def of(cls, name: str, case: Case, positions: Array) -> SelectRows:
+        rest = tuple(slice(0, n) for n in case.shape[1:])
+        return cls(GROUP, name, case, "oindex", (positions, *rest))
+
+    def takes(self, peer: Peer) -> bool:
+        return peer.can_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,23 +106,24 @@ def _chosen(n: int, extent: int) -> Array:
 
 
 def rows(edge: int) -> list[Row]:
-    """1,000 rows of a table in any order, 10,000 elements of a cube, a hundredth of a cube by a mask."""
+    """1,000 rows of a table, 10,000 elements of a cube, a hundredth of it by a mask, 1,000 of its planes with repeats."""
     found: list[Row] = []
     for codec in ("raw", "zstd 1"):
         table = data.table(edge).with_codec(codec)
         chosen = _chosen(1000, table.shape[0])
         for name, order in (("any order", chosen), ("ascending", np.sort(chosen))):
-            found.append(
-                Select(
-                    GROUP, f"1,000 rows, {name}, {codec}", table, "oindex", (order, slice(0, table.shape[1]))
-                )
-            )
+            found.append(SelectRows.of(f"1,000 rows, {name}, {codec}", table, order))
         cube = data.big(edge).with_codec(codec)
         rng = np.random.default_rng(12)
         points = tuple(rng.integers(0, n, 10_000) for n in cube.shape)
         found.append(Select(GROUP, f"10,000 elements, {codec}", cube, "vindex", points))
         mask = rng.random(cube.shape, dtype=np.float32) < 0.01
         found.append(Select(GROUP, f"mask of 1 %, {codec}", cube, "vindex", mask))
+    for codec in suite.CODECS:
+        cube = data.big(edge).with_codec(codec)
+        planes = np.random.default_rng(14).integers(0, edge, 1000)
+        for name, order in (("any order", planes), ("ascending", np.sort(planes))):
+            found.append(SelectRows.of(f"1,000 planes, repeated, {name}, {codec}", cube, order))
     table = data.table(edge).with_codec("zstd 1")
     some = np.sort(_chosen(1000, table.shape[0]))
     found.append(
