@@ -77,19 +77,32 @@ def measure(name: str, operation: str, case: Case, source: Path, folder: Path) -
             del values
             array = peer.open(source, case)
             return grows_by(lambda: peer.read(array, case.whole))
-        if operation == "rows":
+        if operation in ROWS:
             array = peer.open(source, case)
-            peer.select(array, "oindex", (np.arange(3), slice(0, case.shape[1])))
-            rows = some_rows(case)
-            return grows_by(lambda: peer.select(array, "oindex", (rows, slice(0, case.shape[1]))))
+            rest = tuple(slice(0, n) for n in case.shape[1:])
+            peer.select(array, "oindex", (np.arange(3), *rest))
+            rows = some_rows(case, operation)
+            return grows_by(lambda: peer.select(array, "oindex", (rows, *rest)))
         path = case.create(folder / "memory-write")
         array = peer.open(path, case)
         return grows_by(lambda: peer.write(array, case.whole, values))
 
 
-def some_rows(case: Case) -> data.Array:
-    """Every second row, in no order: half of the array."""
-    return np.random.default_rng(13).permutation(case.shape[0])[: case.shape[0] // 2]
+# Operations that read positions along the first axis.
+ROWS = ("half the rows", "1,000 rows")
+
+
+def some_rows(case: Case, operation: str) -> data.Array:
+    """Choose positions, in no order: every second, or a thousand, with repeats where there are no more."""
+    rng = np.random.default_rng(13)
+    n = case.shape[0] // 2 if operation == ROWS[0] else 1000
+    return rng.integers(0, case.shape[0], n) if n > case.shape[0] else rng.permutation(case.shape[0])[:n]
+
+
+def result_nbytes(case: Case, operation: str) -> int:
+    """Return how large what is read or written is in memory."""
+    n_rows = len(some_rows(case, operation)) if operation in ROWS else case.shape[0]
+    return case.nbytes // case.shape[0] * n_rows
 
 
 def _warm_up(peer: peers.Peer, case: Case, folder: Path) -> None:
@@ -111,16 +124,16 @@ def in_subprocess(name: str, operation: str, case: Case, source: Path, folder: P
             shutil.rmtree(folder / leftover, ignore_errors=True)
     return {
         "peer": name,
-        "operation": f"{operation}, {case.codec}",
+        "operation": f"{operation}, {case.codec}, rank {len(case.shape)}",
         "growth_nbytes": growth,
-        "array_nbytes": case.nbytes // 2 if operation == "rows" else case.nbytes,
+        "array_nbytes": result_nbytes(case, operation),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer")
-    parser.add_argument("operation", choices=("read", "write", "rows"))
+    parser.add_argument("operation", choices=("read", "write", *ROWS))
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("case", help="shape, shard, inner, dtype, codec, as JSON")

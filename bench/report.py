@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 OURS, FLOOR = "shardcodec", "floor"
-OUR_HANDLES = ("open_array", "open_array, cached index")
-YARDSTICKS = (FLOOR, "empty pipeline", "fill")
+OUR_HANDLES = ("open_array", "open_array, cached index", "open_array, immutable")
+YARDSTICKS = (FLOOR, "empty pipeline", "fill", "one pread")
 LARGER = 1.03
 
 
@@ -117,12 +117,15 @@ def sizes_table(rows: list[dict[str, Any]]) -> str:
 def memory_table(found: list[dict[str, Any]]) -> str:
     names = peer_names([{"peers": {entry["peer"]: None for entry in found}}])
     operations = dict.fromkeys(entry["operation"] for entry in found)
-    growth = {(e["operation"], e["peer"]): e["growth_nbytes"] / e["array_nbytes"] for e in found}
-    body = [
-        [operation, *(f"{growth[operation, n]:.2f}" if (operation, n) in growth else "" for n in names)]
-        for operation in operations
-    ]
-    return table(["peak growth / array", *names], body)
+    cells = {(e["operation"], e["peer"]): memory_cell(e) for e in found}
+    body = [[operation, *(cells.get((operation, n), "") for n in names)] for operation in operations]
+    return table(["peak growth / array (MiB beyond it)", *names], body)
+
+
+def memory_cell(entry: dict[str, Any]) -> str:
+    """What is not the result is scratch, caches and leftovers: of a small result it is the larger part."""
+    growth, nbytes = entry["growth_nbytes"], entry["array_nbytes"]
+    return f"{growth / nbytes:.2f} ({(growth - nbytes) / 2**20:+.1f})"
 
 
 def failures(rows: list[dict[str, Any]]) -> list[str]:

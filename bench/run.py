@@ -30,6 +30,7 @@ import memory
 import peers
 import report
 import suite
+import suite_loader
 from peers import Peer
 from suite import Context, Row
 
@@ -46,7 +47,7 @@ def measure(
 ) -> dict[str, Any]:
     """Check, then time; a peer that is wrong or cannot do it is noted and left out."""
     results: dict[str, dict[str, Any]] = {}
-    running = [peer for peer in contestants if row.takes(peer) and row.group in (peer.group or row.group)]
+    running = [peer for peer in contestants if row.takes(peer) and peer.joins(row.group)]
     for peer in list(running):
         try:
             with peer.turn():
@@ -86,13 +87,17 @@ def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes
                 note(f"memory: {operation}, {codec}, {peer.name}")
                 found.append(memory.in_subprocess(peer.name, operation, case, source, context.folder))
         context.drop_sources(case)
-    case = data.table(sizes.edge).with_codec("zstd 1")
-    source = context.source(case)
-    for peer in contestants:
-        if peer.can_index and not peer.group:
-            note(f"memory: rows, {peer.name}")
-            found.append(memory.in_subprocess(peer.name, "rows", case, source, context.folder))
-    context.drop_sources(case)
+    for case, operation in (
+        *((data.table(sizes.edge).with_codec(codec), "1,000 rows") for codec in ("raw", "zstd 1")),
+        (data.table(sizes.edge).with_codec("zstd 1"), "half the rows"),
+        (data.big(sizes.edge).with_codec("zstd 1"), "1,000 rows"),
+    ):
+        source = context.source(case)
+        for peer in contestants:
+            if peer.can_index and not peer.group:
+                note(f"memory: {operation}, {peer.name}")
+                found.append(memory.in_subprocess(peer.name, operation, case, source, context.folder))
+        context.drop_sources(case)
     return found
 
 
@@ -110,7 +115,7 @@ def choose_checker(contestants: list[Peer]) -> Peer:
 def line_writer(row: Row, context: Context) -> Context:
     """A million inner chunks take zarr minutes; TensorStore writes them in its own order, which nothing depends on."""
     found, _ = peers.available(["tensorstore"])
-    if isinstance(row, suite.ReadCold) and found:
+    if isinstance(row, suite.ReadCold | suite_loader.ReadCached) and found:
         return replace(context, writer=found[0])  # the rest stays shared
     return context
 

@@ -13,6 +13,11 @@ from peers import Peer
 from suite import Context, Row
 
 GROUP = "loader"
+CACHED = "cached index"
+
+# Those whose caches trust a file that they have seen once.
+TRUSTING = ("open_array, immutable", "zarrista, cached index")
+YARDSTICKS = ("one pread", "empty pipeline")
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,19 @@ class ReadWarm(suite.Read):
         for _ in range(2):
             super().operate(peer, array)
         return array
+
+
+@dataclass(frozen=True)
+class ReadCached(ReadWarm):
+    """As `ReadWarm`, where caches of one kind are compared: those that look at the file each time, or those that do not."""
+
+    looks: bool = True
+
+    def takes(self, peer: Peer) -> bool:
+        return peer.name in YARDSTICKS or (peer.name in TRUSTING) != self.looks
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        return {} if peer.name == "empty pipeline" else super().check(context, peer)
 
 
 @dataclass(frozen=True)
@@ -69,7 +87,8 @@ def rows(sizes: Any) -> list[Row]:
     case = data.line(sizes.n_chunks)
     at = 3 * case.shape[0] // 7
     element = (slice(at, at + 1),)
-    found.append(
-        ReadWarm(GROUP, f"one element of {sizes.n_chunks:,} inner chunks, again", case, (element,) * 5)
-    )
+    again = (element,) * 25
+    for how, looks in (("checked each time", True), ("trusted", False)):
+        name = f"one element of {sizes.n_chunks:,} inner chunks, index {how}"
+        found.append(ReadCached(CACHED, name, case, again, looks=looks))
     return found
