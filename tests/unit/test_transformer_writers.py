@@ -18,6 +18,7 @@ from crew import in_processes, in_threads
 from transformer_stores import CRC, Recording, below, buffer, keys, value
 from zarr.storage import LocalStore, MemoryStore
 
+from shardcodec import group_writes
 from shardcodec.errors import LockError
 from shardcodec.storage import locks
 from shardcodec.transformer import ShardingStorageTransformer
@@ -168,3 +169,14 @@ async def test_an_error_of_one_change_is_not_that_of_others() -> None:
     assert isinstance(results[1], ValueError)
     assert results[2] is None
     assert await keys(store) == ["c/0", "c/2"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "conditional", "stack"])
+@pytest.mark.parametrize("budget", [300, 1 << 20])
+def test_threads_inside_of_group_writes(kind: str, budget: int, tmp_path: Path) -> None:
+    inner = below(kind, tmp_path / "store")
+    stores = [ShardingStorageTransformer(inner, (4, 4)) for _ in range(2)]
+    with group_writes(budget):
+        in_threads(WRITERS, lambda number: asyncio.run(writes(stores[number % 2], number)))
+        asyncio.run(check_all(stores[0]))
+    asyncio.run(check_all(stores[1]))
