@@ -179,6 +179,26 @@ class ShardCodecInPlace(ShardCodec):
             yield
 
 
+class ShardHandle(ShardCodec):
+    """Us without a zarr array around it: inner chunks written by handles on shards, an array of one shard."""
+
+    name = "shardcodec open_shard"
+    group = "small writes"
+
+    def open(self, path: Path, case: Case) -> Any:
+        import json
+
+        import shardcodec
+
+        spec = shardcodec.ShardSpec.from_metadata(json.loads((path / "zarr.json").read_text()))
+        key = "/".join(["c", *("0" for _ in case.shape)])
+        return shardcodec.open_shard(path, key, spec, mode="r+", threads=N_THREADS), case.inner
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        shard, inner = array
+        shard.write_chunks([tuple(s.start // n for s, n in zip(box, inner, strict=True))], values[None])
+
+
 class EmptyPipeline(Zarr):
     """zarr.Array over a pipeline that does nothing: what is left of a read's time when the work is free."""
 
@@ -437,6 +457,7 @@ ALL: tuple[Peer, ...] = (
     ShardCodecAppend(),
     ShardCodecInPlace(),
     ShardCodecOneThread(),
+    ShardHandle(),
     EmptyPipeline(),
     OpenArray(),
     OpenArrayCached(),

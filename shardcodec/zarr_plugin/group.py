@@ -112,6 +112,9 @@ class Group:
         """Take over a request, or what of it is worth that; the rest is stored at once."""
         check_writable(request.store)
         keys = self._keys(request)
+        if len(keys) == 1 and self._gather_quickly(keys[0], request, options):
+            await self._keep_within_budget()
+            return
         at_once = {i: None for i, part in enumerate(request.parts) if not self._gathers(part)}
         if at_once:
             await self._write_at_once(request, list(at_once), [keys[i] for i in at_once], options)
@@ -168,6 +171,28 @@ class Group:
             entry.gathered.write(box, request.axes, request.array)
         else:
             await to_its_end(asyncio.to_thread(entry.gathered.write, box, request.axes, request.array))
+        return self._note(key, entry, before, part, options)
+
+    def _gather_quickly(self, key: str, request: Request, options: Options) -> bool:
+        """Take over the only part of a request where that is soon done: its object is gathered already, and nobody is at it."""
+        (part,) = request.parts
+        if not self._gathers(part) or decoded_nbytes(part.chain, part.box) > INLINE_NBYTES:
+            return False
+        table = locks.table()
+        if not table.try_acquire(key):
+            return False
+        try:
+            entry = self._entries.get(key)
+            if not isinstance(entry, _Entry) or entry.gathered.chain is not part.chain:
+                return False
+            before = entry.gathered.nbytes
+            entry.gathered.write(_box_of(part), request.axes, request.array)
+            return self._note(key, entry, before, part, options)
+        finally:
+            table.release(key)
+
+    def _note(self, key: str, entry: _Entry, before: int, part: Part, options: Options) -> bool:
+        """Note what an object has come to; False when it is too late for that. Its lock in the table is held."""
         entry.part, entry.options, entry.last_write = part, options, next(self._clock)
         with self._mutex:
             if self._is_closed:
