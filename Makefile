@@ -178,13 +178,17 @@ format: .venv/check-$(VERSION)/stamp ## mend what `make check` would complain ab
 # TensorStore finds no interceptor. Tests that limit address space read SHARDCODEC_TEST_SANITIZER and step aside.
 library = $(shell gcc -print-file-name=$(1))
 
+# Of the unit tests: what reaches C.
+ASAN_TESTS = $(filter-out $(wildcard $(addprefix tests/unit/test_,examples.py loader_example.py reference.py spec*.py \
+  transformer_docs.py)),$(wildcard tests/unit/test_*.py)) tests/property tests/faults/test_memory.py
+
 .PHONY: asan
 asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## unit and property tests under AddressSanitizer and UBSan
 	PYTHONPATH=$(call special,asan) SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
-	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(wildcard tests/unit tests/property tests/faults/test_memory.py)
+	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(ASAN_TESTS)
 
 .PHONY: tsan
 tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0

@@ -237,11 +237,13 @@ class BuildExt(build_ext):
             ext.libraries += ["dl", "rt", "m"]
 
     def translate(self, ext: Extension) -> None:
+        """Once for all configurations, whose differences are a matter of the C compiler."""
+        from Cython import __version__
         from Cython.Build import cythonize
 
         (module,) = cythonize(
             Extension(ext.name, [PYX], depends=ext.depends, define_macros=ext.define_macros),
-            build_dir=os.path.join(self.build_temp, "cython"),
+            build_dir=os.path.join("build", f"cython-{__version__}"),
             compiler_directives={"language_level": "3"},
         )
         ext.sources[0] = module.sources[0]
