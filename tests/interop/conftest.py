@@ -20,7 +20,7 @@ DIFFERENT = {
     r"tensorstore-(nested-zstd|nested-start|zstd-around-shard|crc32c-around-shard)\]": (
         "TensorStore 0.1.86 refuses bytes -> bytes codecs after sharding_indexed"
     ),
-    r"(whole_array|box)\[from-us-zarrs-complex\d+-big\]": (
+    r"box_and_the_whole\[from-us-zarrs-complex\d+-big\]": (
         "zarrs 0.2.3 exchanges real and imaginary part when it reads part of a big-endian inner chunk"
     ),
     r"from-us-zarrs-blosc-typesize-7\]|update.*to-us-zarrs-blosc-typesize-7\]": (
