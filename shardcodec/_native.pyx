@@ -13,6 +13,7 @@ from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buf
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_New, PyList_SetItem
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.slice cimport PySlice_AdjustIndices, PySlice_Unpack
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -26,6 +27,19 @@ import os
 from threading import get_ident, main_thread
 
 from shardcodec.errors import ChecksumError, CodecError, ShardFormatError
+
+
+cdef extern from "Python.h":
+    ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
+    ctypedef struct PyMethodDef:
+        const char *ml_name
+        PyCFunction ml_meth
+        int ml_flags
+        const char *ml_doc
+    int METH_FASTCALL
+    int METH_KEYWORDS
+    object PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module)
+
 
 ctypedef uint64_t pair[2]
 

@@ -46,11 +46,10 @@ cdef enum:
     RELEASE_NBYTES = 131072
 
 
-def crc32c(data, uint32_t value=0, *, impl=None):
-    """CRC-32C of `data`, extending `value`; see `shardcodec.checksum`."""
+cdef object sum_of(data, uint32_t value, impl):
     cdef Py_buffer view
     cdef uint32_t crc
-    cdef size_t i
+    cdef size_t i = 0
     if impl is not None:
         i = find_impl(impl)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -63,6 +62,37 @@ def crc32c(data, uint32_t value=0, *, impl=None):
             crc = sc_crc32c_extend(value, <const uint8_t *>view.buf, <size_t>view.len)
     PyBuffer_Release(&view)
     return crc
+
+
+def crc32c(data, uint32_t value=0, *, impl=None):
+    return sum_of(data, value, impl)
+
+
+# Under the stable ABI of 3.11 a function of Cython takes its arguments in a tuple: 26 of the 66 ns of a call for 64
+# bytes. So what Python sees as crc32c is a function made by hand. It answers a call by `data` alone at once, and leaves
+# the arguments of any other to the one above.
+_crc32c_of_any_arguments = crc32c
+
+
+cdef PyObject *crc32c_fast(PyObject *module, PyObject **args, Py_ssize_t n, PyObject *names) except NULL:
+    cdef Py_ssize_t i
+    if n == 1 and names == NULL:
+        result = sum_of(<object>args[0], 0, None)
+    else:
+        named = () if names == NULL else <tuple>names
+        result = _crc32c_of_any_arguments(*[<object>args[i] for i in range(n)],
+                                          **{name: <object>args[n + i] for i, name in enumerate(named)})
+    Py_INCREF(result)
+    return <PyObject *>result
+
+
+cdef PyMethodDef crc32c_method
+crc32c_method.ml_name = "crc32c"
+crc32c_method.ml_meth = <PyCFunction><void *>crc32c_fast
+crc32c_method.ml_flags = METH_FASTCALL | METH_KEYWORDS
+crc32c_method.ml_doc = (b"crc32c(data, value=0, *, impl=None)\n--\n\n"
+                        b"CRC-32C of `data`, extending `value`; see `shardcodec.checksum`.")
+crc32c = PyCFunction_NewEx(&crc32c_method, NULL, <PyObject *>__name__)
 
 
 def crc32c_copy(dst, src, uint32_t value=0, *, impl=None):

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
+import pickle
 import platform
 import random
 import subprocess
@@ -122,6 +124,47 @@ def test_every_split(impl: str, nbytes: int) -> None:
 @every_impl
 def test_a_value_extended_by_nothing_is_unchanged(impl: str) -> None:
     assert native.crc32c(b"", 0xDEADBEEF, impl=impl) == 0xDEADBEEF
+
+
+def test_every_way_to_call() -> None:
+    """One argument goes another way than several."""
+    first, both = PREFIXES[100], PREFIXES[300]
+    assert (
+        native.crc32c(BLOB[:100]) == native.crc32c(data=BLOB[:100]) == native.crc32c(BLOB[:100], 0) == first
+    )
+    assert native.crc32c(BLOB[100:300], first) == native.crc32c(BLOB[100:300], value=first) == both
+    assert native.crc32c(BLOB[100:300], first, impl="portable") == both
+    assert native.crc32c(impl=None, value=first, data=BLOB[100:300]) == both
+    assert str(inspect.signature(native.crc32c)) == "(data, value=0, *, impl=None)"
+    assert pickle.loads(pickle.dumps(native.crc32c)) is native.crc32c
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords"),
+    [
+        ((), {}),
+        ((b"", 0, "portable"), {}),
+        ((b"",), {"start": 1}),
+        ((b"", "0"), {}),
+        (("text",), {}),
+        ((), {"value": 1}),
+    ],
+)
+def test_bad_calls_are_refused(args: Any, keywords: Any) -> None:
+    with pytest.raises(TypeError):
+        native.crc32c(*args, **keywords)
+
+
+def test_what_is_summed_is_let_go() -> None:
+    """By every way in: neither the object nor its buffer stays held."""
+    data = bytearray(100)
+    before = sys.getrefcount(data)
+    for _ in range(10):
+        assert native.crc32c(data) == native.crc32c(data, 0, impl="portable")
+        with pytest.raises(ValueError):
+            native.crc32c(data, impl="none")
+    assert sys.getrefcount(data) == before
+    data.append(0)
 
 
 @every_impl
