@@ -30,7 +30,9 @@ def number(value: float) -> str:
     """Three significant digits, without an exponent."""
     if value >= 100:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
 
 
 def medians(row: dict[str, Any]) -> dict[str, float]:
