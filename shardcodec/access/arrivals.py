@@ -3,13 +3,15 @@
 """Answers of a store, decoded into an array.
 
 One thread hop for each answer would cost more than many of them take to decode. So there is one native plan at a time,
-with all that has come since the last began: few at first, more when decoding is what others wait for.
+with what has come since the last began: few answers at first, more when decoding is what others wait for. Those that are
+large go by themselves, so that their memory is free again before others are decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,11 @@ from ..storage.aio import in_thread
 from .reader import ReadItem, read
 
 __all__ = ["Arrivals"]
+
+# Where answers wait, a plan takes as many as have so many bytes, or one.
+BATCH_NBYTES = 8 << 20
+
+Waiting = tuple[ReadItem, int, asyncio.Future[None]]
 
 
 class Arrivals:
@@ -38,11 +45,11 @@ class Arrivals:
     ) -> None:
         self._into = out, axes, options
         self._inline = inline
-        self._waiting: list[tuple[ReadItem, asyncio.Future[None]]] = []
+        self._waiting: deque[Waiting] = deque()
         self._work: asyncio.Task[None] | None = None
 
-    async def decode(self, item: ReadItem) -> None:
-        """Return when an item is decoded.
+    async def decode(self, item: ReadItem, nbytes: int) -> None:
+        """Return when an item with so many bytes of an answer is decoded.
 
         Raises
         ------
@@ -53,7 +60,7 @@ class Arrivals:
             read([item], *self._into)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, done))
+        self._waiting.append((item, nbytes, done))
         if self._work is None:
             self._work = asyncio.ensure_future(self._work_off())
         await done
@@ -67,7 +74,7 @@ class Arrivals:
     async def _work_off(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, []
+                batch = self._next()
                 try:
                     await self._read(batch)
                 finally:
@@ -76,12 +83,20 @@ class Arrivals:
             self._work = None
             _cancel(self._waiting)
 
-    async def _read(self, batch: Sequence[tuple[ReadItem, asyncio.Future[None]]]) -> None:
-        wanted = [(item, done) for item, done in batch if not done.cancelled()]
+    def _next(self) -> list[Waiting]:
+        batch = [self._waiting.popleft()]
+        left = BATCH_NBYTES - batch[0][1]
+        while self._waiting and self._waiting[0][1] <= left:
+            batch.append(self._waiting.popleft())
+            left -= batch[-1][1]
+        return batch
+
+    async def _read(self, batch: Sequence[Waiting]) -> None:
+        wanted = [one for one in batch if not one[-1].cancelled()]
         if not wanted:
             return
         try:
-            await in_thread(read, [item for item, _ in wanted], *self._into)
+            await in_thread(read, [item for item, *_ in wanted], *self._into)
         except Exception as error:  # noqa: BLE001 (whose it is, it is told)
             if len(wanted) == 1 or not isinstance(error, ShardError):
                 _tell(wanted, error)
@@ -92,8 +107,8 @@ class Arrivals:
             _tell(wanted, None)
 
 
-def _tell(some: Sequence[tuple[ReadItem, asyncio.Future[None]]], error: Exception | None) -> None:
-    for _, done in some:
+def _tell(some: Iterable[Waiting], error: Exception | None) -> None:
+    for *_, done in some:
         if done.done():
             continue
         if error is None:
@@ -102,6 +117,6 @@ def _tell(some: Sequence[tuple[ReadItem, asyncio.Future[None]]], error: Exceptio
             done.set_exception(error)
 
 
-def _cancel(some: Sequence[tuple[ReadItem, asyncio.Future[None]]]) -> None:
-    for _, done in some:
+def _cancel(some: Iterable[Waiting]) -> None:
+    for *_, done in some:
         done.cancel()

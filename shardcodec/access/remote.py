@@ -212,7 +212,7 @@ class _Object:
         async with self.call.budget.hold(nbytes):
             async with self.call.objects:
                 answer = await self.call.ask(self.call.remote.get, self.key)
-            await self.decode(None if answer is None else answer.data)
+            await (self.decode(None) if answer is None else self.decode(answer.data, len(answer.data)))
         if answer is None:
             return False
         if self.chain.is_shard and self.n_wanted < self.chain.n_chunks:  # more of it may be wanted later
@@ -308,7 +308,7 @@ class _Object:
                 fetched = native.load().Fetched(
                     self.chain, index.entries, data, offset, fill_absent=fill_absent
                 )
-                await self.decode(fetched)
+                await self.decode(fetched, nbytes)
 
     @property
     def leaves_room(self) -> bool:
@@ -361,8 +361,8 @@ class _Object:
         )
         return self.explained(error)
 
-    async def decode(self, source: Any) -> None:
-        await self.call.arrivals.decode(self.item._replace(source=source))
+    async def decode(self, source: Any, nbytes: int = 0) -> None:
+        await self.call.arrivals.decode(self.item._replace(source=source), nbytes)
 
     def explained(self, error: ShardError) -> ShardError:
         error.shard = 0

@@ -33,13 +33,13 @@ def item(i: int, data: Any) -> ReadItem:
     return ReadItem(CHAIN, data, Box((0, 0), (4, 4), None, (4 * i, 0)), f"shard {i}")
 
 
-def decoded(sources: list[Any], read: Read) -> tuple[Any, list[Any]]:
+def decoded(sources: list[Any], read: Read, nbytes: int = 84) -> tuple[Any, list[Any]]:
     """Shards below each other, and what became of each."""
     out = np.zeros((4 * len(sources), 4), "u1")
 
     async def run() -> list[Any]:
         come = Arrivals(out, (0, 1), Options(threads=2), inline=False)
-        work = (come.decode(item(i, data)) for i, data in enumerate(sources))
+        work = (come.decode(item(i, data), nbytes) for i, data in enumerate(sources))
         try:
             return await asyncio.gather(*work, return_exceptions=True)
         finally:
@@ -59,6 +59,22 @@ def test_what_has_come_meanwhile_is_decoded_together() -> None:
     out, results = decoded([letters()] * 7, noting)
     assert sizes == [7] and results == [None] * 7
     assert all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(7))
+
+
+def test_large_answers_are_decoded_by_themselves() -> None:
+    def sizes_of(nbytes: int) -> list[int]:
+        sizes: list[int] = []
+
+        def noting(items: list[ReadItem], *into: Any) -> Any:
+            sizes.append(len(items))
+            return read_now(items, *into)
+
+        out, results = decoded([letters()] * 5, noting, nbytes)
+        assert results == [None] * 5 and all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(5))
+        return sizes
+
+    assert sizes_of(arrivals.BATCH_NBYTES + 1) == [1] * 5
+    assert sizes_of(arrivals.BATCH_NBYTES // 2) == [2, 2, 1]
 
 
 def test_damage_is_that_of_one() -> None:
@@ -86,10 +102,10 @@ def test_who_leaves_early_waits_for_the_thread_that_writes() -> None:
 
     async def run() -> None:
         come = Arrivals(np.zeros((4, 4), "u1"), (0, 1), Options(threads=2), inline=False)
-        first = asyncio.ensure_future(come.decode(item(0, letters())))
+        first = asyncio.ensure_future(come.decode(item(0, letters()), 84))
         while not began.is_set():
             await asyncio.sleep(0)
-        second = asyncio.ensure_future(come.decode(item(0, letters())))
+        second = asyncio.ensure_future(come.decode(item(0, letters()), 84))
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(may_end.set)
         await come.end()
