@@ -13,16 +13,19 @@ from collections.abc import Callable
 
 import pytest
 
-__all__ = ["PATIENCE", "Crew", "in_processes", "in_threads"]
+__all__ = ["PATIENCE", "Crew", "forked", "in_processes", "in_threads"]
 
 PATIENCE = 60.0
 
 
 def in_threads(n: int, work: Callable[[int], None]) -> None:
+    """Run `work(0)` ... `work(n - 1)` in threads that start at the same moment."""
+    barrier = threading.Barrier(n)
     failures: list[BaseException] = []
 
     def guarded(number: int) -> None:
         try:
+            barrier.wait(PATIENCE)
             work(number)
         except BaseException as error:
             failures.append(error)
@@ -34,6 +37,21 @@ def in_threads(n: int, work: Callable[[int], None]) -> None:
         thread.join(PATIENCE)
         assert not thread.is_alive(), "a thread hangs"
     assert not failures, failures[0]
+
+
+def forked(work: Callable[[], object]) -> int:
+    """A child that does the work and ends at once, with status 0 or, when the work raises, 1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        os._exit(status)
 
 
 class Crew:

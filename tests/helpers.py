@@ -172,6 +172,16 @@ def ours(store: Any, *, mode: str = "r+", strict: bool = True, **options: Any) -
         return shardcodec.attach(zarr.open_array(store, mode=mode), strict=strict, **options)
 
 
+def tensorstores_view(folder: Path) -> Any:
+    """What TensorStore reads; None where it is not installed."""
+    try:
+        import tensorstore
+    except ImportError:
+        return None
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder)}}
+    return tensorstore.open(spec, read=True, open=True).result().read().result()
+
+
 def shard_path(array: Any, key: str = "c/0/0") -> Path:
     """File of a shard of an array in a LocalStore."""
     return Path(array.store.root) / array.path / key

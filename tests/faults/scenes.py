@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import files_below, ours, quiet, shard_path, zarrs_view
+from crew import forked
+from helpers import files_below, ours, quiet, shard_path, tensorstores_view, zarrs_view
 from zarr.codecs import ShardingCodec
 
 import shardcodec
@@ -140,32 +140,22 @@ class Scene(ABC):
         self.check_no_litter()
 
 
-def tensorstores_view(folder: Path) -> Any:
-    try:
-        import tensorstore
-    except ImportError:
-        return None
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder)}}
-    return tensorstore.open(spec, read=True, open=True).result().read().result()
-
-
 # ---- one fault
 
 
 def in_child(work: Callable[[], None]) -> tuple[int, bytes]:
     """Run it in a forked child: how that ended, and what it had to say."""
     read_end, write_end = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
+
+    def tell() -> None:
         try:
             work()
             os.write(write_end, ",".join(native.load().end_fault()).encode())
-            os._exit(0)
         except BaseException as error:
             os.write(write_end, f"{type(error).__name__}: {error}".encode()[:4000])
-            os._exit(1)
+            raise
+
+    pid = forked(tell)
     os.close(write_end)
     _, status = os.waitpid(pid, 0)
     with os.fdopen(read_end, "rb") as pipe:

@@ -11,13 +11,13 @@ import random
 import signal
 import struct
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from crew import forked
 from helpers import files_below, ours, quiet, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
@@ -61,14 +61,7 @@ def write_for_ever(folder: Path, strategy: str, first: int, report: int) -> None
 def killed_writer(folder: Path, strategy: str, first: int, seconds: float) -> bytes:
     """Its reports. The time runs from the end of its first write, so that it is always killed at work."""
     read_end, write_end = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        try:
-            write_for_ever(folder, strategy, first, write_end)
-        finally:
-            os._exit(1)
+    pid = forked(lambda: write_for_ever(folder, strategy, first, write_end))
     os.close(write_end)
     with os.fdopen(read_end, "rb", buffering=0) as pipe:
         told = b""

@@ -5,19 +5,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from faults.test_power_cuts import mounted, run
+from faults.loop import formatted, mounted
 from helpers import create, random_array, shard_path, zarrs_view
 
 import shardcodec
 from shardcodec import native
 
-# how it is made, its size in MiB
-FILE_SYSTEMS = {"xfs": (["mkfs.xfs", "-q", "-f"], 320), "btrfs": (["mkfs.btrfs", "-q", "-f"], 160)}
 NBYTES = 32 << 20
 
 
@@ -29,16 +26,9 @@ def used(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["rename", "fsync"])
-@pytest.mark.parametrize("system", FILE_SYSTEMS)
+@pytest.mark.parametrize("system", ["xfs", "btrfs"])
 def test_what_is_carried_is_cloned(tmp_path: Path, system: str, durability: str) -> None:
-    make, mebibytes = FILE_SYSTEMS[system]
-    if os.geteuid() != 0 or shutil.which(make[0]) is None or shutil.which("mount") is None:
-        pytest.skip(f"needs root, mount and {make[0]}")
-    image, folder = tmp_path / "image", tmp_path / "mount"
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(mebibytes << 20)
-    assert run(*make, image)
+    image, folder = formatted(tmp_path, system)
     with mounted(image, folder):
         side = NBYTES >> 12
         array = create(

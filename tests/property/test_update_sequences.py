@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import zarr
-from helpers import files_below, ours, quiet, zarrs_view
+from helpers import files_below, ours, quiet, tensorstores_view, zarrs_view
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -120,15 +120,6 @@ class Updates(RuleBasedStateMachine):
             filesystem._known.clear()
             filesystem._known.update(self.known)
             shutil.rmtree(self.folder)
-
-
-def tensorstores_view(folder: Path) -> Any:
-    try:
-        import tensorstore
-    except ImportError:
-        return None
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder)}}
-    return tensorstore.open(spec, read=True, open=True).result().read().result()
 
 
 TestUpdates = Updates.TestCase

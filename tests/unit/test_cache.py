@@ -8,12 +8,12 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from crew import in_threads
 from helpers import LETTERS, assemble, create, in_child, letters, letters_spec, ours, shard_path, text_of
 
 import shardcodec
@@ -234,24 +234,6 @@ def test_a_large_index_is_kept_at_its_second_reading(tmp_path: Path) -> None:
 # ---- sharing
 
 
-def together(n: int, work: Callable[[int], Any]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,), daemon=True) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a thread hangs"
-    assert not failures, failures[0]
-
-
 @pytest.mark.threads
 def test_threads_load_an_index_once(tmp_path: Path) -> None:
     n = 15_000  # as large as is kept at once
@@ -271,7 +253,7 @@ def test_threads_load_an_index_once(tmp_path: Path) -> None:
             )
             assert out[0] == number
 
-        together(8, read)
+        in_threads(8, read)
         assert (cache.info()["hits"], cache.info()["misses"]) == (7, 1)
 
 
@@ -302,7 +284,7 @@ def test_a_writer_who_replaces_files_is_never_read_wrong(tmp_path: Path, max_ope
             for reader in readers:
                 assert reader.text() in versions
 
-    together(4, work)
+    in_threads(4, work)
     assert cache.info()["hits"] > 0
 
 
@@ -319,7 +301,7 @@ def test_threads_and_evictions(tmp_path: Path) -> None:
         for i in range(300):
             assert readers[(i * (number + 1)) % 12].text() == LETTERS
 
-    together(6, work)
+    in_threads(6, work)
     info = cache.info()
     assert info["evictions"] > 0
     assert info["nbytes"] <= 800

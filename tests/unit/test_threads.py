@@ -5,39 +5,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from crew import in_threads
 from helpers import RecordingStore, bits, create, ours, random_array, shard_path, zarrs_view
 from zarr.storage import MemoryStore
 
 import shardcodec
 
 pytestmark = pytest.mark.threads
-
-
-def together(n: int, work: Callable[[int], Any]) -> None:
-    """Run `work(0)` ... `work(n - 1)` in threads that start at the same moment."""
-    barrier = threading.Barrier(n)
-    failures: list[BaseException] = []
-
-    def guarded(number: int) -> None:
-        try:
-            barrier.wait(60)
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "a thread hangs"
-    assert not failures, failures[0]
 
 
 STORES = ["local", "memory", "remote"]
@@ -61,14 +40,14 @@ def test_64_threads_write_an_inner_chunk_of_one_shard_each(store: Any, round_no:
         row, column = number // 8 * 8, number % 8 * 8
         array[row : row + 8, column : column + 8] = number
 
-    together(64, write)
+    in_threads(64, write)
     expected = np.kron(np.arange(64).reshape(8, 8), np.ones((8, 8), int))
     assert bits(zarrs_view(array)[...]) == bits(expected.astype("int64"))
 
 
 def test_64_threads_write_an_element_of_one_inner_chunk_each(store: Any) -> None:
     array = create(store, shape=(8, 8), shards=(8, 8), chunks=(8, 8), dtype="int64")
-    together(64, lambda number: array.__setitem__((number // 8, number % 8), number))
+    in_threads(64, lambda number: array.__setitem__((number // 8, number % 8), number))
     assert array[...].ravel().tolist() == list(range(64))
 
 
@@ -87,7 +66,7 @@ def test_handles_of_one_array_share_its_locks(tmp_path: Path) -> None:
         else:
             handles[number][row : row + 8, column : column + 8] = number
 
-    together(64, write)
+    in_threads(64, write)
     first = zarrs_view(handles[0])[::8, ::8]
     assert first.ravel().tolist() == list(range(64))
 
@@ -103,21 +82,21 @@ def test_codec_and_pipeline_share_locks(tmp_path: Path) -> None:
         row, column = number // 8 * 8, number % 8 * 8
         (array if number % 2 else other)[row : row + 8, column : column + 8] = number
 
-    together(64, write)
+    in_threads(64, write)
     assert zarrs_view(array)[::8, ::8].ravel().tolist() == list(range(64))
 
 
 def test_threads_write_different_shards(store: Any) -> None:
     array = create(store, shape=(64, 64), shards=(8, 64), chunks=(4, 8), dtype="int64")
     values = random_array((64, 64), "int64")
-    together(8, lambda n: array.__setitem__(np.s_[8 * n : 8 * n + 8], values[8 * n : 8 * n + 8]))
+    in_threads(8, lambda n: array.__setitem__(np.s_[8 * n : 8 * n + 8], values[8 * n : 8 * n + 8]))
     assert bits(zarrs_view(array)[...]) == bits(values)
 
 
 def test_writers_of_several_shards_do_not_block_each_other(store: Any) -> None:
     """Each request spans all shards, in other rows."""
     array = create(store, shape=(64, 64), shards=(64, 16), chunks=(8, 8), dtype="int64")
-    together(8, lambda n: array.__setitem__(np.s_[8 * n : 8 * n + 8], n))
+    in_threads(8, lambda n: array.__setitem__(np.s_[8 * n : 8 * n + 8], n))
     assert array[::8, 0].tolist() == list(range(8))
 
 
@@ -139,7 +118,7 @@ def test_readers_see_the_old_shard_or_the_new_one(store: Any) -> None:
             assert len(seen) == 1 and seen[0] >= last
             last = int(seen[0])
 
-    together(4, work)
+    in_threads(4, work)
 
 
 def test_readers_of_untouched_chunks_see_nothing_of_a_writer(tmp_path: Path) -> None:
@@ -160,7 +139,7 @@ def test_readers_of_untouched_chunks_see_nothing_of_a_writer(tmp_path: Path) -> 
         while not done.is_set():
             assert bits(reader[32:40, 24:56]) == bits(values[32:40, 24:56])
 
-    together(4, work)
+    in_threads(4, work)
 
 
 def test_large_requests_of_many_threads_share_the_pool(tmp_path: Path) -> None:
@@ -176,7 +155,7 @@ def test_large_requests_of_many_threads_share_the_pool(tmp_path: Path) -> None:
                 assert bits(array[...]) == bits(values)
                 assert bits(array[5:100, ::3, number]) == bits(values[5:100, ::3, number])
 
-    together(8, work)
+    in_threads(8, work)
 
 
 def test_an_error_in_one_thread_is_that_threads_error(tmp_path: Path) -> None:
@@ -196,4 +175,4 @@ def test_an_error_in_one_thread_is_that_threads_error(tmp_path: Path) -> None:
                 array[8 * number, 0] = number
                 assert array[rows].sum() == 5 * 511 + number
 
-    together(8, work)
+    in_threads(8, work)
