@@ -199,10 +199,14 @@ def test_stores(store: Any, codecs: str) -> None:
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("codecs", ["plain", "bz2"])
-def test_codecs_around_the_sharding(store: Any, around: str, codecs: str) -> None:
-    inner = [BytesCodec(), ZstdCodec()] if codecs == "plain" else INNER[codecs]()
-    array = make(store, inner, **AROUND[around])
+def test_codecs_around_the_sharding(store: Any, around: str) -> None:
+    array = make(store, [BytesCodec(), ZstdCodec()], **AROUND[around])
+    check_both_ways(array, random_array(array.shape, "int32"))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_codecs_around_the_sharding_and_within(around: str) -> None:
+    array = make(MemoryStore(), INNER["bz2"](), **AROUND[around])
     check_both_ways(array, random_array(array.shape, "int32"))
 
 
