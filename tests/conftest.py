@@ -47,7 +47,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _leaves_no_setting() -> Iterator[None]:
-    """Each test leaves zarr's configuration, in which the pipeline is chosen, and our options as it found them.
+    """Each test leaves zarr's configuration, in which the pipeline is chosen, and our options as it found them, and no block of
+    `group_writes` open.
 
     First of all fixtures, hence torn down after them. A test that leaks is failed by name, and zarr's configuration
     is put back, so that the ones after it tell of themselves.
@@ -61,9 +62,11 @@ def _leaves_no_setting() -> Iterator[None]:
     active = sys.modules["shardcodec.options"].active
     config, options = _copy(zarr.config.config), active()
     yield
-    if zarr.config.config == config and active() == options:
+    is_open = sys.modules["shardcodec.zarr_plugin.grouping"].active() is not None
+    if zarr.config.config == config and active() == options and not is_open:
         return
     left = _changed(config, zarr.config.config) + _changed(options, active())
+    left += ["an open block of group_writes"] if is_open else []
     shardcodec.disable()
     zarr.config.config.clear()
     zarr.config.config.update(config)

@@ -21,12 +21,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import zarr
 from reference import crc32c
 from spec_json import CRC, LITTLE, named
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
-from zarr.storage import MemoryStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
 
@@ -197,6 +198,18 @@ def zstd(level: int = 1) -> dict[str, Any]:
 
 
 # ---- stores
+
+
+# Each is read, written and updated by another way of ours.
+KINDS_OF_STORE = ("local", "memory", "other", "conditional")
+
+
+def store_of(kind: str, folder: Path) -> Any:
+    """An empty store of one of these kinds; the test is skipped where it needs what is not installed."""
+    if kind == "conditional":
+        obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+        return zarr.storage.ObjectStore(obstore.MemoryStore())
+    return {"local": lambda: LocalStore(folder), "memory": MemoryStore, "other": OtherMemoryStore}[kind]()
 
 
 class OtherMemoryStore(MemoryStore):

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zarr
-from helpers import OtherMemoryStore, create, in_child, shard_path, zarrs_view
+from helpers import KINDS_OF_STORE, create, in_child, shard_path, store_of, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
@@ -27,22 +25,9 @@ KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, e
 GRID = [(i, j) for i in range(2) for j in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays_open() -> Iterator[None]:
-    yield
-    assert grouping.active() is None
-
-
-@pytest.fixture(params=["local", "memory", "other", "conditional"])
+@pytest.fixture(params=KINDS_OF_STORE)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "local":
-        return LocalStore(tmp_path)
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "other":
-        return OtherMemoryStore()
-    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
-    return zarr.storage.ObjectStore(obstore.MemoryStore())
+    return store_of(request.param, tmp_path)
 
 
 def spec_of(store: Any) -> ShardSpec:

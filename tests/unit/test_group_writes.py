@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,15 @@ import numpy as np
 import pytest
 import zarr
 from helpers import (
+    KINDS_OF_STORE,
     ZARR_IS_31,
-    OtherMemoryStore,
     RecordingStore,
     create,
     in_child,
     ours,
     quiet,
     shard_path,
+    store_of,
     zarrs_view,
 )
 from zarr.storage import LocalStore, MemoryStore
@@ -34,22 +34,9 @@ from shardcodec.zarr_plugin import grouping
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays_open() -> Iterator[None]:
-    yield
-    assert grouping.active() is None
-
-
-@pytest.fixture(params=["local", "memory", "other", "conditional"])
+@pytest.fixture(params=KINDS_OF_STORE)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "local":
-        return LocalStore(tmp_path)
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "other":
-        return OtherMemoryStore()
-    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
-    return zarr.storage.ObjectStore(obstore.MemoryStore())
+    return store_of(request.param, tmp_path)
 
 
 def gathered_nbytes() -> int:
