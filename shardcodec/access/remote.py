@@ -303,7 +303,7 @@ class _Object:
             if len(answer.data) < nbytes + room:
                 raise self.too_short(index.entries, offset + len(answer.data))
             self.check_length(answer, offset, nbytes + room)
-            if nbytes:
+            if nbytes or fill_absent:
                 data = answer.data[:nbytes]
                 fetched = native.load().Fetched(
                     self.chain, index.entries, data, offset, fill_absent=fill_absent
