@@ -50,8 +50,11 @@ SHIFT_WORDS = 256  # three streams: shifts by 0..SHIFT_WORDS words of 64 bits
 LONG_WORDS = 512  # three streams: words per stream in one round of a long message
 FOLD_BLOCKS = 16  # vpclmulqdq: 64-byte blocks that one finish can take
 FOLD_ACCUMULATORS = 8
-MIX_STREAMS = 4  # vpclmulqdq_crc32: streams beside the accumulators, one word of each per block of 64 bytes
-MIX_LONG_ROUNDS = 4  # vpclmulqdq_crc32: rounds between two joins, in a long message
+MIX_STREAMS = (
+    4,
+    8,
+)  # vpclmulqdq_crc32x4, x8: streams beside the accumulators, a word of each per block of 64 bytes
+MIX_LONG_ROUNDS = 4  # of both: rounds between two joins, in a long message
 
 
 def mirror(value: int, bits: int) -> int:
@@ -108,14 +111,15 @@ def finish_pairs() -> Iterator[int]:
         yield from fold_pair(128 * lane)
 
 
-def mix_constants(rounds: int) -> Iterator[int]:
+def mix_constants(streams: int, rounds: int) -> Iterator[int]:
     """Joins, one pair per stream; then the pair that folds past the streams and one round of blocks."""
     blocks_nbytes = 64 * FOLD_ACCUMULATORS
     stream_nbytes = 8 * FOLD_ACCUMULATORS * rounds
-    for stream in range(MIX_STREAMS):
-        behind = (MIX_STREAMS - 1 - stream) * stream_nbytes + blocks_nbytes * rounds
-        yield from (x_to(8 * (behind - 64 + 16 * stream + 8) - 33), 0)
-    yield from fold_pair(8 * (MIX_STREAMS * stream_nbytes + blocks_nbytes))
+    for stream in range(streams):
+        behind = (streams - 1 - stream) * stream_nbytes + blocks_nbytes * rounds
+        lane = stream % 4
+        yield from (x_to(8 * (behind - 64 + 16 * lane + 8) - 33), 0)
+    yield from fold_pair(8 * (streams * stream_nbytes + blocks_nbytes))
 
 
 def rows(values: Iterable[int], indent: str = "    ", per_row: int = 8) -> str:
@@ -176,17 +180,18 @@ def sections() -> Iterator[str]:
         rows(finish_pairs()),
     )
     yield (
-        "/* Folding beside streams: rounds of both between two joins, in a long part and in a short one. Of either: shift\n"
-        " * each stream to the first word of its lane in the last block, one 128-bit lane per stream; then, as above, fold\n"
-        " * past the streams and one round of blocks, for the low and the high half. */\n"
-        f"#define CRC32C_MIX_STREAMS {MIX_STREAMS}"
+        "/* Folding beside streams: rounds of both between two joins, in a long part and in a short one. Of either, and of\n"
+        " * either number of streams: shift each stream to the first word of its lane in the last block, one 128-bit lane\n"
+        " * per stream, four to a block; then, as above, fold past the streams and one round of blocks, for the low and the\n"
+        " * high half. */\n"
+        f"#define CRC32C_MIX_LONG_ROUNDS {MIX_LONG_ROUNDS}\n#define CRC32C_MIX_SHORT_ROUNDS 1"
     )
-    for name, rounds in (("LONG", MIX_LONG_ROUNDS), ("SHORT", 1)):
-        body = rows(mix_constants(rounds))
-        yield (
-            f"#define CRC32C_MIX_{name}_ROUNDS {rounds}\n"
-            f"static const _Alignas(64) uint64_t crc32c_mix_{name.lower()}[{2 * MIX_STREAMS + 2}] = {{\n{body}\n}};"
-        )
+    for streams in MIX_STREAMS:
+        for name, rounds in (("long", MIX_LONG_ROUNDS), ("short", 1)):
+            yield (
+                f"static const _Alignas(64) uint64_t crc32c_mix{streams}_{name}[{2 * streams + 2}] = {{\n"
+                f"{rows(mix_constants(streams, rounds))}\n}};"
+            )
     yield ""
     yield array(
         "Undo k zero bytes that were appended to a message: x^(-8 k - 33).",

@@ -19,7 +19,7 @@
 
 /* By bit; the bits between the families are nobody's, and an empty name matches no word of the override. */
 static const char *const names[] = {
-    "sse42", "pclmul", "avx2", "avx512", "vpclmulqdq", "bmi2", "zen4", "", "armv8_crc", "armv8_pmull",
+    "sse42", "pclmul", "avx2", "avx512", "vpclmulqdq", "bmi2", "zen4", "zen5", "armv8_crc", "armv8_pmull",
 };
 
 static uint32_t detected;
@@ -64,16 +64,18 @@ all_of(uint32_t value, uint32_t bits)
     return (value & bits) == bits;
 }
 
-/* AMD's family 19h: Zen 3, which has no AVX-512, and Zen 4. Its vendor's name stands in ebx, edx, ecx. */
-static bool
-is_amd_family_19h(void)
+/* AMD's processors with AVX-512: Zen 4 is in family 19h (with Zen 3, which has none), Zen 5 in 1Ah. The vendor's name
+ * stands in ebx, edx, ecx. */
+static uint32_t
+zen_with_avx512(void)
 {
-    uint32_t eax, ebx, ecx, edx;
+    uint32_t eax, ebx, ecx, edx, family;
 
     if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx) || ebx != signature_AMD_ebx || edx != signature_AMD_edx ||
         ecx != signature_AMD_ecx || !__get_cpuid(1, &eax, &ebx, &ecx, &edx))
-        return false;
-    return (eax >> 8 & 0xF) + (eax >> 20 & 0xFF) == 0x19;
+        return 0;
+    family = (eax >> 8 & 0xF) + (eax >> 20 & 0xFF);
+    return family == 0x19 ? SC_CPU_ZEN4 : family == 0x1A ? SC_CPU_ZEN5 : 0u;
 }
 
 static uint32_t
@@ -101,7 +103,7 @@ detect(void)
     if (all_of(ecx, LEAF7_ECX_VPCLMULQDQ))
         found |= SC_CPU_VPCLMULQDQ;
     if (all_of(xcr0, XCR0_ZMM) && all_of(ebx, avx512))
-        found |= SC_CPU_AVX512 | (is_amd_family_19h() ? SC_CPU_ZEN4 : 0u);
+        found |= SC_CPU_AVX512 | zen_with_avx512();
     return found;
 }
 

@@ -16,7 +16,8 @@ enum sc_cpu_feature {
     SC_CPU_AVX512 = 1u << 3,     /* F, BW, VL, DQ together, and the OS saves their state */
     SC_CPU_VPCLMULQDQ = 1u << 4,
     SC_CPU_BMI2 = 1u << 5,
-    SC_CPU_ZEN4 = 1u << 6,       /* no instruction but a trait: 512-bit vectors pass in two halves (AMD family 19h) */
+    SC_CPU_ZEN4 = 1u << 6,       /* no instruction but a trait: a 512-bit multiplication takes two cycles */
+    SC_CPU_ZEN5 = 1u << 7,       /* likewise; and two crc32 instructions start in every cycle */
     SC_CPU_ARMV8_CRC = 1u << 8,
     SC_CPU_ARMV8_PMULL = 1u << 9,
 };

@@ -52,11 +52,12 @@
  * How the products are arranged is told in x86/crc32c_vpclmul.c; why the exponents are D + 31 and D - 33 in place of
  * D + 64 and D (mirrored words multiply to one power of x too many), in gen_crc32c_tables.py.
  *
- * 4. Both at once ("vpclmulqdq_crc32")
- * ------------------------------------
+ * 4. Both at once ("vpclmulqdq_crc32x4", "vpclmulqdq_crc32x8")
+ * ------------------------------------------------------------
  * The two instructions are carried out by different units. Where a multiplication of 512 bits takes two cycles, as on
- * Zen 4, folding is bound to 16 bytes per cycle (59 GB/s), and the crc32 instruction to 8; side by side they take 24.
- * x86/crc32c_vpclmul.c tells how a message is divided among them, and why this is done on such processors only.
+ * AMD's processors, folding is bound to 16 bytes per cycle (59 GB/s), and the crc32 instruction to 8 (Zen 4) or 16
+ * (Zen 5, where eight streams keep it busy); side by side they take 24 or 32. x86/crc32c_vpclmul.c tells how a message
+ * is divided among them, and why this is done on such processors only.
  *
  * Copying
  * -------
@@ -75,21 +76,25 @@ struct impl {
     sc_crc32c_extend_fn *extend;
     sc_crc32c_copy_fn *copy;
     uint32_t needs; /* every one of these features */
+    uint32_t suits; /* chosen only where these are found too */
 };
 
-/* Fastest first; the last row needs nothing. */
+#if defined(SC_ARCH_X86_64)
+#define NEEDS_VPCLMUL (SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42)
+#endif
+
+/* The first that runs and suits is chosen; the last row needs nothing. */
 static const struct impl impls[] = {
 #if defined(SC_ARCH_X86_64)
-    { "vpclmulqdq_crc32", sc_crc32c_extend_vpclmul_crc32, sc_crc32c_copy_vpclmul,
-      SC_CPU_ZEN4 | SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42 },
-    { "vpclmulqdq", sc_crc32c_extend_vpclmul, sc_crc32c_copy_vpclmul,
-      SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42 },
-    { "sse42", sc_crc32c_extend_sse42, sc_crc32c_copy_sse42, SC_CPU_SSE42 },
+    { "vpclmulqdq_crc32x8", sc_crc32c_extend_vpclmul_crc32x8, sc_crc32c_copy_vpclmul, NEEDS_VPCLMUL, SC_CPU_ZEN5 },
+    { "vpclmulqdq_crc32x4", sc_crc32c_extend_vpclmul_crc32x4, sc_crc32c_copy_vpclmul, NEEDS_VPCLMUL, SC_CPU_ZEN4 },
+    { "vpclmulqdq", sc_crc32c_extend_vpclmul, sc_crc32c_copy_vpclmul, NEEDS_VPCLMUL, 0 },
+    { "sse42", sc_crc32c_extend_sse42, sc_crc32c_copy_sse42, SC_CPU_SSE42, 0 },
 #endif
 #if defined(SC_ARCH_ARM64)
-    { "armv8", sc_crc32c_extend_armv8, sc_crc32c_copy_armv8, SC_CPU_ARMV8_CRC },
+    { "armv8", sc_crc32c_extend_armv8, sc_crc32c_copy_armv8, SC_CPU_ARMV8_CRC, 0 },
 #endif
-    { "portable", sc_crc32c_extend_portable, sc_crc32c_copy_portable, 0 },
+    { "portable", sc_crc32c_extend_portable, sc_crc32c_copy_portable, 0, 0 },
 };
 
 #define PORTABLE (SC_ARRAY_SIZE(impls) - 1)
@@ -158,6 +163,12 @@ sc_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b)
     return crc_a ^ crc_b;
 }
 
+static bool
+has_all(uint32_t features)
+{
+    return (sc_cpu_features() & features) == features;
+}
+
 void
 sc_crc32c_init(void)
 {
@@ -167,8 +178,10 @@ sc_crc32c_init(void)
 #if defined(SC_ARCH_ARM64)
     sc_crc32c_armv8_init(sc_cpu_features());
 #endif
-    for (chosen = 0; chosen < PORTABLE && !sc_crc32c_impl_usable(chosen); chosen++)
-        ;
+    for (chosen = 0; chosen < PORTABLE; chosen++) {
+        if (sc_crc32c_impl_usable(chosen) && has_all(impls[chosen].suits))
+            break;
+    }
     chosen_extend = impls[chosen].extend;
     chosen_copy = impls[chosen].copy;
 }
@@ -200,7 +213,7 @@ sc_crc32c_impl_name(size_t i)
 bool
 sc_crc32c_impl_usable(size_t i)
 {
-    return (sc_cpu_features() & impls[i].needs) == impls[i].needs;
+    return has_all(impls[i].needs);
 }
 
 uint32_t

@@ -18,7 +18,7 @@ uint32_t sc_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b);
 /* Choose the variant for this process; after sc_cpu_init(), once, before any thread runs. */
 void sc_crc32c_init(void);
 
-/* The variants compiled in, fastest first; the last one needs nothing. */
+/* The variants compiled in, in the order of choice; the last one needs nothing. */
 size_t sc_crc32c_n_impls(void);
 const char *sc_crc32c_impl_name(size_t i);
 bool sc_crc32c_impl_usable(size_t i); /* the machine has what it needs, and SHARDCODEC_CPU leaves it */

@@ -26,8 +26,9 @@ void sc_crc32c_sse42_init(uint32_t features);
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul;
 sc_crc32c_copy_fn sc_crc32c_copy_vpclmul;
 
-/* Needs the same; pays where SC_CPU_ZEN4 is set. */
-sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32;
+/* Need the same. The one pays on Zen 4, the other on Zen 5. */
+sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x4;
+sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x8;
 #endif
 
 #if defined(SC_ARCH_ARM64)

@@ -639,19 +639,29 @@ static const _Alignas(64) uint64_t crc32c_finish[128] = {
     0x1C291D04, 0xDDC0152B, 0x3DA6D0CB, 0xBA4FC28E, 0xF20C0DFE, 0x493C7D27, 0x00000001, 0xA9CDDA0D,
 };
 
-/* Folding beside streams: rounds of both between two joins, in a long part and in a short one. Of either: shift
- * each stream to the first word of its lane in the last block, one 128-bit lane per stream; then, as above, fold
- * past the streams and one round of blocks, for the low and the high half. */
-#define CRC32C_MIX_STREAMS 4
+/* Folding beside streams: rounds of both between two joins, in a long part and in a short one. Of either, and of
+ * either number of streams: shift each stream to the first word of its lane in the last block, one 128-bit lane
+ * per stream, four to a block; then, as above, fold past the streams and one round of blocks, for the low and the
+ * high half. */
 #define CRC32C_MIX_LONG_ROUNDS 4
-static const _Alignas(64) uint64_t crc32c_mix_long[10] = {
+#define CRC32C_MIX_SHORT_ROUNDS 1
+static const _Alignas(64) uint64_t crc32c_mix4_long[10] = {
     0x9948A7D2, 0x00000000, 0x8B9BE230, 0x00000000, 0x9FD51B88, 0x00000000, 0xAE1175C2, 0x00000000,
     0x1DFA0A15, 0x9EF68D35,
 };
-#define CRC32C_MIX_SHORT_ROUNDS 1
-static const _Alignas(64) uint64_t crc32c_mix_short[10] = {
+static const _Alignas(64) uint64_t crc32c_mix4_short[10] = {
     0x4D56973C, 0x00000000, 0xA3C6F37A, 0x00000000, 0x885F087B, 0x00000000, 0x4E36F0B0, 0x00000000,
     0x8D96551C, 0xD7A4825C,
+};
+static const _Alignas(64) uint64_t crc32c_mix8_long[18] = {
+    0x9B2B2EC3, 0x00000000, 0xFB6BAEA9, 0x00000000, 0x9907B4D2, 0x00000000, 0x4C25151D, 0x00000000,
+    0x9948A7D2, 0x00000000, 0x8B9BE230, 0x00000000, 0x9FD51B88, 0x00000000, 0xAE1175C2, 0x00000000,
+    0xB8B67C1C, 0x22C3799F,
+};
+static const _Alignas(64) uint64_t crc32c_mix8_short[18] = {
+    0xDD07448E, 0x00000000, 0xDE87806C, 0x00000000, 0x8821ABED, 0x00000000, 0x61FF0E01, 0x00000000,
+    0x4D56973C, 0x00000000, 0xA3C6F37A, 0x00000000, 0x885F087B, 0x00000000, 0x4E36F0B0, 0x00000000,
+    0xFE314258, 0x170076FA,
 };
 
 /* Undo k zero bytes that were appended to a message: x^(-8 k - 33). */

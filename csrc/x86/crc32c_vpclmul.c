@@ -17,17 +17,23 @@
  *
  * The same beside streams of the crc32 instruction
  * ------------------------------------------------
- * Some processors multiply 512 bits at half the rate: one instruction in two cycles, 64 bytes in four. In four cycles
- * the crc32 instruction takes 32 bytes on another unit, and nothing else is short. So a part of r rounds is laid out as
+ * AMD's processors multiply 512 bits at half the rate: one instruction in two cycles, 64 bytes in four. In four cycles
+ * the crc32 instruction takes 32 bytes on another unit of Zen 4, and 64 on Zen 5, which has two of it; nothing else is
+ * short. So a part of r rounds is laid out as (with four streams; on Zen 5 there are eight)
  *
  *      |<- 64 r ->|<- 64 r ->|<- 64 r ->|<- 64 r ->|<------------ 512 r ------------>|
  *      | stream 0 | stream 1 | stream 2 | stream 3 | r rounds of eight accumulators  |
  *
  * and one step folds one accumulator and takes one word of each stream. The first round folds past the streams too. At
- * the end the four registers are put in the lanes of one vector, and one multiplication takes each of them to the same
- * lane of the last accumulator, which is not wanted before the next round ends.
+ * the end the registers are put in the lanes of vectors, four each, and one multiplication takes each of the four to
+ * the same lane of the last accumulator, which is not wanted before the next round ends.
  *
- *      Zen 4, 3.7 GHz, 32 KiB:   folding 58 GB/s (its bound is 59), streams 28 (29), both 79 (88)
+ *      32 KiB, GB/s (and bound)    folding      three streams    both
+ *      Zen 4, 3.7 GHz              58 (59)      28 (29)           79 (88)
+ *      Zen 5, 3.6 GHz              58 (58)      29 (29)          102 (116)
+ *
+ * On Zen 5 these figures are of moments when nothing else runs on the core: a second thread there that uses vectors
+ * takes up to a third of any of them but the streams.
  *
  * Processors that multiply at full rate (Intel's) take 64 bytes in two cycles: at one word per cycle, these streams
  * would make them wait. Nor is there much to gain for them, who outrun their caches. They keep to folding alone, as
@@ -53,7 +59,6 @@ enum {
     BLOCK = 64, /* shorter messages go to the crc32 instruction */
     ROUND = 8 * BLOCK,
     LONG = CRC32C_FINISH_BLOCKS * BLOCK, /* more than one finish can take */
-    MIX_ROUND = ROUND + CRC32C_MIX_STREAMS * 64, /* eight words of each stream */
     /* From here on aligned vectors repay a step to the next cache line: 80 -> 108 GB/s at 64 KiB, nothing below. */
     ALIGN_FROM = 4096,
     MIX_FROM = 4096, /* one long part, whatever the alignment; less does not gain */
@@ -184,7 +189,7 @@ fold_constants(uint64_t low, uint64_t high)
  * dispatches a multiplication in a cycle of its own and up to six other instructions in one cycle between two of them.
  * With the two multiplications next to one another a step takes three such cycles of the four that the units need. */
 INLINE __m512i
-mixed_step(__m512i a, __m512i k, const uint8_t *block, uint64_t c[4], const uint8_t *words, size_t length)
+mixed_step4(__m512i a, __m512i k, const uint8_t *block, uint64_t c[4], const uint8_t *words, size_t length)
 {
     __m512i low;
 
@@ -202,6 +207,33 @@ mixed_step(__m512i a, __m512i k, const uint8_t *block, uint64_t c[4], const uint
     return a;
 }
 
+/* The same with eight streams. */
+INLINE __m512i
+mixed_step8(__m512i a, __m512i k, const uint8_t *block, uint64_t c[8], const uint8_t *words, size_t length)
+{
+    __m512i low;
+
+    __asm__(
+        "crc32q %[w0], %[c0]\n\t"
+        "crc32q %[w1], %[c1]\n\t"
+        "vpclmulqdq $0x00, %[k], %[a], %[low]\n\t"
+        "crc32q %[w2], %[c2]\n\t"
+        "crc32q %[w3], %[c3]\n\t"
+        "vpclmulqdq $0x11, %[k], %[a], %[a]\n\t"
+        "crc32q %[w4], %[c4]\n\t"
+        "crc32q %[w5], %[c5]\n\t"
+        "vpternlogq $0x96, %[block], %[low], %[a]\n\t"
+        "crc32q %[w6], %[c6]\n\t"
+        "crc32q %[w7], %[c7]"
+        : [a] "+&v"(a), [low] "=&v"(low), [c0] "+&r"(c[0]), [c1] "+&r"(c[1]), [c2] "+&r"(c[2]), [c3] "+&r"(c[3]),
+          [c4] "+&r"(c[4]), [c5] "+&r"(c[5]), [c6] "+&r"(c[6]), [c7] "+&r"(c[7])
+        : [k] "v"(k), [block] "m"(MEMORY(block, 64)), [w0] "m"(MEMORY(words, 8)), [w1] "m"(MEMORY(words + length, 8)),
+          [w2] "m"(MEMORY(words + 2 * length, 8)), [w3] "m"(MEMORY(words + 3 * length, 8)),
+          [w4] "m"(MEMORY(words + 4 * length, 8)), [w5] "m"(MEMORY(words + 5 * length, 8)),
+          [w6] "m"(MEMORY(words + 6 * length, 8)), [w7] "m"(MEMORY(words + 7 * length, 8)));
+    return a;
+}
+
 /* Four words, each in the low half of a lane. */
 INLINE __m512i
 in_lanes(const uint64_t c[4])
@@ -210,32 +242,42 @@ in_lanes(const uint64_t c[4])
 }
 
 /* Fold on from `at` with streams beside, in parts of so many rounds while they last; returns where that ends. The
- * number is a constant to the compiler: computed addresses would cost eight cycles per part. */
+ * numbers are constants to the compiler: computed addresses would cost eight cycles per part. */
 INLINE size_t
-fold_mixed(__m512i a[8], const uint8_t *src, size_t at, size_t n, const size_t rounds, const uint64_t *constants)
+fold_mixed(__m512i a[8], const uint8_t *src, size_t at, size_t n, const size_t streams, const size_t rounds,
+           const uint64_t *constants)
 {
-    const size_t length = rounds * 64, nbytes = rounds * MIX_ROUND;
-    const uint64_t *past_streams = constants + 2 * CRC32C_MIX_STREAMS;
+    const size_t length = rounds * 64, nbytes = streams * length + rounds * ROUND;
+    const uint64_t *past_streams = constants + 2 * streams;
 
     for (; n - at >= nbytes; at += nbytes) {
-        const uint8_t *words = src + at, *blocks = words + CRC32C_MIX_STREAMS * length;
+        const uint8_t *words = src + at, *blocks = words + streams * length;
         __m512i k = fold_constants(past_streams[0], past_streams[1]);
-        uint64_t c[CRC32C_MIX_STREAMS] = { 0 };
+        uint64_t c[8] = { 0 };
 
         for (size_t r = 0; r < rounds; r++, words += 64, blocks += ROUND) {
 #pragma GCC unroll 8
-            for (size_t i = 0; i < 8; i++)
-                a[i] = mixed_step(a[i], k, blocks + i * BLOCK, c, words + 8 * i, length);
+            for (size_t i = 0; i < 8; i++) {
+                if (streams == 4)
+                    a[i] = mixed_step4(a[i], k, blocks + i * BLOCK, c, words + 8 * i, length);
+                else
+                    a[i] = mixed_step8(a[i], k, blocks + i * BLOCK, c, words + 8 * i, length);
+            }
             k = fold_constants(CRC32C_FOLD_LOW, CRC32C_FOLD_HIGH);
         }
-        a[7] = _mm512_xor_si512(a[7], _mm512_clmulepi64_epi128(in_lanes(c), _mm512_load_si512(constants), 0x00));
+#pragma GCC unroll 2
+        for (size_t i = 0; i < streams; i += 4) {
+            const __m512i join = _mm512_load_si512(constants + 2 * i);
+
+            a[7] = _mm512_xor_si512(a[7], _mm512_clmulepi64_epi128(in_lanes(c + i), join, 0x00));
+        }
     }
     return at;
 }
 
 /* Registers in and out; n >= LONG. The loops over a[] are unrolled so that it lives in vector registers. */
 INLINE uint32_t
-fold_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, const bool copying, const bool mixed)
+fold_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, const bool copying, const size_t streams)
 {
     const __m512i past_round = fold_constants(CRC32C_FOLD_LOW, CRC32C_FOLD_HIGH);
     __m512i a[8], acc = _mm512_setzero_si512();
@@ -247,9 +289,12 @@ fold_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, const bool c
         a[i] = take(dst, src, i * BLOCK, copying);
     a[0] = _mm512_xor_si512(a[0], from_register(crc));
 
-    if (mixed) {
-        at = fold_mixed(a, src, at, n, CRC32C_MIX_LONG_ROUNDS, crc32c_mix_long);
-        at = fold_mixed(a, src, at, n, CRC32C_MIX_SHORT_ROUNDS, crc32c_mix_short);
+    if (streams == 4) {
+        at = fold_mixed(a, src, at, n, 4, CRC32C_MIX_LONG_ROUNDS, crc32c_mix4_long);
+        at = fold_mixed(a, src, at, n, 4, CRC32C_MIX_SHORT_ROUNDS, crc32c_mix4_short);
+    } else if (streams == 8) {
+        at = fold_mixed(a, src, at, n, 8, CRC32C_MIX_LONG_ROUNDS, crc32c_mix8_long);
+        at = fold_mixed(a, src, at, n, 8, CRC32C_MIX_SHORT_ROUNDS, crc32c_mix8_short);
     }
     for (; n - at >= ROUND; at += ROUND) {
 #pragma GCC unroll 8
@@ -273,25 +318,31 @@ to_cache_line(const uint8_t *p, size_t n)
 
 /* Long messages apart: their registers and their calls must not cost the short ones a stack frame. */
 INLINE uint32_t
-extend_aligned(uint32_t crc, const uint8_t *p, size_t n, const bool mixed)
+extend_aligned(uint32_t crc, const uint8_t *p, size_t n, const size_t streams)
 {
     const size_t head = to_cache_line(p, n);
 
     if (head > 0)
         crc = sc_crc32c_extend_sse42(crc, p, head);
-    return ~fold_long(~crc, NULL, p + head, n - head, false, mixed);
+    return ~fold_long(~crc, NULL, p + head, n - head, false, streams);
 }
 
 static TARGET __attribute__((noinline)) uint32_t
 extend_long(uint32_t crc, const uint8_t *p, size_t n)
 {
-    return extend_aligned(crc, p, n, false);
+    return extend_aligned(crc, p, n, 0);
 }
 
 static TARGET __attribute__((noinline)) uint32_t
-extend_long_mixed(uint32_t crc, const uint8_t *p, size_t n)
+extend_long_x4(uint32_t crc, const uint8_t *p, size_t n)
 {
-    return extend_aligned(crc, p, n, true);
+    return extend_aligned(crc, p, n, 4);
+}
+
+static TARGET __attribute__((noinline)) uint32_t
+extend_long_x8(uint32_t crc, const uint8_t *p, size_t n)
+{
+    return extend_aligned(crc, p, n, 8);
 }
 
 /* Where dst and src cannot both be aligned, it is the stores that gain. */
@@ -302,7 +353,7 @@ copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size
 
     if (head > 0)
         crc = sc_crc32c_copy_sse42(crc, dst, src, head);
-    return ~fold_long(~crc, dst + head, src + head, n - head, true, false);
+    return ~fold_long(~crc, dst + head, src + head, n - head, true, 0);
 }
 
 TARGET uint32_t
@@ -316,11 +367,15 @@ sc_crc32c_extend_vpclmul(uint32_t crc, const uint8_t *p, size_t n)
 }
 
 TARGET uint32_t
-sc_crc32c_extend_vpclmul_crc32(uint32_t crc, const uint8_t *p, size_t n)
+sc_crc32c_extend_vpclmul_crc32x4(uint32_t crc, const uint8_t *p, size_t n)
 {
-    if (n >= MIX_FROM)
-        return extend_long_mixed(crc, p, n);
-    return sc_crc32c_extend_vpclmul(crc, p, n);
+    return n >= MIX_FROM ? extend_long_x4(crc, p, n) : sc_crc32c_extend_vpclmul(crc, p, n);
+}
+
+TARGET uint32_t
+sc_crc32c_extend_vpclmul_crc32x8(uint32_t crc, const uint8_t *p, size_t n)
+{
+    return n >= MIX_FROM ? extend_long_x8(crc, p, n) : sc_crc32c_extend_vpclmul(crc, p, n);
 }
 
 TARGET uint32_t

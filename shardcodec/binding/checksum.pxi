@@ -30,7 +30,7 @@ cdef size_t find_impl(str impl) except? 0xFFFF:
 
 
 def crc32c_implementations():
-    """Names of the variants that this processor can run, fastest first."""
+    """Names of the variants that this processor can run; the first that suits it is chosen."""
     cdef size_t i
     return [text(sc_crc32c_impl_name(i)) for i in range(sc_crc32c_n_impls()) if sc_crc32c_impl_usable(i)]
 

@@ -31,12 +31,15 @@ Bytes = npt.NDArray[np.uint8]
 
 CSRC = Path(__file__).parents[2] / "csrc"
 IMPLS = native.crc32c_implementations()
-IMPLS_FASTEST_FIRST = ["vpclmulqdq_crc32", "vpclmulqdq", "sse42", "armv8", "portable"]
+IN_ORDER_OF_CHOICE = ["vpclmulqdq_crc32x8", "vpclmulqdq_crc32x4", "vpclmulqdq", "sse42", "armv8", "portable"]
+# What gains only on some of the processors that can run it.
+SUITS = {"vpclmulqdq_crc32x8": "zen5", "vpclmulqdq_crc32x4": "zen4"}
 
 # Where the variants change their ways: one stream, one masked block, three streams, the last sum, folding, an aligned
-# start, rounds of 128 and of 512 words in three streams; folding beside streams, by parts of 3072 and of 768 bytes.
+# start, rounds of 128 and of 512 words in three streams; folding beside four and eight streams, by parts of 3072 and 768, and of 4096 and 1024 bytes.
 THRESHOLDS = [16, 24, 64, 96, 128, 512, 768, 1024, 1536, 3072, 4096, 4096 + 64, 6144, 12288, 24576]
 THRESHOLDS += [512 + 3072 * long + 768 * short for long in (1, 2) for short in (0, 1, 2, 3)]
+THRESHOLDS += [512 + 4096 * long + 1024 * short for long in (1, 2) for short in (0, 1, 2, 3)]
 SIZES = sorted(
     {n + d for n in THRESHOLDS for d in (-65, -64, -9, -8, -1, 0, 1, 7, 8, 23, 63, 64) if n + d >= 0}
 )
@@ -309,14 +312,19 @@ def report_under(override: str | None) -> Any:
     return report
 
 
-def test_variants_are_listed_fastest_first() -> None:
-    assert [name for name in IMPLS_FASTEST_FIRST if name in IMPLS] == IMPLS
+def first_that_suits(report: Any) -> str:
+    used = report["features"]["used"]
+    return next(name for name in report["impls"] if SUITS.get(name) is None or SUITS[name] in used)
+
+
+def test_variants_are_listed_in_the_order_of_choice() -> None:
+    assert [name for name in IN_ORDER_OF_CHOICE if name in IMPLS] == IMPLS
     assert IMPLS[-1] == "portable"
 
 
-def test_the_fastest_usable_variant_is_chosen() -> None:
+def test_the_first_variant_that_suits_is_chosen() -> None:
     report = report_under(None)
-    assert report["chosen"] == report["impls"][0]
+    assert report["chosen"] == first_that_suits(report)
     assert report["features"]["used"] == report["features"]["detected"]
     assert report["features"]["override"] is None
 
@@ -346,9 +354,8 @@ def test_features_of_x86_can_be_narrowed(override: str) -> None:
 
 @pytest.mark.skipif("vpclmulqdq" not in IMPLS, reason="no 512-bit multiplication")
 def test_streams_beside_folding_only_where_they_pay() -> None:
-    """Without the trait of Zen 4 the multiplier works alone."""
-    report = report_under("sse42,pclmul,avx512,vpclmulqdq")
-    assert report["chosen"] == report["impls"][0] == "vpclmulqdq"
+    """Without the traits of Zen 4 and Zen 5 the multiplier works alone."""
+    assert report_under("sse42,pclmul,avx512,vpclmulqdq")["chosen"] == "vpclmulqdq"
 
 
 @pytest.mark.skipif(platform.machine() not in {"aarch64", "arm64"}, reason="features of ARM")
