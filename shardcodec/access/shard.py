@@ -8,41 +8,31 @@ the sharding codec; only `Shard.read_region` speaks of elements of the array.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
-from .. import native
-from ..errors import ShardError, UnsupportedError
+from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver, check, resolve
 from ..storage.filelocks import settle
 from . import gathering
-from .boxes import touched
 from .change import Change, Found, change
 from .codec import compiled, memory_order
 from .encoded import check_size, ordered
-from .inner import as_chunks, coordinates, decode_chunks, encode_chunks, positions
-from .objects import OpenObject, ShardObject
+from .inner import as_chunks, coordinates, encode_chunks, positions
+from .objects import ShardObject
 from .placement import ABSENT, DEAD_SHARE, sum_up
-from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
-from .userbytes import Kept, UserBytes, check_alignment, find, guess_alignment
+from .snapshot import Snapshot
+from .userbytes import UserBytes, check_alignment, guess_alignment
 from .whole import parse_selection
 
 __all__ = ["Shard"]
 
-# Encoded bytes that are held at a time.
-FETCH_NBYTES = 64 << 20
-# Inner chunks that are looked at in one call.
-FETCH_CHUNKS = 1 << 16
-
 Array = np.ndarray[Any, Any]
-
-T = TypeVar("T")
 
 
 class Shard:
@@ -73,7 +63,7 @@ class Shard:
         self._resolver = Resolver(argument=self._choices)
         self._chain = compiled(spec.chain)
         self._is_clipped = spec.chain.is_clipped
-        self._view: OpenObject | None = None
+        self._seen = Snapshot(target, spec, self._chain, self._resolver)
 
     # ---- what it is
 
@@ -95,13 +85,12 @@ class Shard:
     @property
     def exists(self) -> bool:
         """Whether there is an object."""
-        return not self._opened().missing
+        return self._seen.exists
 
     @property
     def nbytes(self) -> int:
         """Size of the object; 0 where there is none."""
-        view = self._opened()
-        return 0 if view.missing else view.nbytes
+        return self._seen.nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._object, self._spec, self._mode, self._choices)
@@ -118,7 +107,7 @@ class Shard:
         An array of uint64, shape ``(*grid_shape, 2)``, read-only: offset and size of each inner chunk, both 2^64-1 where
         one is absent. Other entries may be wrong; `check` tells.
         """
-        entries = self._entries(check=False).reshape(*self.grid_shape, 2)
+        entries = self._seen.entries(check=False).reshape(*self.grid_shape, 2)
         entries.flags.writeable = False
         return entries
 
@@ -130,11 +119,11 @@ class Shard:
         ShardFormatError
             One is wrong.
         """
-        self._entries(check=True)
+        self._seen.entries(check=True)
 
     def state(self) -> Array:
         """Tell which inner chunks are stored: an array of bool over the grid."""
-        entries = self._entries(check=True)
+        entries = self._seen.entries(check=True)
         return np.asarray(entries[:, 0] != ABSENT).reshape(self.grid_shape)
 
     def gaps(self) -> list[tuple[int, int]]:
@@ -142,56 +131,33 @@ class Shard:
 
         Header and footer are among them.
         """
-        return self._report("index_gaps", *self._index_extent())
+        return self._seen.gaps()
 
     def overlaps(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """List pairs of inner chunks that share bytes, by their coordinates."""
-        pairs = self._report("index_overlaps")
-        return [(self._coords(a), self._coords(b)) for a, b in pairs]
-
-    def _report(self, name: str, *arguments: int) -> list[Any]:
-        if not self.exists:
-            return []
-        entries = self._entries(check=True)
-        capacity = 2 * len(entries) + 2  # more there cannot be
-        found, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
-        return found  # type: ignore[no-any-return]
-
-    def _index_extent(self) -> tuple[int, int, int]:
-        size, n = self.nbytes, self._spec.index_nbytes
-        return size, 0 if self._spec.index_location == "start" else max(size - n, 0), n
+        return [(self._coords(a), self._coords(b)) for a, b in self._seen.overlaps()]
 
     # ---- user bytes
 
     @property
     def header(self) -> bytes:
         """Bytes before the first inner chunk; behind the index, where that is at the start."""
-        found = self._user_bytes()
-        return b"" if found is None else self._range(found.where.first, found.where.chunks)
+        found = self._seen.user_bytes()
+        return b"" if found is None else self._seen.range(found.where.first, found.where.chunks)
 
     @property
     def footer(self) -> bytes:
         """Bytes behind the last inner chunk; before the index, where that is at the end."""
-        found = self._user_bytes()
+        found = self._seen.user_bytes()
         return b"" if found is None else found.footer
 
     @property
     def alignment(self) -> int:
         """What a mark says (`docs/user-bytes.md`); else 4096 or 512 where every inner chunk begins at a multiple of that; else 1."""
-        found = self._user_bytes()
+        found = self._seen.user_bytes()
         if found is not None and found.is_marked:
             return found.alignment
-        return guess_alignment(sum_up(self._entries(check=True)))
-
-    def _user_bytes(self) -> Kept | None:
-        if not self.exists:
-            return None
-        at_start = self._spec.index_location == "start"
-        read = lambda low, n: self._range(low, low + n)  # noqa: E731
-        return find(self._entries(check=True), self.nbytes, self._spec.index_nbytes, at_start, read)
-
-    def _range(self, low: int, high: int) -> bytes:
-        return self._opened().range(low, high - low) if low < high else b""
+        return guess_alignment(sum_up(self._seen.entries(check=True)))
 
     # ---- reading
 
@@ -205,7 +171,7 @@ class Shard:
         """
         if not 0 <= offset <= offset + nbytes <= self.nbytes:
             raise ValueError(f"{nbytes} bytes at offset {offset} are not inside the shard of {self.nbytes}")
-        return self._try(self._opened().range, offset, nbytes) if nbytes else b""  # type: ignore[no-any-return]
+        return self._seen.range(offset, offset + nbytes)
 
     def read_encoded(self, coords: Any) -> list[bytes | None]:
         """Read inner chunks as they are stored.
@@ -225,14 +191,7 @@ class Shard:
             An entry of the index cannot be true.
         """
         where = positions(coords, self.grid_shape)
-
-        def work() -> list[bytes | None]:
-            found: list[bytes | None] = []
-            for _, data, places in self._fetch(where):
-                found += [None if part is None else bytes(part) for part in _slices(data, places)]
-            return found
-
-        return self._read(work)
+        return self._seen.read(lambda: self._seen.encoded(where))
 
     def read_chunks(self, coords: Any, out: Array | None = None) -> Array:
         """Read and decode inner chunks; absent ones hold the fill value.
@@ -254,20 +213,8 @@ class Shard:
         self._refuse_clipped(where)
         shape = (len(where), *self._spec.chunk_shape)
         out, chain = self._destination(out, shape, self._spec.inner)
-        self._read(lambda: self._decode(where, chain, out))
+        self._seen.read(lambda: self._seen.decode(where, chain, out, self._options()))
         return out
-
-    def _decode(self, where: list[int], chain: Any, out: Array) -> None:
-        options = self._options()
-        done = 0
-        for part, data, places in self._fetch(where):
-            try:
-                decode_chunks(chain, list(_slices(data, places)), out[done : done + len(part)], options)
-            except ShardError as error:
-                if isinstance(error.shard, int):
-                    error.entry, error.shard = int(part[error.shard]), 0
-                raise self._explained(error) from None
-            done += len(part)
 
     def read_region(self, selection: Any = None, out: Array | None = None) -> Array:
         """Read elements of the shard; those of absent inner chunks are the fill value.
@@ -289,25 +236,8 @@ class Shard:
         box, axes, shape = parse_selection(selection, self._spec.shard_shape)
         out, chain = self._destination(out, shape, self._spec.chain)
         if 0 not in box.count:
-            self._read(lambda: self._fill(box, axes, chain, out))
+            self._seen.read(lambda: self._seen.fill(box, axes, chain, out, self._options()))
         return out
-
-    def _fill(self, box: Any, axes: Any, chain: Any, out: Array) -> None:
-        options = self._options()
-
-        def fill(source: Any) -> None:
-            read([ReadItem(chain, source, box, self.key)], out, axes, options)
-
-        if not self.exists:
-            fill(None)
-            return
-        engine = native.load()
-        fill(engine.Fetched(chain, self._entries(check=False), None, 0, fill_absent=True))
-        wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
-        for part, data, places in self._fetch(wanted):
-            entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-            entries[part] = places
-            fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
 
     def _refuse_clipped(self, where: list[int]) -> None:
         """Refuse inner chunks that are clipped where many of one shape are asked for or given."""
@@ -330,31 +260,6 @@ class Shard:
         if native_order is None:
             raise TypeError(f"out has dtype {out.dtype}, the shard {self._spec.dtype}")
         return out, compiled(spec, native_order)
-
-    def _read(self, work: Callable[[], T]) -> T:
-        """Read; anew, from a fresh look at a file, when what was seen of it may have been changed in place since."""
-        is_old = self._view is not None
-        for attempt in itertools.count(1):
-            try:
-                return work()
-            except ShardError:
-                path = self._object.path
-                if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
-                    raise
-                is_old = False
-                self.refresh()
-        raise AssertionError
-
-    def _fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
-        """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""
-        left = np.asarray(where, dtype=np.uint64)
-        view = self._opened()
-        while len(left):
-            part = left[:FETCH_CHUNKS]
-            places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
-            data, n = (b"", len(part)) if view.missing else self._try(view.fetch, part, places, FETCH_NBYTES)
-            yield part[:n], data, places[:n]
-            left = left[n:]
 
     # ---- writing
 
@@ -530,14 +435,11 @@ class Shard:
 
     def close(self) -> None:
         """Let go of the object; the next use looks at it again."""
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
+        self._seen.drop()
 
     def tobytes(self) -> bytes:
         """Return the whole object; empty where there is none."""
-        view = self._opened()
-        return b"" if view.missing else view.range(0, view.nbytes)
+        return self._seen.range(0, self.nbytes)
 
     def __enter__(self) -> Self:
         return self
@@ -547,18 +449,6 @@ class Shard:
     ) -> None:
         self.close()
 
-    def _opened(self) -> OpenObject:
-        if self._view is None:
-            gathering.settle(self._object)
-            self._view = self._try(self._object.open, self._chain, self._options())
-        return self._view
-
-    def _entries(self, *, check: bool) -> Array:
-        view = self._opened()
-        if view.missing:
-            return np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
-        return self._try(view.entries, check=check)  # type: ignore[no-any-return]
-
     def _options(self, **choices: Any) -> Options:
         if not choices:
             return self._resolver.resolve(NOTHING, None)
@@ -566,19 +456,3 @@ class Shard:
 
     def _coords(self, position: int) -> tuple[int, ...]:
         return coordinates(position, self.grid_shape)
-
-    def _try(self, work: Any, *arguments: Any, **keywords: Any) -> Any:
-        try:
-            return work(*arguments, **keywords)
-        except ShardError as error:
-            error.shard = 0
-            raise self._explained(error) from None
-
-    def _explained(self, error: ShardError) -> ShardError:
-        return explain(error, [ReadItem(self._chain, None, None, self.key)])  # type: ignore[arg-type]
-
-
-def _slices(data: Any, places: Array) -> Iterator[memoryview | None]:
-    view = memoryview(data).cast("B")
-    for offset, nbytes in places.tolist():
-        yield None if offset == nbytes == 2**64 - 1 else view[offset : offset + nbytes]

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from helpers import (
     RecordingStore,
     assemble,
     checked,
-    create,
     entries_of,
     files_below,
     letters,
@@ -451,52 +449,3 @@ def test_reading_only(put: Opener) -> None:
     ):
         with pytest.raises(ValueError, match="reading only"):
             write()
-
-
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="mode"):
-        open_shard(letters(), None, letters_spec(), mode="w")
-    with pytest.raises(ValueError, match="key"):
-        open_shard(MemoryStore(), None, letters_spec())
-    with pytest.raises(TypeError, match="expected a path"):
-        open_shard(5, None, letters_spec())
-    with pytest.raises(TypeError, match="no option"):
-        open_shard(letters(), None, letters_spec(), colour="red")
-    with pytest.raises(TypeError, match="ShardSpec, not dict"):
-        open_shard(letters(), None, {})  # type: ignore[arg-type]
-    with pytest.raises(shardcodec.UnsupportedError):
-        open_shard(b"", None, ShardSpec((4, 4), (2, 2), "uint8", 0, RAW, after=["crc32c"]))
-    store = LocalStore(tmp_path, read_only=True)
-    with pytest.raises(ValueError, match="read-only"):
-        open_shard(store, "c/0", letters_spec(), mode="r+")
-    assert not open_shard(store, "c/0", letters_spec()).exists
-
-
-@pytest.mark.parametrize("mode", ["r", "r+"])
-def test_a_handle_goes_to_another_process(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shard").write_bytes(letters())
-    monkeypatch.chdir(tmp_path)
-    for place in (("shard", None), (tmp_path, "shard"), (LocalStore(tmp_path), "shard"), (letters(), None)):
-        shard = open_shard(*place, letters_spec(), mode=mode, write_strategy="append")  # type: ignore[arg-type]
-        assert shard.state().any()
-        data = pickle.dumps(shard)
-        monkeypatch.chdir("/")
-        again = pickle.loads(data)
-        monkeypatch.chdir(tmp_path)
-        assert (again.index == shard.index).all() and again.spec == shard.spec and again.key == shard.key
-        if mode == "r":
-            with pytest.raises(ValueError, match="reading only"):
-                again.erase(ALL)
-        else:
-            again.write_encoded([(0, 0)], [b"else"])
-            assert again.read_encoded([(0, 0)]) == [b"else"]
-
-
-def test_context_manager_closes(tmp_path: Path) -> None:
-    create(tmp_path / "a")[...] = 1
-    (tmp_path / "shard").write_bytes(letters())
-    with open_shard(tmp_path, "shard", letters_spec()) as shard:
-        assert shard.exists
-        assert "shard" in repr(shard)
-    (tmp_path / "shard").unlink()
-    assert not shard.exists

@@ -1,0 +1,208 @@
+# snapshot.py - one state of a shard, for all that is asked of it until it is dropped
+# SPDX-License-Identifier: MIT
+"""`Snapshot`: what a `Shard` sees of its object. Places in the grid are positions here, not coordinates.
+
+A `Shard` asks, the `Snapshot` opens its object at the first question, and the `OpenObject` is asked ever after; `drop`
+forgets it, so that the next question opens what is there then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError
+from ..format.spec import ShardSpec
+from ..options import NOTHING, Options, Resolver
+from . import gathering
+from .boxes import Box, touched
+from .inner import decode_chunks
+from .objects import OpenObject, ShardObject
+from .placement import ABSENT
+from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
+from .userbytes import Kept, find
+
+__all__ = ["Snapshot"]
+
+# Encoded bytes that are held at a time.
+FETCH_NBYTES = 64 << 20
+# Inner chunks that are looked at in one call.
+FETCH_CHUNKS = 1 << 16
+
+Array = np.ndarray[Any, Any]
+
+T = TypeVar("T")
+
+
+class Snapshot:
+    """One state of a shard: opened at first use, and kept until `drop`.
+
+    Parameters
+    ----------
+    target : ShardObject
+        Where the shard is; an object that does not exist is a shard without inner chunks.
+    spec : ShardSpec
+    chain
+        The spec's chain, compiled.
+    resolver : Resolver
+        Asked for the options each time the object is opened.
+    """
+
+    def __init__(self, target: ShardObject, spec: ShardSpec, chain: Any, resolver: Resolver) -> None:
+        self._object = target
+        self._spec = spec
+        self._chain = chain
+        self._resolver = resolver
+        self._view: OpenObject | None = None
+
+    def drop(self) -> None:
+        """Let go of the object."""
+        view, self._view = self._view, None
+        if view is not None:
+            view.close()
+
+    def _opened(self) -> OpenObject:
+        if self._view is None:
+            gathering.settle(self._object)
+            self._view = self._try(self._object.open, self._chain, self._resolver.resolve(NOTHING, None))
+        return self._view
+
+    # ---- the index
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an object."""
+        return not self._opened().missing
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object; 0 where there is none."""
+        view = self._opened()
+        return 0 if view.missing else view.nbytes
+
+    def entries(self, *, check: bool) -> Array:
+        """Return the index, one row for each position; with `check`, every entry has been checked."""
+        view = self._opened()
+        if view.missing:
+            return np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+        return self._try(view.entries, check=check)  # type: ignore[no-any-return]
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """List ranges (offset, size) that neither an inner chunk nor the index covers, ascending."""
+        size, n = self.nbytes, self._spec.index_nbytes
+        at = 0 if self._spec.index_location == "start" else max(size - n, 0)
+        return self._report("index_gaps", size, at, n)
+
+    def overlaps(self) -> list[tuple[int, int]]:
+        """List pairs of positions whose inner chunks share bytes."""
+        return self._report("index_overlaps")
+
+    def _report(self, name: str, *arguments: int) -> list[Any]:
+        if not self.exists:
+            return []
+        entries = self.entries(check=True)
+        capacity = 2 * len(entries) + 2  # more there cannot be
+        found, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
+        return found  # type: ignore[no-any-return]
+
+    def user_bytes(self) -> Kept | None:
+        """Find header, footer and alignment; None where there is no object."""
+        if not self.exists:
+            return None
+        at_start = self._spec.index_location == "start"
+        read = lambda low, n: self.range(low, low + n)  # noqa: E731
+        return find(self.entries(check=True), self.nbytes, self._spec.index_nbytes, at_start, read)
+
+    # ---- bytes
+
+    def range(self, low: int, high: int) -> bytes:
+        """Return bytes of the object, whatever they mean."""
+        if low >= high:
+            return b""
+        return self._try(self._opened().range, low, high - low)  # type: ignore[no-any-return]
+
+    # ---- inner chunks
+
+    def fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
+        """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""
+        left = np.asarray(where, dtype=np.uint64)
+        view = self._opened()
+        while len(left):
+            part = left[:FETCH_CHUNKS]
+            places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
+            data, n = (b"", len(part)) if view.missing else self._try(view.fetch, part, places, FETCH_NBYTES)
+            yield part[:n], data, places[:n]
+            left = left[n:]
+
+    def encoded(self, where: list[int]) -> list[bytes | None]:
+        """Return inner chunks as they are stored; None for one that is absent."""
+        found: list[bytes | None] = []
+        for _, data, places in self.fetch(where):
+            found += [None if part is None else bytes(part) for part in _slices(data, places)]
+        return found
+
+    def decode(self, where: list[int], chain: Any, out: Array, options: Options) -> None:
+        """Decode inner chunks into the rows of `out`; `chain` is theirs."""
+        done = 0
+        for part, data, places in self.fetch(where):
+            try:
+                decode_chunks(chain, list(_slices(data, places)), out[done : done + len(part)], options)
+            except ShardError as error:
+                if isinstance(error.shard, int):
+                    error.entry, error.shard = int(part[error.shard]), 0
+                raise self._explained(error) from None
+            done += len(part)
+
+    def fill(self, box: Box, axes: tuple[int, ...], chain: Any, out: Array, options: Options) -> None:
+        """Read a box of the shard's elements into `out`; `chain` is the shard's."""
+
+        def fill(source: Any) -> None:
+            read([ReadItem(chain, source, box, self._object.key)], out, axes, options)
+
+        if not self.exists:
+            fill(None)
+            return
+        engine = native.load()
+        fill(engine.Fetched(chain, self.entries(check=False), None, 0, fill_absent=True))
+        wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
+        for part, data, places in self.fetch(wanted):
+            entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+            entries[part] = places
+            fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
+
+    def read(self, work: Callable[[], T]) -> T:
+        """Do work that reads; anew, from a fresh look at a file, when what was seen of it may have been changed in place since."""
+        is_old = self._view is not None
+        for attempt in itertools.count(1):
+            try:
+                return work()
+            except ShardError:
+                path = self._object.path
+                if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
+                    raise
+                is_old = False
+                self.drop()
+        raise AssertionError
+
+    # ---- errors
+
+    def _try(self, work: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return work(*arguments, **keywords)
+        except ShardError as error:
+            error.shard = 0
+            raise self._explained(error) from None
+
+    def _explained(self, error: ShardError) -> ShardError:
+        return explain(error, [ReadItem(self._chain, None, None, self._object.key)])  # type: ignore[arg-type]
+
+
+def _slices(data: Any, places: Array) -> Iterator[memoryview | None]:
+    """Cut inner chunks out of a buffer; None where one is absent."""
+    view = memoryview(data).cast("B")
+    for offset, nbytes in places.tolist():
+        yield None if offset == nbytes == 2**64 - 1 else view[offset : offset + nbytes]
