@@ -32,7 +32,8 @@ from .errors import (
     SpecError,
     UnsupportedError,
 )
-from .format.spec import ChainSpec, ShardSpec
+from .format.chain_spec import ChainSpec
+from .format.spec import ShardSpec
 from .options import Options, options
 from .statistics import stats
 from .storage.cache import IndexCache

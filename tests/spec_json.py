@@ -15,7 +15,8 @@ import pytest
 
 from shardcodec.errors import SpecError
 from shardcodec.format import codecs as codec_module
-from shardcodec.format.spec import ChainSpec, ShardSpec
+from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.format.spec import ShardSpec
 
 
 def named(name: str, /, **configuration: Any) -> dict[str, Any]:

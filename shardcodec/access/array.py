@@ -20,9 +20,9 @@ import numpy as np
 
 from .. import cancel, native
 from ..errors import ShardError, SpecError, UnsupportedError
+from ..format.chain_spec import ChainSpec
 from ..format.keys import KeyEncoding
 from ..format.metadata import parse_array
-from ..format.spec import ChainSpec
 from ..options import Options, check, resolve
 from ..storage import cache
 from ..storage.cache import IndexCache

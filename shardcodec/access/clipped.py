@@ -16,7 +16,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..format.chain import lower
-from ..format.spec import ChainSpec
+from ..format.chain_spec import ChainSpec
 from .boxes import as_void, whole
 
 __all__ = ["ClippedCodecs"]

@@ -12,7 +12,8 @@ import numpy as np
 from .. import native
 from ..errors import UnsupportedError
 from ..format.chain import lower
-from ..format.spec import ChainSpec, ShardSpec
+from ..format.chain_spec import ChainSpec
+from ..format.spec import ShardSpec
 from .clipped import ClippedCodecs
 
 __all__ = ["byte_map", "compiled", "memory_order", "staged_shard", "staged_whole"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..format.spec import ChainSpec, ShardSpec
+from ..format.chain_spec import ChainSpec
+from ..format.spec import ShardSpec
 from ..options import check, resolve
 from .boxes import Box, whole
 from .codec import compiled, memory_order

@@ -13,9 +13,10 @@ import sys
 from typing import Any, TypedDict
 
 from ..errors import UnsupportedError
+from .chain_spec import ChainSpec
 from .codecs import Blosc, Bytes, Codec, Crc32c, Gzip, Lz4, Sharding, Zlib, Zstd, compose_transposes
 from .dtypes import SwapField
-from .spec import ChainSpec, ShardSpec
+from .spec import ShardSpec
 
 __all__ = ["LoweredChain", "LoweredIndex", "lower"]
 

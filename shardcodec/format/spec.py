@@ -1,18 +1,14 @@
-# spec.py - how one chunk or shard of an array is encoded, as plain immutable data
+# spec.py - how a shard is encoded, as plain immutable data
 # SPDX-License-Identifier: MIT
-"""Specs: shape, data type, fill value and codecs of one chunk, checked once and then only read.
-
-`ChainSpec` describes any chunk: the chunks of an array without shards, a whole shard, and the inner chunks of
-a shard. `ShardSpec` describes a shard and knows the geometry of its index. Two specs are equal when their
-codecs and shapes are and their fill values agree bit by bit. Nothing here reads data, and zarr is not needed.
+"""`ShardSpec`: a shard, its inner chunks, and the geometry of its index, checked once and then only read.
 
     shard_shape --before--> stored_shape --cut into--> grid_shape of inner chunks --after--> object
               (transposes)                             each through `codecs`  (bytes -> bytes)
 
 The inner ``chunk_shape`` divides the *stored* shape, the one behind the transposes, because that is the array
-the sharding codec is handed.
+the sharding codec is handed. As a chunk of the array the shard is a `ChainSpec`, and so is each inner chunk.
 
-Source: Zarr v3 codec `sharding_indexed` 1.0; Zarr v3 core specification 3.1, "Array metadata".
+Source: Zarr v3 codec `sharding_indexed` 1.0.
 """
 
 from __future__ import annotations
@@ -23,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
-from .checks import as_chunk_shape, as_int_tuple, as_mapping, bounded_depth, parse_named, show, within, wrong
+from .chain_spec import ChainSpec, assign, element, spec_repr
+from .checks import as_chunk_shape, as_mapping, bounded_depth, parse_named, show, within, wrong
 from .codecs import (
     Bytes,
     Codec,
@@ -33,261 +30,22 @@ from .codecs import (
     IndexLocation,
     Shape,
     Sharding,
-    Zstd,
-    allow_clipping,
     compose_transposes,
     parse_codecs,
     parse_sharding,
     resolve_codecs,
 )
-from .dtypes import DType, SwapField, as_dtype, dtype_repr, dtype_to_json, swap_fields
-from .fill import fill_bytes, fill_repr, fill_scalar, fill_to_json
-from .metadata import parse_array
+from .dtypes import DType
+from .fill import fill_scalar
 
-__all__ = ["ChainSpec", "ShardSpec"]
+__all__ = ["ShardSpec"]
 
 _SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location", "clip")
-
-
-def _element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
-    with within("dtype"):
-        native = as_dtype(dtype)
-    with within("fill_value"):
-        return native, fill_bytes(native, fill_value)
-
-
-def _assign(spec: object, **values: Any) -> None:
-    for name, value in values.items():
-        object.__setattr__(spec, name, value)
 
 
 def _options(sharding: Any) -> dict[str, Any]:
     """Take from a codec or spec what makes up the sharding codec, to be handed on as keywords."""
     return {name: getattr(sharding, name) for name in _SHARDING_FIELDS}
-
-
-def _repr(spec: Any, names: Iterable[str]) -> str:
-    """Return an expression that makes an equal spec; numpy's repr of dtypes and scalars would not."""
-    special = {"dtype": dtype_repr(spec.dtype), "fill_value": fill_repr(spec.dtype, spec.fill)}
-    values = (f"{name}={special.get(name) or repr(getattr(spec, name))}" for name in names)
-    return f"{type(spec).__name__}({', '.join(values)})"
-
-
-@dataclass(frozen=True, repr=False, init=False)
-class ChainSpec:
-    """How a chunk becomes bytes: its array, and the codecs it goes through.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the chunk, each at least 1; empty for an array without axes.
-    dtype
-        Anything `numpy.dtype` takes, or the JSON of a Zarr data type. Kept in native byte order.
-    fill_value
-        A Python or numpy scalar, or the JSON of a Zarr fill value. Kept as a numpy scalar of ``dtype``.
-    codecs : iterable
-        Codecs of `shardcodec.format.codecs`, JSON objects, or bare names, in any mixture. Kept as codecs with
-        everything filled in that the JSON may leave open.
-
-    Attributes
-    ----------
-    fill : bytes
-        The fill value, bit by bit: one element in native byte order.
-
-    Raises
-    ------
-    SpecError
-        A value is wrong; ``.path`` says which.
-    UnsupportedError
-        A codec or data type is not one that shardcodec implements.
-
-    Examples
-    --------
-    >>> ChainSpec((2, 2), "uint8", 0, ["bytes", "crc32c"]).fixed_nbytes
-    8
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType
-    fill_value: Any = field(compare=False)
-    codecs: tuple[Codec, ...]
-    fill: bytes = field(init=False)
-
-    def __init__(
-        self, shape: Iterable[int], dtype: Any, fill_value: Any, codecs: Iterable[CodecLike]
-    ) -> None:
-        dtype, fill = _element(dtype, fill_value)
-        shape = as_chunk_shape(shape, dtype.itemsize, "shape")
-        codecs = resolve_codecs(parse_codecs(codecs, "codecs"), shape, dtype, "codecs")
-        _assign(self, shape=shape, dtype=dtype, codecs=codecs, fill=fill)
-        _assign(self, fill_value=fill_scalar(dtype, fill))
-
-    @classmethod
-    def from_json(
-        cls,
-        codecs: Any,
-        *,
-        shape: Iterable[int],
-        dtype: Any,
-        fill_value: Any,
-        lenient: bool = False,
-        clip: bool = False,
-    ) -> Self:
-        """Make a spec from the ``codecs`` of a ``zarr.json``.
-
-        Parameters
-        ----------
-        codecs : sequence
-            The list of codecs.
-        shape, dtype, fill_value
-            As for the class.
-        lenient : bool
-            Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
-        clip : bool
-            Take a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
-        """
-        with bounded_depth("codecs"):
-            parsed = parse_codecs(codecs, "codecs", lenient=lenient)
-            return cls(shape, dtype, fill_value, allow_clipping(parsed) if clip else parsed)
-
-    @classmethod
-    def from_metadata(
-        cls,
-        metadata: Mapping[str, Any],
-        *,
-        shape: Iterable[int] | None = None,
-        lenient: bool = False,
-        clip: bool = False,
-    ) -> Self:
-        """Make a spec from a whole ``zarr.json``.
-
-        Parameters
-        ----------
-        metadata : mapping
-            The parsed JSON, or what ``to_dict()`` of zarr's metadata returns.
-        shape : tuple of int, optional
-            Shape of the chunk in question where the grid is rectilinear; without it, the first one. Every
-            chunk size of the grid is checked in either case.
-        lenient : bool
-            Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
-        clip : bool
-            Take a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
-        """
-        with bounded_depth("metadata"):
-            layout = parse_array(metadata)
-            codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
-            if clip:
-                codecs = allow_clipping(codecs)
-            first = tuple(edges[0] for edges in layout.edges)
-            as_chunk_shape(first, layout.dtype.itemsize, "chunk_grid.configuration.chunk_shape")
-            spec = cls(first, layout.dtype, layout.fill_value, codecs)
-            for axis, edges in enumerate(layout.edges):
-                for edge in edges[1:]:
-                    spec.with_shape((*first[:axis], edge, *first[axis + 1 :]))
-        return spec if shape is None else spec.with_shape(shape)
-
-    def with_shape(self, shape: Iterable[int]) -> Self:
-        """Return the spec of a chunk of another shape."""
-        return replace(self, shape=tuple(shape))
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return the ``codecs`` for a ``zarr.json``."""
-        return [codec.to_json() for codec in self.codecs]
-
-    def to_metadata(
-        self,
-        array_shape: Iterable[int],
-        *,
-        attributes: Mapping[str, Any] | None = None,
-        dimension_names: Iterable[str | None] | None = None,
-    ) -> dict[str, Any]:
-        """Return a ``zarr.json`` for an array on a regular grid of such chunks."""
-        array_shape = as_int_tuple(array_shape, "shape", minimum=0)
-        if len(array_shape) != self.ndim:
-            reason = f"{len(array_shape)} axes given for chunks of {self.ndim}"
-            wrong("shape", reason, expected=self.ndim, actual=len(array_shape))
-        metadata = {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": list(array_shape),
-            "data_type": dtype_to_json(self.dtype),
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shape)}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill_to_json(self.dtype, self.fill),
-            "codecs": self.to_json(),
-            "attributes": dict(attributes or {}),
-        }
-        if dimension_names is not None:
-            metadata["dimension_names"] = list(dimension_names)
-        return metadata
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the decoded chunk."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def serializer(self) -> Bytes | Sharding:
-        """The array -> bytes codec."""
-        return next(codec for codec in self.codecs if isinstance(codec, Bytes | Sharding))
-
-    @property
-    def bytes_codecs(self) -> tuple[Codec, ...]:
-        """The bytes -> bytes codecs."""
-        return tuple(codec for codec in self.codecs if codec.kind == "bytes -> bytes")
-
-    @property
-    def sharding(self) -> Sharding | None:
-        """The sharding codec, if there is one."""
-        return self.serializer if isinstance(self.serializer, Sharding) else None
-
-    @cached_property
-    def perm(self) -> tuple[int, ...]:
-        """All transposes in one: stored axis i is axis ``perm[i]`` of the chunk."""
-        return compose_transposes(self.codecs, self.ndim)
-
-    @property
-    def stored_shape(self) -> Shape:
-        """The shape behind the transposes."""
-        return tuple(self.shape[axis] for axis in self.perm)
-
-    @cached_property
-    def inner(self) -> ChainSpec | None:
-        """How the inner chunks are encoded, or None without sharding."""
-        sharding = self.sharding
-        if sharding is None:
-            return None
-        return ChainSpec(sharding.chunk_shape, self.dtype, self.fill_value, sharding.codecs)
-
-    @property
-    def is_clipped(self) -> bool:
-        """True for a shard of which some inner chunks are clipped; see `ShardSpec`."""
-        return self.sharding is not None and self.sharding.clips(self.stored_shape)
-
-    @property
-    def fixed_nbytes(self) -> int | None:
-        """Size that every encoded chunk has, or None when it depends on the data."""
-        if self.sharding is None and all(isinstance(codec, Crc32c) for codec in self.bytes_codecs):
-            return self.nbytes + 4 * len(self.bytes_codecs)
-        return None
-
-    @property
-    def has_checksum(self) -> bool:
-        """True when a checksum protects the encoded chunk, so that one damaged bit is noticed."""
-        return any(isinstance(c, Crc32c) or (isinstance(c, Zstd) and c.checksum) for c in self.bytes_codecs)
-
-    @property
-    def swap(self) -> tuple[SwapField, ...]:
-        """Runs of units that a byte order other than the native one reverses; see `swap_fields`."""
-        return swap_fields(self.dtype)
-
-    def __repr__(self) -> str:
-        return _repr(self, ("shape", "dtype", "fill_value", "codecs"))
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -357,7 +115,7 @@ class ShardSpec:
         after: Iterable[CodecLike] = (),
         clip: bool = False,
     ) -> None:
-        dtype, fill = _element(dtype, fill_value)
+        dtype, fill = element(dtype, fill_value)
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
         sharding = Sharding(chunk_shape, codecs, index_codecs, index_location, clip)  # type: ignore[arg-type]
         parts = parse_codecs((*before, sharding, *after), "codecs")
@@ -366,8 +124,8 @@ class ShardSpec:
         after = resolve_codecs(parts[place + 1 :], shape, dtype, "after")
         perm = compose_transposes(before, len(shape))
         sharding = sharding.resolve(tuple(shape[axis] for axis in perm), dtype)
-        _assign(self, shard_shape=shape, dtype=dtype, fill_value=fill_scalar(dtype, fill), fill=fill)
-        _assign(self, before=before, after=after, **_options(sharding))
+        assign(self, shard_shape=shape, dtype=dtype, fill_value=fill_scalar(dtype, fill), fill=fill)
+        assign(self, before=before, after=after, **_options(sharding))
 
     @classmethod
     def from_json(
@@ -401,7 +159,7 @@ class ShardSpec:
             place = "configuration"
             if name != Sharding.json_name:
                 wrong("name", f"expected {Sharding.json_name}, got {show(name)}", actual=name)
-        dtype, _ = _element(dtype, fill_value)
+        dtype, _ = element(dtype, fill_value)
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
         with bounded_depth("codecs"), within(place):
             options = _options(parse_sharding(config, lenient))
@@ -516,4 +274,4 @@ class ShardSpec:
     def __repr__(self) -> str:
         first = ("shard_shape", "chunk_shape", "dtype", "fill_value")
         others = (name for name in ("before", "after", "clip") if getattr(self, name))
-        return _repr(self, (*first, *_SHARDING_FIELDS[1:-1], *others))
+        return spec_repr(self, (*first, *_SHARDING_FIELDS[1:-1], *others))

@@ -22,7 +22,7 @@ from ..access.reader import INLINE_NBYTES, ReadItem, decoded_nbytes, read
 from ..access.remote import fetch
 from ..access.writer import WriteItem, write
 from ..errors import ShardError
-from ..format.spec import ChainSpec
+from ..format.chain_spec import ChainSpec
 from ..options import Options, resolve
 from ..storage import filelocks, locks
 from ..storage.aio import to_its_end

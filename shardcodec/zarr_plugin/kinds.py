@@ -21,7 +21,8 @@ from typing import Any
 
 from ..access.codec import compiled, staged_shard, staged_whole
 from ..errors import ShardError, SpecError, UnsupportedError
-from ..format.spec import ChainSpec, ShardSpec
+from ..format.chain_spec import ChainSpec
+from ..format.spec import ShardSpec
 from .codec import ShardingCodec
 from .compat import ArrayV3Metadata, foreign_codec, is_sharding, is_transpose, quiet, replaced_part
 from .requests import Declined

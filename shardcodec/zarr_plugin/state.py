@@ -23,7 +23,8 @@ from ..access.placement import ABSENT
 from ..access.reader import ReadItem, explain, index_too_short
 from ..access.state import ChunkState, ShardGrid, Sizes, scan_files
 from ..errors import ShardError, UnsupportedError
-from ..format.spec import ChainSpec, ShardSpec
+from ..format.chain_spec import ChainSpec
+from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage.aio import all_of
 from ..storage.remote import Remote

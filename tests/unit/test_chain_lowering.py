@@ -15,8 +15,9 @@ from spec_json import BIG, CRC, LITTLE, any_dtypes, counted_bytes, named, shard,
 
 from shardcodec.errors import UnsupportedError
 from shardcodec.format.chain import MAX_ITEMSIZE, MAX_NDIM, MAX_OPS, lower
+from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import Codec
-from shardcodec.format.spec import ChainSpec, ShardSpec
+from shardcodec.format.spec import ShardSpec
 
 NATIVE, FOREIGN = (LITTLE, BIG) if sys.byteorder == "little" else (BIG, LITTLE)
 

@@ -67,7 +67,7 @@ class Object:
     """One encoded object, some inner chunks of it absent, and its values."""
 
     def __init__(self, codecs: Any, dtype: str = "int32") -> None:
-        from shardcodec.format.spec import ChainSpec
+        from shardcodec.format.chain_spec import ChainSpec
 
         self.spec = ChainSpec.from_json(list(codecs), shape=SHAPE, dtype=dtype, fill_value=7)
         rng = np.random.default_rng(0)

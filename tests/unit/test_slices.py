@@ -17,7 +17,7 @@ from shardcodec import native
 from shardcodec.access.boxes import Box
 from shardcodec.access.codec import compiled
 from shardcodec.access.reader import decoded_nbytes, read_nbytes
-from shardcodec.format.spec import ChainSpec
+from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.storage.cache import IndexCache
 
 SHAPE, CHUNK = (12, 20, 16), [4, 5, 8]

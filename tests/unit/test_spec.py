@@ -32,6 +32,7 @@ from shardcodec import errors
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.format import checks
 from shardcodec.format import codecs as codec_module
+from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import (
     Blosc,
     Bytes,
@@ -41,7 +42,7 @@ from shardcodec.format.codecs import (
     Zlib,
     Zstd,
 )
-from shardcodec.format.spec import ChainSpec, ShardSpec
+from shardcodec.format.spec import ShardSpec
 
 # --- the codecs ---
 

@@ -21,8 +21,9 @@ from spec_json import (
 )
 
 from shardcodec.errors import SpecError
+from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.fill import fill_bytes, fill_from_json, fill_repr, fill_scalar, fill_to_json
-from shardcodec.format.spec import ChainSpec, ShardSpec
+from shardcodec.format.spec import ShardSpec
 
 NAT = -(2**63)
 LITTLE_ENDIAN = sys.byteorder == "little"

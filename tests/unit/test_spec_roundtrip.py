@@ -21,6 +21,7 @@ from spec_json import (
 )
 
 from shardcodec.format import codecs as codec_module
+from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import (
     Blosc,
     Bytes,
@@ -32,7 +33,7 @@ from shardcodec.format.codecs import (
     Zlib,
     Zstd,
 )
-from shardcodec.format.spec import ChainSpec, ShardSpec
+from shardcodec.format.spec import ShardSpec
 
 # --- any spec ---
 

@@ -24,6 +24,7 @@ from spec_json import (
 )
 
 from shardcodec.errors import SpecError, UnsupportedError
+from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import (
     Bytes,
     Crc32c,
@@ -32,7 +33,7 @@ from shardcodec.format.codecs import (
     Transpose,
     Zstd,
 )
-from shardcodec.format.spec import ChainSpec, ShardSpec
+from shardcodec.format.spec import ShardSpec
 
 
 @pytest.mark.parametrize(
