@@ -1,7 +1,7 @@
 /* codec_impl.h - what the codec_*.c files share: the state behind sc_codec.h, and the bare compressors
  *
  * The compressors come without the framing of a Zarr codec, because a Blosc container is built of the same ones. On
- * failure they fill *where in their own name; codec_blosc.c puts its name over theirs.
+ * failure they fill *where in their own name; codec_blosc*.c put theirs over it.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CODEC_IMPL_H
 #define SC_CODEC_IMPL_H

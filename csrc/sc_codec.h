@@ -16,7 +16,7 @@ enum sc_codec_id {
     SC_CODEC_BLOSC = 5,
 };
 
-/* order of our own; the container's codes are in codec_blosc.c */
+/* order of our own; the container's codes are in codec_blosc_impl.h */
 enum sc_blosc_compressor {
     SC_BLOSC_BLOSCLZ = 0,
     SC_BLOSC_LZ4 = 1,
