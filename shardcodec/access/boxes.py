@@ -29,6 +29,7 @@ __all__ = [
     "is_empty",
     "is_filled",
     "n_touched",
+    "outline",
     "pack_boxes",
     "sorted_list",
     "touched",
@@ -156,6 +157,17 @@ def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The buffer protocol has no letter for datetimes and structs with padding; opaque elements it always takes.
     """
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def outline(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array of the same shape for who asks where parts are, and touches no element.
+
+    Elements of variable length are references, of which there is no view as bytes: one element stands for all of them.
+    """
+    if array.dtype.kind not in "OT":
+        return as_void(array)
+    element = np.empty((), dtype=(np.void, array.dtype.itemsize))
+    return np.lib.stride_tricks.as_strided(element, array.shape, (0,) * array.ndim)
 
 
 def is_empty(parts: Parts) -> bool:

@@ -26,7 +26,7 @@ from ..errors import LockError
 from ..options import Options
 from ..storage.aio import all_of, to_its_end
 from ..storage.remote import Answer, Changed, ConditionalRemote
-from .reader import INLINE_NBYTES
+from .reader import INLINE_NBYTES, leaves_the_thread
 from .writer import WriteItem, write
 
 __all__ = ["exchange", "update"]
@@ -154,6 +154,7 @@ async def _renewed(
             news[i] = new
         return news
 
-    if sum(math.prod(item.chain.shape) * int(item.chain.itemsize) for item in items) <= INLINE_NBYTES:
+    nbytes = sum(math.prod(item.chain.shape) * int(item.chain.itemsize) for item in items)
+    if nbytes <= INLINE_NBYTES and not any(leaves_the_thread(item.chain) for item in items):
         return run()
     return await to_its_end(asyncio.to_thread(run))

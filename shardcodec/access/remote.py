@@ -38,7 +38,7 @@ from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.remote import Answer, ByteBudget, Changed, Limits, Remote
 from .arrivals import Arrivals
-from .boxes import as_void, n_touched, touched
+from .boxes import n_touched, outline, touched
 from .placement import ABSENT
 from .reader import INLINE_NBYTES, ReadItem, decoded_nbytes, explain, index_too_short
 
@@ -272,7 +272,7 @@ class _Object:
                 self.chain,
                 index.entries,
                 self.item.box,
-                as_void(self.call.out),
+                outline(self.call.out),
                 self.call.axes,
                 shard_nbytes=index.nbytes,
                 max_gap_nbytes=min(limits.free_gap_nbytes, limits.max_gap_nbytes),
