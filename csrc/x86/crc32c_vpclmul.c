@@ -180,15 +180,39 @@ fold_constants(uint64_t low, uint64_t high)
     return _mm512_broadcast_i32x4(_mm_set_epi64x((long long)high, (long long)low));
 }
 
+/* The steps below are asm, whose order counts. Every operand in memory is an address, and only an optimiser knows that
+ * these differ by constants; without one, and beside ASan, which keeps addresses of its own, they want more registers
+ * than there are. So do it plainly there; ASan then also checks what is loaded, as it does not in an asm. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define PLAIN_STEPS
+#endif
+#endif
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(PLAIN_STEPS)
+
+INLINE __m512i
+mixed_step(__m512i a, __m512i k, const uint8_t *block, uint64_t c[8], const uint8_t *words, size_t length,
+           const size_t streams)
+{
+    for (size_t i = 0; i < streams; i++)
+        c[i] = _mm_crc32_u64(c[i], load_le64(words + i * length));
+    return multiply_add(a, k, _mm512_loadu_si512(block));
+}
+
+#else
+
 /* What lies at p, for the operand of an asm. */
 #define MEMORY(p, nbytes) (*(const uint8_t (*)[nbytes])(p))
+
+/* UBSan's check of a pointer costs a register each. */
+#define UNCHECKED INLINE __attribute__((no_sanitize("undefined")))
 
 /* One accumulator past its distance and the next block added; one word of each of four streams, `length` bytes apart.
  *
  * The order matters, so it is not left to the compiler, which would group what is alike: 79 GB/s become 60. Zen 4
  * dispatches a multiplication in a cycle of its own and up to six other instructions in one cycle between two of them.
  * With the two multiplications next to one another a step takes three such cycles of the four that the units need. */
-INLINE __m512i
+UNCHECKED __m512i
 mixed_step4(__m512i a, __m512i k, const uint8_t *block, uint64_t c[4], const uint8_t *words, size_t length)
 {
     __m512i low;
@@ -208,7 +232,7 @@ mixed_step4(__m512i a, __m512i k, const uint8_t *block, uint64_t c[4], const uin
 }
 
 /* The same with eight streams. */
-INLINE __m512i
+UNCHECKED __m512i
 mixed_step8(__m512i a, __m512i k, const uint8_t *block, uint64_t c[8], const uint8_t *words, size_t length)
 {
     __m512i low;
@@ -234,6 +258,15 @@ mixed_step8(__m512i a, __m512i k, const uint8_t *block, uint64_t c[8], const uin
     return a;
 }
 
+INLINE __m512i
+mixed_step(__m512i a, __m512i k, const uint8_t *block, uint64_t c[8], const uint8_t *words, size_t length,
+           const size_t streams)
+{
+    return streams == 4 ? mixed_step4(a, k, block, c, words, length) : mixed_step8(a, k, block, c, words, length);
+}
+
+#endif
+
 /* Four words, each in the low half of a lane. */
 INLINE __m512i
 in_lanes(const uint64_t c[4])
@@ -257,12 +290,8 @@ fold_mixed(__m512i a[8], const uint8_t *src, size_t at, size_t n, const size_t s
 
         for (size_t r = 0; r < rounds; r++, words += 64, blocks += ROUND) {
 #pragma GCC unroll 8
-            for (size_t i = 0; i < 8; i++) {
-                if (streams == 4)
-                    a[i] = mixed_step4(a[i], k, blocks + i * BLOCK, c, words + 8 * i, length);
-                else
-                    a[i] = mixed_step8(a[i], k, blocks + i * BLOCK, c, words + 8 * i, length);
-            }
+            for (size_t i = 0; i < 8; i++)
+                a[i] = mixed_step(a[i], k, blocks + i * BLOCK, c, words + 8 * i, length, streams);
             k = fold_constants(CRC32C_FOLD_LOW, CRC32C_FOLD_HIGH);
         }
 #pragma GCC unroll 2

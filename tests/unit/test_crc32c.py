@@ -396,7 +396,7 @@ pages = mmap.mmap(-1, 4 * PAGE)
 first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
 assert protect(first, PAGE, 0) == 0 and protect(first + 3 * PAGE, PAGE, 0) == 0
 inside = memoryview(pages)[PAGE : 3 * PAGE]
-for n in [*range(1300), *range(4090, 4240), 2 * PAGE]:
+for n in [*range(1300), *range(4090, 4240), *range(4600, 4740), *range(5600, 2 * PAGE, 37), 2 * PAGE]:
     for part in (inside[:n], inside[len(inside) - n :]):
         out = bytearray(n)
         assert native.crc32c(part, impl=sys.argv[1]) == native.crc32c_copy(out, part, impl=sys.argv[1])
