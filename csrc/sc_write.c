@@ -60,6 +60,13 @@ begin_touched(struct bench *bench, const int64_t *strides, uint64_t *first, uint
     return status;
 }
 
+/* Nothing is kept and nothing comes: the object goes, and no index, which may be huge, is needed to know that. */
+static bool
+is_emptied(const struct writer *writer, const struct sc_write_item *item)
+{
+    return item->encoded && !item->n_encoded && !item->entries && !writer->run->plan->rules.keep_empty;
+}
+
 static enum sc_status
 begin_shard(struct writer *writer, struct bench *bench)
 {
@@ -70,7 +77,7 @@ begin_shard(struct writer *writer, struct bench *bench)
     enum sc_status status = SC_OK;
 
     bench->entries = item->entries;
-    if (!bench->entries) {
+    if (!bench->entries && !is_emptied(writer, item)) {
         status = sc_buffer_reserve(&bench->entries_memory, (size_t)shard->index.pairs_nbytes);
         if (status)
             return status;
@@ -122,7 +129,8 @@ end_shard(struct writer *writer, struct bench *bench)
     const struct sc_chain *shard = bench->item->chain;
     enum sc_status status;
 
-    bench->item->empty = !writer->run->plan->rules.keep_empty && all_absent(bench->entries, shard->n_chunks);
+    bench->item->empty = is_emptied(writer, bench->item) ||
+                         (!writer->run->plan->rules.keep_empty && all_absent(bench->entries, shard->n_chunks));
     if (bench->item->empty)
         return SC_OK;
     status = sc_buffer_reserve(&bench->index, (size_t)shard->index.nbytes);

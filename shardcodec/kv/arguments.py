@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
+from typing import Any
 
 from ..access.objects import OpenObject
 from ..errors import ShardError
-from .entries import ByteRange, part_of
+from .entries import ByteRange
 from .results import FAILED, NO_VALUE, UNNAMED, ReadResult, Stamp
 
 __all__ = [
@@ -17,9 +18,9 @@ __all__ = [
     "byte_range_of",
     "byte_ranges_of",
     "condition_of",
-    "cut",
     "is_known",
     "is_there",
+    "pairs_of",
     "result_of",
 ]
 
@@ -107,9 +108,6 @@ def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRan
     return None if all(part is None for part in parts) else parts
 
 
-def cut(value: bytes, wanted: ByteRange | None) -> bytes:
-    """Cut a range out of a value."""
-    if wanted is None:
-        return value
-    first, nbytes = part_of(0, len(value), wanted)
-    return value[first : first + nbytes]
+def pairs_of(given: Any) -> Iterable[tuple[Any, Any]]:
+    """Take what a dictionary is updated with apart: a mapping, or pairs."""
+    return ((key, given[key]) for key in given.keys()) if hasattr(given, "keys") else given  # noqa: SIM118

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..access.objects import OpenObject
 from ..errors import ConflictError, UnsupportedError
-from .arguments import byte_range_of, byte_ranges_of, condition_of, cut, is_known, is_there, result_of
+from .arguments import byte_range_of, byte_ranges_of, condition_of, is_known, is_there, result_of
 from .entries import ByteRange
 from .keys import Key, KeyRange, as_bytes
 from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ReadResult, Stamp
@@ -75,7 +75,7 @@ class BoundStore(ShardedKeyValueStore):
             member = self.bound_to.member(self._entries)
             is_pending, value = member.pending.find(position)
             if is_pending:
-                return result_of(None if value is None else cut(value, part), Stamp(PENDING, time.time()))
+                return self._pending_result(position, value, part)
 
             def work(shard: OpenObject) -> ReadResult:
                 stamp = Stamp(shard.generation, time.time())
@@ -85,6 +85,10 @@ class BoundStore(ShardedKeyValueStore):
 
             return self._look(member, work)
 
+    def _pending_result(self, position: int, value: bytes | None, part: ByteRange | None) -> ReadResult:
+        own = None if value is None else self._entries.cut(position, value, part)
+        return result_of(own, Stamp(PENDING, time.time()))
+
     def __getitem__(self, key: Key) -> bytes:
         found = self._read(self._position(key), None, None)
         if found.state == "missing":
@@ -92,7 +96,13 @@ class BoundStore(ShardedKeyValueStore):
         return found.value
 
     def __contains__(self, key: object) -> bool:
-        return self._read(self._position(key), (0, 0), None).state == "value"  # type: ignore[arg-type]
+        position = self._position(key)  # type: ignore[arg-type]
+        with self.bound_to.mutex:
+            member = self.bound_to.member(self._entries)
+            is_pending, value = member.pending.find(position)
+            if is_pending:
+                return value is not None
+            return self._look(member, lambda shard: is_there(shard, position))
 
     def read_sync(
         self,
@@ -118,14 +128,11 @@ class BoundStore(ShardedKeyValueStore):
         parts = byte_ranges_of(byte_ranges, len(positions))
         with self.bound_to.mutex:
             member = self.bound_to.member(self._entries)
-            now = Stamp(PENDING, time.time())
             found: list[Any] = []
             for i, position in enumerate(positions.tolist()):
                 is_pending, value = member.pending.find(position)
                 part = None if parts is None else parts[i]
-                found.append(
-                    result_of(None if value is None else cut(value, part), now) if is_pending else None
-                )
+                found.append(self._pending_result(position, value, part) if is_pending else None)
             rest = [i for i, result in enumerate(found) if result is None]
             if rest:
                 wanted = None if parts is None else [parts[i] for i in rest]
@@ -154,6 +161,12 @@ class BoundStore(ShardedKeyValueStore):
         data = None if value is None else as_bytes(value, "value")
         with self.bound_to.mutex:
             self.bound_to.member(self._entries).pending.write(position, data)
+
+    def _store_all(self, writes: Sequence[tuple[int, bytes | None]]) -> None:
+        with self.bound_to.mutex:
+            pending = self.bound_to.member(self._entries).pending
+            for position, data in writes:
+                pending.write(position, data)
 
     def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
         """Write when the transaction commits.

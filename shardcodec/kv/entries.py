@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import native
 from ..access.change import Change, Found, change
+from ..access.inner import coordinates
 from ..access.objects import OpenObject, ShardObject, joined
 from ..access.placement import ABSENT
 from ..access.reader import ReadItem, explain
@@ -152,7 +153,7 @@ class Entries:
         found = None if shard.missing else shard.entry(position)
         if found is None:
             return None
-        offset, nbytes = found if wanted is None else part_of(*found, wanted)
+        offset, nbytes = found if wanted is None else self._part(position, found, wanted)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
 
     def values_in(
@@ -186,8 +187,8 @@ class Entries:
             return [None] * len(wanted)
         entries = [shard.entry(position) for position, _ in wanted]
         places = [
-            None if entry is None else part_of(*entry, part)
-            for entry, (_, part) in zip(entries, wanted, strict=True)
+            None if entry is None else self._part(position, entry, part)
+            for entry, (position, part) in zip(entries, wanted, strict=True)
         ]
         asked = joined({place for place in places if place is not None and place[1]})
         firsts = np.array([offset for offset, _ in asked], dtype=np.uint64)
@@ -201,6 +202,20 @@ class Entries:
             start = place[0] - asked[which][0]
             found.append(bytes(data[which][start : start + place[1]]))
         return found
+
+    def cut(self, position: int, value: bytes, wanted: ByteRange | None) -> bytes:
+        """Cut a range out of a value that is not stored yet; as `value_in`."""
+        if wanted is None:
+            return value
+        first, nbytes = self._part(position, (0, len(value)), wanted)
+        return value[first : first + nbytes]
+
+    def _part(self, position: int, entry: tuple[int, int], wanted: ByteRange) -> tuple[int, int]:
+        try:
+            return part_of(*entry, wanted)
+        except ValueError as error:
+            at = coordinates(position, self.layout.grid_shape)
+            raise ValueError(f"{error}: entry {at} of shard {self.key!r}") from None
 
     def exist(self, shard: OpenObject) -> np.ndarray[Any, Any]:
         """Tell of every entry whether it exists."""

@@ -36,6 +36,7 @@ class KeyRange(NamedTuple):
     @classmethod
     def prefix(cls, prefix: bytes) -> KeyRange:
         """Return the range of all keys that begin so."""
+        prefix = as_bytes(prefix, "prefix")
         return cls(prefix, _after_prefix(prefix))
 
 
@@ -153,8 +154,12 @@ class Grid:
 
     def span(self, keys: KeyRange) -> tuple[int, int]:
         """Return the positions [first, end) of the keys of this store in a range, which is relative to the prefix."""
-        low = self.prefix + keys.inclusive_min
-        high = self.prefix + keys.exclusive_max if keys.exclusive_max else _after_prefix(self.prefix)
+        low = self.prefix + as_bytes(keys.inclusive_min, "bound")
+        high = (
+            self.prefix + as_bytes(keys.exclusive_max, "bound")
+            if keys.exclusive_max
+            else _after_prefix(self.prefix)
+        )
         first = self._n_before(low)
         return first, max(first, self._n_before(high) if high else self.n)
 

@@ -27,6 +27,7 @@ from .arguments import (
     condition_of,
     is_known,
     is_there,
+    pairs_of,
     result_of,
 )
 from .entries import ByteRange, Entries, Renewed
@@ -265,6 +266,18 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         """Delete all entries, in one write."""
         self.delete_range_sync(ALL)
 
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Store many values in one write; no key is written unless all are keys. As for dictionaries."""
+        pairs = [*pairs_of(other), *more.items()]
+        self._store_all([(self._position(key), _value(value)) for key, value in pairs])
+
+    def _store_all(self, writes: Sequence[tuple[int, bytes | None]]) -> None:
+        pending = Pending()
+        for position, value in writes:
+            pending.write(position, value)
+        if pending:
+            self._entries.store(pending)
+
     # ---- reading
 
     def read_sync(
@@ -407,8 +420,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         LockError
             Another process writes to the shard, and did not end in time.
         """
-        position = self._position(key)
-        data = None if value is None else as_bytes(value, "value")
+        position, data = self._position(key), _value(value)
         condition = condition_of(if_equal)
 
         def check(found: Found) -> None:
@@ -490,6 +502,10 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             As for `Transaction`.
         """
         return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
+
+
+def _value(value: Any) -> bytes | None:
+    return None if value is None else as_bytes(value, "value")
 
 
 def _from_parsed(cls: type[ShardedKeyValueStore], parsed: Parsed, base: Any) -> ShardedKeyValueStore:

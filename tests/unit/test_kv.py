@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from helpers import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_json import CRC, LITTLE
@@ -209,10 +212,12 @@ def test_byte_ranges(store: ShardedKeyValueStore) -> None:
         assert store.read_sync(key(0, 1), byte_range=slice(a, b)).value == value
         assert store.read_sync(key(0, 0), byte_range=slice(a, b)).state == "missing"
     for a, b, shown in ((99, None, "99, ?"), (0, 10, "0, 10"), (4, 4, "4, 4"), (-5, None, "-5, ?")):
-        with pytest.raises(
-            ValueError, match=rf"\[{shown}\) is not valid for value of size 3".replace("?", r"\?")
-        ):
-            store.read_sync(key(0, 1), byte_range=slice(a, b))
+        text = f"Requested byte range [{shown}) is not valid for value of size 3: entry (0, 1) of shard "
+        for read in (store, store.transaction()):
+            with pytest.raises(ValueError, match=re.escape(text)):
+                read.read_many_sync([key(0, 0), key(0, 1)], byte_ranges=[None, slice(a, b)])
+            with pytest.raises(ValueError, match=re.escape(text)):
+                read.read_sync(key(0, 1), byte_range=slice(a, b))
     for a, b in ((2, 1), (0, -1), (None, -1)):
         with pytest.raises(ValueError, match="Unsupported byte_range slice"):
             store.read_sync(key(0, 0), byte_range=slice(a, b))
@@ -309,6 +314,69 @@ def test_delete_range_is_one_write(store: ShardedKeyValueStore) -> None:
     store.delete_range_sync(KeyRange(key(0, 1), key(1, 0) + b"\0"))
     assert native.load().totals()["opens"] - before <= 1
     assert list(store) == [key(0, 0), key(1, 2)]
+
+
+def test_update_is_one_write_of_what_are_all_keys(store: ShardedKeyValueStore) -> None:
+    """It was a write of the whole shard for each key, as the base class of dictionaries has it."""
+    given = {key(i, j): b"%d%d" % (i, j) for i in range(2) for j in range(3)}
+    before = native.load().totals()["bytes_written"]
+    store.update(given)
+    assert native.load().totals()["bytes_written"] - before == os.stat(store.base).st_size
+    assert dict(store) == given
+    store.update([(key(0, 0), b"a"), (key(0, 0), "b"), (key(1, 1), None)])
+    assert store[key(0, 0)] == b"b" and key(1, 1) not in store
+    with pytest.raises(ValueError, match="Invalid key"):
+        store.update({key(0, 1): b"lost", key(9, 9): b""})
+    with pytest.raises(TypeError, match="a value is bytes or str, not int"):
+        store.update({key(0, 1): b"lost", key(0, 2): 5})
+    assert store[key(0, 1)] == b"01"
+    store.update()
+    with store.transaction() as t:
+        t.update({key(0, 1): b"new"})
+        assert store[key(0, 1)] == b"01"
+    assert store[key(0, 1)] == b"new"
+    text = open_kv(Path(f"{store.base}.text"), (2**30,))  # keys of ascii letters: 'abcd' is far out
+    with pytest.raises(ValueError, match=r'Invalid key .*: "abcd"'):
+        text.update(abcd=b"")
+
+
+def test_bounds_may_be_text_as_keys_may(store: ShardedKeyValueStore) -> None:
+    store.update({key(0, 0): b"a", key(1, 0): b"b"})
+    assert store.list_sync(KeyRange("\0\0\0\1")) == [key(1, 0)]  # type: ignore[arg-type]
+    assert store.list_sync(KeyRange.prefix("\0\0\0\0")) == [key(0, 0)]  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a bound is bytes or str, not int"):
+        store.delete_range_sync(KeyRange(1, b""))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(
+    bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")), reason="a sanitizer takes all addresses there are"
+)
+@pytest.mark.parametrize("blob", [None, b"no shard at all"], ids=["missing", "broken"])
+def test_clearing_the_largest_grid_takes_no_index(path: Path, blob: bytes | None) -> None:
+    """It took 16 GiB and a minute and a half to find that nothing is left."""
+    if blob is not None:
+        path.write_bytes(blob)
+    store = open_kv(path, (2**10, 2**10, 2**10))
+
+    def clear() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (12 << 30, hard))
+        store.clear()
+
+    in_child(clear)
+    assert not path.exists()
+
+
+def test_a_fork_takes_no_threads_along(path: Path) -> None:
+    """With threads of its own, a store that had been used hung in the child."""
+    store = open_kv(path, data_copy_concurrency=2)
+
+    async def use() -> None:
+        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
+
+    asyncio.run(use())
+    in_child(lambda: asyncio.run(use()))
+    asyncio.run(use())
 
 
 # ---- damage

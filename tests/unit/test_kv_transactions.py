@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import OtherMemoryStore
+from helpers import OtherMemoryStore, assemble, entries_of
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_json import CRC, LITTLE
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.errors import ConflictError
+from shardcodec.errors import ConflictError, ShardFormatError
 from shardcodec.kv import FAILED, KeyRange, ShardedKeyValueStore, Transaction
 
 SHAPE = (2, 3)
@@ -82,6 +82,23 @@ def test_an_exception_or_abort_leaves_nothing(store: ShardedKeyValueStore) -> No
     with pytest.raises(ValueError, match="not open"):
         t[key(0, 0)] = b"y"
     assert not os.path.exists(store.base)
+
+
+def test_a_damaged_entry_is_there_and_can_be_deleted(store: ShardedKeyValueStore) -> None:
+    """As without a transaction; ``in`` and ``del`` raised what only a read has to."""
+    store.update({key(0, 0): b"good", key(0, 1): b"evil"})
+    path = Path(store.target.path or "")
+    blob = path.read_bytes()
+    entries = entries_of(blob, 6)
+    entries[1] = (100_000, 5)
+    path.write_bytes(assemble(blob[: -(6 * 16 + 4)], entries))
+    with store.transaction() as t:
+        assert key(0, 1) in t and list(t) == [key(0, 0), key(0, 1)]
+        with pytest.raises(ShardFormatError, match="100000"):
+            t[key(0, 1)]
+        del t[key(0, 1)]
+        assert key(0, 1) not in t
+    assert dict(store) == {key(0, 0): b"good"}
 
 
 def test_a_transaction_that_writes_everything_reads_nothing(store: ShardedKeyValueStore) -> None:
