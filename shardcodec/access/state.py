@@ -30,6 +30,8 @@ __all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "scan_files"]
 # Indexes, decoded to sizes, that are held at a time.
 BATCH_NBYTES = 32 << 20
 BATCH_SHARDS = 512
+# Inner chunks whose coordinates are held at a time.
+ITER_CHUNKS = 1 << 16
 
 Ints = tuple[int, ...]
 Sizes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -58,8 +60,14 @@ class ChunkState:
 
     def iter_existing(self) -> Iterator[Ints]:
         """Yield the coordinates of inner chunks that exist, in C order; they count from the array's first."""
-        for at in np.argwhere(self.exists):
-            yield tuple(int(i) + first for i, first in zip(at, self.first, strict=True))
+        flat = self.exists.reshape(-1)
+        for low in range(
+            0, flat.size, ITER_CHUNKS
+        ):  # places of all at a time are more than all that is held here
+            found = np.flatnonzero(flat[low : low + ITER_CHUNKS]) + low
+            axes = np.unravel_index(found, self.exists.shape) if self.first else ()
+            at = [(axis + first).tolist() for axis, first in zip(axes, self.first, strict=True)]
+            yield from zip(*at, strict=True) if at else [()] * len(found)
 
     def regions(self) -> Iterator[tuple[slice, ...]]:
         """Yield the elements of each inner chunk that exists, as a selection of the array."""
@@ -81,6 +89,7 @@ class ShardGrid:
 
     def __init__(self, spec: ShardSpec, shape: Ints, region: Any) -> None:
         self.spec = spec
+        self._shape = shape
         self.chain = compiled(spec.chain)
         self._axes = tuple(
             int(i) for i in np.argsort(self.chain.perm)
@@ -101,6 +110,13 @@ class ShardGrid:
             range(f // n, -(-e // n) if e > f else f // n)
             for f, e, n in zip(self.first, self.end, self.per_shard, strict=True)
         ]
+
+    @property
+    def n_all_shards(self) -> int:
+        """Number of shards of the array."""
+        return math.prod(
+            -(-n // (c * k)) for n, c, k in zip(self._shape, self.chunk_shape, self.per_shard, strict=True)
+        )
 
     @property
     def n_shards(self) -> int:

@@ -10,22 +10,31 @@ Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; `
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..zarr_plugin.compat import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-__all__ = ["as_request", "cut"]
+__all__ = ["as_request", "cut", "sent"]
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """Bytes that begin so far before the end and need not reach it, which zarr has no request for."""
+
+    suffix: int
+    nbytes: int
 
 
 def as_request(wanted: Any, *, pairs: bool = False) -> Any:
     """Check what was asked for; with `pairs` turn one of the draft, (start, length or None), into a request of zarr.
 
-    A negative start counts from the end; then the length must be None, or reach to the end.
+    A negative start counts from the end.
 
     Raises
     ------
     ValueError
-        It is negative, or ends before it begins.
+        A length or byte request is negative, or ends before it begins.
     TypeError
         Nothing that can be asked for.
     """
@@ -43,10 +52,17 @@ def as_request(wanted: Any, *, pairs: bool = False) -> Any:
         case (int(start), None) if pairs:
             return OffsetByteRequest(start) if start >= 0 else SuffixByteRequest(-start)
         case (int(start), int(length)) if pairs:
-            if length < 0 or (start < 0 and start + length < 0):
-                raise ValueError(f"byte range of {length} bytes from {start} is none that a value has")
-            return RangeByteRequest(start, start + length) if start >= 0 else SuffixByteRequest(-start)
+            if length < 0:
+                raise ValueError(f"byte range of {length} bytes is none")
+            if start >= 0:
+                return RangeByteRequest(start, start + length)
+            return SuffixByteRequest(-start) if start + length >= 0 else _Tail(-start, length)
     raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # as zarr's stores say it
+
+
+def sent(request: Any) -> Any:
+    """Return a request that every store of zarr takes; None: all of the value, which is to be `cut`."""
+    return None if isinstance(request, _Tail) else request
 
 
 def cut(request: Any, nbytes: int) -> tuple[int, int]:
@@ -63,4 +79,7 @@ def cut(request: Any, nbytes: int) -> tuple[int, int]:
         case SuffixByteRequest(suffix):
             size = min(suffix, nbytes)
             return nbytes - size, size
+        case _Tail():
+            first, end = nbytes - request.suffix, nbytes - request.suffix + request.nbytes
+            return max(first, 0), max(end, 0) - max(first, 0)
     raise TypeError(f"not a byte request: {request!r}")

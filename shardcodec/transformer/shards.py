@@ -41,7 +41,7 @@ from .asking import Asker
 from .direct import look_native, read_native, sizes_native
 from .held import HeldShard, changed
 from .keys import ArrayKeys
-from .ranges import as_request, cut
+from .ranges import as_request, cut, sent
 from .reading import at_a_time, read, read_sizes
 from .values import Wanted, explained
 from .windows import Opened, Window
@@ -179,13 +179,16 @@ class Shards:
                     results[part.number] = buffer_from(prototype, value[start : start + nbytes])
             shards[shard] = [part for part in shards[shard] if part.position not in held.shown]
         shards = {shard: wanted for shard, wanted in shards.items() if wanted}
-        first = Asker(self.below, prototype, [(key, request) for _, key, request in others])
+        first = Asker(self.below, prototype, [(key, sent(request)) for _, key, request in others])
         for holder, own in self._by_holder(shards):
             found = await self._found(holder, {shard: shards[shard] for shard in own}, first)
             for number, data in found.items():
                 results[number] = buffer_from(prototype, data)
-        for (number, _, _), buffer in zip(others, await first.others(), strict=True):
+        for (number, _, request), buffer in zip(others, await first.others(), strict=True):
             results[number] = buffer
+            if buffer is not None and sent(request) is not request:
+                start, nbytes = cut(request, len(buffer))
+                results[number] = buffer[start : start + nbytes]
         return results
 
     async def _found(

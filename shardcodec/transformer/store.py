@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
+from operator import index
 from typing import Any, Self
 
 from ..format.spec import ShardSpec
@@ -95,6 +96,8 @@ class ShardingStorageTransformer(Store):
             raise ValueError("the store below is read-only")
         super().__init__(read_only=store.read_only if read_only is None else read_only)
         self._layout = KeyLayout.v3() if layout is None else layout
+        if not isinstance(self._layout, KeyLayout):
+            raise TypeError(f"layout is a KeyLayout, not {layout!r}")
         self._arrays = [ArrayKeys(self._layout, as_path(part), chunks_per_shard) for part in paths]
         if not self._arrays:
             raise ValueError("path names no array")
@@ -341,7 +344,7 @@ class ShardingStorageTransformer(Store):
         await self._ensure_open()
         parts: dict[str, list[tuple[int, Any]]] = {}
         for key, start, value in key_start_values:
-            parts.setdefault(key, []).append((start, as_bytes(value)))
+            parts.setdefault(key, []).append((index(start), as_bytes(value)))
         shards: dict[str, dict[int, tuple[str, Any]]] = {}
         for key, own in parts.items():
             place = self.shards.locate(key)

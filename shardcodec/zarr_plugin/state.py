@@ -49,6 +49,8 @@ __all__ = ["chunk_state", "iter_existing"]
 
 # From so many shards on, one listing is worth it: what it does not show need not be asked for.
 LISTING_SHARDS = 64
+# A page of a list (1,000 keys) takes as long as ten requests that are made at once.
+LISTED_PER_SHARD = 100
 
 Progress = Callable[[int, int], Any]
 
@@ -151,10 +153,12 @@ class _Scan:
         metadata = array.metadata
         spec = ChainSpec.from_metadata(metadata.to_dict())
         if spec.sharding is None or not is_regular(metadata):
-            raise UnsupportedError("not an array of shards on a regular grid")
+            raise UnsupportedError(f"array {array.store_path}: it has no shards on a regular grid")
         shard = ShardSpec.from_chain(spec)
         if not shard.supports_partial_access:
-            raise UnsupportedError("codecs that follow the sharding hide the inner chunks")
+            raise UnsupportedError(
+                f"array {array.store_path}: codecs that follow the sharding hide its inner chunks"
+            )
         self.grid = ShardGrid(shard, metadata.shape, region)
         self._target: StorePath = array.store_path
         self._encode_key = metadata.encode_chunk_key
@@ -176,7 +180,8 @@ class _Scan:
     def run(self, progress: Progress | None) -> Iterator[tuple[list[tuple[int, ...]], Sizes]]:
         """Yield shards, some at a time, and the sizes of their inner chunks."""
         total, done = self.grid.n_shards, 0
-        present = self._listing() if total >= LISTING_SHARDS or self._sidecar is not None else None
+        lists = total >= LISTING_SHARDS and self.grid.n_all_shards <= LISTED_PER_SHARD * total
+        present = self._listing() if lists or self._sidecar is not None else None
         if self._sidecar is not None and present is not None:
             self._sidecar.keep_only(present)
         try:

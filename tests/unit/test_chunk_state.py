@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,17 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import chunk_state, iter_existing
+from shardcodec.access.state import ChunkState
+
+
+class ListedStore(RecordingStore):
+    """Counts lists."""
+
+    lists = 0
+
+    def list_prefix(self, prefix: str) -> Any:
+        self.lists += 1
+        return super().list_prefix(prefix)
 
 
 @pytest.fixture(params=["LocalStore", "MemoryStore", "other", "recording"])
@@ -150,6 +164,49 @@ def test_progress_is_told(tmp_path: Path) -> None:
     chunk_state(array, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (32, 32)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_ten_thousand_shards_in_bounded_memory(tmp_path: Path) -> None:
+    array = create(tmp_path / "a", shape=(100 * 32, 100 * 64), shards=(32, 64), chunks=(2, 2), dtype="int8")
+    array[:2, :128] = 1
+    done: list[int] = []
+    state = chunk_state(array, progress=lambda n, total: done.append(n) if total == 10_000 else None)
+    assert done[-1] == 10_000 and len(done) > 10
+    assert state.exists.shape == (1600, 3200) and state.exists.sum() == state.exists[0, :64].sum() == 64
+    with held_at_most(48 << 20):  # sizes of all inner chunks are 41 MB, and their coordinates twice that
+        assert sum(1 for _ in iter_existing(array)) == 64
+
+
+def test_coordinates_are_not_all_held_at_once() -> None:
+    exists = np.ones((1, 1000, 2000), bool)
+    state = ChunkState(exists, exists.astype("uint64"), (5, 6, 7), (1, 1, 1))
+    with held_at_most(16 << 20):
+        found = state.iter_existing()
+        assert next(found) == (5, 6, 7)
+        assert list(itertools.islice(found, 1998, 2000)) == [(5, 6, 2006), (5, 7, 7)]
+
+
+@contextmanager
+def held_at_most(nbytes: int) -> Iterator[None]:
+    """Of what Python and numpy take in a block."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_is_asked_for_where_it_takes_less_time() -> None:
+    """A few shards of very many were looked up in a list of all of these."""
+    inner = ListedStore(MemoryStore())
+    array = create(inner, shape=(80 * 8, 200 * 12))
+    array[:8, :12] = 1
+    inner.lists = 0
+    assert chunk_state(array, region=np.s_[:, :12]).exists.sum() == 8
+    assert inner.lists == 0
+    assert chunk_state(array, region=np.s_[:, : 3 * 12]).exists.sum() == 8
+    assert inner.lists == 1
 
 
 def test_only_indexes_of_what_is_there_are_asked_for() -> None:
