@@ -1,4 +1,4 @@
-"""Build and call floor.c, the loop that every ratio is taken against, and floor_keys.c, that of a list of keys."""
+"""Build and call floor.c, the loop that every ratio is taken against, and floor_keys.c, those of keys."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,20 @@ def _keys() -> Any:
         command = [os.environ.get("CC", "cc"), "-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden"]
         include = f"-I{sysconfig.get_paths()['include']}"
         subprocess.run([*command, include, "-o", str(target), str(source)], check=True)
-        call = ctypes.PyDLL(str(target)).floor_keys
-    call.argtypes, call.restype = [ctypes.c_uint], ctypes.py_object
-    return call
+        found = ctypes.PyDLL(str(target))
+    for call in (found.floor_keys, found.floor_each):
+        call.argtypes, call.restype = [ctypes.c_uint], ctypes.py_object
+    return found
 
 
 def keys(edge: int) -> list[bytes]:
     """Make a list of the keys of edge x edge entries, and do nothing else."""
-    return _keys()(edge)  # type: ignore[no-any-return]
+    return _keys().floor_keys(edge)  # type: ignore[no-any-return]
+
+
+def each_key(edge: int) -> Iterator[bytes]:
+    """Make the same keys one after the other, as they are taken."""
+    return _keys().floor_each(edge)  # type: ignore[no-any-return]
 
 
 def _triple(values: Any, ahead: int) -> Any:

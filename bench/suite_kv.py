@@ -38,7 +38,7 @@ class Store(Protocol):
 
     def put_many(self, values: dict[bytes, bytes]) -> None: ...
 
-    def keys(self) -> list[bytes]: ...
+    def keys(self) -> Sequence[bytes]: ...
 
 
 class Ours:
@@ -84,10 +84,11 @@ class Theirs:
 
 
 class Bare:
-    """No shard at all: Python's part of a list of keys."""
+    """No shard at all: Python's part where every key is taken."""
 
-    def __init__(self, edge: int) -> None:
-        self.keys = lambda: floor.keys(edge)
+    def __init__(self, edge: int, *, kept: bool) -> None:
+        make = floor.keys if kept else floor.each_key
+        self.keys: Any = lambda: make(edge)
 
     def get(self, k: bytes) -> bytes:
         return k
@@ -136,7 +137,9 @@ class KeyValue(Row):
     strategy: str = "replace"
 
     def takes(self, peer: Peer) -> bool:
-        return peer.name in ("shardcodec", "tensorstore") or (peer.name == "floor" and self.work is list_all)
+        return peer.name in ("shardcodec", "tensorstore") or (
+            peer.name == "floor" and self.work in (take_each, keep_all)
+        )
 
     @property
     def chosen(self) -> list[bytes]:
@@ -154,7 +157,7 @@ class KeyValue(Row):
             time.sleep(AGE_SECONDS)
         path = context.sources[slug] / "shard"
         if peer.name == "floor":
-            return Bare(self.edge)
+            return Bare(self.edge, kept=self.work is keep_all)
         return Ours(path, self.edge) if peer.name == "shardcodec" else Theirs(path, self.edge)
 
     def _option(self) -> AbstractContextManager[Any]:
@@ -166,6 +169,8 @@ class KeyValue(Row):
         store = self._store(context, peer)
         with self._option():
             found = self.work(store, self.chosen)
+        if self.work in (list_all, take_each):
+            found = list(store.keys())
         if isinstance(found, list):
             numbers = {
                 k: i for i, k in enumerate(key(i, j) for i in range(self.edge) for j in range(self.edge))
@@ -207,8 +212,19 @@ def write(store: Store, keys: Sequence[bytes]) -> None:
     store.put_many({k: k * (VALUE_NBYTES // len(k)) for k in keys})
 
 
-def list_all(store: Store, keys: Sequence[bytes]) -> list[bytes]:
+def list_all(store: Store, keys: Sequence[bytes]) -> Sequence[bytes]:
     return store.keys()
+
+
+def take_each(store: Store, keys: Sequence[bytes]) -> None:
+    listed = store.keys()
+    for _ in listed:
+        pass
+
+
+def keep_all(store: Store, keys: Sequence[bytes]) -> list[bytes]:
+    listed = store.keys()
+    return listed if isinstance(listed, list) else list(listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +284,8 @@ class States(Row):
 def rows(sizes: Any) -> list[Row]:
     """10,000 values of 1 KiB, one by one and at once; 1,000 writes in a transaction; a million keys; a thousand shards.
 
-    The floor of the list is what Python takes to make a million bytes objects and a list of them (floor_keys.c).
+    A list of ours makes its keys when they are taken, so there are three rows of it: the call alone, a loop over all keys,
+    and a list of all. The floor of the last two is what Python takes to make a million bytes objects (floor_keys.c).
     """
     case = data.big(sizes.edge)
     edge = round(sizes.n_chunks**0.5)
@@ -280,6 +297,10 @@ def rows(sizes: Any) -> list[Row]:
         KeyValue(GROUP, "transaction of 1,000 writes, append", case, n=1000, work=write, strategy="append"),
         KeyValue(GROUP, f"list of {edge**2:,} keys", case, edge=edge, value_nbytes=1, work=list_all),
     ]
+    for what, work in ((", each taken", take_each), (", all kept", keep_all)):
+        found.append(
+            KeyValue(GROUP, f"list of {edge**2:,} keys{what}", case, edge=edge, value_nbytes=1, work=work)
+        )
     n_shards = (10, 10, 10) if sizes.edge >= 512 else (4, 4, 4)
     found.append(States(GROUP, f"chunk state of {np.prod(n_shards):,} shards", case, n_shards))
     return found

@@ -73,6 +73,18 @@ store_le64(uint8_t *p, uint64_t v)
     memcpy(p, &v, sizeof v);
 }
 
+static inline uint32_t
+load_be32(const uint8_t *p)
+{
+    return __builtin_bswap32(load_le32(p));
+}
+
+static inline void
+store_be32(uint8_t *p, uint32_t v)
+{
+    store_le32(p, __builtin_bswap32(v));
+}
+
 static inline uint64_t
 load_be64(const uint8_t *p)
 {

@@ -74,10 +74,4 @@ struct sc_index_sums {
 void sc_index_sum_up(const struct sc_entry *entries, size_t n, const uint8_t *dropped, struct sc_entry *left,
                      struct sc_index_sums *sums);
 
-/* Keys of the entries that exist among positions [first, end): their coordinates in the grid, 32 bits each with the highest
- * byte first, of which the first `skip` bytes (at most 4 * ndim) are left out. They lie one after the other; keys NULL: they
- * are counted only. Extents are below 2^32. */
-size_t sc_index_keys(const struct sc_entry *entries, int ndim, const uint64_t *grid, uint64_t first, uint64_t end,
-                     size_t skip, uint8_t *keys);
-
 #endif

@@ -12,7 +12,7 @@ from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buf
                              PyObject_GetBuffer)
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_New, PyList_SetItem
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.slice cimport PySlice_AdjustIndices, PySlice_Unpack
@@ -53,6 +53,7 @@ include "binding/cache.pxi"
 include "binding/batch.pxi"
 include "binding/read.pxi"
 include "binding/slices.pxi"
+include "binding/present.pxi"
 include "binding/open_shard.pxi"
 include "binding/write.pxi"
 include "binding/files.pxi"

@@ -104,10 +104,27 @@ cdef extern from "sc_index.h" nogil:
         uint64_t nbytes_bits
         uint64_t left_nbytes
     void sc_index_sum_up(const sc_entry *entries, size_t n, const uint8_t *dropped, sc_entry *left, sc_index_sums *sums)
-    size_t sc_index_keys(const sc_entry *entries, int ndim, const uint64_t *grid, uint64_t first, uint64_t end,
-                         size_t skip, uint8_t *keys)
     void sc_index_gaps(const sc_entry *entries, const uint64_t *order, size_t n, const sc_index_extent *extent,
                        sc_entry *gaps, size_t capacity, size_t *n_found)
+
+
+cdef extern from "sc_present.h" nogil:
+    struct sc_present:
+        uint64_t first
+        uint64_t end
+        uint64_t n
+        const uint8_t *bits
+        const uint64_t *before
+        int ndim
+        uint64_t grid[32]
+
+    uint64_t sc_present_nwords(uint64_t first, uint64_t end)
+    uint64_t sc_present_nblocks(uint64_t first, uint64_t end)
+    void sc_present_mark(const sc_entry *entries, uint64_t first, uint64_t end, uint8_t *bits)
+    bint sc_present_count(sc_present *set, uint64_t *before)
+    uint64_t sc_present_position(const sc_present *set, uint64_t rank)
+    bint sc_present_find(const sc_present *set, const uint8_t *key, uint64_t *rank)
+    void sc_present_keys(const sc_present *set, uint64_t first, int64_t step, size_t n, size_t skip, uint8_t *keys)
 
 
 cdef extern from "sc_order.h" nogil:

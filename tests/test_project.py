@@ -47,7 +47,7 @@ TOP = len(LAYERS)  # shardcodec/__init__.py only re-exports, from anywhere
 C_LAYERS: list[tuple[str, ...]] = [
     ("sc_common",),
     ("sc_status", "sc_cpu", "sc_alloc"),
-    ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_order", "sc_strided", "sc_inflate"),
+    ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_present", "sc_order", "sc_strided", "sc_inflate"),
     ("sc_codec", "sc_libs", "codec_"),
     (
         "sc_chain",

@@ -96,11 +96,8 @@ class OpenObject(Protocol):
     def entry(self, position: int) -> tuple[int, int] | None:
         """Return offset and size of an inner chunk, checked; None when it is absent."""
 
-    def keys(self, first: int, end: int, skip: int) -> list[bytes]:
-        """Name the inner chunks that exist among positions [first, end): coordinates as 32 bits each, the first byte the highest.
-
-        `skip` bytes are left out at the beginning of each.
-        """
+    def positions(self, first: int, end: int) -> Any:
+        """Tell which of the inner chunks at positions [first, end) exist: a native `Positions`."""
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         """Return several ranges, each (offset, nbytes), as buffers; near ones are asked for together."""
@@ -192,8 +189,8 @@ class NativeShard:
             positions, places, max_nbytes=max_nbytes, allow_in_index=self._allow_in_index
         )
 
-    def keys(self, first: int, end: int, skip: int) -> list[bytes]:
-        return self._shard.keys(first, end, skip)  # type: ignore[no-any-return]
+    def positions(self, first: int, end: int) -> Any:
+        return self._shard.positions(first, end)
 
     def range(self, offset: int, nbytes: int) -> bytes:
         return bytes(self._shard.range(offset, nbytes))

@@ -6,36 +6,6 @@ cdef bytes version_bytes(const sc_file_version *version):
     return PyBytes_FromStringAndSize(<const char *>version, sizeof(sc_file_version)) if version.inode else b""
 
 
-cdef list keys_of(Chain chain, const sc_entry *entries, uint64_t first, uint64_t end, size_t skip):
-    cdef size_t n, width = 4 * <size_t>chain.chain.ndim, i
-    cdef uint64_t at, block_end
-    cdef char keys[256 * 4 * 32]  # of a block of positions, of the highest rank
-    cdef Py_ssize_t done = 0
-    cdef list result
-    cdef object key
-    if first > end or end > chain.chain.n_chunks or skip > width:
-        raise ValueError(f"positions {first} to {end} of {chain.chain.n_chunks}, keys of {width} bytes without {skip}")
-    width -= skip
-    with nogil:
-        n = sc_index_keys(entries, chain.chain.ndim, chain.chain.grid, first, end, skip, NULL)
-    result = PyList_New(<Py_ssize_t>n)
-    for at in range(first, end, 256):
-        block_end = min(at + 256, end)
-        n = sc_index_keys(entries, chain.chain.ndim, chain.chain.grid, at, block_end, skip, <uint8_t *>keys)
-        for i in range(n):
-            key = PyBytes_FromStringAndSize(keys + i * width, <Py_ssize_t>width)
-            Py_INCREF(key)  # the list takes one
-            PyList_SetItem(result, done, key)
-            done += 1
-    return result
-
-
-def index_keys(Chain chain, entries, uint64_t first, uint64_t end, size_t skip):
-    """As `OpenShard.keys`, for an index that is in memory: n_chunks pairs."""
-    cdef View view = View(entries)
-    return keys_of(chain, <const sc_entry *>view.words(2 * chain.chain.n_chunks), first, end, skip)
-
-
 def read_encoded(Chain chain, bytes path, uint64_t position, Cache cache=None, *, bint allow_in_index=False):
     """One inner chunk of a shard in a file as it is stored: all that `OpenShard` would do for it, in one call.
 
@@ -144,11 +114,15 @@ cdef class OpenShard:
         raise_status(status, &where, self.batch.paths)
         return None if entry.offset == SC_ABSENT and entry.nbytes == SC_ABSENT else (entry.offset, entry.nbytes)
 
-    def keys(self, uint64_t first, uint64_t end, size_t skip=0):
-        """Coordinates of the inner chunks that exist among positions [first, end), as bytes (csrc/sc_index.h)."""
+    def positions(self, uint64_t first, uint64_t end):
+        """Which of the inner chunks at positions [first, end) exist: `Positions`."""
         if self.held.entries == NULL:
             raise ValueError("there is no index: the shard is missing or closed")
-        return keys_of(self.chain, self.held.entries, first, end, skip)
+        self.n_at_work += 1
+        try:
+            return marked(self.chain, self.held.entries, first, end)
+        finally:
+            self.n_at_work -= 1
 
     @property
     def fills_absent(self):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from .keys import KeyRange
+from .listing import KeyList
 from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ConflictError, ReadResult, Stamp
 from .store import ShardedKeyValueStore
 from .transaction import Transaction
@@ -15,6 +16,7 @@ __all__ = [
     "PENDING",
     "UNNAMED",
     "ConflictError",
+    "KeyList",
     "KeyRange",
     "ReadResult",
     "ShardedKeyValueStore",

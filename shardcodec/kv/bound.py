@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
 from ..access.objects import OpenObject
 from ..errors import ConflictError, UnsupportedError
 from .arguments import byte_range_of, byte_ranges_of, condition_of, is_known, is_there, result_of
 from .entries import ByteRange
 from .keys import Key, KeyRange, as_bytes
+from .listing import no_positions, positions_among
 from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ReadResult, Stamp
 from .store import ShardedKeyValueStore
 from .transaction import Member, Transaction
@@ -143,16 +142,14 @@ class BoundStore(ShardedKeyValueStore):
                     found[i] = result
             return found
 
-    def _present(self, first: int, end: int) -> np.ndarray[Any, Any]:
+    def _present(self, first: int, end: int) -> Any:
         if first >= end:
-            return np.empty(0, dtype=np.int64)
+            return no_positions(self.grid_shape)
         with self.bound_to.mutex:
             member = self.bound_to.member(self._entries)
             exist = self._look(member, self._entries.exist)
-            return member.pending.overlaid(np.flatnonzero(exist[first:end]) + first, first, end)
-
-    def _keys(self, first: int, end: int, strip: int) -> list[bytes]:
-        return self._grid.keys(self._present(first, end), strip)
+            member.pending.overlay(exist)
+        return positions_among(self.grid_shape, exist, first, end)
 
     # ---- writing
 

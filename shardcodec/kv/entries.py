@@ -25,6 +25,7 @@ from ..access.reader import ReadItem, explain
 from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
 from ..storage import cache, locks
+from .listing import flags_of, no_positions
 from .pending import Pending
 from .spec import Layout
 
@@ -217,12 +218,13 @@ class Entries:
             at = coordinates(position, self.layout.grid_shape)
             raise ValueError(f"{error}: entry {at} of shard {self.key!r}") from None
 
+    def present(self, shard: OpenObject, first: int, end: int) -> Any:
+        """Tell which entries at positions [first, end) exist: native `Positions`."""
+        return no_positions(self.layout.grid_shape) if shard.missing else shard.positions(first, end)
+
     def exist(self, shard: OpenObject) -> np.ndarray[Any, Any]:
         """Tell of every entry whether it exists."""
-        if shard.missing:
-            return np.zeros(self.n, dtype=np.bool_)
-        pairs = shard.entries(check=False)
-        return np.asarray((pairs[:, 0] != ABSENT) | (pairs[:, 1] != ABSENT))
+        return flags_of(self.present(shard, 0, self.n), self.n)
 
     # ---- writing
 

@@ -142,16 +142,6 @@ class Grid:
         shape = ", ".join(map(str, self.shape))
         return ValueError(f'Invalid key (grid_shape={{{shape}}}): "{escaped(key)}"')
 
-    def keys(self, positions: np.ndarray[Any, Any], strip: int = 0) -> list[bytes]:
-        """Return the keys of entries without prefix, and without `strip` bytes more at their beginning."""
-        skip = min(len(self.prefix) + strip, self.key_nbytes)
-        if skip == self.key_nbytes:
-            return [b""] * len(positions)
-        axes = [(positions // stride) % extent for extent, stride in self._axes]
-        packed = np.stack(axes, axis=1).astype(">u4").view(np.uint8).reshape(len(positions), self.key_nbytes)
-        cut = np.ascontiguousarray(packed[:, skip:])
-        return cut.view(np.dtype((np.void, cut.shape[1]))).ravel().tolist()  # type: ignore[return-value]
-
     def span(self, keys: KeyRange) -> tuple[int, int]:
         """Return the positions [first, end) of the keys of this store in a range, which is relative to the prefix."""
         low = self.prefix + as_bytes(keys.inclusive_min, "bound")

@@ -83,12 +83,9 @@ class Pending:
                     changes[position] = None
         return changes
 
-    def overlaid(self, present: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, Any]:
-        """Return the positions of entries among [first, end) that there would be, ascending."""
+    def overlay(self, exist: np.ndarray[Any, Any]) -> None:
+        """Change flags that tell of every entry whether it exists to what they would be."""
         for low, high in self._cleared:
-            present = present[(present < low) | (present >= high)]
-        gone = [p for p, value in self._writes.items() if value is None]
-        new = [p for p, value in self._writes.items() if value is not None and first <= p < end]
-        if gone:
-            present = present[~np.isin(present, gone)]
-        return np.union1d(present, np.array(new, dtype=np.int64)) if new else present
+            exist[low:high] = False
+        for position, value in self._writes.items():
+            exist[position] = value is not None

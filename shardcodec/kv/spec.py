@@ -17,7 +17,7 @@ from ..access.codec import staged_shard
 from ..format.checks import as_int, as_items, as_mapping, bounded_depth, show, unsupported, within, wrong
 from ..format.spec import ShardSpec
 
-__all__ = ["DRIVERS", "Layout", "Parsed", "parse", "path_to_json"]
+__all__ = ["DRIVERS", "Layout", "Parsed", "parse"]
 
 DRIVERS = ("zarr3_sharding_indexed", "zarr_sharding_indexed")
 MAX_RANK = 31
@@ -115,6 +115,24 @@ class Parsed:
     cache_pool: int | None
     data_copy_concurrency: int | None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON.
+
+        Raises
+        ------
+        SpecError
+            The path is no UTF-8, which JSON cannot hold.
+        """
+        base = self.base.to_json() if isinstance(self.base, Parsed) else {"driver": "file", "path": self.base}
+        spec: dict[str, Any] = {"driver": DRIVERS[0], "base": base, **self.layout.to_json()}
+        if self.path:
+            spec["path"] = _path_to_json(self.path)
+        if self.cache_pool is not None:
+            spec["cache_pool"] = {"total_bytes_limit": self.cache_pool}
+        if self.data_copy_concurrency is not None:
+            spec["data_copy_concurrency"] = {"limit": self.data_copy_concurrency}
+        return spec
+
 
 def parse(spec: Any, *, needs_base: bool = True) -> Parsed:
     """Parse the JSON of a store.
@@ -189,14 +207,7 @@ def _resource(members: Mapping[str, Any], name: str, number: str, least: int) ->
         return None if limit is None or limit == "shared" else as_int(limit, number, minimum=least)
 
 
-def path_to_json(path: bytes) -> str:
-    """Return a path as JSON has it.
-
-    Raises
-    ------
-    SpecError
-        It is no UTF-8, which JSON cannot hold.
-    """
+def _path_to_json(path: bytes) -> str:
     try:
         return path.decode()
     except UnicodeDecodeError:

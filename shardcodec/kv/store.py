@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: MIT
 """`ShardedKeyValueStore`: keys and values over the entries of one shard.
 
-Every operation exists twice, as a coroutine and with the suffix ``_sync``; the coroutine does the same in a thread, unless it
-is a read that no request is needed for.
+Every operation exists twice, with the suffix ``_sync`` and as a coroutine (`Awaited`).
 """
 
 from __future__ import annotations
@@ -30,12 +29,14 @@ from .arguments import (
     pairs_of,
     result_of,
 )
+from .awaited import Awaited
 from .entries import ByteRange, Entries, Renewed
 from .keys import Grid, Key, KeyRange, as_bytes
+from .listing import KeyList, no_positions
 from .nested import NestedObject, object_of_base
 from .pending import Pending
 from .results import FAILED, NO_VALUE, ReadResult, Stamp
-from .spec import DRIVERS, Layout, Parsed, parse, path_to_json
+from .spec import Layout, Parsed, parse
 from .threads import Threads
 from .transaction import Transaction
 
@@ -49,7 +50,7 @@ T = TypeVar("T")
 ALL = KeyRange()
 
 
-class ShardedKeyValueStore(MutableMapping[Key, bytes]):
+class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
     """A shard as a store of keys and values.
 
     A key is the entry's index along each axis of the grid, 32 bits each, most significant byte first; a value is any
@@ -149,26 +150,17 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         SpecError
             `path` is no UTF-8.
         """
-        spec: dict[str, Any] = {
-            "driver": DRIVERS[0],
-            "base": self._base_to_json(),
-            **self._entries.layout.to_json(),
-        }
-        if self._grid.prefix:
-            spec["path"] = path_to_json(self._grid.prefix)
-        if self._cache_pool is not None:
-            spec["cache_pool"] = {"total_bytes_limit": self._cache_pool}
-        if self._concurrency is not None:
-            spec["data_copy_concurrency"] = {"limit": self._concurrency}
-        return spec
+        return self._parsed(self.path).to_json()
 
-    def _base_to_json(self) -> dict[str, Any]:
+    def _parsed(self, path: bytes) -> Parsed:
+        """What its JSON says, with another path."""
         target = self._entries.target
+        base: str | Parsed | None = target.path
         if isinstance(target, NestedObject):
-            return {**target.outer.to_json(), "path": path_to_json(target.outer.path + target.inner_key)}
-        if target.path is None:
+            base = target.outer._parsed(target.outer.path + target.inner_key)
+        if base is None:
             raise UnsupportedError(f"shard {target.key!r} is in a store that has no JSON", shard=target.key)
-        return {"driver": "file", "path": target.path}
+        return Parsed(base, self._entries.layout, path, self._cache_pool, self._concurrency)
 
     @property
     def base(self) -> Any:
@@ -365,7 +357,12 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     def _is_all(self, positions: np.ndarray[Any, Any]) -> bool:
         return len(positions) >= self._grid.n and len(np.unique(positions)) == self._grid.n
 
-    def list_sync(self, range: KeyRange | None = None, *, strip_prefix_length: int = 0) -> list[bytes]:  # noqa: A002
+    def list_sync(
+        self,
+        range: KeyRange | None = None,  # noqa: A002
+        *,
+        strip_prefix_length: int = 0,
+    ) -> Sequence[bytes]:
         """List keys, in ascending order.
 
         Parameters
@@ -374,25 +371,23 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             Any bounds: they are compared byte by byte.
         strip_prefix_length : int
             So many bytes are left out at the beginning of each key.
+
+        Returns
+        -------
+        KeyList
+            A sequence that makes keys as they are taken; what is written later does not change it.
         """
         if strip_prefix_length < 0:
             raise ValueError(f"strip_prefix_length {strip_prefix_length} is negative")
         first, end = self._grid.span(KeyRange(*range) if range else ALL)
-        return self._keys(first, end, strip_prefix_length)
+        skip = min(len(self._grid.prefix) + strip_prefix_length, self._grid.key_nbytes)
+        return KeyList(self._present(first, end), skip)
 
-    def _keys(self, first: int, end: int, strip: int) -> list[bytes]:
-        """Keys of existing entries among [first, end), without prefix and `strip` bytes more."""
+    def _present(self, first: int, end: int) -> Any:
+        """Positions of existing entries among [first, end), native."""
         if first >= end:
-            return []
-        skip = min(len(self._grid.prefix) + strip, self._grid.key_nbytes)
-        return self._entries.look(lambda shard: [] if shard.missing else shard.keys(first, end, skip))
-
-    def _present(self, first: int, end: int) -> np.ndarray[Any, Any]:
-        """Positions of existing entries among [first, end)."""
-        if first >= end:
-            return np.empty(0, dtype=np.int64)
-        exist = self._entries.look(self._entries.exist)
-        return np.flatnonzero(exist[first:end]) + first
+            return no_positions(self.grid_shape)
+        return self._entries.look(lambda shard: self._entries.present(shard, first, end))
 
     # ---- writing
 
@@ -456,34 +451,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes:
         """Exchange values for others that are made of them; see `Entries.exchange`."""
         return self._entries.exchange(positions, renewed)
-
-    # ---- the same, awaited
-
-    async def read(self, key: Key, **how: Any) -> ReadResult:
-        """As `read_sync`."""
-        if self._entries.target.is_near:
-            return self.read_sync(key, **how)
-        return await self._threads.run(self.read_sync, key, **how)
-
-    async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
-        """As `read_many_sync`."""
-        return await self._threads.run(self.read_many_sync, keys, **how)
-
-    async def list(self, range: KeyRange | None = None, *, strip_prefix_length: int = 0) -> list[bytes]:  # noqa: A002
-        """As `list_sync`."""
-        return await self._threads.run(self.list_sync, range, strip_prefix_length=strip_prefix_length)
-
-    async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
-        """As `write_sync`."""
-        return await self._threads.run(self.write_sync, key, value, if_equal=if_equal)
-
-    async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
-        """As `delete_sync`."""
-        return await self._threads.run(self.delete_sync, key, if_equal=if_equal)
-
-    async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
-        """As `delete_range_sync`."""
-        await self._threads.run(self.delete_range_sync, range)
 
     # ---- transactions
 

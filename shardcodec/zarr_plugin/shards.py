@@ -474,8 +474,8 @@ class RemoteShard:
         offset, nbytes = self._entries[position].tolist()
         return None if only[position, 0] == ABSENT else (offset, nbytes)
 
-    def keys(self, first: int, end: int, skip: int) -> list[bytes]:
-        return native.load().index_keys(self._chain, self._entries, first, end, skip)  # type: ignore[no-any-return]
+    def positions(self, first: int, end: int) -> Any:
+        return native.load().index_positions(self._chain, self._entries, first, end)
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         whole = joined([part for part in wanted if part[1]])
