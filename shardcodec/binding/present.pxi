@@ -64,6 +64,15 @@ cdef class Positions:
             return None
         return rank if sc_present_find(&self.set, <const uint8_t *>PyBytes_AsString(key), &rank) else None
 
+    def key(self, size_t skip, uint64_t rank):
+        """Key of the member that so many others come before, without its first `skip` bytes."""
+        cdef bytes key
+        if rank >= self.set.n or skip > 4 * <size_t>self.set.ndim:
+            raise IndexError(f"{rank} of {self.set.n} positions, keys of {4 * self.set.ndim} bytes without {skip}")
+        key = PyBytes_FromStringAndSize(NULL, 4 * self.set.ndim - <Py_ssize_t>skip)
+        sc_present_keys(&self.set, rank, 1, 1, skip, <uint8_t *>PyBytes_AsString(key))
+        return key
+
     cdef int check_run(self, size_t skip, object first, object n, object step) except -1:
         """Are there so many members at these distances, and so many bytes in a key?"""
         if skip > 4 * <size_t>self.set.ndim:
@@ -72,7 +81,7 @@ cdef class Positions:
             raise IndexError(f"{n} of {self.set.n} positions, from {first} on by {step}")
         return 0
 
-    def packed(self, size_t skip, first, n=1, step=1):
+    def packed(self, size_t skip, first, n, step):
         """Keys of n members without their first `skip` bytes, one after the other: first, first + step, ... by rank."""
         cdef bytes keys
         self.check_run(skip, first, n, step)
@@ -81,7 +90,7 @@ cdef class Positions:
             sc_present_keys(&self.set, first, step if n > 1 else 1, n, skip, <uint8_t *>PyBytes_AsString(keys))
         return keys
 
-    def keys(self, size_t skip, first, n, step=1):
+    def keys(self, size_t skip, first, n, step):
         """Iterate over the same keys."""
         cdef KeyIterator keys = KeyIterator.__new__(KeyIterator)
         self.check_run(skip, first, n, step)

@@ -64,7 +64,7 @@ class KeyList(Sequence[bytes]):
             rank = self._ranks[at]
         except IndexError:
             raise IndexError(f"{at} is not an index of {len(self)} keys") from None
-        return self._present.packed(self._skip, rank)  # type: ignore[no-any-return]
+        return self._present.key(self._skip, rank)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[bytes]:
         ranks = self._ranks
@@ -110,19 +110,18 @@ class KeyList(Sequence[bytes]):
         """What was left out, where that is the same of all: keys then are different, and tell where they are."""
         if not self._skip or not self:
             return b""
-        first, last = (
-            self._present.packed(0, rank)[: self._skip] for rank in (self._ranks[0], self._ranks[-1])
-        )
+        first, last = (self._present.key(0, rank)[: self._skip] for rank in (self._ranks[0], self._ranks[-1]))
         return first if first == last else None
 
     # ---- as a value
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, KeyList):
-            return len(self) == len(other) and (
-                not self
-                or (self._width == other._width and all(map(bytes.__eq__, self._blocks(), other._blocks())))
-            )
+            if self._present is other._present and (self._skip, self._ranks) == (other._skip, other._ranks):
+                return True
+            n, m = len(self), len(other)
+            alike = n == m and (not n or self._width == other._width)  # then blocks of both are as long
+            return alike and all(map(bytes.__eq__, self._blocks(), other._blocks()))
         if not isinstance(other, Sequence) or isinstance(other, str | bytes | bytearray | memoryview):
             return NotImplemented
         return len(self) == len(other) and all(
@@ -156,7 +155,7 @@ class KeyList(Sequence[bytes]):
             min(present.end, present.first + WORD_BITS * (end + 1)),
             present.bits[first * WORD_BITS // 8 : (end + 1) * WORD_BITS // 8],
         )
-        n_before = low - cut.find(present.packed(0, low))
+        n_before = low - cut.find(present.key(0, low))
         return KeyList, (
             cut,
             self._skip,

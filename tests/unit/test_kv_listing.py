@@ -282,9 +282,16 @@ def test_only_members_have_keys() -> None:
         with pytest.raises(IndexError):
             present.keys(0, first, n, step)
     with pytest.raises(ValueError, match="keys of 8 bytes without 9"):
-        present.packed(9, 0)
+        present.packed(9, 0, 1, 1)
+    for skip, rank in ((0, 3), (9, 0)):
+        with pytest.raises(IndexError):
+            present.key(skip, rank)
     with pytest.raises(IndexError):
         present.position(3)
-    assert present.packed(0, 2, 1, 1 << 70) == key(1, 0) and list(present.keys(0, 9, 0)) == []
+    assert (
+        present.packed(0, 2, 1, 1 << 70) == key(1, 0)
+        and list(present.keys(0, 9, 0, 1)) == []
+        and present.key(4, 2) == key(0)
+    )
     assert present.find(key(0, 1)) is None and present.find(key(0, 2)) == 1
     assert present.find(key(9, 9)) is None and present.find(b"") is None
