@@ -224,7 +224,7 @@ def resolve(
     """
     chosen = {
         **_environment(),
-        **check(config, where="zarr.config shardcodec."),
+        **check(config, where="zarr.config shardcodec:"),
         **attached,
         **_active.get(),
         **argument,

@@ -145,6 +145,8 @@ def open_array(
 def objects_of(path_or_store: Any, path: str) -> Objects:
     """Find out where an array is."""
     path = path.strip("/")
+    if isinstance(path_or_store, str) and "://" in path_or_store:
+        raise ValueError(f"{path_or_store!r} is a URL: open a zarr store for it")
     if isinstance(path_or_store, str | os.PathLike):
         return Folder(os.path.join(os.fspath(path_or_store), path) if path else path_or_store)
     for adapter in _adapters:
@@ -202,13 +204,13 @@ class ArrayReader:
         self._chain = chain
         self._extents: Ints = spec.shape
         choices = {"threads": threads, "immutable": immutable or None}
-        if isinstance(index_cache, int):
+        if not isinstance(index_cache, IndexCache):
             choices["index_cache"] = index_cache
         self._options = resolve(argument=check(choices))
-        if isinstance(index_cache, int):
-            index_cache = IndexCache(index_cache, max_open_files=self._options.open_files)
-        elif index_cache is None:
+        if index_cache is None:
             index_cache = cache.shared(self._options.index_cache, self._options.open_files)
+        elif not isinstance(index_cache, IndexCache):
+            index_cache = IndexCache(self._options.index_cache, max_open_files=self._options.open_files)
         self._engine_options = {
             "n_threads": self._options.threads,
             "max_gap_nbytes": MAX_GAP_NBYTES,
@@ -247,6 +249,8 @@ class ArrayReader:
                     return part
             except ShardError:
                 pass  # below it is said what is wrong, if it still is
+        if selection is None:  # as numpy writes a new axis
+            selection = (None,)
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
@@ -401,12 +405,8 @@ class ArrayReader:
             objects.fetch(items, out, axes, self._options)
             return
         if chain.stage is not None:
-            read(
-                [ReadItem(chain, objects.source(key(at)), part, key(at)) for at, part in parts],
-                out,
-                axes,
-                self._options,
-            )
+            items = [_item(chain, objects.source(key(at)), part, key(at)) for at, part in parts]
+            read(items, out, axes, self._options)
             return
         plan = [(chain, objects.source(key(coords)), part) for coords, part in parts]
         try:
@@ -414,7 +414,7 @@ class ArrayReader:
         except ShardError:
             # once more: it says what is wrong, if it still is. Somebody may have changed a file meanwhile
             items = [
-                ReadItem(chain, source, part, key(at))
+                _item(chain, source, part, key(at))
                 for (at, part), (_, source, _) in zip(parts, plan, strict=True)
             ]
             read(items, out, axes, self._options)
@@ -429,6 +429,11 @@ class ArrayReader:
             f"<ArrayReader {self._objects!r} shape={self.shape} dtype={self.dtype} chunks={self.chunks} "
             f"shards={self.shards}>"
         )
+
+
+def _item(chain: Any, source: Any, part: Any, key: str) -> ReadItem:
+    """A part of an object. Errors name a file by its path: whoever reads many arrays must know which one it is."""
+    return ReadItem(chain, source, part, source if isinstance(source, str) else key)
 
 
 def _logical(chain: Any) -> Ints:

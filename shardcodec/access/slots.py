@@ -259,7 +259,8 @@ class SlotWriter:
         ValueError
             An inner chunk is named twice: two ranks have written it.
         LockError
-            Another process writes to the shard that is to be replaced, and did not end in time.
+            Another process writes to the shard that is to be replaced, and did not end in time. Whoever joins again can
+            commit what was written.
         """
         where = positions(present, self.grid_shape)
         if len(set(where)) != len(where):

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from .. import native
-from ..errors import UnsupportedError
+from ..errors import LockError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage import filelocks, locks
@@ -273,31 +273,43 @@ class ShardWriter:
         OSError
             The file could not be written. What was there before is there still.
         LockError
-            Another process writes to the shard that is to be replaced, and did not end in time.
+            Another process writes to the shard that is to be replaced, and did not end in time. Nothing is lost: the
+            shard can be committed again.
         """
         sink = self._sink
         if sink is None:
             raise ValueError("the shard has been committed or aborted")
+        self._sink = None  # nobody adds to it meanwhile
         try:
-            self._put(memoryview(self.footer).cast("B"))
-            index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
-            native.load().store_index(self._chain, self._entries, index)
-            at_start = self._spec.index_location == "start"
-            sink.write(index, 0 if at_start else self._at)
-            self._sink = None
-            if self._path is None:
-                return sink.commit()
-            keys = [os.path.realpath(self._path)]
-            sync = self._options.durability == "fsync"
-            with locks.table().hold(keys):
-                filelocks.update(
-                    keys[0],
-                    self._options,
-                    lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
-                )
-        finally:
-            self._sink = None
+            self._write_end(sink)
+            return self._store(sink)
+        except LockError:
+            sink.truncate(self._at)  # it may end in another way the next time
+            self._sink = sink
+            raise
+        except BaseException:
             sink.abort()
+            raise
+
+    def _write_end(self, sink: Any) -> None:
+        """Write what follows the inner chunks, and an index before them."""
+        footer = memoryview(self.footer).cast("B")
+        if footer.nbytes:
+            sink.write(footer, self._at)
+        index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
+        native.load().store_index(self._chain, self._entries, index)
+        sink.write(index, 0 if self._spec.index_location == "start" else self._at + footer.nbytes)
+
+    def _store(self, sink: Any) -> Any:
+        """Give the shard its name, under its lock; without a path return it."""
+        if self._path is None:
+            return sink.commit()
+        path = os.path.realpath(self._path)
+        sync = self._options.durability == "fsync"
+        with locks.table().hold([path]):
+            filelocks.update(
+                path, self._options, lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE)
+            )
         return None
 
     def abort(self) -> None:

@@ -168,9 +168,11 @@ def _expanded(selection: Any, ndim: int) -> tuple[Any, ...]:
 
 def _position(part: Any, extent: int, axis: int) -> int:
     try:
-        position = part.__index__()
+        position = None if isinstance(part, bool | np.bool_) else part.__index__()
     except (AttributeError, TypeError):
-        raise IndexError(f"axis {axis}: {part!r} is no integer, slice or ellipsis") from None
-    if isinstance(part, bool | np.bool_) or not -extent <= position < extent:
+        position = None
+    if position is None:
+        raise IndexError(f"axis {axis}: {part!r} is no integer, slice or ellipsis")
+    if not -extent <= position < extent:
         raise IndexError(f"axis {axis}: index {part!r} is out of bounds for {extent} elements")
     return position % extent  # type: ignore[no-any-return]

@@ -79,7 +79,9 @@ def test_selections_are_those_of_numpy(folder: Path, selection: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "selection", [30, -31, (0, 0, 0), slice(None, None, -1), [1, 2], 1.5, (..., ...)], ids=str
+    "selection",
+    [30, -31, (0, 0, 0), slice(None, None, -1), [1, 2], 1.5, (..., ...), None, (None, 0), True, np.False_],
+    ids=str,
 )
 def test_other_selections_are_refused(folder: Path, selection: Any) -> None:
     with pytest.raises(IndexError):
@@ -142,6 +144,8 @@ def test_bad_arguments(folder: Path) -> None:
         array.read_boxes([[0, 0]], (2, 2), out=np.empty((1, 2, 2)))
     with pytest.raises(TypeError, match="path or a zarr store"):
         open_array(5)
+    with pytest.raises(ValueError, match="URL"):
+        open_array("s3://bucket/array")
     with pytest.raises(FileNotFoundError, match=r"zarr\.json"):
         open_array(folder / "nowhere")
 
@@ -266,9 +270,10 @@ def test_damage_names_the_shard(tmp_path: Path) -> None:
     (tmp_path / "c/1/0").write_bytes(b"broken")
     array = open_array(tmp_path)
     assert array[0, 0] == 3
-    for read in (lambda: array[...], lambda: array.read_boxes([[6, 6]], (6, 6))):
-        with pytest.raises(shardcodec.ShardFormatError, match="c/1/0"):
+    for read in (lambda: array[...], lambda: array[9, 1], lambda: array.read_boxes([[6, 6]], (6, 6))):
+        with pytest.raises(shardcodec.ShardFormatError, match="c/1/0") as info:
             read()
+        assert info.value.shard == str(tmp_path / "c/1/0"), "of many arrays it must tell which"
 
 
 # ---- stores
@@ -377,5 +382,6 @@ def test_options_are_settled_when_it_is_opened(folder: Path) -> None:
     assert shardcodec.stats()["opens"] == 1, "the missing one"
     with pytest.raises(ValueError, match="threads"):
         open_array(folder, threads=0)
-    with pytest.raises(ValueError, match="index_cache"):
-        open_array(folder, index_cache=-1)
+    for size in (-1, "64 MB", 0.5):
+        with pytest.raises(ValueError, match="index_cache"):
+            open_array(folder, index_cache=size)

@@ -29,7 +29,7 @@ from helpers import (
 from spec_json import CRC, LITTLE, named
 
 import shardcodec
-from shardcodec import ShardSpec, ShardWriter
+from shardcodec import ShardSpec, ShardWriter, native
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
 ALL = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -209,6 +209,21 @@ def test_committed_twice(tmp_path: Path) -> None:
         late.commit([])
 
 
+def test_a_shard_that_could_not_be_locked_is_joined_again(tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(b"old")
+    token = ShardWriter.create(tmp_path / "s", letters_spec())
+    with ShardWriter.join(token) as part:
+        part.write_encoded((1, 1), b"kept")
+    lock = native.load().FileLock()
+    assert lock.try_acquire(str(tmp_path / "s")) == "held"
+    with shardcodec.options(lock_timeout=0.01), pytest.raises(shardcodec.LockError):
+        ShardWriter.join(token).commit(part.present)
+    lock.release()
+    assert (tmp_path / "s").read_bytes() == b"old"
+    ShardWriter.join(token).commit(part.present)
+    assert text_of(shardcodec.decode((tmp_path / "s").read_bytes(), letters_spec())) == ".... .... .... kept"
+
+
 def test_a_killed_rank_leaves_its_chunks_absent(tmp_path: Path) -> None:
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     code = f"""
@@ -230,7 +245,7 @@ def test_a_killed_creator_is_cleaned_up_after(tmp_path: Path) -> None:
     create(tmp_path / "a.zarr")
     code = f"""
         import os, signal
-        from shardcodec import ShardSpec, ShardWriter
+        from shardcodec import ShardSpec, ShardWriter, native
         spec = ShardSpec((8, 12), (4, 3), "int32", -1, [{LITTLE!r}])
         ShardWriter.create({str(tmp_path / "a.zarr/c/0/0")!r}, spec)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -32,7 +32,7 @@ from shard_strategies import Layout, assert_same_bits, layouts, random_array
 from spec_json import CRC, LITTLE
 
 import shardcodec
-from shardcodec import ShardSpec, ShardWriter
+from shardcodec import ShardSpec, ShardWriter, native
 from shardcodec.access.inner import coordinates
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
@@ -241,6 +241,29 @@ def test_an_exception_aborts(tmp_path: Path) -> None:
     writer.abort()
 
 
+@LOCATIONS
+def test_a_shard_that_could_not_be_locked_is_committed_later(tmp_path: Path, at_start: bool) -> None:
+    """Hours of streaming were thrown away because somebody else had the old shard for a minute."""
+    path = tmp_path / "shard"
+    path.write_bytes(b"old")
+    with shardcodec.options(lock_timeout=0.01):
+        writer = ShardWriter(path, letters_spec(at_start=at_start), footer=b"a footer that is longer")
+    writer.write_chunk((0, 0), word(0))
+    lock = native.load().FileLock()
+    assert lock.try_acquire(str(path)) == "held"
+    with pytest.raises(shardcodec.LockError):
+        writer.commit()
+    assert path.read_bytes() == b"old"
+    lock.release()
+    writer.write_chunk((0, 1), word(1))
+    writer.footer = b"end"
+    writer.commit()
+    shard = shardcodec.open_shard(path, None, letters_spec(at_start=at_start))
+    assert shard.footer == b"end"
+    assert text_of(shard.read_region()) == f"{LETTERS[:9]} .... ...."
+    assert files_below(tmp_path) == ["shard"]
+
+
 def test_a_writer_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     ShardWriter(tmp_path / "shard", letters_spec(), header=b"abc")
     assert files_below(tmp_path) == []
@@ -257,7 +280,7 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path) -> None:
     path.write_bytes(letters())
     code = f"""
         import os, signal
-        from shardcodec import ShardSpec, ShardWriter
+        from shardcodec import ShardSpec, ShardWriter, native
         writer = ShardWriter({str(path)!r}, ShardSpec((4, 4), (2, 2), "uint8", 46, ["bytes"]))
         for at in {PLACES}:
             writer.write_encoded(at, b"gone")
