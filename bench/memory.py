@@ -80,8 +80,8 @@ def measure(name: str, operation: str, case: Case, source: Path, folder: Path) -
         if operation in ROWS:
             array = peer.open(source, case)
             rest = tuple(slice(0, n) for n in case.shape[1:])
-            peer.select(array, "oindex", (np.arange(3), *rest))
             rows = some_rows(case, operation)
+            peer.select(array, "oindex", (rows[:8], *rest))  # brings in the code that sorts them, too
             return grows_by(lambda: peer.select(array, "oindex", (rows, *rest)))
         path = case.create(folder / "memory-write")
         array = peer.open(path, case)

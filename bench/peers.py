@@ -346,6 +346,19 @@ class OpenArrayCached(OpenArray):
     cache_nbytes = 64 << 20
 
 
+class OpenArrayKept(OpenArrayCached):
+    """The same, and files stay open: each time it is looked whether their names still lead to them, unchanged."""
+
+    name = "open_array, open files"
+    group = "cached index"
+
+    def open(self, path: Path, case: Case) -> Any:
+        import shardcodec
+
+        with shardcodec.options(open_files=16):
+            return super().open(path, case)
+
+
 class OpenArrayImmutable(OpenArray):
     """The same, told that files do not change: one stays open, and is not looked at again."""
 
@@ -461,6 +474,7 @@ ALL: tuple[Peer, ...] = (
     EmptyPipeline(),
     OpenArray(),
     OpenArrayCached(),
+    OpenArrayKept(),
     OpenArrayImmutable(),
     OnePread(),
     TensorStoreCached(),

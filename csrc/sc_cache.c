@@ -24,17 +24,23 @@ static struct sc_cache *caches;
 /* ---- indexes that are held ---- */
 
 struct sc_cached_index *
-sc_cached_index_new(uint64_t n_entries)
+sc_cached_index_new(const struct sc_chain *shard)
 {
     struct sc_cached_index *index = NULL;
 
-    if (n_entries <= (SIZE_MAX - sizeof *index) / sizeof *index->entries)
-        index = sc_malloc(sizeof *index + (size_t)n_entries * sizeof *index->entries);
+    if (shard->index.nbytes <= SIZE_MAX - sizeof *index)
+        index = sc_malloc(sizeof *index + (size_t)shard->index.nbytes);
     if (index) {
         atomic_init(&index->n_users, 1);
-        index->n_entries = n_entries;
+        index->n_entries = shard->n_chunks;
     }
     return index;
+}
+
+uint8_t *
+sc_cached_index_stored(struct sc_cached_index *index, const struct sc_chain *shard)
+{
+    return shard->index.in_c_order ? (uint8_t *)index->entries : NULL;
 }
 
 static struct sc_cached_index *

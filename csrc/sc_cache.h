@@ -85,8 +85,13 @@ struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, 
 void sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *shard,
                   struct sc_cached_index *index);
 
-/* Room for n entries, held once. NULL: no memory. */
-struct sc_cached_index *sc_cached_index_new(uint64_t n_entries);
+/* Room for the entries of a shard, held once, and behind them for the checksums of the stored index. NULL: no memory. */
+struct sc_cached_index *sc_cached_index_new(const struct sc_chain *shard);
+
+/* Where the stored index may be read to: pairs in C order are decoded where they lie, so they take no memory twice.
+ * NULL: of another order, it needs memory of its own. */
+uint8_t *sc_cached_index_stored(struct sc_cached_index *index, const struct sc_chain *shard);
+
 void sc_cached_index_release(struct sc_cached_index *index);
 
 /* ---- files ---- */

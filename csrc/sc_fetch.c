@@ -52,18 +52,22 @@ static enum sc_status
 read_index(struct sc_fetch *fetch, struct sc_where *where)
 {
     const struct sc_chain *shard = fetch->shard;
-    uint8_t *stored = sc_malloc((size_t)shard->index.nbytes);
+    uint8_t *memory = NULL, *stored = NULL;
     enum sc_status status;
 
-    fetch->index = sc_cached_index_new(shard->n_chunks);
-    status = stored && fetch->index ? SC_OK : SC_NO_MEMORY;
+    fetch->index = sc_cached_index_new(shard);
+    if (fetch->index)
+        stored = sc_cached_index_stored(fetch->index, shard);
+    if (fetch->index && !stored)
+        stored = memory = sc_malloc((size_t)shard->index.nbytes);
+    status = stored ? SC_OK : SC_NO_MEMORY;
     if (!status)
         status = read_bytes(fetch, fetch->extent.offset, shard->index.nbytes, stored, where);
     if (!status)
         status = sc_index_verify(&shard->index, stored, where);
     if (!status)
         sc_index_load(shard, stored, fetch->index->entries);
-    sc_free(stored);
+    sc_free(memory);
     return status;
 }
 

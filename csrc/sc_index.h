@@ -31,7 +31,8 @@ struct sc_index_extent {
     uint64_t shard_nbytes;
 };
 
-/* n stored pairs -> native entries, and back. src/dst: 16 * n bytes, any alignment; may not overlap entries. */
+/* n stored pairs -> native entries, and back. src/dst: 16 * n bytes, any alignment; pairs may be decoded where they lie
+ * (src == entries), otherwise they may not overlap entries. */
 void sc_index_decode(const uint8_t *src, struct sc_entry *entries, size_t n, bool big_endian);
 void sc_index_encode(const struct sc_entry *entries, uint8_t *dst, size_t n, bool big_endian);
 

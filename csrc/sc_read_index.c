@@ -71,11 +71,14 @@ static enum sc_status
 load_for_cache(struct reader *reader, struct stall *stall)
 {
     const struct sc_chain *shard = chain_of(stall);
-    struct sc_cached_index *index = sc_cached_index_new(shard->n_chunks);
+    struct sc_cached_index *index = sc_cached_index_new(shard);
     enum sc_status status = index ? SC_OK : SC_NO_MEMORY;
-    const uint8_t *stored;
+    uint8_t *to = index ? sc_cached_index_stored(index, shard) : NULL;
+    const uint8_t *stored = to;
 
-    if (!status)
+    if (!status && to)
+        status = sc_stall_read(reader, stall, to, shard->index.nbytes, stall->extent.offset);
+    else if (!status)
         status = sc_stall_fetch(reader, stall, stall->extent.offset, shard->index.nbytes, &stall->index, &stored);
     if (!status)
         status = sc_index_verify(&shard->index, stored, &reader->where);

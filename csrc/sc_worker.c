@@ -30,6 +30,8 @@ sc_buffer_grow(struct sc_buffer *buffer, size_t used, size_t n)
         return SC_OK;
     if (n > SIZE_MAX - 2 * SC_ALIGNMENT)
         return SC_NO_MEMORY;
+    if (!used)
+        sc_buffer_free(buffer); /* first: nobody needs both at a time */
     n = (n + SC_ALIGNMENT) / SC_ALIGNMENT * SC_ALIGNMENT;
     data = sc_aligned_alloc(SC_ALIGNMENT, n);
     if (!data)

@@ -98,7 +98,7 @@ cdef class Cache:
         cdef sc_cached_index *index
         if not chain.is_shard:
             raise ValueError("only a shard has an index")
-        index = sc_cached_index_new(chain.chain.n_chunks)
+        index = sc_cached_index_new(&chain.chain)
         if index == NULL:
             return
         memcpy(index.entries, pairs, view.nbytes())

@@ -14,7 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 from crew import in_threads
-from helpers import LETTERS, assemble, create, in_child, letters, letters_spec, ours, shard_path, text_of
+from helpers import (
+    CRC,
+    LETTERS,
+    LITTLE,
+    RAW,
+    assemble,
+    create,
+    in_child,
+    letters,
+    letters_spec,
+    ours,
+    shard_path,
+    text_of,
+)
 
 import shardcodec
 from shardcodec import IndexCache, native
@@ -91,6 +104,28 @@ def test_every_layout_of_index_is_kept(tmp_path: Path, at_start: bool, crc: bool
     reader = Reader(path, IndexCache(1 << 20, _grain_ns=SETTLED), letters_spec(at_start=at_start, crc=crc))
     assert [reader.text(), reader.text()] == [LETTERS, LETTERS]
     assert reader.done["index_hits"] == 1
+
+
+# Pairs that do not lie in C order, or not as numbers of this machine.
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+TURNED = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+
+
+@pytest.mark.parametrize("index_codecs", [[BIG, CRC], [BIG], [TURNED, LITTLE, CRC], [LITTLE, CRC, CRC]])
+def test_an_index_is_kept_as_it_was_read(tmp_path: Path, index_codecs: list[Any]) -> None:
+    """Pairs in C order are read to where they are kept, and decoded there; the checksums go with them for a moment."""
+    spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 46, RAW, index_codecs)
+    values = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    path = tmp_path / "letters"
+    path.write_bytes(shardcodec.encode(values, spec))
+    reader = Reader(path, IndexCache(1 << 20, _grain_ns=SETTLED), spec)
+    first = reader.text()
+    assert first == text_of(values)
+    assert reader.done["index_misses"] == 1
+    kept = reader.cache.info()["nbytes"]
+    assert [reader.text(), reader.text()] == [first, first]
+    assert reader.done["index_hits"] == 1
+    assert reader.cache.info()["nbytes"] == kept
 
 
 def test_entries_are_checked_at_each_use(tmp_path: Path) -> None:
