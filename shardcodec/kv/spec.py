@@ -8,7 +8,7 @@ Source: TensorStore, kvstore driver `zarr3_sharding_indexed`, "JSON specificatio
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -36,6 +36,12 @@ _MEMBERS = frozenset(
         "cache_pool",
         "data_copy_concurrency",
     }
+)
+
+# Of the driver "file"; how it writes is ours to say.
+_FILE_MEMBERS = frozenset(
+    {"driver", "path", "context"}
+    | {f"file_io_{what}" for what in ("concurrency", "locking", "memmap", "mode", "sync")}
 )
 
 
@@ -145,17 +151,15 @@ def parse(spec: Any, *, needs_base: bool = True) -> Parsed:
         The base is a driver that is none of ours.
     """
     with bounded_depth(""):
-        return _parse(spec, needs_base)
+        return _parse(spec, needs_base, {})
 
 
-def _parse(spec: Any, needs_base: bool) -> Parsed:
+def _parse(spec: Any, needs_base: bool, context: Mapping[str, Any]) -> Parsed:
     members = as_mapping(spec, "")
     driver = members.get("driver")
     if driver not in DRIVERS:
         wrong("driver", f"expected {show(DRIVERS[0])}, got {show(driver)}", actual=driver)
-    extra = sorted(str(name) for name in members if name not in _MEMBERS)
-    if extra:
-        wrong("", f"Object includes extra members: {', '.join(map(show, extra))}", actual=extra)
+    _refuse_extra(members, _MEMBERS)
     if "base" in members and "kvstore" in members:
         wrong("kvstore", "another name of base, which is given too")
     name = "kvstore" if "kvstore" in members else "base"
@@ -165,18 +169,25 @@ def _parse(spec: Any, needs_base: bool) -> Parsed:
     path = members.get("path", "")
     if not isinstance(path, str):
         wrong("path", f"expected a string, got {show(path)}", actual=path)
+    context = {**context, **as_mapping(members.get("context", {}), "context")}
     return Parsed(
-        base=_parse_base(members[name], name) if name in members else None,
+        base=_parse_base(members[name], name, context) if name in members else None,
         layout=Layout.of(
             members["grid_shape"], members["index_codecs"], members.get("index_location", "end")
         ),
         path=path.encode(),
-        cache_pool=_resource(members, "cache_pool", "total_bytes_limit", 0),
-        data_copy_concurrency=_resource(members, "data_copy_concurrency", "limit", 1),
+        cache_pool=_resource(members, context, "cache_pool", "total_bytes_limit", 0),
+        data_copy_concurrency=_resource(members, context, "data_copy_concurrency", "limit", 1),
     )
 
 
-def _parse_base(base: Any, name: str) -> str | Parsed:
+def _refuse_extra(members: Mapping[str, Any], known: Collection[str]) -> None:
+    extra = sorted(str(name) for name in members if name not in known)
+    if extra:
+        wrong("", f"Object includes extra members: {', '.join(map(show, extra))}", actual=extra)
+
+
+def _parse_base(base: Any, name: str, context: Mapping[str, Any]) -> str | Parsed:
     with within(name):
         if isinstance(base, str):
             url = urlsplit(base)
@@ -185,7 +196,7 @@ def _parse_base(base: Any, name: str) -> str | Parsed:
             return unquote(url.path)
         members: Mapping[str, Any] = as_mapping(base, "")
         if members.get("driver") in DRIVERS:
-            return _parse(members, True)
+            return _parse(members, True, context)
         if members.get("driver") != "file":
             reason = (
                 f"no base with driver {show(members.get('driver'))} is known; give the store itself as base"
@@ -194,17 +205,35 @@ def _parse_base(base: Any, name: str) -> str | Parsed:
         path = members.get("path")
         if not isinstance(path, str) or not path:
             wrong("path", f"expected the name of a file, got {show(path)}", actual=path)
+        _refuse_extra(members, _FILE_MEMBERS)
         return path
 
 
-def _resource(members: Mapping[str, Any], name: str, number: str, least: int) -> int | None:
-    """A limit among the resources of TensorStore's context; a reference to a shared one is no limit of ours."""
-    value = members.get(name)
-    if value is None or isinstance(value, str):
-        return None
+def _resource(
+    members: Mapping[str, Any], context: Mapping[str, Any], name: str, number: str, least: int
+) -> int | None:
+    """A limit, as a resource of TensorStore's context tells it; None: nobody has said one."""
     with within(name):
-        limit = as_mapping(value, "").get(number)
-        return None if limit is None or limit == "shared" else as_int(limit, number, minimum=least)
+        resource = as_mapping(_defined(members.get(name, name), context, name), "")
+        _refuse_extra(resource, (number,))
+        limit = resource.get(number)
+        is_said = limit is not None and not (limit == "shared" and least)  # so many threads as all others
+        return as_int(limit, number, minimum=least) if is_said else None
+
+
+def _defined(value: Any, context: Mapping[str, Any], name: str) -> Any:
+    """Follow references to a resource, ``name`` or ``name#id``, to what the context says of it."""
+    seen: set[str] = set()
+    while isinstance(value, str):
+        if value != name and not value.startswith(f"{name}#"):
+            wrong("", f"{show(value)} names no {name}", actual=value)
+        if value not in context:
+            return {} if value == name else wrong("", f"Resource not defined: {show(value)}", actual=value)
+        if value in seen:
+            wrong("", f"{show(value)} is defined by itself", actual=value)
+        seen.add(value)
+        value = context[value]
+    return value
 
 
 def _path_to_json(path: bytes) -> str:

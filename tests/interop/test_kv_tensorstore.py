@@ -352,6 +352,14 @@ def test_json(tmp_path: Path, how: dict[str, Any]) -> None:
         {"base": 5},
         {"path": 5},
         {"driver": "nothing"},
+        {"cache_pool": "cache_pool#x"},
+        {"cache_pool": "pool"},
+        {"cache_pool": None},
+        {"cache_pool": {"total_bytes_limit": 5, "foo": 1}},
+        {"data_copy_concurrency": "data_copy_concurrency#x"},
+        {"context": 5},
+        {"context": {"cache_pool": 5}},
+        {"base": {"driver": "file", "path": "x", "foo": 1}},
     ],
 )
 def test_what_is_no_spec(tmp_path: Path, how: dict[str, Any], change: dict[str, Any]) -> None:

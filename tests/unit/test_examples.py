@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import zarr
 
 import shardcodec
@@ -39,6 +41,25 @@ def test_minmax_footer(tmp_path: Path) -> None:
         "time", "level", "station", "hits", "hits/ends", "hits/values"
     }  # fmt: skip
     assert table["hits/ends"][-1] == table["hits/values"].shape[0]
+
+
+def test_a_range_query_reads_indexes_and_footers_and_nothing_else(tmp_path: Path) -> None:
+    """The example tells a number of its own; this is what the engine has fetched."""
+    example = runpy.run_path(str(ROOT / "examples" / "minmax_footer.py"))
+    rows, spec = 300_000, example["SHARD"]
+    column = zarr.create_array(
+        tmp_path, name="time", shape=rows, shards=(spec,), chunks=(example["CHUNK"],), dtype="f8"
+    )
+    values = np.sort(np.random.default_rng(0).uniform(0, 1e6, rows))
+    example["write_column"](tmp_path, column, values)
+    before = shardcodec.stats()
+    first, end, n_read = example["rows_between"](column, 1e5, 2e5)
+    after = shardcodec.stats()
+    assert first <= np.searchsorted(values, 1e5) and end >= np.searchsorted(values, 2e5, "right")
+    assert end - first < 0.2 * rows
+    n_shards, per_shard = -(-rows // spec), spec // example["CHUNK"]
+    assert n_read == n_shards * ((16 * per_shard + 4) + (8 + 16 * per_shard))
+    assert after["bytes_fetched"] - before["bytes_fetched"] == n_read
 
 
 def test_tiff_shard(tmp_path: Path) -> None:

@@ -75,6 +75,21 @@ def test_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"path": 5}, "path: expected a string"),
         ({"cache_pool": {"total_bytes_limit": -1}}, "cache_pool"),
         ({"data_copy_concurrency": {"limit": 0}}, "data_copy_concurrency"),
+        ({"cache_pool": None}, "cache_pool: expected an object, got None"),
+        (
+            {"cache_pool": {"total_bytes_limit": "shared"}},
+            "cache_pool.total_bytes_limit: expected an integer",
+        ),
+        ({"cache_pool": {"total": 5}}, "cache_pool: Object includes extra members: 'total'"),
+        ({"cache_pool": "cache_pool#x"}, "cache_pool: Resource not defined: 'cache_pool#x'"),
+        ({"cache_pool": "pool"}, "cache_pool: 'pool' names no cache_pool"),
+        (
+            {"cache_pool": "cache_pool#x", "context": {"cache_pool#x": "cache_pool#x"}},
+            "cache_pool: 'cache_pool#x' is defined by itself",
+        ),
+        ({"context": 5}, "context: expected an object"),
+        ({"context": {"cache_pool": 5}}, "cache_pool: expected an object, got 5"),
+        ({"base": {"driver": "file", "path": "x", "foo": 1}}, "base: Object includes extra members: 'foo'"),
     ],
 )
 def test_wrong_json(change: dict[str, Any], text: str) -> None:
@@ -87,6 +102,38 @@ def test_wrong_json(change: dict[str, Any], text: str) -> None:
     }
     with pytest.raises(SpecError, match=text):
         ShardedKeyValueStore.from_json(spec)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({"context": {"cache_pool": {"total_bytes_limit": 77}}}, (77, None)),
+        ({"context": {"cache_pool#a": {"total_bytes_limit": 7}}}, (None, None)),
+        ({"cache_pool": "cache_pool#a", "context": {"cache_pool#a": {"total_bytes_limit": 7}}}, (7, None)),
+        ({"context": {"cache_pool": "cache_pool#a", "cache_pool#a": {"total_bytes_limit": 0}}}, (0, None)),
+        ({"cache_pool": {}, "context": {"cache_pool": {"total_bytes_limit": 77}}}, (None, None)),
+        ({"data_copy_concurrency": {"limit": "shared"}}, (None, None)),
+        ({"context": {"data_copy_concurrency": {"limit": 3}, "file_io_concurrency": {}}}, (None, 3)),
+    ],
+)
+def test_limits_that_the_context_says(given: dict[str, Any], limits: tuple[int | None, int | None]) -> None:
+    """They were passed over, and so were references to what nobody has defined. The base inherits them, as TensorStore's does."""
+    spec: dict[str, Any] = {
+        "driver": "zarr3_sharding_indexed",
+        "base": "file:///tmp/x",
+        "grid_shape": [2],
+        "index_codecs": CODECS,
+    }
+    for whole in (spec | given, spec | given | {"base": {**spec, "path": "\0\0\0\1"}}):
+        made = ShardedKeyValueStore.from_json(whole).to_json()
+        found = made.get("cache_pool"), made.get("data_copy_concurrency")
+        assert found == tuple(
+            None if limit is None else {name: limit}
+            for name, limit in zip(("total_bytes_limit", "limit"), limits, strict=True)
+        )
+        base = made["base"]
+        if base["driver"] != "file" and "cache_pool" not in given:
+            assert base.get("cache_pool") == made.get("cache_pool")
 
 
 @pytest.mark.parametrize("member", ["driver", "base", "grid_shape", "index_codecs"])
