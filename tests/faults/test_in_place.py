@@ -101,23 +101,27 @@ def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, t
 class Shard(Scene):
     """One shard, one of whose inner chunks is absent, and a write that touches some of the others."""
 
+    has_journals = True
+
     def __init__(self, folder: Path, case: Case) -> None:
         side = case.grid * SIDE
         # nothing that could be compressed, so whatever is new has its place
         old = np.random.default_rng(0).integers(0, 2**31 - 1, (side, side), dtype=np.int32)
         old[:SIDE, SIDE : 2 * SIDE] = -1
         super().__init__(folder, old, CHAINS[case.chain], case.location)
+        self.spec = shardcodec.ShardSpec.from_metadata(self.handle().metadata.to_dict())
         self.options = {"write_strategy": "in_place", "durability": case.durability, "compact": False}
         self.box = BOXES[case.box]
         self.new[self.box] = -1 if case.box == "erased" else 1000
 
     def seen(self) -> str:
         """What shardcodec's readers see: all of them the same."""
-        array = ours(self.folder / "a")
-        found = array[...]
+        return self.once(self._seen)
+
+    def _seen(self) -> str:
+        found = self.handle()[...]
         assert (shardcodec.open_array(self.folder / "a")[...] == found).all()
-        spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
-        with shardcodec.open_shard(self.shard, None, spec) as shard:
+        with shardcodec.open_shard(self.shard, None, self.spec) as shard:
             assert (shard.read_region() == found).all()
             coords = list(np.ndindex(shard.grid_shape))
             chunks = shard.read_chunks(coords)
@@ -129,8 +133,7 @@ class Shard(Scene):
         """That, and that the others see the same once it is settled."""
         unsettled, outcome = self.state(), self.seen()
         assert sorted(self.bytes) == files_below(self.folder / "a"), "nothing shows up in the store"
-        spec = shardcodec.ShardSpec.from_metadata(ours(self.folder / "a").metadata.to_dict())
-        with shardcodec.open_shard(self.shard, None, spec, mode="r+") as shard:
+        with shardcodec.open_shard(self.shard, None, self.spec, mode="r+") as shard:
             shard.settle()
         assert os.stat(self.shard).st_nlink == 1
         if self.state() != unsettled:

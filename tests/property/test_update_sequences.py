@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +11,11 @@ import zarr
 from helpers import files_below, ours, quiet, tensorstores_view, zarrs_view
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
+from machines import FolderMachine
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
-from shardcodec.storage import filesystem
 
 FILL = -1
 SHAPE, SHARD, CHUNK = (20, 12), (12, 12), (4, 3)
@@ -37,7 +34,7 @@ def spans(extent: int) -> st.SearchStrategy[slice]:
 boxes = st.tuples(*(spans(extent) for extent in SHAPE))
 
 
-class Updates(RuleBasedStateMachine):
+class Updates(FolderMachine):
     @initialize(
         codec=st.sampled_from(sorted(CODECS)),
         location=st.sampled_from(["start", "end"]),
@@ -45,12 +42,7 @@ class Updates(RuleBasedStateMachine):
         write_empty=st.booleans(),
     )
     def create(self, codec: str, location: str, direct: bool, write_empty: bool) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.types = filesystem.DIRECT_TYPES
-        self.known = dict(filesystem._known)
-        if not direct:
-            filesystem.DIRECT_TYPES = frozenset()
-        filesystem._known.clear()
+        self.begin(direct=direct)
         sharding = ShardingCodec(chunk_shape=CHUNK, codecs=CODECS[codec], index_location=location)
         with quiet():
             zarr.create_array(
@@ -113,13 +105,6 @@ class Updates(RuleBasedStateMachine):
         theirs = tensorstores_view(self.folder / "a")
         assert theirs is None or (theirs == self.twin).all()
         assert set(files_below(self.folder)) <= {"a/c/0/0", "a/c/1/0", "a/zarr.json"}
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            filesystem.DIRECT_TYPES = self.types
-            filesystem._known.clear()
-            filesystem._known.update(self.known)
-            shutil.rmtree(self.folder)
 
 
 TestUpdates = Updates.TestCase
