@@ -117,6 +117,7 @@ def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
 # ---- errors
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be locked:RuntimeWarning")
 @each_with_every_error(CASES, QUICK)
 def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
     fail_at_every_call(Shards(tmp_path, case), error)

@@ -246,6 +246,7 @@ def read_if_there(path: Path) -> bytes:
 # ---- errors
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be locked:RuntimeWarning")
 @each_with_every_error(CASES, QUICK)
 def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
     fail_at_every_call(Shard(tmp_path, case), error)
