@@ -37,6 +37,9 @@ SOURCES := setup.py pyproject.toml MANIFEST.in $(wildcard README.md) LICENSE NOT
   $(shell find csrc shardcodec \( -name __pycache__ -prune \) -o \( -type d -o -name '*.[ch]' -o -name '*.py' \
     -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd' -o -name 'exports.*' \) -print)
 PIP_FLAGS := --quiet --disable-pip-version-check
+# Of an environment a small part is ever imported; that is compiled then, and kept even where the machine forbids it.
+pip_install = -m pip install $(PIP_FLAGS) --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call venv,purpose): its interpreter
 venv = .venv/$(1)-$(VERSION)/bin/python
@@ -58,13 +61,17 @@ help:
 
 # What pyproject.toml asks for; of blosc2 its archive alone.
 .venv/build-$(VERSION)/stamp: pyproject.toml | .venv/build-$(VERSION)/bin/python
-	$(call venv,build) -m pip install $(PIP_FLAGS) --no-deps $$($(call venv,build) -c \
+	$(call venv,build) $(pip_install) --no-deps $$($(call venv,build) -c \
 	  'import tomllib; print(*tomllib.load(open("$<", "rb"))["build-system"]["requires"])')
 	touch $@
 
+# setuptools keeps notes in the source tree: with `make -j` one build waits for the other.
+one_build := $(if $(shell command -v flock),flock build/lock)
+
 build/wheels/plain-$(VERSION)/stamp: $(SOURCES) | .venv/build-$(VERSION)/bin/python
-	rm -rf $(@D)
-	$(call venv,build) -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir $(@D) .
+	mkdir -p $(@D)
+	rm -rf $(@D)/*
+	$(one_build) $(call venv,build) -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir $(@D) .
 	touch $@
 
 ifneq ($(WHEEL_VERSION),$(VERSION))
@@ -74,27 +81,30 @@ endif
 
 comma := ,
 
-# setuptools keeps notes in the source tree: with `make -j` one build waits for the other.
-one_build := $(if $(shell command -v flock),flock build/lock)
-
 # $(call special_build,kind,switches): build/special/<kind>-<version>/stamp, beside the package
 define special_build
 build/special/$(1)-$(VERSION)/stamp: $(SOURCES) .venv/build-$(VERSION)/stamp
 	mkdir -p $$(@D)
 	rm -rf $$(@D)/*
-	$(2) $$(one_build) $(call venv,build) -m pip install $(PIP_FLAGS) --no-build-isolation --no-deps --target $$(@D) .
+	$(2) $$(one_build) $(call venv,build) $(pip_install) --no-build-isolation --no-deps --target $$(@D) .
 	touch $$@
 endef
-$(eval $(call special_build,system,SHARDCODEC_LIBS=system))
+$(eval $(call special_build,system,SHARDCODEC_LIBS=system SHARDCODEC_DEBUG=1))
 $(eval $(call special_build,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
 $(eval $(call special_build,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
 
 # $(call environment,purpose,extras): .venv/<purpose>-<version>/stamp
-# pip takes a wheel of the same version for already installed, hence the uninstall.
+# What the package needs is installed before the package, so that it need not wait for the wheel.
 define environment
-.venv/$(1)-$(VERSION)/stamp: build/wheels/plain-$(WHEEL_VERSION)/stamp | .venv/$(1)-$(VERSION)/bin/python
-	$(call venv,$(1)) -m pip uninstall $(PIP_FLAGS) --yes shardcodec
-	$(call venv,$(1)) -m pip install $(PIP_FLAGS) "$$$$(echo $$(<D)/*.whl)$(if $(2),[$(2)])"
+.venv/$(1)-$(VERSION)/needed: pyproject.toml | .venv/$(1)-$(VERSION)/bin/python
+	$(call venv,$(1)) -c 'import sys, tomllib; made = tomllib.load(open("$$<", "rb"))["project"]; \
+	  print(*made["dependencies"], *(need for extra in sys.argv[1:] for need in made["optional-dependencies"][extra]), sep="\n")' \
+	  $(2) > $$@.txt
+	$(call venv,$(1)) $(pip_install) -r $$@.txt
+	touch $$@
+
+.venv/$(1)-$(VERSION)/stamp: build/wheels/plain-$(WHEEL_VERSION)/stamp .venv/$(1)-$(VERSION)/needed
+	$(call venv,$(1)) $(pip_install) --no-deps --force-reinstall $$(<D)/*.whl
 	touch $$@
 endef
 $(eval $(call environment,demo,demo))
@@ -109,6 +119,10 @@ prepare-system prepare-asan prepare-tsan: prepare-%: build/special/%-$(VERSION)/
 prepare-%: .venv/%-$(VERSION)/stamp
 	@:
 
+# The same without the package.
+needed-%: .venv/%-$(VERSION)/needed
+	@:
+
 .PHONY: build
 build: build/wheels/plain-$(VERSION)/stamp ## build the wheel
 	@ls $(<D)/*.whl
@@ -121,7 +135,7 @@ demo: .venv/demo-$(VERSION)/stamp ## a real MRI series through zarr, with and wi
 
 .PHONY: bench
 bench: .venv/bench-$(VERSION)/stamp ## measure against every rival in one run
-	$(call venv,bench) -c 'import zarrista' 2>/dev/null || $(call venv,bench) -m pip install $(PIP_FLAGS) --no-deps zarrista \
+	$(call venv,bench) -c 'import zarrista' 2>/dev/null || $(call venv,bench) $(pip_install) --no-deps zarrista \
 	  || echo 'zarrista cannot be installed here and is not measured'
 	$(call pytest,bench) bench -c bench/pytest.ini $(BENCH_ARGS)
 
@@ -141,7 +155,7 @@ test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp #
 
 .venv/suite-$(VERSION)/requirements.txt: .venv/suite-$(VERSION)/stamp
 	$(call venv,suite) tests/zarr_suite/run.py --requirements > $@
-	$(call venv,suite) -m pip install $(PIP_FLAGS) -r $@
+	$(call venv,suite) $(pip_install) -r $@
 
 .PHONY: zarr-suite
 zarr-suite: .venv/suite-$(VERSION)/requirements.txt ## zarr-python's own tests, through our pipeline
