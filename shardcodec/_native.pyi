@@ -257,6 +257,16 @@ class SliceReader:
     ) -> None: ...
     def read(self, path: str, chunk_selection: Any, array_selection: Any, out: Buffer) -> bool | None: ...
 
+class ChunkSlices:
+    def __init__(self, chain: Chain) -> None: ...
+    def take(
+        self,
+        chunk_selection: Any,
+        array_selection: Any,
+        array: Buffer,
+        place: Callable[[int], Buffer],
+    ) -> bool: ...
+
 class ArraySlices(SliceReader):
     def __init__(
         self,

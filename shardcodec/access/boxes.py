@@ -17,6 +17,7 @@ import numpy as np
 from .. import native
 
 __all__ = [
+    "PLAIN_KINDS",
     "Box",
     "Boxes",
     "Lists",
@@ -35,6 +36,9 @@ __all__ = [
     "touched",
     "whole",
 ]
+
+# Kinds of elements that the buffer protocol has letters for.
+PLAIN_KINDS = "biufc"
 
 Ints = tuple[int, ...]
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]

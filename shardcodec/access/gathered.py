@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import native
-from .boxes import Box, Boxes, Positions, pack_boxes
+from .boxes import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes
 
 __all__ = ["Array", "Gathered"]
 
@@ -69,14 +69,21 @@ class Gathered:
         self._slots: dict[int, int] = {}  # position of an inner chunk -> where it lies
         self._masks: dict[int, Array] = {}  # of those that were written in part
         self._array: Array = np.empty((0, *self._extent), dtype=dtype)
-        self._slot_nbytes = math.prod(self._extent) * self._array.itemsize
+        self._n_items = math.prod(self._extent)
+        self._slot_nbytes = self._n_items * self._array.itemsize
+        self._slices = self._slices_of(chain)
+
+    def _slices_of(self, chain: Any) -> Any:
+        """What takes whole inner chunks as slices; None where they are not of the usual kind."""
+        usual = chain.is_shard and chain.stage is None and self._array.dtype.kind in PLAIN_KINDS
+        return native.load().ChunkSlices(chain) if usual else None
 
     # ---- what is there
 
     @property
     def nbytes(self) -> int:
         """Memory that is held."""
-        return len(self._slots) * self._slot_nbytes + len(self._masks) * math.prod(self._extent)
+        return len(self._slots) * self._slot_nbytes + len(self._masks) * self._n_items
 
     @property
     def is_complete(self) -> bool:
@@ -104,6 +111,17 @@ class Gathered:
                     if mask.all():
                         del self._masks[position]
 
+    def write_slices(self, chunk_selection: Any, array_selection: Any, values: Array) -> bool:
+        """Take over slices of an array that are all of one inner chunk, as loops over inner chunks assign them.
+
+        False, and nothing done, where they are anything else: that is for `write`.
+        """
+        if self._slices is None or values.dtype != self._array.dtype:
+            return False
+        with self._mutex:
+            taken: bool = self._slices.take(chunk_selection, array_selection, values, self._whole_chunk)
+        return taken
+
     def put(self, position: int, chunk: Array) -> None:
         """Take over a whole inner chunk, whose axes are those of the index."""
         with self._mutex:
@@ -122,6 +140,9 @@ class Gathered:
         elif whole:
             self._masks.pop(position, None)
         return self._array[slot]  # type: ignore[no-any-return]
+
+    def _whole_chunk(self, position: int) -> Array:
+        return self._chunk(position, whole=True)
 
     def _grow(self) -> None:
         used = len(self._array)

@@ -22,7 +22,7 @@ from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import cache
 from . import staged, staged_reader
-from .boxes import Box, Parts, as_void, n_touched
+from .boxes import PLAIN_KINDS, Box, Parts, as_void, n_touched
 
 __all__ = [
     "ATTEMPTS",
@@ -49,12 +49,8 @@ CHANGING_SECONDS = 2.0
 # Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
 INLINE_NBYTES = 1 << 20
 
-
 # As much is decoded by one thread: waking another one would take as long.
 SLICES_NBYTES = 256 << 10
-
-# Kinds of elements that the buffer protocol has letters for.
-PLAIN_KINDS = "biufc"
 
 
 class ReadItem(NamedTuple):

@@ -1,4 +1,4 @@
-# slices.pxi - one box of one file, given as slices: small reads without detours
+# slices.pxi - one box of one object, given as slices: small reads, and small writes that are gathered, without detours
 # SPDX-License-Identifier: MIT
 
 cdef extern from "Python.h":
@@ -6,6 +6,43 @@ cdef extern from "Python.h":
 
 
 EVERYTHING = slice(None)
+
+
+cdef bint read_slices(const sc_chain *chain, tuple chunk_selection, tuple array_selection, const Py_buffer *array,
+                      sc_box *box, Py_ssize_t *offset, int64_t *strides) except -1:
+    """Fill in a box of the chunk, and where its elements are in an array: the first of them, and strides by axis of the chunk.
+
+    False when the selections are none of ours. Nothing below relies on the caller.
+    """
+    cdef Py_ssize_t start, stop, step, first, end, by, n
+    cdef int a, axis = 0
+    if len(chunk_selection) != chain.ndim or <size_t>array.itemsize != chain.itemsize:
+        return False
+    offset[0] = 0
+    for a in range(chain.ndim):
+        part = chunk_selection[a]
+        strides[a] = 0
+        n = 1
+        step = 1
+        if type(part) is slice:
+            if axis >= array.ndim or axis >= len(array_selection) or type(array_selection[axis]) is not slice:
+                return False
+            PySlice_Unpack(part, &start, &stop, &step)
+            n = PySlice_AdjustIndices(<Py_ssize_t>chain.shape[a], &start, &stop, step)
+            PySlice_Unpack(array_selection[axis], &first, &end, &by)
+            if step < 1 or n < 1 or by != 1 or first < 0 or end > array.shape[axis] or end - first != n:
+                return False
+            offset[0] += first * array.strides[axis]
+            strides[a] = array.strides[axis]
+            axis += 1
+        elif type(part) is int and 0 <= part < chain.shape[a]:
+            start = part
+        else:
+            return False
+        box.start[a] = <uint64_t>start
+        box.count[a] = <uint64_t>n
+        box.step[a] = step if n > 1 else 1
+    return axis == array.ndim
 
 
 cdef class SliceReader:
@@ -40,54 +77,22 @@ cdef class SliceReader:
         """
         cdef sc_read_item item
         cdef int64_t strides[32]
+        cdef Py_ssize_t offset
         cdef View view
         if type(chunk_selection) is not tuple or type(array_selection) is not tuple:
             return None
         view = View(out, PyBUF_WRITABLE | PyBUF_STRIDES)
         memset(&item, 0, sizeof(item))
-        if not self.read_slices(chunk_selection, array_selection, &view.view, &item, strides):
+        item.chain = &self.chain.chain
+        if not read_slices(item.chain, chunk_selection, array_selection, &view.view, &item.box, &offset, strides):
             return None
+        item.dst = view.data() + offset
         encoded = PyUnicode_EncodeFSDefault(path)
         item.source.path = PyBytes_AsString(encoded)
         if not self.is_small(&item):
             return None
         self.run(&item, strides)
         return not item.missing
-
-    cdef bint read_slices(self, tuple chunk_selection, tuple array_selection, Py_buffer *array, sc_read_item *item,
-                          int64_t *strides) except -1:
-        """Fill in box, place and strides; False when it is none of ours. Nothing below relies on the caller."""
-        cdef const sc_chain *chain = &self.chain.chain
-        cdef Py_ssize_t start, stop, step, first, end, by, n
-        cdef int a, axis = 0
-        if len(chunk_selection) != chain.ndim or <size_t>array.itemsize != chain.itemsize:
-            return False
-        item.chain = chain
-        item.dst = <uint8_t *>array.buf
-        for a in range(chain.ndim):
-            part = chunk_selection[a]
-            strides[a] = 0
-            n = 1
-            step = 1
-            if type(part) is slice:
-                if axis >= array.ndim or axis >= len(array_selection) or type(array_selection[axis]) is not slice:
-                    return False
-                PySlice_Unpack(part, &start, &stop, &step)
-                n = PySlice_AdjustIndices(<Py_ssize_t>chain.shape[a], &start, &stop, step)
-                PySlice_Unpack(array_selection[axis], &first, &end, &by)
-                if step < 1 or n < 1 or by != 1 or first < 0 or end > array.shape[axis] or end - first != n:
-                    return False
-                item.dst += first * array.strides[axis]
-                strides[a] = array.strides[axis]
-                axis += 1
-            elif type(part) is int and 0 <= part < chain.shape[a]:
-                start = part
-            else:
-                return False
-            item.box.start[a] = <uint64_t>start
-            item.box.count[a] = <uint64_t>n
-            item.box.step[a] = step if n > 1 else 1
-        return axis == array.ndim
 
     cdef bint is_small(self, const sc_read_item *item) noexcept:
         """An index counts, unless it is in the cache; the file may be another by now, and then it is read after all."""
@@ -193,3 +198,52 @@ cdef class ArraySlices(SliceReader):
         item.dst = view.data()
         self.run(&item, strides)
         return out
+
+
+cdef class ChunkSlices:
+    """Slices of a shard that are all of one inner chunk: copied from an array to memory of its own."""
+
+    cdef Chain chain
+
+    def __init__(self, Chain chain):
+        if not chain.is_shard:
+            raise ValueError("a chain without inner chunks")
+        self.chain = chain
+
+    def take(self, chunk_selection, array_selection, array, place):
+        """Copy what slices and integers select of an array to where the inner chunk is kept.
+
+        place: from the position of the inner chunk in the index to an array of its own, axes as those of the shard.
+        False, and nothing done, when the slices are not all of one inner chunk, or no box at all.
+        """
+        cdef const sc_chain *chain = &self.chain.chain
+        cdef int64_t from_strides[32]
+        cdef int64_t to_strides[32]
+        cdef uint64_t position = 0, extent
+        cdef Py_ssize_t offset
+        cdef sc_copy copy
+        cdef sc_box box
+        cdef View source, to
+        cdef int a, i
+        if type(chunk_selection) is not tuple or type(array_selection) is not tuple or chain.ndim == 0:
+            return False
+        source = View(array, PyBUF_STRIDES)
+        if not read_slices(chain, chunk_selection, array_selection, &source.view, &box, &offset, from_strides):
+            return False
+        for i in range(chain.ndim):
+            a = chain.perm[i]
+            extent = chain.inner.shape[i]
+            if box.count[a] != extent or box.step[a] != 1 or box.start[a] % extent:
+                return False
+            position = position * chain.grid[i] + box.start[a] // extent
+        to = View(place(position), PyBUF_WRITABLE | PyBUF_STRIDES)
+        if to.view.ndim != chain.ndim or <size_t>to.view.itemsize != chain.itemsize:
+            raise ValueError(f"rank {to.view.ndim} and elements of {to.view.itemsize} bytes do not fit the chunk")
+        for a in range(chain.ndim):
+            if <uint64_t>to.view.shape[a] != box.count[a]:
+                raise ValueError(f"axis {a} has {to.view.shape[a]} elements where {box.count[a]} are due")
+            to_strides[a] = to.view.strides[a]
+        with nogil:
+            sc_copy_prepare(&copy, chain.ndim, box.count, to_strides, from_strides, chain.itemsize, NULL)
+            sc_copy_run(&copy, to.data(), source.data() + offset)
+        return True

@@ -18,8 +18,10 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from ..access.boxes import Box
 from ..access.conditional import exchange
@@ -33,55 +35,15 @@ from ..storage import filelocks, locks
 from ..storage.aio import all_of, to_its_end
 from . import reading, writing
 from .compat import StorePath, buffer_from, on_zarrs_loop
+from .held import Entry, Held, HeldEntry, is_held
 from .remote import conditional_remote_for
 from .requests import Part, Request
 from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
 
-__all__ = ["Group", "Held"]
+__all__ = ["Group"]
 
 # Objects that are stored at a time; each is encoded with all threads of its options.
 CONCURRENCY = 4
-
-
-@dataclass(slots=True)
-class _Entry:
-    """An object with gathered writes."""
-
-    gathered: Gathered
-    part: Part
-    options: Options
-    last_write: int
-
-
-class Held(Protocol):
-    """Changes of an object that another surface gathers, not as elements.
-
-    Attributes
-    ----------
-    kind : hashable
-        What is held as one kind of an object can be added to; before another kind comes, it is stored.
-    """
-
-    kind: Hashable
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that is held."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of the object is given."""
-
-    async def store(self) -> None:
-        """Store it; the object's lock in the table is held."""
-
-
-@dataclass(slots=True)
-class _HeldEntry:
-    """An object with changes that are not elements."""
-
-    gathered: Any  # a Held
-    last_write: int
 
 
 # Whether this task stores what was gathered. An array over a store of chunks gives its chunks to that, which gathers them.
@@ -92,7 +54,7 @@ class Group:
     """What is gathered in this process."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry | _HeldEntry] = {}
+        self._entries: dict[str, Entry | HeldEntry] = {}
         self._clock = itertools.count()
         self._nbytes = 0
         self._mutex = threading.Lock()
@@ -113,7 +75,7 @@ class Group:
         check_writable(request.store)
         keys = self._keys(request)
         if len(keys) == 1 and self._gather_quickly(keys[0], request, options):
-            await self._keep_within_budget()
+            await self.keep_within_budget()
             return
         at_once = {i: None for i, part in enumerate(request.parts) if not self._gathers(part)}
         if at_once:
@@ -124,7 +86,7 @@ class Group:
             async with locks.table().hold_async([keys[i]]):
                 gathered = await self._gather(keys[i], part, request, options)
             if gathered:
-                await self._keep_within_budget()
+                await self.keep_within_budget()
             else:
                 await self._write_at_once(request, [i], [keys[i]], options)
 
@@ -159,41 +121,71 @@ class Group:
     async def _gather(self, key: str, part: Part, request: Request, options: Options) -> bool:
         """Take over a part; False when it is too late for that. The object's lock in the table is held."""
         entry = self._entries.get(key)
-        if isinstance(entry, _HeldEntry) or (entry is not None and entry.gathered.chain is not part.chain):
+        if isinstance(entry, HeldEntry) or (entry is not None and entry.gathered.chain is not part.chain):
             await self._store(key, entry)  # no elements, or in memory of the other byte order
             entry = None
         if entry is None:
             gathered = Gathered(part.chain, request.array.dtype)
-            entry = _Entry(gathered, part, options, 0)
+            entry = Entry(gathered, part.target, part.spec, options, 0)
         before = entry.gathered.nbytes
         box = _box_of(part)
         if decoded_nbytes(part.chain, part.box) <= INLINE_NBYTES:
             entry.gathered.write(box, request.axes, request.array)
         else:
             await to_its_end(asyncio.to_thread(entry.gathered.write, box, request.axes, request.array))
-        return self._note(key, entry, before, part, options)
+        return self._note(key, entry, before, part.target, part.spec, options)
 
     def _gather_quickly(self, key: str, request: Request, options: Options) -> bool:
-        """Take over the only part of a request where that is soon done: its object is gathered already, and nobody is at it."""
+        """Take over the only part of a request where that is soon done."""
         (part,) = request.parts
         if not self._gathers(part) or decoded_nbytes(part.chain, part.box) > INLINE_NBYTES:
             return False
+
+        def write(gathered: Gathered) -> bool:
+            gathered.write(_box_of(part), request.axes, request.array)
+            return True
+
+        return self._add(key, part.chain, write, part.target, part.spec, options)
+
+    def take_slices(self, item: Any, chain: Any, array: np.ndarray[Any, Any], options: Options) -> bool:
+        """Take over the only item of a batch, if it is all of one small inner chunk of an object that is gathered already."""
+        target, spec, chunk_selection, array_selection, _ = item
+        known = self._names.get((id(target.store), target.path))
+        if known is None or self.is_closing or target.store.read_only:
+            return False
+
+        def write(gathered: Gathered) -> bool:
+            return gathered.write_slices(chunk_selection, array_selection, array)
+
+        return self._add(known[1], chain, write, target, spec, options)
+
+    def _add(
+        self,
+        key: str,
+        chain: Any,
+        write: Callable[[Gathered], bool],
+        target: StorePath,
+        spec: Any,
+        options: Options,
+    ) -> bool:
+        """Write to what is gathered of an object; False where nothing is, or somebody is at it, or `write` says so."""
         table = locks.table()
         if not table.try_acquire(key):
             return False
         try:
             entry = self._entries.get(key)
-            if not isinstance(entry, _Entry) or entry.gathered.chain is not part.chain:
+            if not isinstance(entry, Entry) or entry.gathered.chain is not chain:
                 return False
             before = entry.gathered.nbytes
-            entry.gathered.write(_box_of(part), request.axes, request.array)
-            return self._note(key, entry, before, part, options)
+            return write(entry.gathered) and self._note(key, entry, before, target, spec, options)
         finally:
             table.release(key)
 
-    def _note(self, key: str, entry: _Entry, before: int, part: Part, options: Options) -> bool:
+    def _note(
+        self, key: str, entry: Entry, before: int, target: StorePath, spec: Any, options: Options
+    ) -> bool:
         """Note what an object has come to; False when it is too late for that. Its lock in the table is held."""
-        entry.part, entry.options, entry.last_write = part, options, next(self._clock)
+        entry.target, entry.spec, entry.options, entry.last_write = target, spec, options, next(self._clock)
         with self._mutex:
             if self._is_closed:
                 return False
@@ -225,7 +217,7 @@ class Group:
         if not self.is_closing or _storing.get():
             async with locks.table().hold_async([key]):
                 entry = self._entries.get(key)
-                if entry is not None and not _is_held(entry, kind):
+                if entry is not None and not is_held(entry, kind):
                     await self._store(key, entry)
                     entry = None
                 before = 0 if entry is None else entry.gathered.nbytes
@@ -234,12 +226,12 @@ class Group:
                     with self._mutex:
                         if self._is_closed:
                             return False
-                        self._entries[key] = _HeldEntry(held, next(self._clock))
+                        self._entries[key] = HeldEntry(held, next(self._clock))
                         self._nbytes += held.nbytes - before
         if held is None:
             await self.settle([key])
         elif not _storing.get():  # else who stores has an eye on it
-            await self._keep_within_budget()
+            await self.keep_within_budget()
         return held is not None
 
     # as an `access.gathering.Gatherer`, for threads that wait
@@ -263,7 +255,7 @@ class Group:
                 table.acquire(name)
             try:
                 entry = self._entries.get(name)
-                if entry is None or _is_held(entry, kind):
+                if entry is None or is_held(entry, kind):
                     is_taken = self._take(name, entry, take)
                     break
             finally:
@@ -272,7 +264,7 @@ class Group:
         else:
             return False
         if self._nbytes > self.max_nbytes:
-            on_zarrs_loop(self._keep_within_budget())
+            on_zarrs_loop(self.keep_within_budget())
         return is_taken
 
     def _take(self, name: str, entry: Any, take: Callable[[Any], Held]) -> bool:
@@ -282,7 +274,7 @@ class Group:
         with self._mutex:
             if self._is_closed:
                 return False
-            self._entries[name] = _HeldEntry(held, next(self._clock))
+            self._entries[name] = HeldEntry(held, next(self._clock))
             self._nbytes += held.nbytes - before
         return True
 
@@ -296,12 +288,12 @@ class Group:
             return None
         (key,) = lock_keys([target])
         entry = self._entries.get(key)
-        if entry is None or _is_held(entry, kind):
+        if entry is None or is_held(entry, kind):
             return None if entry is None else entry.gathered
         await self.settle([key])
         return None
 
-    async def _keep_within_budget(self) -> None:
+    async def keep_within_budget(self) -> None:
         """Store objects until the rest fits: such as are complete, then those that have been left alone longest."""
         while self._nbytes > self.max_nbytes:
             with self._mutex:
@@ -324,13 +316,13 @@ class Group:
         await self.settle(
             key
             for key, part in zip(keys, request.parts, strict=True)
-            if not _is_box(part.box) or isinstance(self._entries.get(key), _HeldEntry)
+            if not _is_box(part.box) or isinstance(self._entries.get(key), HeldEntry)
         )
         # looked up before the store is: what is stored meanwhile is seen here or there
         found = [
             (i, entry)
             for i, key in enumerate(keys)
-            if isinstance(entry := self._entries.get(key), _Entry) and _is_box(request.parts[i].box)
+            if isinstance(entry := self._entries.get(key), Entry) and _is_box(request.parts[i].box)
         ]
         if not found:
             return await reading.run(request, options)
@@ -351,7 +343,7 @@ class Group:
         return missing - {request.positions[i] for i, _ in found}
 
     @staticmethod
-    def _overlay(request: Request, found: Sequence[tuple[int, _Entry]]) -> None:
+    def _overlay(request: Request, found: Sequence[tuple[int, Entry]]) -> None:
         for i, entry in found:
             entry.gathered.overlay(_box_of(request.parts[i]), request.axes, request.array)
 
@@ -385,19 +377,19 @@ class Group:
             finally:
                 _storing.reset(token)
 
-        for kind in (_Entry, _HeldEntry):  # elements first: where they are stored may be what is held
+        for kind in (Entry, HeldEntry):  # elements first: where they are stored may be what is held
             chosen = list(self._entries) if names is None else names
             await all_of([store(key) for key in chosen if isinstance(self._entries.get(key), kind)])
         if failures:
             raise _failure(written, failures)
 
-    async def _store(self, key: str, entry: _Entry | _HeldEntry) -> None:
+    async def _store(self, key: str, entry: Entry | HeldEntry) -> None:
         """Store one object; its lock in the table is held."""
-        if isinstance(entry, _HeldEntry):
+        if isinstance(entry, HeldEntry):
             await entry.gathered.store()
             self._forget(key)
             return
-        target, prototype = entry.part.target, entry.part.spec.prototype
+        target, prototype = entry.target, entry.spec.prototype
         store: Any = target.store
         if is_local(store):
 
@@ -433,16 +425,16 @@ class Group:
         self._forget(key)
 
     @staticmethod
-    async def _flush(entry: _Entry, path: str | None, old: Any, **choices: Any) -> Any:
+    async def _flush(entry: Entry, path: str | None, old: Any, **choices: Any) -> Any:
         return await to_its_end(
             asyncio.to_thread(
                 flush,
                 entry.gathered,
                 path,
                 old,
-                entry.part.target.path,
+                entry.target.path,
                 entry.options,
-                write_empty=bool(entry.part.spec.config.write_empty_chunks),
+                write_empty=bool(entry.spec.config.write_empty_chunks),
                 **choices,
             )
         )
@@ -462,10 +454,6 @@ class Group:
             self._nbytes = 0
             self._is_closed = True
             return True
-
-
-def _is_held(entry: _Entry | _HeldEntry, kind: Hashable) -> bool:
-    return isinstance(entry, _HeldEntry) and entry.gathered.kind == kind
 
 
 def _is_box(parts: Any) -> bool:

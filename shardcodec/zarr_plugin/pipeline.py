@@ -58,6 +58,7 @@ class ShardCodecPipeline(CodecPipeline):
             self._reason = str(why)
         self._resolver = Resolver({**self._order, **self._attached})
         self._shortcut = reading.Shortcut(self._kind, store) if self._kind and is_local(store) else None
+        self._gathering = writing.Shortcut(self._kind) if self._kind else None
 
     # ---- made by zarr
 
@@ -163,6 +164,11 @@ class ShardCodecPipeline(CodecPipeline):
         if not batch:
             return
         options = self._options()
+        group = grouping.active()
+        shortcut = self._gathering if group is not None and len(batch) == 1 and not drop_axes else None
+        if group is not None and shortcut and shortcut.gather(batch[0], value, options, group):
+            await group.keep_within_budget()
+            return
         try:
             request = self._prepare(batch, value, drop_axes)
         except Declined as why:
@@ -170,7 +176,6 @@ class ShardCodecPipeline(CodecPipeline):
             await self._settle(batch)
             await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
             return
-        group = grouping.active()
         await (writing.run(request, options) if group is None else group.write(request, options))
 
     @staticmethod

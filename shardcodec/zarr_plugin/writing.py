@@ -12,17 +12,19 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..access.codec import memory_order
 from ..access.conditional import update
 from ..access.reader import INLINE_NBYTES
 from ..access.writer import WriteItem, moved_nbytes, write
 from ..options import Options
 from ..storage import filelocks, indexes, locks
 from ..storage.aio import all_of, to_its_end
-from .compat import buffer_from, config
+from .compat import StorePath, as_numpy, buffer_from, config
+from .kinds import Kind
 from .remote import conditional_remote_for
-from .requests import Part, Request
+from .requests import Declined, Part, Request
 from .stores import (
     check_writable,
     index_names,
@@ -34,10 +36,54 @@ from .stores import (
     stored_bytes,
 )
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from .group import Group
+
+__all__ = ["Shortcut", "run"]
 
 # Decoded bytes of the objects that are encoded at a time where their bytes are held in memory.
 MEMORY_NBYTES = 128 << 20
+
+
+# Shapes and dtypes of one array whose chains are kept: a rectilinear grid may have any number.
+MAX_CHAINS = 64
+
+
+class Shortcut:
+    """Assignments of one whole inner chunk each while a block of `group_writes` is open, as loops over them make.
+
+    Everything else, and the first of each object, is left to `Group.write`.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._chains: dict[Any, Any] = {}
+
+    def gather(self, item: Any, buffer: Any, options: Options, group: Group) -> bool:
+        """Take over the only item of a batch; False when nothing has been done."""
+        target, spec, *_ = item
+        array = as_numpy(buffer)
+        if array is None or type(target) is not StorePath:
+            return False
+        key = spec.shape, array.dtype
+        chain = self._chains.get(key, self)
+        if chain is self:
+            if len(self._chains) == MAX_CHAINS:
+                self._chains.clear()
+            chain = self._chains[key] = self._chain(*key)
+        return chain is not None and group.take_slices(item, chain, array, options)
+
+    def _chain(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The chain of such chunks; None where it takes no inner chunks by themselves, or large ones."""
+        native_order = memory_order(dtype, self._kind.dtype)
+        if native_order is None:
+            return None
+        try:
+            chain = self._kind.chain(shape, native_order)
+        except Declined:
+            return None
+        usual = chain.is_shard and chain.stage is None and chain.n_chunks > 1
+        return chain if usual and chain.inner.nbytes + chain.index_nbytes <= INLINE_NBYTES else None
 
 
 async def run(request: Request, options: Options) -> None:

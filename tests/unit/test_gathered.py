@@ -197,3 +197,70 @@ def test_an_object_that_is_one_chunk() -> None:
     assert not gathered.is_complete
     gathered.write(Box((0, 0), (4, 6), None, (0, 0)), (-1, -1), np.array(3, "int32"))
     assert gathered.is_complete
+
+
+@pytest.mark.parametrize(("shape", "inner"), [*SHAPES, ((4, 3, 6), (2, 1, 3))])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_slices_of_whole_inner_chunks(
+    shape: tuple[int, ...], inner: tuple[int, ...], transposed: bool
+) -> None:
+    """As `write`, in any order of memory; an integer counts where an inner chunk is one element thick."""
+    rng = np.random.default_rng(5)
+    order = list(range(len(shape)))[::-1] if transposed else None
+    stored = rng.integers(0, 1 << 30, shape, dtype=np.int32)
+    gathered = Gathered(chain_of(shape, inner, "int32", order), stored.dtype)
+    expected = stored.copy()
+    for _ in range(12):
+        at = [int(rng.integers(n // c)) * c for n, c in zip(shape, inner, strict=True)]
+        box = tuple(slice(a, a + c) for a, c in zip(at, inner, strict=True))
+        source = np.asarray(rng.integers(0, 1 << 30, [n + 3 for n in inner], dtype=np.int32), order="F")[::-1]
+        places = tuple(slice(2, 2 + n) for n in inner)
+        expected[box] = source[places]
+        if inner[1:2] == (1,):
+            box, places = (box[0], at[1], *box[2:]), (places[0], *places[2:])
+            source = source[:, 2]
+        assert gathered.write_slices(box, places, source)
+    assert np.array_equal(settled(gathered, stored), expected)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "array"),
+    [
+        ((slice(0, 3), slice(0, 4)), (slice(0, 3), slice(0, 4))),  # of two inner chunks
+        ((slice(0, 3), slice(0, 1)), (slice(0, 3), slice(0, 1))),  # a part of one
+        ((slice(1, 4), slice(0, 2)), (slice(0, 3), slice(0, 2))),  # parts of two
+        ((slice(0, 6, 2), slice(0, 2)), (slice(0, 3), slice(0, 2))),  # as many elements, with steps
+        ((slice(0, 3), 1), (slice(0, 3),)),
+        ((slice(0, 3), np.arange(2)), (slice(0, 3), slice(0, 2))),
+        ((slice(0, 3), slice(0, 2)), (slice(0, 3), slice(3, 5))),  # outside of the array
+        ((slice(0, 3),), (slice(0, 3),)),
+        ([slice(0, 3), slice(0, 2)], (slice(0, 3), slice(0, 2))),
+    ],
+)
+def test_other_selections_are_left_to_write(chunk: Any, array: Any) -> None:
+    gathered = Gathered(chain_of((6, 8), (3, 2), "int16"), np.dtype("int16"))
+    assert not gathered.write_slices(chunk, array, np.ones((3, 4), "int16"))
+    assert gathered.nbytes == 0
+
+
+def test_elements_of_another_kind_are_left_to_write() -> None:
+    gathered = Gathered(chain_of((6,), (3,), "int16"), np.dtype("int16"))
+    for values in (np.ones(3, "int32"), np.ones(3, ">i2"), np.array(1, "int16"), np.ones((3, 1), "int16")):
+        assert not gathered.write_slices((slice(0, 3),), (slice(0, 3),), values)
+    whole = Gathered(compiled(shardcodec.ChainSpec((6,), np.dtype("int16"), 0, [LITTLE])), np.dtype("int16"))
+    assert not whole.write_slices((slice(0, 6),), (slice(0, 6),), np.ones(6, "int16"))
+    times = Gathered(
+        chain_of((6,), (3,), "int64"), np.dtype("M8[s]")
+    )  # the buffer protocol has no letter for it
+    assert not times.write_slices((slice(0, 3),), (slice(0, 3),), np.zeros(3, "M8[s]"))
+
+
+def test_slices_end_a_mask() -> None:
+    """An inner chunk that was written in part, then whole, needs nothing of what is stored."""
+    stored = np.zeros(6, "int16")
+    gathered = Gathered(chain_of((6,), (3,), "int16"), stored.dtype)
+    gathered.write(Box((1,), (1,), None, (0,)), (0,), np.array([7], "int16"))
+    assert not gathered.has_all_of(Box((0,), (3,), None, (0,)))
+    assert gathered.write_slices((slice(0, 3),), (slice(0, 3),), np.array([1, 2, 3], "int16"))
+    assert gathered.has_all_of(Box((0,), (3,), None, (0,)))
+    assert settled(gathered, stored).tolist() == [1, 2, 3, 0, 0, 0]

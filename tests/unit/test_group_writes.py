@@ -85,6 +85,48 @@ def test_each_shard_is_written_once() -> None:
     assert (array[:] == np.arange(16 * 24).reshape(SHAPE)).all()
 
 
+@pytest.mark.parametrize("kind", ["sharded", "transposed", "big endian"])
+@pytest.mark.parametrize("budget", [100, 256 << 20])
+def test_loops_over_inner_chunks(store: Any, kind: str, budget: int) -> None:
+    """All but the first of a shard go a short way, unless they are of another dtype: with equal results."""
+    arguments: dict[str, Any] = {"dtype": "i4"}
+    if kind == "transposed":
+        arguments["filters"] = [zarr.codecs.TransposeCodec(order=(1, 0))]
+    elif kind == "big endian":
+        arguments["dtype"] = ">i4"
+    with quiet():
+        array = shardcodec.attach(create(store, own=True, **arguments))
+    expected = np.arange(16 * 24, dtype="i4").reshape(SHAPE)
+    with group_writes(budget):
+        for turn, dtype in enumerate(["<i4", ">i4", "i8", "<i4"]):
+            for row in range(0, 16, 4):
+                for column in range(0, 24, 3):
+                    box = slice(row, row + 4), slice(column, column + 3)
+                    array[box] = np.asarray(expected[box] + turn, dtype)
+                    assert (array[box] == expected[box] + turn).all()
+            gathered_nbytes()
+    assert (stored(array) == expected + 3).all()
+
+
+def test_the_short_way_asks_what_the_long_one_asks(tmp_path: Path) -> None:
+    """A view of the store for reading only refuses; another array's option about empty chunks counts from its write on."""
+    array = create(LocalStore(tmp_path))
+    values = np.full((4, 3), 5, "int32")
+    with group_writes():
+        array[0:4, 0:3] = values
+        array[4:8, 0:3] = values
+        reader = ours(LocalStore(tmp_path, read_only=True), mode="r")
+        with pytest.raises(ValueError, match="read-only"):
+            reader[0:4, 0:3] = values
+        eager = zarr.open_array(array.store, mode="r+", config={"write_empty_chunks": True})
+        eager = shardcodec.attach(eager)
+        eager[4:8, 3:6] = np.full((4, 3), array.fill_value, "int32")
+        eager[4:8, 3:6] = np.full((4, 3), array.fill_value, "int32")
+    spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+    with shardcodec.open_shard(tmp_path, "c/0/0", spec) as shard:
+        assert np.argwhere(shard.state()).tolist() == [[0, 0], [1, 0], [1, 1]]
+
+
 @pytest.mark.parametrize("budget", [0, 500, 256 << 20])
 @pytest.mark.parametrize("kind", ["sharded", "plain", "transposed", "big endian"])
 def test_random_work_against_a_plain_array(store: Any, budget: int, kind: str) -> None:
