@@ -212,6 +212,7 @@ def resolve(
     attached: Choices = NOTHING,
     config: Choices = NOTHING,
     max_workers: int | None = None,
+    n_cpus: int | None = None,
 ) -> Options:
     """Settle every option.
 
@@ -221,6 +222,8 @@ def resolve(
         Values from a call, from an array, and from zarr's configuration. The first two have been checked.
     max_workers : int, optional
         Upper bound of ``threads``.
+    n_cpus : int, optional
+        What `available_cpus` returned just now.
     """
     chosen = {
         **_environment(),
@@ -229,7 +232,7 @@ def resolve(
         **_active.get(),
         **argument,
     }
-    threads = chosen.pop("threads", None) or available_cpus()
+    threads = chosen.pop("threads", None) or n_cpus or available_cpus()
     if max_workers is not None:
         threads = max(1, min(threads, max_workers))
     return Options(threads=threads, **chosen)
@@ -256,11 +259,17 @@ class Resolver:
         """
         said = (config, _active.get(), max_workers, _environment())
         known = self._known
-        if known is not None and known[0] == said and (any_threads or known[1] == available_cpus()):
+        if any_threads and known is not None and known[0] == said:
             return known[2]
         n_cpus = available_cpus()
+        if known is not None and known[:2] == (said, n_cpus):
+            return known[2]
         found = resolve(
-            argument=self._argument, attached=self._attached, config=config, max_workers=max_workers
+            argument=self._argument,
+            attached=self._attached,
+            config=config,
+            max_workers=max_workers,
+            n_cpus=n_cpus,
         )
         self._known = said, n_cpus, found
         return found

@@ -179,8 +179,7 @@ def place(
     return Placement(carries, carried, end, compact=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """What decides whether, and how, a shard can be updated in its own file.
 
     Attributes

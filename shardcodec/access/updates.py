@@ -200,7 +200,7 @@ class Looker:
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
             sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)
-        facts = self._facts(position, old, int(gone.sum()))
+        facts = self._facts(position, old, int(np.count_nonzero(gone)))
         way = None if facts is None else way_to_append(facts)
         if facts is not None and self.options.write_strategy == "in_place":
             if self._may_overwrite(position, old, facts) and (

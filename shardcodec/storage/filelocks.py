@@ -23,7 +23,7 @@ import random
 import resource
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,16 +173,31 @@ def hold(paths: Sequence[str], options: Options) -> Iterator[list[int | None]]:
         locks.release()
 
 
-@contextlib.asynccontextmanager
-async def hold_async(paths: Sequence[str], options: Options) -> AsyncIterator[list[int | None]]:
+class AsyncHold:
+    """A block in which files are locked; no generator, as in `locks.Hold`."""
+
+    __slots__ = ("_locks", "_n")
+
+    def __init__(self, paths: Sequence[str], options: Options) -> None:
+        self._locks = FileLocks(paths, options)
+        self._n = len(paths)
+
+    async def __aenter__(self) -> list[int | None]:
+        try:
+            while not await _advanced(self._locks, self._n):
+                await asyncio.sleep(self._locks.wait())
+        except BaseException:
+            self._locks.release()
+            raise
+        return self._locks.held
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._locks.release()
+
+
+def hold_async(paths: Sequence[str], options: Options) -> AsyncHold:
     """Hold the locks of the first few of some files; as `hold`, without blocking the event loop."""
-    locks = FileLocks(paths, options)
-    try:
-        while not await _advanced(locks, len(paths)):
-            await asyncio.sleep(locks.wait())
-        yield locks.held
-    finally:
-        locks.release()
+    return AsyncHold(paths, options)
 
 
 async def _advanced(locks: FileLocks, n: int) -> bool:

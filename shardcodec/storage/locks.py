@@ -13,12 +13,11 @@ two writers cannot wait for each other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Iterable
+from contextvars import ContextVar, Token
 
 __all__ = ["LockTable", "table"]
 
@@ -135,45 +134,74 @@ class LockTable:
                 self._withdraw(key, grant)
             raise
 
-    @contextlib.contextmanager
-    def hold(self, keys: Iterable[Hashable]) -> Iterator[None]:
+    def hold(self, keys: Iterable[Hashable]) -> Hold:
         """Hold several locks; those that the caller's own caller holds already are left to it."""
-        wanted = _in_order(keys)
-        with contextlib.ExitStack() as held:
-            for key in wanted:
-                self.acquire(key)
-                held.callback(self.release, key)
-            held.enter_context(_noted(wanted))
-            yield
+        return Hold(self, keys)
 
-    @contextlib.asynccontextmanager
-    async def hold_async(self, keys: Iterable[Hashable]) -> AsyncIterator[None]:
+    def hold_async(self, keys: Iterable[Hashable]) -> AsyncHold:
         """Hold several locks, from a coroutine; otherwise as `hold`."""
-        wanted = _in_order(keys)
-        with contextlib.ExitStack() as held:
-            for key in wanted:
-                if not self.try_acquire(key):
-                    await self.acquire_async(key)
-                held.callback(self.release, key)
-            held.enter_context(_noted(wanted))
-            yield
+        return AsyncHold(self, keys)
 
 
 # Held by this thread or task, or by whoever started it and waits for it.
 _held: ContextVar[frozenset[Hashable]] = ContextVar("shardcodec.locks", default=frozenset())
 
 
-@contextlib.contextmanager
-def _noted(keys: Iterable[Hashable]) -> Iterator[None]:
-    token = _held.set(_held.get() | set(keys))
-    try:
-        yield
-    finally:
-        _held.reset(token)
+class Hold:
+    """A block in which locks are held. No generator: every write passes here, and the first after a pause dearly."""
+
+    __slots__ = ("_keys", "_table", "_taken", "_token")
+
+    def __init__(self, table: LockTable, keys: Iterable[Hashable]) -> None:
+        self._table = table
+        self._keys = keys
+        self._taken: list[Hashable] = []
+        self._token: Token[frozenset[Hashable]]
+
+    def _missing(self) -> list[Hashable]:
+        """What is to be taken, in order."""
+        return sorted(set(self._keys) - _held.get(), key=str)
+
+    def _note(self) -> None:
+        self._token = _held.set(_held.get().union(self._taken))
+
+    def _give_back(self) -> None:
+        while self._taken:
+            self._table.release(self._taken.pop())
+
+    def __enter__(self) -> None:
+        try:
+            for key in self._missing():
+                self._table.acquire(key)
+                self._taken.append(key)
+        except BaseException:
+            self._give_back()
+            raise
+        self._note()
+
+    def __exit__(self, *exception: object) -> None:
+        _held.reset(self._token)
+        self._give_back()
 
 
-def _in_order(keys: Iterable[Hashable]) -> list[Hashable]:
-    return sorted(set(keys) - _held.get(), key=str)
+class AsyncHold(Hold):
+    """The same for coroutines."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> None:
+        try:
+            for key in self._missing():
+                if not self._table.try_acquire(key):
+                    await self._table.acquire_async(key)
+                self._taken.append(key)
+        except BaseException:
+            self._give_back()
+            raise
+        self._note()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.__exit__()
 
 
 _table = LockTable()
