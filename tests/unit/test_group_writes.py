@@ -118,8 +118,8 @@ def test_the_short_way_asks_what_the_long_one_asks(tmp_path: Path) -> None:
         reader = ours(LocalStore(tmp_path, read_only=True), mode="r")
         with pytest.raises(ValueError, match="read-only"):
             reader[0:4, 0:3] = values
-        eager = zarr.open_array(array.store, mode="r+", config={"write_empty_chunks": True})
-        eager = shardcodec.attach(eager)
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            eager = ours(array.store)
         eager[4:8, 3:6] = np.full((4, 3), array.fill_value, "int32")
         eager[4:8, 3:6] = np.full((4, 3), array.fill_value, "int32")
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
