@@ -188,7 +188,7 @@ class StoreObject:
         with locks.table().hold([self.identity]):
             remote = conditional_remote_for(self.target.store)
             try:
-                if blind:
+                if blind and self.target.store.supports_deletes:
                     return self._store(make(None, False), remote)
                 if remote is not None:
                     return self._update_conditionally(remote, make, options, look)
@@ -211,7 +211,7 @@ class StoreObject:
             data, generation = None if old is None else old.data, _generation_of(old)
         if look is not None:
             look(generation)
-        return make(data, False)
+        return make(data, data is not None and not self.target.store.supports_deletes)
 
     def _store(self, new: Any, remote: ConditionalRemote | None = None) -> bytes:
         if new is None:

@@ -122,9 +122,10 @@ async def _update_remote(target: StorePath, work: Work, options: Options) -> Non
 
         await exchange([target.path], renew, options, remote, 1)
         return
-    buffer = await target.get(prototype=prototype) if work.needs_old else None
+    keeps = not target.store.supports_deletes  # an emptied shard: zip files do not let go of one
+    buffer = await target.get(prototype=prototype) if work.needs_old or keeps else None
     old = None if buffer is None else buffer.as_numpy_array()
-    new = await _run(work, old, False, 0 if old is None else old.nbytes, options)
+    new = await _run(work, old, keeps and old is not None, 0 if old is None else old.nbytes, options)
     if new is None:
         await target.delete()
     else:

@@ -17,12 +17,14 @@ import zarr
 from helpers import OtherMemoryStore, RecordingStore
 from spec_json import CRC, LITTLE
 from zarr.abc.store import SuffixByteRequest
-from zarr.storage import LocalStore, MemoryStore, WrapperStore
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import shardcodec
 from shardcodec import native
 from shardcodec.errors import ConflictError, ShardFormatError, UnsupportedError
 from shardcodec.kv import FAILED, NO_VALUE, UNNAMED, KeyRange, ShardedKeyValueStore
+from shardcodec.transformer import ChunkMapping, ShardingStorageTransformer
 
 
 def key(*indices: int) -> bytes:
@@ -373,6 +375,27 @@ def test_repeatable_reads_rest_on_the_present_state_not_on_a_kept_index() -> Non
     exchange(store, {key(0, 0): b"newer"})
     with pytest.raises(ConflictError):
         t[key(0, 0)]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_store_that_cannot_delete_keeps_an_index(tmp_path: Path) -> None:
+    """Zip files raised NotImplementedError, without a word, for whoever deleted the last entry."""
+    zipped = ZipStore(tmp_path / "a.zip", mode="w")
+    kv = open_kv((zipped, "shard"))
+    kv.clear()
+    assert kv.delete_sync(key(0, 0)).generation == NO_VALUE and not sync(zipped.exists("shard"))
+    for empty in (lambda: kv.__delitem__(key(0, 1)), kv.clear):
+        kv[key(0, 1)] = b"abc"
+        empty()
+        assert list(kv) == [] and sync(zipped.getsize("shard")) == 100
+    chunks = ChunkMapping(ShardingStorageTransformer(zipped, (2,)))
+    for empty in (lambda: chunks.erase("c/1"), lambda: chunks.erase_values(["c/0", "c/1"])):
+        chunks["c/1"] = b"abc"
+        empty()
+        assert "c/1" not in chunks and "c/0" not in chunks and sync(zipped.getsize("c/0")) == 32
+    chunks.erase_values(["c/8", "c/9"])
+    assert not sync(zipped.exists("c/4"))
+    zipped.close()
 
 
 def test_a_read_only_store_is_only_read(tmp_path: Path) -> None:
