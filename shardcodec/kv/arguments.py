@@ -11,10 +11,12 @@ from typing import Any
 from ..access.objects import OpenObject
 from ..errors import ShardError
 from .entries import ByteRange
+from .keys import as_bytes
 from .results import FAILED, NO_VALUE, UNNAMED, ReadResult, Stamp
 
 __all__ = [
     "ConditionFailed",
+    "TooLarge",
     "byte_range_of",
     "byte_ranges_of",
     "condition_of",
@@ -22,11 +24,16 @@ __all__ = [
     "is_there",
     "pairs_of",
     "result_of",
+    "value_of",
 ]
 
 
 class ConditionFailed(Exception):
     """Not to be written."""
+
+
+class TooLarge(Exception):
+    """Not to be read on an event loop."""
 
 
 def condition_of(if_equal: bytes | str | None) -> bytes | None:
@@ -68,6 +75,11 @@ def is_known(generation: bytes, if_not_equal: bytes | None) -> bool:
 def result_of(value: bytes | None, stamp: Stamp) -> ReadResult:
     """Make a result of a value; None: there is none."""
     return ReadResult("missing", b"", stamp) if value is None else ReadResult("value", value, stamp)
+
+
+def value_of(given: Any) -> bytes | None:
+    """Return a value as bytes; None deletes one."""
+    return None if given is None else as_bytes(given, "value")
 
 
 def byte_range_of(given: slice | None) -> ByteRange | None:

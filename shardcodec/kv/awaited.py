@@ -1,12 +1,15 @@
 # awaited.py - the coroutines of a store
 # SPDX-License-Identifier: MIT
-"""`Awaited`: each operation does in a thread what its namesake with ``_sync`` does, unless it is a read that no request is needed for."""
+"""`Awaited`: each operation does in a thread what its namesake with ``_sync`` does, unless it is the read of a small value at hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from ..access.reader import INLINE_NBYTES
+from .arguments import TooLarge
 from .entries import Entries
 from .keys import Key, KeyRange
 from .results import ReadResult, Stamp
@@ -20,6 +23,7 @@ class Awaited:
 
     _entries: Entries
     _threads: Threads
+    _read_at_once: Callable[..., ReadResult]
     read_sync: Callable[..., ReadResult]
     read_many_sync: Callable[..., list[ReadResult]]
     list_sync: Callable[..., Sequence[bytes]]
@@ -29,8 +33,9 @@ class Awaited:
 
     async def read(self, key: Key, **how: Any) -> ReadResult:
         """As `read_sync`."""
-        if self._entries.target.is_near:
-            return self.read_sync(key, **how)
+        if self._entries.is_at_hand:
+            with suppress(TooLarge):
+                return self._read_at_once(key, **how, most=INLINE_NBYTES)
         return await self._threads.run(self.read_sync, key, **how)
 
     async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:

@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 
 from ..access.objects import OpenObject
 from ..errors import ConflictError, UnsupportedError
-from .arguments import byte_range_of, byte_ranges_of, condition_of, is_known, is_there, result_of
+from .arguments import byte_range_of, byte_ranges_of, condition_of, is_known, is_there, result_of, value_of
 from .entries import ByteRange
-from .keys import Key, KeyRange, as_bytes
+from .keys import Key, KeyRange
 from .listing import no_positions, positions_among
 from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ReadResult, Stamp
 from .store import ShardedKeyValueStore
@@ -115,6 +115,10 @@ class BoundStore(ShardedKeyValueStore):
         part = byte_range_of(byte_range)
         return self._read(self._position(key), part, if_not_equal)
 
+    async def read(self, key: Key, **how: Any) -> ReadResult:
+        """As `read_sync`; never on an event loop, for others may hold the transaction while they store it."""
+        return await self._threads.run(self.read_sync, key, **how)
+
     def read_many_sync(
         self,
         keys: Sequence[Key],
@@ -155,7 +159,7 @@ class BoundStore(ShardedKeyValueStore):
 
     def __setitem__(self, key: Key, value: Any) -> None:
         position = self._position(key)
-        data = None if value is None else as_bytes(value, "value")
+        data = value_of(value)
         with self.bound_to.mutex:
             self.bound_to.member(self._entries).pending.write(position, data)
 
@@ -171,7 +175,7 @@ class BoundStore(ShardedKeyValueStore):
         A condition is looked at now, and what it says of the shard must still hold at commit.
         """
         position = self._position(key)
-        data = None if value is None else as_bytes(value, "value")
+        data = value_of(value)
         condition = condition_of(if_equal)
         with self.bound_to.mutex:
             member = self.bound_to.member(self._entries)

@@ -21,11 +21,12 @@ from ..access.change import Change, Found, change
 from ..access.inner import coordinates
 from ..access.objects import OpenObject, ShardObject, joined
 from ..access.placement import ABSENT
-from ..access.reader import ReadItem, explain
+from ..access.reader import INLINE_NBYTES, ReadItem, explain
 from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
 from ..storage import cache, locks
 from .listing import flags_of, no_positions
+from .nested import NestedObject
 from .pending import Pending
 from .spec import Layout
 
@@ -75,6 +76,12 @@ class Entries:
     def n(self) -> int:
         """Number of entries in a full shard."""
         return int(self.chain.n_chunks)
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether neither requests nor a large index nor all of another shard's value stand before a value."""
+        is_near = self.target.is_near and not isinstance(self.target, NestedObject)
+        return is_near and int(self.chain.index_nbytes) <= INLINE_NBYTES
 
     def options(self) -> Options:
         """Settle the options of a write.
@@ -156,6 +163,15 @@ class Entries:
             return None
         offset, nbytes = found if wanted is None else self._part(position, found, wanted)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
+
+    def looks_at(self, shard: OpenObject, position: int, wanted: ByteRange | None) -> int:
+        """Return how many bytes it takes to read a value: all of an object in memory, for the name of its state."""
+        if self._path is None:
+            return 0 if shard.missing else shard.nbytes
+        found = None if shard.missing else shard.entry(position)
+        if found is None:
+            return 0
+        return found[1] if wanted is None else self._part(position, found, wanted)[1]
 
     def values_in(
         self,

@@ -21,6 +21,7 @@ from ..errors import UnsupportedError
 from ..format.checks import as_int
 from .arguments import (
     ConditionFailed,
+    TooLarge,
     byte_range_of,
     byte_ranges_of,
     condition_of,
@@ -28,6 +29,7 @@ from .arguments import (
     is_there,
     pairs_of,
     result_of,
+    value_of,
 )
 from .awaited import Awaited
 from .entries import ByteRange, Entries, Renewed
@@ -261,7 +263,7 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Store many values in one write; no key is written unless all are keys. As for dictionaries."""
         pairs = [*pairs_of(other), *more.items()]
-        self._store_all([(self._position(key), _value(value)) for key, value in pairs])
+        self._store_all([(self._position(key), value_of(value)) for key, value in pairs])
 
     def _store_all(self, writes: Sequence[tuple[int, bytes | None]]) -> None:
         pending = Pending()
@@ -304,9 +306,23 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             The index, or this entry of it, is damaged.
         """
+        return self._read_at_once(key, byte_range=byte_range, if_not_equal=if_not_equal)
+
+    def _read_at_once(
+        self,
+        key: Key,
+        *,
+        byte_range: slice | None = None,
+        if_not_equal: bytes | None = None,
+        staleness_bound: float | None = None,
+        most: int | None = None,
+    ) -> ReadResult:
+        """As `read_sync`, but raise `TooLarge` where more than so many bytes would be looked at."""
         part, position = byte_range_of(byte_range), self._position(key)
 
         def work(shard: OpenObject) -> ReadResult:
+            if most is not None and self._entries.looks_at(shard, position, part) > most:
+                raise TooLarge
             stamp = Stamp(shard.generation, time.time())
             if is_known(stamp.generation, if_not_equal):
                 return ReadResult("unspecified", b"", stamp)
@@ -415,7 +431,7 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
         LockError
             Another process writes to the shard, and did not end in time.
         """
-        position, data = self._position(key), _value(value)
+        position, data = self._position(key), value_of(value)
         condition = condition_of(if_equal)
 
         def check(found: Found) -> None:
@@ -469,10 +485,6 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
             As for `Transaction`.
         """
         return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
-
-
-def _value(value: Any) -> bytes | None:
-    return None if value is None else as_bytes(value, "value")
 
 
 def _from_parsed(cls: type[ShardedKeyValueStore], parsed: Parsed, base: Any) -> ShardedKeyValueStore:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import re
@@ -367,18 +366,6 @@ def test_clearing_the_largest_grid_takes_no_index(path: Path, blob: bytes | None
     assert not path.exists()
 
 
-def test_a_fork_takes_no_threads_along(path: Path) -> None:
-    """With threads of its own, a store that had been used hung in the child."""
-    store = open_kv(path, data_copy_concurrency=2)
-
-    async def use() -> None:
-        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
-
-    asyncio.run(use())
-    in_child(lambda: asyncio.run(use()))
-    asyncio.run(use())
-
-
 # ---- damage
 
 
@@ -487,31 +474,6 @@ def test_a_pool_spares_the_index_and_is_bounded(tmp_path: Path, trusting: list[c
 
     (kept,) = trusting
     assert 0 < kept.info()["nbytes"] <= 1000 and kept.info()["evictions"] > 10
-
-
-# ---- awaited
-
-
-def test_coroutines(store: ShardedKeyValueStore) -> None:
-    async def use(store: ShardedKeyValueStore) -> None:
-        stamp = await store.write(key(0, 1), b"abc")
-        assert (await store.read(key(0, 1), byte_range=slice(1, 2))).value == b"b"
-        assert (await store.write(key(0, 1), b"x", if_equal="absent")).generation == FAILED
-        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
-        assert len(await store.list()) == 4
-        found = await store.read_many([key(1, 0), key(0, 1)])
-        assert [r.value for r in found] == [b"0", b"abc"]
-        assert (await store.delete(key(0, 1), if_equal=stamp.generation)).generation == FAILED
-        assert (await store.delete(key(0, 1))).generation
-        await store.delete_range(KeyRange(key(1, 1)))
-        async with store.transaction() as t:
-            t[key(0, 0)] = b"t"
-            assert await t.list() == [key(0, 0), key(1, 0)]
-            assert await store.list() == [key(1, 0)]
-        assert await store.list() == [key(0, 0), key(1, 0)]
-
-    asyncio.run(use(store))
-    asyncio.run(use(open_kv(Path(str(store.base)).with_name("bounded"), data_copy_concurrency=2)))
 
 
 # ---- the page
