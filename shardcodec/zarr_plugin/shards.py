@@ -141,6 +141,8 @@ class StoreObject:
         self.key = target.path
         self.path = local_path(target) if is_local(target.store) else None
         self._prototype = default_buffer_prototype()
+        if not self.is_near:  # before 3.2, zip files do not open themselves
+            sync(target.store._ensure_open())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoreObject, (self.target,)
