@@ -17,10 +17,27 @@
 #include <sys/sysctl.h>
 #endif
 
-/* By bit; the bits between the families are nobody's, and an empty name matches no word of the override. */
+/* By bit. */
 static const char *const names[] = {
     "sse42", "pclmul", "avx2", "avx512", "vpclmulqdq", "bmi2", "zen4", "zen5", "armv8_crc", "armv8_pmull",
 };
+
+/* Words of the override that stand for several features: the variants of a kernel by the names that they are listed
+ * under, with all that they need, so that each can be had by its name alone. */
+#define VPCLMUL (SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42)
+static const struct {
+    const char *name;
+    uint32_t bits;
+} variants[] = {
+    { "portable", 0 },
+    { "vpclmulqdq", VPCLMUL },
+    { "vpclmulqdq_crc32x4", VPCLMUL | SC_CPU_ZEN4 },
+    { "vpclmulqdq_crc32x8", VPCLMUL | SC_CPU_ZEN5 },
+    { "armv8", SC_CPU_ARMV8_CRC | SC_CPU_ARMV8_PMULL },
+};
+
+/* What says only which instructions pay: no processor fails for want of it, so the override may claim it. */
+#define TRAITS (SC_CPU_ZEN4 | SC_CPU_ZEN5)
 
 static uint32_t detected;
 static uint32_t usable;
@@ -146,17 +163,24 @@ detect(void)
 
 #endif
 
-/* Bits of one word of the override; "portable" names none. False when no feature is called so. */
+static bool
+is_word(const char *word, size_t length, const char *name)
+{
+    return length == strlen(name) && memcmp(word, name, length) == 0;
+}
+
+/* Bits of one word of the override. False when nothing is called so. */
 static bool
 bits_of(const char *word, size_t length, uint32_t *bits)
 {
-    static const char portable[] = "portable";
-
-    *bits = 0;
-    if (length == sizeof portable - 1 && memcmp(word, portable, length) == 0)
-        return true;
+    for (size_t i = 0; i < SC_ARRAY_SIZE(variants); i++) {
+        if (is_word(word, length, variants[i].name)) {
+            *bits = variants[i].bits;
+            return true;
+        }
+    }
     for (unsigned i = 0; i < SC_ARRAY_SIZE(names); i++) {
-        if (length > 0 && length == strlen(names[i]) && memcmp(word, names[i], length) == 0) {
+        if (is_word(word, length, names[i])) {
             *bits = 1u << i;
             return true;
         }
@@ -201,7 +225,7 @@ apply_override(const char *text)
     strncpy(override_text, text, sizeof override_text - 1);
     override_valid = strlen(text) < sizeof override_text && parse(override_text, &mask);
     if (override_valid)
-        usable &= mask;
+        usable = (detected | TRAITS) & mask;
 }
 
 void

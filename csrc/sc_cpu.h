@@ -1,8 +1,9 @@
 /* sc_cpu.h - which instructions this processor has and which we may use
  *
  * SHARDCODEC_CPU, read once, narrows the choice: "portable" leaves nothing; a comma-separated list of feature names
- * ("sse42,pclmul") leaves only those. A name that is unknown leaves the detected set untouched, and is reported by
- * sc_cpu_override() so that a typing error does not pass unseen.
+ * ("sse42,pclmul") leaves only those; the name of a variant ("vpclmulqdq") leaves what that variant needs. A name that
+ * is unknown leaves the detected set untouched, and is reported by sc_cpu_override() so that a typing error does not
+ * pass unseen.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CPU_H
 #define SC_CPU_H

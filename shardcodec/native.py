@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 from .errors import UnsupportedError
@@ -23,13 +24,22 @@ def _load() -> ModuleType | ImportError:
     try:
         from . import _native
     except ImportError as error:
-        warnings.warn(
-            f"shardcodec cannot load its extension module and leaves the work to zarr: {error}",
-            RuntimeWarning,
-            stacklevel=3,
+        beside = Path(__file__).with_name("_native.pyx").exists()
+        hint = (
+            "; this is its source: start Python in another folder to find what is installed" if beside else ""
         )
+        _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {error}{hint}")
         return error
+    cpu = _native.cpu_features()
+    if not cpu["override_valid"]:
+        _warn(
+            f"SHARDCODEC_CPU={cpu['override']!r} names no feature or variant that there is, and changes nothing"
+        )
     return _native
+
+
+def _warn(what: str) -> None:
+    warnings.warn(what, RuntimeWarning, stacklevel=4)
 
 
 def load() -> ModuleType:

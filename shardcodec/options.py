@@ -156,7 +156,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
 }
 
 
-def check(choices: Choices, *, where: str = "option") -> dict[str, Any]:
+def check(choices: Choices, *, where: str = "option ") -> dict[str, Any]:
     """Return the choices that were made (not None), parsed.
 
     Raises
@@ -175,7 +175,7 @@ def check(choices: Choices, *, where: str = "option") -> dict[str, Any]:
         try:
             parsed[name] = _PARSERS[name](value)
         except ValueError as error:
-            raise ValueError(f"{where} {name}: {error}") from None
+            raise ValueError(f"{where}{name}: {error}") from None
     return parsed
 
 

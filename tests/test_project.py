@@ -39,6 +39,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("kv", "transformer"),
     ("tools",),
     ("cli",),
+    ("public", "stand_in"),
 ]
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 TOP = len(LAYERS)  # shardcodec/__init__.py only re-exports, from anywhere

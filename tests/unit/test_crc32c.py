@@ -352,6 +352,14 @@ def test_features_of_x86_can_be_narrowed(override: str) -> None:
     assert report["features"]["override_valid"]
 
 
+@every_impl
+def test_every_variant_can_be_forced_by_its_name(impl: str) -> None:
+    """A name left only its own bit, and SHARDCODEC_CPU=vpclmulqdq, which needs more, gave the portable code."""
+    report = report_under(impl)
+    assert report["chosen"] == impl
+    assert report["features"]["override_valid"]
+
+
 @pytest.mark.skipif("vpclmulqdq" not in IMPLS, reason="no 512-bit multiplication")
 def test_streams_beside_folding_only_where_they_pay() -> None:
     """Without the traits of Zen 4 and Zen 5 the multiplier works alone."""

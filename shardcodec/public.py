@@ -1,0 +1,77 @@
+# public.py - the public names, and what each part gives the others to work with
+# SPDX-License-Identifier: MIT
+"""All that `shardcodec` shows; imported by it alone."""
+
+from __future__ import annotations
+
+from zarr.registry import register_codec, register_pipeline
+
+from .access.array import ArrayReader, open_array, register_adapter
+from .access.gathering import register_gatherer
+from .access.objects import register_objects
+from .access.shard import Shard
+from .access.stream import ShardWriter
+from .access.whole import decode, encode
+from .build_info import build_info
+from .errors import (
+    ChecksumError,
+    CodecError,
+    GroupWriteError,
+    LockError,
+    ShardError,
+    ShardFormatError,
+    SpecError,
+    UnsupportedError,
+)
+from .format.chain_spec import ChainSpec
+from .format.spec import ShardSpec
+from .options import Options, options
+from .statistics import stats
+from .storage.cache import IndexCache
+from .zarr_plugin.codec import ShardingCodec
+from .zarr_plugin.grouping import active as _gathered
+from .zarr_plugin.grouping import group_writes
+from .zarr_plugin.objects import objects_of_store
+from .zarr_plugin.pipeline import ShardCodecPipeline
+from .zarr_plugin.shards import open_shard, shard_object
+from .zarr_plugin.state import chunk_state, iter_existing
+from .zarr_plugin.switch import attach, disable, enable
+
+__all__ = [
+    "ArrayReader",
+    "ChainSpec",
+    "ChecksumError",
+    "CodecError",
+    "GroupWriteError",
+    "IndexCache",
+    "LockError",
+    "Options",
+    "Shard",
+    "ShardCodecPipeline",
+    "ShardError",
+    "ShardFormatError",
+    "ShardSpec",
+    "ShardWriter",
+    "ShardingCodec",
+    "SpecError",
+    "UnsupportedError",
+    "attach",
+    "build_info",
+    "chunk_state",
+    "decode",
+    "disable",
+    "enable",
+    "encode",
+    "group_writes",
+    "iter_existing",
+    "open_array",
+    "open_shard",
+    "options",
+    "stats",
+]
+
+register_pipeline(ShardCodecPipeline)
+register_codec("sharding_indexed", ShardingCodec)
+register_adapter(objects_of_store)
+register_objects(shard_object)
+register_gatherer(_gathered)
