@@ -92,8 +92,8 @@ class ShardError(Exception):
     def with_context(self, **context: Any) -> Self:
         """Return a new error that also says where this one happened.
 
-        A shard and an inner chunk are put in front of the message; all other names are only added as
-        attributes. Lower layers know numbers, upper layers know keys, hence
+        A shard and an inner chunk are put in front of the message (but not a shard without a name, which is in
+        memory); all other names are only added as attributes. Lower layers know numbers, upper layers know keys, hence
         ``raise error.with_context(shard=key) from error``.
 
         Examples
@@ -104,7 +104,7 @@ class ShardError(Exception):
         text = self.message
         if context.get("chunk_coords") is not None:
             text = f"inner chunk {tuple(context['chunk_coords'])}: {text}"
-        if context.get("shard") is not None:
+        if context.get("shard") not in (None, ""):
             text = f"shard {context['shard']!r}: {text}"
         error = type(self)(text, **(self.context | context))
         for note in getattr(self, "__notes__", ()):

@@ -269,7 +269,9 @@ class ArrayReader:
             raise TypeError("an array of rank 0 has no length")
         return self.shape[0]
 
-    def read_boxes(self, starts: Any, shape: Sequence[int], out: np.ndarray[Any, Any] | None = None) -> Any:
+    def read_boxes(
+        self, starts: Any, shape: Sequence[int], out: np.ndarray[Any, Any] | None = None
+    ) -> np.ndarray[Any, Any]:
         """Read boxes of one shape from anywhere in the array, in one native call.
 
         Each shard is opened once and each inner chunk decoded once, however many boxes want something of it.
@@ -308,7 +310,7 @@ class ArrayReader:
             )
         return self._read_boxes(begin, count, out)
 
-    def read_chunks(self, coords: Any, out: np.ndarray[Any, Any] | None = None) -> Any:
+    def read_chunks(self, coords: Any, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Read whole chunks (inner chunks of a sharded array), in one native call.
 
         Parameters

@@ -123,12 +123,12 @@ def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
 
 def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatError:
     """Return the error for an object that cannot hold its index."""
-    return ShardFormatError(
-        f"shard {key!r}: object of {nbytes} bytes is too short to hold its index of {index_nbytes}",
-        shard=key,
+    error = ShardFormatError(
+        f"object of {nbytes} bytes is too short to hold its index of {index_nbytes}",
         nbytes=nbytes,
         limit=index_nbytes,
     )
+    return error.with_context(shard=key)
 
 
 def read(

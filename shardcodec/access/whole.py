@@ -86,7 +86,7 @@ def decode(
     *,
     out: np.ndarray[Any, Any] | None = None,
     threads: int | None = None,
-) -> Any:
+) -> np.ndarray[Any, Any]:
     """Decode a shard, or a part of it.
 
     Parameters

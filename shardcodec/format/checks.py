@@ -146,7 +146,7 @@ def check_keys(
     for key in required:
         if key not in value:
             wrong(_join(path, key), "missing")
-    known = [*required, *optional]
+    known = list(dict.fromkeys([*required, *optional]))
     for key in value:
         if key not in known:
             wrong(_join(path, str(key)), f"unknown key; known are {', '.join(known) or 'none'}", actual=key)

@@ -143,6 +143,8 @@ def as_dtype(value: object) -> DType:
         return parse_data_type(value)
     if isinstance(value, str) and (_is_raw_bits(value) or value in ("string", "variable_length_bytes")):
         return parse_data_type(value)
+    if value is None:  # numpy's float64
+        wrong("", "expected a data type, got None", actual=value)
     dtype: DType = np.dtype(value)  # type: ignore[call-overload]
     if dtype.subdtype is not None:
         unsupported("", f"{dtype} is an array, not the type of an element", data_type=str(dtype))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UnsupportedError
 from ..options import check
@@ -14,6 +14,8 @@ from .compat import ArrayV3Metadata, config, pipeline_of, with_pipeline
 from .pipeline import ShardCodecPipeline
 
 __all__ = ["attach", "disable", "enable"]
+
+A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
 
 PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
 
@@ -110,7 +112,7 @@ def disable() -> None:
     _switch.clear()
 
 
-def attach(array: Any, **choices: Any) -> Any:
+def attach(array: A, **choices: Any) -> A:
     """Return the same zarr array with shardcodec's pipeline and options of its own.
 
     Parameters
@@ -125,9 +127,11 @@ def attach(array: Any, **choices: Any) -> Any:
     UnsupportedError
         A Zarr v2 array.
     """
-    if not isinstance(array.metadata, ArrayV3Metadata):
+    handle: Any = array
+    if not isinstance(handle.metadata, ArrayV3Metadata):
         raise UnsupportedError("shardcodec is for Zarr v3 arrays")
-    pipeline = pipeline_of(array)
+    pipeline = pipeline_of(handle)
     if not isinstance(pipeline, ShardCodecPipeline):
-        pipeline = ShardCodecPipeline(array.metadata, array.store)
-    return with_pipeline(array, pipeline.with_options(**check(choices)))
+        pipeline = ShardCodecPipeline(handle.metadata, handle.store)
+    attached: A = with_pipeline(handle, pipeline.with_options(**check(choices)))
+    return attached

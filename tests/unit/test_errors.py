@@ -111,6 +111,13 @@ def test_other_context_leaves_the_message_alone() -> None:
     assert str(CodecError("bad frame").with_context(level=1, entry=0)) == "bad frame"
 
 
+def test_a_shard_in_memory_has_no_name_to_show() -> None:
+    """Messages began with "shard '':"."""
+    nameless = ShardFormatError("index is short").with_context(shard="", chunk_coords=(0, 1))
+    assert str(nameless) == "inner chunk (0, 1): index is short"
+    assert str(ShardFormatError("index is short").with_context(shard=0)) == "shard 0: index is short"
+
+
 @pytest.mark.parametrize("name", ["args", "message", "with_context", "_private", "__class__"])
 def test_a_number_cannot_take_the_name_of_the_protocol(name: str) -> None:
     with pytest.raises(TypeError, match=name):

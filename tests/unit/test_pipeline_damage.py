@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,9 @@ from helpers import (
     text_of,
     zstd,
 )
+from spec_json import metadata, sharding, transpose
 from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
+from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore, WrapperStore
 
 import shardcodec
@@ -248,3 +251,18 @@ def test_a_lost_head_is_seen_in_a_partial_read() -> None:
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[2:, 2:]
     assert raised.value.chunk_coords == (1, 1)
+
+
+# ---------------------------------------------------------------- metadata that zarr lets pass
+
+
+@pytest.mark.parametrize(
+    "access", [lambda a: a[0, 0], lambda a: a.__setitem__(..., 1)], ids=["read", "write"]
+)
+def test_shards_that_their_inner_chunks_do_not_divide_are_refused(access: Any) -> None:
+    """zarr 3.4 compares inner chunks with the shard before a transpose, and of such an array it silently stores nothing."""
+    text = json.dumps(metadata(transpose(1, 0), sharding(chunk_shape=[2, 6]))).encode()
+    array = ours(MemoryStore({"zarr.json": default_buffer_prototype().buffer.from_bytes(text)}), strict=False)
+    with pytest.raises(shardcodec.SpecError, match="6 does not divide shard size 4") as caught:
+        access(array)
+    assert (caught.value.axis, caught.value.actual, caught.value.limit) == (1, 6, 4)

@@ -271,3 +271,9 @@ def assert_same_values(one: Any, two: Any) -> None:
         assert one.tobytes() == two.tobytes()
     else:
         np.testing.assert_array_equal(one, two)
+
+
+def test_no_dtype_is_no_float64() -> None:
+    """As which numpy takes None."""
+    with pytest.raises(SpecError, match="expected a data type, got None"):
+        as_dtype(None)

@@ -229,6 +229,8 @@ def test_sc10_index_location() -> None:
 @pytest.mark.parametrize("value", [1, {"must_understand": False}, None], ids=repr)
 def test_sc11_unknown_keys_are_refused(value: Any) -> None:
     refused(metadata(sharding(subchunk_write_order=value)), f"{AT}.subchunk_write_order", "unknown key")
+    known = "known are chunk_shape, codecs, index_codecs, index_location"
+    refused(metadata(sharding(subchunk_write_order=value)), f"{AT}.subchunk_write_order", known)
     refused(metadata({**sharding(), "alias": value}), "codecs[0].alias", "unknown key")
     refused(metadata(sharding(), codec_options=1), "codec_options", "unknown key")
     data = metadata(sharding(codecs=[named("bytes", endian="little", order="C")]))
