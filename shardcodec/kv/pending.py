@@ -68,24 +68,27 @@ class Pending:
         Parameters
         ----------
         exist : callable
-            Tells of every entry whether it exists; asked only where something is deleted.
+            Tells of every entry whether it exists, in an array that is changed; asked only where something is deleted.
         """
         changes: dict[int, bytes | None] = dict(self.values())
         if len(changes) == len(self._writes) and not self._cleared:
             return changes
         there = exist()
-        for position, value in self._writes.items():
-            if value is None and there[position]:
-                changes[position] = None
-        for low, high in self._cleared:
-            for position in (np.flatnonzero(there[low:high]) + low).tolist():
-                if position not in self._writes:
-                    changes[position] = None
-        return changes
+        positions, written = self._written()
+        gone = [positions[there[positions] & ~written]]
+        there[positions] = False  # settled, whatever was cleared before
+        gone += [np.flatnonzero(there[low:high]) + low for low, high in self._cleared]
+        return changes | dict.fromkeys(np.concatenate(gone).tolist())
 
     def overlay(self, exist: np.ndarray[Any, Any]) -> None:
         """Change flags that tell of every entry whether it exists to what they would be."""
         for low, high in self._cleared:
             exist[low:high] = False
-        for position, value in self._writes.items():
-            exist[position] = value is not None
+        positions, written = self._written()
+        exist[positions] = written
+
+    def _written(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Positions that writes name, and whether each gets a value or is deleted."""
+        n = len(self._writes)
+        values = (value is not None for value in self._writes.values())
+        return np.fromiter(self._writes, np.intp, n), np.fromiter(values, np.bool_, n)
