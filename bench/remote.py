@@ -39,6 +39,10 @@ OURS = "shardcodec"
 # as its `async.concurrency` says. zarrista has no bound.
 TENSORSTORE_REQUESTS = (32, 320)
 
+# What a read takes of memory at most: the result, answers and what becomes of them; and for a small result anyway.
+MEMORY_PER_RESULT = 3
+MEMORY_NBYTES = 64 << 20
+
 # Whoever takes longer in a row has no second turn.
 SLOW_SECONDS = 1.5
 
@@ -232,6 +236,7 @@ def measure(
             seconds = results[peer.name]["seconds"]
             if seconds and seconds[0] > SLOW_SECONDS:
                 continue
+            machine.take_memory_back(MEMORY_NBYTES + MEMORY_PER_RESULT * expected.nbytes)
             with peer.turn():
                 start = time.perf_counter()
                 result = peer.read(arrays[peer.name], box)
@@ -270,21 +275,43 @@ def verdict(results: dict[str, dict[str, Any]], ours: str, rivals: list[str]) ->
             told.append(f"{ratio:.2f} of the {quantity}{name}" + ("" if ratio <= most else " **more**"))
         whom = f"the fastest, {fastest['seconds']}" if what == "fastest" else f"the {what}"
         lines.append(f"against {whom}: {', '.join(told)}")
+    better = [name for name in running if is_better(running[name], results[ours])]
+    lines.append(
+        f"fewer requests for no more bytes, or fewer bytes for no more requests: {', '.join(better) or 'nobody'}"
+    )
     return lines
+
+
+def is_better(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether traffic is less in one way and no more in the other; heads of answers (a hundredth) do not count."""
+    requests = one["requests"] - other["requests"]
+    nbytes = one["bytes"] - other["bytes"]
+    margin = other["bytes"] // 100
+    return (requests < 0 and nbytes <= margin) or (requests <= 0 and nbytes < -margin)
 
 
 def value_of(result: dict[str, Any], quantity: str) -> float:
     return float(median(result["seconds"]) if quantity == "seconds" else result[quantity])
 
 
-def table(name: str, results: dict[str, dict[str, Any]]) -> str:
-    lines = [f"\n### {name}\n", "| | requests | MB | ms |", "|---|---|---|---|"]
+def table(name: str, results: dict[str, dict[str, Any]], ours: str) -> str:
+    """Everybody's three quantities, and ours as parts of them."""
+    lines = [
+        f"\n### {name}\n",
+        "| | requests | MB | ms | ours: requests, bytes, seconds |",
+        "|---|---|---|---|---|",
+    ]
     for peer, result in results.items():
         if "failed" in result:
-            lines.append(f"| {peer} | failed: {result['failed']} | | |")
+            lines.append(f"| {peer} | failed: {result['failed']} | | | |")
             continue
         milliseconds = 1e3 * median(result["seconds"])
-        lines.append(f"| {peer} | {result['requests']} | {result['bytes'] / 1e6:.3f} | {milliseconds:.0f} |")
+        parts = ""
+        if "failed" not in results.get(ours, {"failed": ""}):
+            parts = ", ".join(f"{value_of(results[ours], q) / value_of(result, q):.2f}" for q in MOST)
+        lines.append(
+            f"| {peer} | {result['requests']} | {result['bytes'] / 1e6:.3f} | {milliseconds:.0f} | {parts} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -312,7 +339,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 continue
             results = measure(server, contestants, arrays, box, values[box], arguments.rounds)
             document["rows"][name] = results
-            print(table(name, results))
+            print(table(name, results, OURS))
             for line in verdict(results, OURS, rivals) if OURS in results else ():
                 print(f"{line}  ")
             print(f"load {os.getloadavg()[0]:.2f}", flush=True)

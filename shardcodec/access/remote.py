@@ -207,7 +207,7 @@ class _Object:
         return await self.read_whole()
 
     async def read_whole(self) -> bool:
-        nbytes = math.prod(self.chain.shape) * int(self.chain.itemsize) + int(self.chain.index_nbytes)
+        nbytes = math.prod(self.chain.shape) * int(self.chain.itemsize)  # encoded, it is hardly more
         since = indexes.ticket(self.call.options)
         async with self.call.budget.hold(nbytes):
             async with self.call.objects:
