@@ -76,7 +76,9 @@ def write(
     declined: list[int] = []
     how = {"sync": sync, "staging": staging, "cancel": cancel}
     for group in _groups(plan, staging_nbytes // 2):
-        writing = _Writing(value, axes, order, write_empty, staging_nbytes, n_threads, cancel)
+        # an object that is a chunk has no other way to stay than to hold fill value
+        store_fill = write_empty or (keep_empty and not group[0][1][0].is_shard)
+        writing = _Writing(value, axes, order, store_fill, staging_nbytes, n_threads, cancel)
         for number, (chain, path, parts, old) in group:
             writing.add(number, chain, path, parts, old, allow_in_index)
         writing.encode_all()

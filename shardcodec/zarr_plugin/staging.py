@@ -55,13 +55,28 @@ class ZarrCodecs:
     def encode(self, chunks: Sequence[np.ndarray[Any, Any]], write_empty: bool) -> list[Any]:
         """Encode arrays to buffers; None for one that a codec leaves out."""
         buffers: list[Any] = [self._prototype.nd_buffer.from_numpy_array(chunk) for chunk in chunks]
+        links = self._links[write_empty]
         if not self.one_by_one:
-            spec = self._specs[write_empty]
-            buffers = list(on_zarrs_loop(self._pipeline.encode([(buffer, spec) for buffer in buffers])))
+            buffers = on_zarrs_loop(self._encoded(buffers, links))
         else:
-            for codec, spec in self._links[write_empty]:
+            for codec, spec in links:
+                buffers = self._in_c_order(buffers)
                 buffers = [None if buffer is None else codec._encode_sync(buffer, spec) for buffer in buffers]
         return [None if buffer is None else buffer.as_numpy_array() for buffer in buffers]
+
+    async def _encoded(self, buffers: list[Any], links: Sequence[tuple[Any, ArraySpec]]) -> list[Any]:
+        for codec, spec in links:
+            buffers = list(await codec.encode([(buffer, spec) for buffer in self._in_c_order(buffers)]))
+        return buffers
+
+    def _in_c_order(self, buffers: Sequence[Any]) -> list[Any]:
+        """Lay out in C order what a transpose has left as a view: codecs of numcodecs store elements as they lie in memory."""
+        return [
+            buffer
+            if buffer is None or (array := buffer.as_numpy_array()).flags.c_contiguous
+            else self._prototype.nd_buffer.from_numpy_array(np.ascontiguousarray(array))
+            for buffer in buffers
+        ]
 
     def is_fill(self, chunk: np.ndarray[Any, Any]) -> bool:
         """Tell whether a chunk is nothing but fill value: bit by bit, and by value where elements are objects."""

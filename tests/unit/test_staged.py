@@ -288,6 +288,19 @@ def test_elements_of_variable_length_by_ranges(dtype: str) -> None:
     assert all(wanted != "all" for _, wanted in store.chunk_requests())
 
 
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("codecs", ["bz2", "awaited"])
+def test_what_is_erased_in_part_is_erased(store: Any, around: str, codecs: str) -> None:
+    """Object stores cannot delete under a condition: where codecs follow the sharding, the old elements stayed."""
+    array = make(store, INNER[codecs](), **AROUND[around])
+    rows = AROUND[around].get("chunks", SHARD)[0]
+    array[...] = 5
+    array[0] = -1
+    array[1:rows] = -1
+    assert (array[:rows] == -1).all() and (array[rows:] == 5).all()
+    assert (zarrs_view(array)[:rows] == -1).all()
+
+
 def test_an_array_of_fill_value_leaves_no_objects(tmp_path: Path) -> None:
     array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
     array[...] = 1
