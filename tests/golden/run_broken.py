@@ -151,6 +151,7 @@ class Checker:
         self.case, self.way = case, way
         self.is_nested = case["inner"] == [4, 4]
         self.failures: Failures = []
+        self.before: list[Any] | None = None  # what the inner chunks of the damaged shard give
 
     def note(self, what: str) -> None:
         self.failures.append(f"{self.case['name']}, {self.way}: {what}")
@@ -275,7 +276,8 @@ class Checker:
         due = self.due_error(matter)
         if heals or (self.is_nested and not matter):
             due = ""
-        before = self.values(array)
+        if self.before is None:
+            self.before = self.values(array)
         self.run(what, due, lambda: array.__setitem__(box, ord("#")))
         if due:
             if get(array.store, key) != shard:
@@ -284,7 +286,7 @@ class Checker:
         got = self.run(f"{what}, read again", "", lambda: array[box])
         if got is not None and np.asarray(got).tobytes() != value:
             self.note(f"{what}: {np.asarray(got).tobytes()!r} instead of {value!r}")
-        for k, (old, new) in enumerate(zip(before, self.values(array), strict=True)):
+        for k, (old, new) in enumerate(zip(self.before, self.values(array), strict=True)):
             if old != new and not self.is_inside(k, box):
                 self.note(f"{what}: inner chunk {k} gave {old!r} and gives {new!r}")
 

@@ -66,7 +66,15 @@ def _make(folder: Path, version: str) -> None:
     venv.create(folder, clear=True, with_pip=not has_pip, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
     done = subprocess.run(
-        [*pip, "install", "--quiet", "--disable-pip-version-check", "--prefer-binary", *PINS[version]],
+        [
+            *pip,
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--prefer-binary",
+            *PINS[version],
+        ],
         capture_output=True,
         text=True,
         env=_environment(),

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import inspect
 import json
+import mmap
 import os
 import pickle
 import platform
@@ -22,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import reference
+from helpers import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -394,31 +397,27 @@ def test_an_unknown_variant_is_refused(impl: str) -> None:
 
 # ---- memory that is not ours
 
-GUARDED = """
-import ctypes, mmap, sys
-from shardcodec import _native as native
-PAGE = mmap.PAGESIZE
-protect = ctypes.CDLL(None).mprotect
-protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-pages = mmap.mmap(-1, 4 * PAGE)
-first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-assert protect(first, PAGE, 0) == 0 and protect(first + 3 * PAGE, PAGE, 0) == 0
-inside = memoryview(pages)[PAGE : 3 * PAGE]
-for n in [*range(1300), *range(4090, 4240), *range(4600, 4740), *range(5600, 2 * PAGE, 37), 2 * PAGE]:
-    for part in (inside[:n], inside[len(inside) - n :]):
-        out = bytearray(n)
-        assert native.crc32c(part, impl=sys.argv[1]) == native.crc32c_copy(out, part, impl=sys.argv[1])
-        native.crc32c_copy(part, out, impl=sys.argv[1])
-print("survived", flush=True)
-"""
+
+def work_between_guards(impl: str) -> None:
+    PAGE = mmap.PAGESIZE
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    pages = mmap.mmap(-1, 4 * PAGE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    assert protect(first, PAGE, 0) == 0 and protect(first + 3 * PAGE, PAGE, 0) == 0
+    inside = memoryview(pages)[PAGE : 3 * PAGE]
+    for n in [*range(1300), *range(4090, 4240), *range(4600, 4740), *range(5600, 2 * PAGE, 37), 2 * PAGE]:
+        for part in (inside[:n], inside[len(inside) - n :]):
+            out = bytearray(n)
+            assert native.crc32c(part, impl=impl) == native.crc32c_copy(out, part, impl=impl)
+            native.crc32c_copy(part, out, impl=impl)
 
 
 @every_impl
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="mprotect")
 def test_no_byte_outside_is_touched(impl: str) -> None:
     """Between two pages that nobody may read; in a process of its own, as the failure is a SIGSEGV."""
-    done = subprocess.run([sys.executable, "-c", GUARDED, impl], capture_output=True, text=True, check=False)
-    assert done.stdout == "survived\n", (done.returncode, done.stderr)
+    in_child(lambda: work_between_guards(impl))
 
 
 # ---- generated constants

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from helpers import (
     KINDS_OF_STORE,
     OtherMemoryStore,
     RecordingStore,
-    assemble,
     bits,
     chunk_bytes,
     entries_of,
@@ -30,142 +28,13 @@ from helpers import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
+from staged_codecs import AROUND, CHUNK, INNER, SHAPE, SHARD, Turned, TurnedAtOnce, make
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, VLenUTF8Codec, ZstdCodec
 from zarr.codecs import numcodecs as of_numcodecs
-from zarr.registry import register_codec
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
-from shardcodec import CodecError, ShardFormatError, UnsupportedError
-
-SHAPE, SHARD, CHUNK = (12, 20), (8, 12), (4, 3)
-
-
-class Turned(BytesBytesCodec):
-    """Somebody else's codec: bytes back to front. It can only be awaited, and keeps a record of what it does."""
-
-    is_fixed_size = True
-    running: set[str]
-    n_decoded = 0
-    n_encoded = 0
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Any:
-        return cls()
-
-    def to_dict(self) -> Any:
-        return {"name": "turned", "configuration": {}}
-
-    def compute_encoded_size(self, n: int, spec: Any) -> int:
-        return n
-
-    async def _decode_single(self, data: Any, spec: Any) -> Any:
-        Turned.n_decoded += 1
-        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
-
-    async def _encode_single(self, data: Any, spec: Any) -> Any:
-        Turned.n_encoded += 1
-        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
-
-
-class TurnedAtOnce(Turned):
-    """The same for callers without an event loop."""
-
-    def to_dict(self) -> Any:
-        return {"name": "turned-at-once", "configuration": {}}
-
-    def _decode_sync(self, data: Any, spec: Any) -> Any:
-        Turned.n_decoded += 1
-        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
-
-    def _encode_sync(self, data: Any, spec: Any) -> Any:
-        Turned.n_encoded += 1
-        return spec.prototype.buffer.from_bytes(data.to_bytes()[::-1])
-
-
-class Plus(ArrayArrayCodec):
-    """Stores other elements than it is given."""
-
-    is_fixed_size = True
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Any:
-        return cls()
-
-    def to_dict(self) -> Any:
-        return {"name": "plus", "configuration": {}}
-
-    def compute_encoded_size(self, n: int, spec: Any) -> int:
-        return n
-
-    async def _decode_single(self, data: Any, spec: Any) -> Any:
-        return spec.prototype.nd_buffer.from_numpy_array(data.as_numpy_array() - 1)
-
-    async def _encode_single(self, data: Any, spec: Any) -> Any:
-        return spec.prototype.nd_buffer.from_numpy_array(data.as_numpy_array() + 1)
-
-
-register_codec("plus", Plus)
-register_codec("turned", Turned)
-register_codec("turned-at-once", TurnedAtOnce)
-
-
-def make(store: Any, codecs: Any, *, before: Any = (), after: Any = (), **arguments: Any) -> Any:
-    """An array whose inner chunks have these codecs, with others around the sharding; through our pipeline, strict."""
-    sharding = ShardingCodec(
-        chunk_shape=arguments.pop("inner", CHUNK),
-        codecs=codecs,
-        index_location=arguments.pop("index_location", "end"),
-    )
-    given_: dict[str, Any] = {"shape": SHAPE, "chunks": SHARD, "dtype": "int32", "fill_value": -1}
-    with quiet():
-        zarr.create_array(
-            store,
-            serializer=sharding,
-            filters=list(before) or None,
-            compressors=list(after) or None,
-            **(given_ | arguments),
-        )
-    return ours(store)
-
-
-INNER: dict[str, Any] = {
-    "bz2": lambda: [BytesCodec(), of_numcodecs.BZ2(level=1)],
-    "lzma": lambda: [BytesCodec(endian="big"), of_numcodecs.LZMA(preset=1), Crc32cCodec()],
-    "delta": lambda: [of_numcodecs.Delta(dtype="int32"), BytesCodec()],
-    "scale": lambda: [
-        of_numcodecs.FixedScaleOffset(offset=3, scale=1, dtype="int32"),
-        BytesCodec(),
-        ZstdCodec(),
-    ],
-    "shuffle": lambda: [TransposeCodec(order=(1, 0)), BytesCodec(), of_numcodecs.Shuffle(elementsize=4)],
-    "checksum": lambda: [BytesCodec(), of_numcodecs.Adler32()],
-    "awaited": lambda: [BytesCodec(), Turned()],
-    "at once": lambda: [BytesCodec(), TurnedAtOnce()],
-    "nested": lambda: [
-        ShardingCodec(chunk_shape=(2, 3), codecs=[BytesCodec(), of_numcodecs.BZ2(level=1)]),
-        Crc32cCodec(),
-    ],
-}
-AROUND: dict[str, Any] = {
-    "transposed": {
-        "before": [TransposeCodec(order=(1, 0))],
-        "inner": (3, 4),
-        "chunks": (12, 12),
-        "shape": (30, 30),
-    },
-    "other elements before": {"before": [Plus()]},
-    "another dtype before": {
-        "before": [
-            of_numcodecs.AsType(encode_dtype="int64", decode_dtype="int32"),
-            TransposeCodec(order=(0, 1)),
-        ]
-    },
-    "bz2 after": {"after": [of_numcodecs.BZ2(level=1)]},
-    "turned after": {"after": [ZstdCodec(), Turned()]},
-    "both": {"before": [Plus()], "after": [Turned()]},
-}
+from shardcodec import UnsupportedError
 
 
 @pytest.fixture(params=KINDS_OF_STORE)
@@ -398,98 +267,6 @@ def test_what_is_fetched_is_counted(tmp_path: Path) -> None:
     assert [after[name] - before[name] for name in ("opens", "requests", "bytes_used")] == [1, 2, 48]
 
 
-# ---- what goes wrong
-
-
-def damage(path: Path, entry: int, change: Any) -> None:
-    """Change an entry of the index of a shard of 8 inner chunks, its checksum with it."""
-    blob = path.read_bytes()
-    entries = entries_of(blob, 8)
-    entries[entry] = change(*entries[entry])
-    path.write_bytes(assemble(blob[: len(blob) - 132], entries))
-
-
-@pytest.mark.parametrize("codecs", ["at once", "awaited"])
-def test_damaged_entries_are_named(tmp_path: Path, codecs: str) -> None:
-    array = make(LocalStore(tmp_path / "a"), INNER[codecs]())
-    array[...] = random_array(SHAPE, "int32")
-    damage(shard_path(array), 5, lambda offset, nbytes: (offset, 10**6))
-    assert array[0:4, 0:12].shape == (4, 12)
-    with pytest.raises(ShardFormatError, match="claims 1000000 bytes") as info:
-        array[...]
-    assert (info.value.shard, info.value.chunk_coords) == ("c/0/0", (1, 1))
-    stored = shard_path(array).read_bytes()
-    with pytest.raises(ShardFormatError):
-        array[0, 0] = 1
-    assert shard_path(array).read_bytes() == stored
-
-
-@pytest.mark.parametrize("codecs", ["bz2", "at once", "awaited"])
-@pytest.mark.parametrize("threads", [1, 4])
-def test_a_codec_that_fails_is_named_with_its_chunk(tmp_path: Path, codecs: str, threads: int) -> None:
-    array = make(LocalStore(tmp_path / "a"), INNER[codecs]())
-    array[...] = random_array(SHAPE, "int32")
-    for entry in (6, 3):
-        damage(shard_path(array), entry, lambda offset, nbytes: (offset, nbytes - 1))
-    with shardcodec.options(threads=threads), pytest.raises(CodecError) as info:
-        array[...]
-    assert (info.value.shard, info.value.chunk_coords, info.value.entry) == ("c/0/0", (0, 3), 3)
-    assert info.value.__cause__ is not None
-    stored = shard_path(array).read_bytes()
-    with pytest.raises(CodecError) as info:
-        array[0:4, 10] = 1
-    assert info.value.chunk_coords == (0, 3)
-    assert shard_path(array).read_bytes() == stored
-    array[0:8, 0:12] = 1  # what is overwritten whole is not looked at
-    assert np.all(array[0:8, 0:12] == 1)
-
-
-def test_a_damaged_object_behind_other_codecs(tmp_path: Path) -> None:
-    array = make(LocalStore(tmp_path / "a"), [BytesCodec()], after=[of_numcodecs.BZ2(level=1)])
-    array[...] = 1
-    path = shard_path(array, "c/1/1")
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(CodecError) as info:
-        array[...]
-    assert info.value.shard == "c/1/1"
-
-
-def test_the_lowest_object_counts(tmp_path: Path) -> None:
-    """An entry that is bad in a later object, a chunk that cannot be decoded in an earlier one."""
-    array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
-    array[...] = random_array(SHAPE, "int32")
-    damage(shard_path(array, "c/1/0"), 0, lambda offset, nbytes: (offset, 10**6))
-    damage(shard_path(array, "c/0/1"), 2, lambda offset, nbytes: (offset, nbytes - 1))
-    with pytest.raises(CodecError) as info:
-        array[...]
-    assert info.value.shard == "c/0/1"
-
-
-class Misshapen(TurnedAtOnce):
-    """Decodes to fewer bytes than a chunk has."""
-
-    def to_dict(self) -> Any:
-        return {"name": "misshapen", "configuration": {}}
-
-    def _encode_sync(self, data: Any, spec: Any) -> Any:
-        raise ZeroDivisionError("cannot")
-
-    async def _encode_single(self, data: Any, spec: Any) -> Any:
-        raise ZeroDivisionError("cannot")
-
-
-register_codec("misshapen", Misshapen)
-
-
-def test_a_codec_that_cannot_encode_stops_the_write(tmp_path: Path) -> None:
-    array = make(LocalStore(tmp_path / "a"), [BytesCodec(), Misshapen()])
-    with pytest.raises(CodecError, match="ZeroDivisionError: cannot") as info:
-        array[5, 7] = 1
-    assert info.value.chunk_coords == (1, 2)
-    assert isinstance(info.value.__cause__, ZeroDivisionError)
-    assert not shard_path(array).exists()
-
-
 def test_arrays_without_shards_are_left_to_zarr() -> None:
     with quiet():
         array = zarr.create_array(
@@ -500,83 +277,6 @@ def test_arrays_without_shards_are_left_to_zarr() -> None:
     assert np.all(lenient[...] == 3)
     with pytest.raises(UnsupportedError, match=r"numcodecs\.bz2"):
         strict[...]
-
-
-# ---- memory
-
-
-class Counted(TurnedAtOnce):
-    """Counts the chunks that it has handed out and that are still alive."""
-
-    live = 0
-    most = 0
-    mutex = threading.Lock()
-
-    def to_dict(self) -> Any:
-        return {"name": "counted", "configuration": {}}
-
-    def _decode_sync(self, data: Any, spec: Any) -> Any:
-        import weakref
-
-        decoded = np.frombuffer(data.to_bytes()[::-1], dtype=np.uint8)
-        holder = decoded.view(_Tracked)
-        with Counted.mutex:
-            Counted.live += holder.nbytes
-            Counted.most = max(Counted.most, Counted.live)
-        weakref.finalize(holder, Counted.release, holder.nbytes)
-        return spec.prototype.buffer.from_array_like(holder)
-
-    @classmethod
-    def release(cls, nbytes: int) -> None:
-        with cls.mutex:
-            cls.live -= nbytes
-
-    async def _decode_single(self, data: Any, spec: Any) -> Any:
-        return self._decode_sync(data, spec)
-
-
-class _Tracked(np.ndarray):  # type: ignore[type-arg]
-    """An array that weak references can point to."""
-
-
-register_codec("counted", Counted)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_decoded_chunks_do_not_pile_up(threads: int) -> None:
-    store = MemoryStore()
-    array = make(store, [BytesCodec(), Counted()], shape=(512, 512), chunks=(512, 512), inner=(32, 32))
-    values = random_array((512, 512), "int32")
-    array[...] = values
-    Counted.most = 0
-    with shardcodec.options(threads=threads, staging_nbytes=64 << 10):
-        assert bits(array[...]) == bits(values)
-    assert 0 < Counted.most <= max(32 << 10, threads * 4096)
-
-
-def test_encoded_chunks_are_fetched_within_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of the budget is for what waits, and it is fetched in as many steps as that takes."""
-    from shardcodec.access import staged_reader
-
-    array = make(
-        LocalStore(tmp_path / "a"), INNER["at once"](), shape=(256, 256), chunks=(256, 256), inner=(16, 16)
-    )
-    values = random_array((256, 256), "int32")
-    array[...] = values
-    waiting: list[int] = []
-    decode_all = staged_reader._Reading.decode_all
-
-    def record(self: Any) -> None:
-        waiting.append(sum(piece.data.nbytes for piece in self.pieces))
-        decode_all(self)
-
-    monkeypatch.setattr(staged_reader._Reading, "decode_all", record)
-    with shardcodec.options(staging_nbytes=20 << 10):
-        assert bits(array[...]) == bits(values)
-    assert sum(waiting) == values.nbytes
-    assert max(waiting) <= 10 << 10
 
 
 # ---- any selection
