@@ -40,11 +40,12 @@ static bool
 copy_match(struct cursors *c, size_t distance, size_t n)
 {
     uint8_t *dst = c->dst;
-    const uint8_t *from = dst - distance;
+    const uint8_t *from;
     size_t room = (size_t)(c->dst_end - dst);
 
     if (distance > (size_t)(dst - c->start) || n > room)
         return false;
+    from = dst - distance;
     c->dst += n;
     if (distance >= 16 && room - n >= 16) {
         /* steps of 16 never read what they have not written yet; the last may write up to 15 bytes too many */

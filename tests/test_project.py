@@ -16,6 +16,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -255,6 +256,23 @@ def test_assembly_finds_registers_in_every_build(path: Path, flags: str) -> None
     command = [gcc, "-std=c11", *flags.split(), f"-I{ROOT / 'csrc'}", "-S", "-o", os.devnull, str(path)]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def check_platform(os_name: str, platform: str, maxsize: int) -> None:
+    """What setup.py does first of all, as if on another system."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check_platform"]
+    names = {"os": SimpleNamespace(name=os_name), "sys": SimpleNamespace(platform=platform, maxsize=maxsize)}
+    exec(compile(tree, "setup.py", "exec"), names)
+    names["check_platform"]()  # type: ignore[operator]
+
+
+def test_other_systems_are_refused_with_a_reason() -> None:
+    with pytest.raises(SystemExit, match=r"needs a POSIX system .*; this is win32"):
+        check_platform("nt", "win32", 2**63 - 1)
+    with pytest.raises(SystemExit, match="needs a 64-bit Python"):
+        check_platform("posix", "linux", 2**31 - 1)
+    check_platform("posix", "linux", 2**63 - 1)
 
 
 # ---------------------------------------------------------------- the binary
