@@ -23,11 +23,17 @@ def new_array(folder: Path, **arguments: Any) -> Any:
     return zarr.create_array(folder, **{**defaults, **arguments})
 
 
+strategies = pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+
+
+@strategies
 @pytest.mark.parametrize("chunks", [(5, 7), (13, 48), (40, 1)])
-def test_dask_chunks_that_do_not_align_with_shards(tmp_path: Path, chunks: tuple[int, int]) -> None:
+def test_dask_chunks_that_do_not_align_with_shards(
+    tmp_path: Path, chunks: tuple[int, int], strategy: str
+) -> None:
     dask_array = pytest.importorskip("dask.array")
     values = np.arange(40 * 48, dtype="int32").reshape(40, 48)
-    with shardcodec.enable(strict=True):
+    with shardcodec.enable(strict=True, write_strategy=strategy):
         target = new_array(tmp_path)
         dask_array.store(
             dask_array.from_array(values, chunks=chunks), target, lock=False, scheduler="threads"
@@ -35,13 +41,25 @@ def test_dask_chunks_that_do_not_align_with_shards(tmp_path: Path, chunks: tuple
     assert (zarr.open_array(tmp_path, mode="r")[:] == values).all()
 
 
+@strategies
+def test_dask_in_processes(tmp_path: Path, strategy: str) -> None:
+    """The array goes to the workers with its pipeline and its options; locks between processes do the rest."""
+    dask_array = pytest.importorskip("dask.array")
+    values = np.arange(40 * 48, dtype="int32").reshape(40, 48)
+    target = shardcodec.attach(new_array(tmp_path), strict=True, write_strategy=strategy)
+    parts = dask_array.from_array(values, chunks=(9, 7))
+    dask_array.store(parts, target, lock=False, scheduler="processes", num_workers=2)
+    assert (zarr.open_array(tmp_path, mode="r")[:] == values).all()
+
+
+@strategies
 @pytest.mark.parametrize("grouped", [False, True])
-def test_xarray_regions_that_share_shards(tmp_path: Path, grouped: bool) -> None:
+def test_xarray_regions_that_share_shards(tmp_path: Path, grouped: bool, strategy: str) -> None:
     xarray = pytest.importorskip("xarray")
     values = np.arange(40 * 48, dtype="float64").reshape(40, 48)
     dataset = xarray.Dataset({"field": (("y", "x"), values)})
     encoding = {"field": {"chunks": (4, 6), "shards": (16, 24)}}
-    with shardcodec.enable():
+    with shardcodec.enable(write_strategy=strategy):
         xarray.zeros_like(dataset).to_zarr(
             tmp_path / "a.zarr", encoding=encoding, zarr_format=3, consolidated=False
         )

@@ -72,13 +72,22 @@ SHARDS = ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
 
 @pytest.mark.parametrize(
     "selection",
-    ["array[...]", "array[3:61, 5:60:7]"],
+    [
+        "array[...]",
+        "array[3:61, 5:60:7]",
+        "array.oindex[[60, 3, 3, 33], [1, 40, 63]]",
+        "array.vindex[[60, 3, 3, 33, 4, 40], [1, 40, 63, 2, 5, 50]]",
+        "array.vindex[np.arange(64 * 64).reshape(64, 64) % 97 == 0]",
+        "lean.read_boxes([(i, j) for i in range(0, 60, 5) for j in range(0, 60, 5)], (4, 4))",
+        "lean.read_chunks([(i, j) for i in range(16) for j in range(16)])",
+    ],
 )
 def test_a_call_opens_each_shard_once(tmp_path: Path, array: Path, selection: str) -> None:
     code = (
         MARK
         + f"""
 array = zarr.open_array("a", mode="r")
+lean = shardcodec.open_array("a")
 mark()
 {selection}
 mark()
