@@ -98,7 +98,9 @@ class ShardingStorageTransformer(Store):
         self._layout = KeyLayout.v3() if layout is None else layout
         if not isinstance(self._layout, KeyLayout):
             raise TypeError(f"layout is a KeyLayout, not {layout!r}")
-        self._arrays = [ArrayKeys(self._layout, as_path(part), chunks_per_shard) for part in paths]
+        self._arrays = [
+            ArrayKeys(self._layout, part, chunks_per_shard) for part in dict.fromkeys(map(as_path, paths))
+        ]
         if not self._arrays:
             raise ValueError("path names no array")
         self._choices = check(choices)

@@ -341,6 +341,8 @@ def test_arguments(tmp_path: Path) -> None:
     assert again == store
     assert hash(again) == hash(store)
     assert store != ShardingStorageTransformer(tmp_path, (2, 2), path="a")
+    named_twice = ShardingStorageTransformer(MemoryStore(), (2,), path=["a", "a/"])
+    assert named_twice.paths == ("a",)  # or its chunks would be listed twice
     with pytest.raises(TypeError, match="layout is a KeyLayout, not 'v2'"):
         ShardingStorageTransformer(tmp_path, (2, 2), layout="v2")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no option"):

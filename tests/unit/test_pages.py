@@ -1,0 +1,68 @@
+# test_pages.py - the snippets of pages in docs/ run
+# SPDX-License-Identifier: MIT
+"""What a page shows is run as it stands there; names that it takes for granted are given."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import quiet
+
+import shardcodec
+from shardcodec.transformer import convert_2022
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def run(page: str, names: dict[str, Any]) -> None:
+    """Run the snippets of a page, one after the other."""
+    found = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    for number, snippet in enumerate(found):
+        exec(compile(snippet, f"{page}, snippet {number}", "exec"), names)
+
+
+def test_storage_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    run("storage-transformer.md", names)
+    folder = Path("temperature.zarr")
+    files = sorted(str(path.relative_to(folder)) for path in (folder / "c").rglob("*/*"))
+    assert "2 files instead of 64: `c/0/0` and `c/0/1`" in (DOCS / "storage-transformer.md").read_text()
+    assert files == ["c/0/0", "c/0/1"]
+    array = zarr.open_array(names["store"], mode="r")
+    assert array.nchunks_initialized == 64
+    assert array.shards is None
+
+
+def test_format_2022(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with quiet():
+        first = zarr.create_array(
+            "first.zarr", name="group/volume", shape=(250, 9), shards=(50, 9), chunks=(10, 3), dtype="i4"
+        )
+        first[:] = values = np.arange(250 * 9).reshape(250, 9)
+    convert_2022("first.zarr", "old.zr3", path="group/volume", to="2022")
+    run("format-2022.md", {})
+    values[100:200] = 0
+    with quiet():
+        assert (zarr.open_array("new.zarr", path="group/volume")[:] == values).all()
+    assert (shardcodec.transformer.open_2022("back.zr3", "group/volume")[:] == values).all()
+
+
+def test_user_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    spec = shardcodec.ShardSpec((4, 4), (2, 2), "int32", 0, codecs=[little, "crc32c"])
+    chunk = np.full((2, 2), 5, "int32")
+    Path("a.zarr/c/0").mkdir(parents=True)
+    names = {"shardcodec": shardcodec, "spec": spec, "chunk": chunk, "chunks": [((1, 1), chunk)]}
+    run("user-bytes.md", names)
+    shard = names["shard"]
+    assert (shard.header[:3], shard.footer, shard.alignment) == (b"...", b"...", 4096)
+    assert shard.state().tolist() == [[False, True], [False, True]]
