@@ -23,7 +23,7 @@ from .flush import flush
 from .gathered import Gathered
 from .objects import ShardObject
 
-__all__ = ["GatheredChunks", "Gatherer", "register_gatherer", "settle", "take"]
+__all__ = ["GatheredChunks", "Gatherer", "has", "register_gatherer", "settle", "take"]
 
 
 class Gatherer(Protocol):
@@ -142,6 +142,12 @@ def take(
         return held
 
     return group.hold_now(group.name_of(target), (chain, write_empty), added)
+
+
+def has(target: ShardObject) -> bool:
+    """Tell whether anything is gathered of a shard."""
+    group = None if _find is None else _find()
+    return group is not None and group.has(group.name_of(target))
 
 
 def settle(target: ShardObject) -> None:

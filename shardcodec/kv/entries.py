@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import native
+from ..access import gathering
 from ..access.change import Change, Found, change
 from ..access.inner import coordinates
 from ..access.objects import OpenObject, ShardObject, joined
@@ -79,9 +80,9 @@ class Entries:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether neither requests nor a large index nor all of another shard's value stand before a value."""
+        """Whether neither requests nor a large index, a write or all of another shard's value stand before a value."""
         is_near = self.target.is_near and not isinstance(self.target, NestedObject)
-        return is_near and int(self.chain.index_nbytes) <= INLINE_NBYTES
+        return is_near and not gathering.has(self.target) and int(self.chain.index_nbytes) <= INLINE_NBYTES
 
     def options(self) -> Options:
         """Settle the options of a write.
@@ -96,11 +97,17 @@ class Entries:
         nbytes = options.index_cache if self._cache_nbytes is None else self._cache_nbytes
         return cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
 
+    def settle(self) -> None:
+        """Store what `group_writes` has gathered of the shard; for a shard in a shard the outer one does it."""
+        if not isinstance(self.target, NestedObject):
+            gathering.settle(self.target)
+
     # ---- reading
 
     def value(self, position: int) -> bytes | None:
         """Return a value; None where there is none."""
         if self._path is not None:
+            gathering.settle(self.target)
             choices = active()
             if self._known[0] is not choices:
                 options = resolve()
@@ -127,6 +134,7 @@ class Entries:
         ShardFormatError, ChecksumError
             It is damaged.
         """
+        self.settle()
         options = resolve()
         for tries_left in reversed(range(MAX_TRIES if self.target.is_near else MAX_TRIES + 1)):
             begin = self.target.open_whole if whole else self.target.open
@@ -257,6 +265,7 @@ class Entries:
         bytes
             Generation of the shard behind that.
         """
+        self.settle()
         try:
             blind = check is None and pending.covers(self.n)
             decide = self.decision(pending, check)
@@ -293,6 +302,7 @@ class Entries:
                     chunks[position] = new
             return Change(chunks)
 
+        self.settle()
         return change(self.target, self.chain, decide, self.options())
 
     def _explained(self, error: ShardError) -> ShardError:

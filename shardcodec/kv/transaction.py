@@ -245,6 +245,8 @@ def _store(group: list[Member]) -> None:
         (m.entries.target, m.entries.chain, m.entries.decision(m.pending, m.check, keep=True))
         for m in writing
     ]
+    for member in writing:
+        member.entries.settle()
     generations = change_all(targets, writing[0].entries.options())
     for member, generation in zip(writing, generations, strict=True):
         member.generation = generation

@@ -40,6 +40,7 @@ from .compat import (
     options_of_zarr,
     sync,
 )
+from .grouping import active
 from .remote import remote_for
 from .renamed import original
 from .states import file_states, names_states, state_of, states
@@ -180,6 +181,9 @@ class _Scan:
     def run(self, progress: Progress | None) -> Iterator[tuple[list[tuple[int, ...]], Sizes]]:
         """Yield shards, some at a time, and the sizes of their inner chunks."""
         total, done = self.grid.n_shards, 0
+        group = active()
+        if group is not None:
+            sync(group.settle())  # what is listed is stored
         lists = total >= LISTING_SHARDS and self.grid.n_all_shards <= LISTED_PER_SHARD * total
         present = self._listing() if lists or self._sidecar is not None else None
         if self._sidecar is not None and present is not None:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
+from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.zarr_plugin import grouping
 
 KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, each of 2 x 4 inner chunks
@@ -46,6 +49,34 @@ def chunk(value: int) -> np.ndarray[Any, Any]:
 
 
 # ---- what is seen, and when
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_key_value_stores_and_chunk_state_work_on_what_is_gathered(store: Any, in_transaction: bool) -> None:
+    """They knew nothing of it: the end of the block laid older elements over values that were written later."""
+    array = create(store)
+    base = Path(store) / "c/0/0" if isinstance(store, Path) else (store, "c/0/0")
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]
+    kv = ShardedKeyValueStore(base, grid_shape=(2, 4), index_codecs=codecs)
+    first, second, third = (struct.pack(">2I", *at) for at in GRID[:3])
+    with group_writes():
+        array[:4, :3] = chunk(1)
+        assert kv[first] == chunk(1).tobytes()
+        array[:4, 3:6] = chunk(2)
+        assert [r.value for r in kv.read_many_sync([second])] == [chunk(2).tobytes()]
+        array[:4, :3] = chunk(3)
+        if in_transaction:
+            with kv.transaction() as t:
+                t[first] = chunk(4).tobytes()
+        else:
+            kv[first] = chunk(4).tobytes()
+        array[:4, 6:9] = chunk(5)
+        assert list(kv) == [first, second, third]
+        array[8:12, :3] = chunk(6)
+        assert sorted(shardcodec.iter_existing(array)) == [((0, i), 48) for i in range(3)] + [((2, 0), 48)]
+        array[:4, 9:12] = chunk(7)
+        assert asyncio.run(kv.read(struct.pack(">2I", 0, 3))).value == chunk(7).tobytes()
+    assert kv[first] == chunk(4).tobytes() and (array[:4, :3] == chunk(4)).all()
 
 
 def test_chunks_are_seen_at_once_and_stored_at_the_end(tmp_path: Path) -> None:
