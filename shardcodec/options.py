@@ -187,7 +187,7 @@ def options(**choices: Any) -> Iterator[None]:
     ----------
     **choices
         Attributes of `Options`; None leaves one as it is. They hold for this thread (or asyncio task) and for what
-        it asks of zarr.
+        it asks of zarr, not for threads that others start, such as dask's: for those there are `enable` and `attach`.
 
     Examples
     --------
