@@ -239,6 +239,19 @@ def test_written_chunks_and_the_others(put: Opener, at_start: bool) -> None:
     assert text_of(shardcodec.decode(shard.tobytes(), spec)) == ".... 1111 .... 3333"
 
 
+def test_a_damaged_chunk_is_dropped_by_name(put: Opener) -> None:
+    """No update drops it silently; who has looked may erase it, and then the shard can be written to again."""
+    bad = assemble(b"zeroone.", [(0, 4), (4, 4), (ABSENT, ABSENT), (90, 4)])
+    shard = put(bad, letters_spec())
+    for update in (lambda: shard.write_encoded([(1, 0)], [b"2222"]), lambda: shard.erase([(0, 0)])):
+        with pytest.raises(shardcodec.ShardFormatError) as caught:
+            update()
+        assert caught.value.chunk_coords == (1, 1)
+    shard.erase([(1, 1)])
+    shard.write_encoded([(1, 0)], [b"2222"])
+    assert text_of(shard.read_region()) == "zero one. 2222 ...."
+
+
 def test_a_shard_is_made_by_its_first_chunk(put: Opener) -> None:
     shard = put(None, letters_spec())
     shard.write_encoded([(1, 0)], [b"made"])
