@@ -418,6 +418,7 @@ def test_a_file_of_somebody_else_is_replaced_with_a_warning() -> None:
             path.chmod(0o777 if path.is_dir() else 0o644)
 
         def child() -> None:
+            filelocks._told.clear()  # of what other tests met
             os.setuid(65534)
             with pytest.warns(RuntimeWarning, match="may not be opened for writing"):
                 array[0, 0] = 2
