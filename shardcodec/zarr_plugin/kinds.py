@@ -28,7 +28,7 @@ from .compat import ArrayV3Metadata, foreign_codec, is_sharding, is_transpose, q
 from .requests import Declined
 from .staging import ZarrCodecs
 
-__all__ = ["Kind", "NativeKind", "StagedKind", "kind_of"]
+__all__ = ["MAX_CHAINS", "Kind", "NativeKind", "StagedKind", "kind_of"]
 
 # Chains of one array that are kept, by shape and byte order: a rectilinear grid may have any number of shapes.
 MAX_CHAINS = 64

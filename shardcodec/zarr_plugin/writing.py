@@ -9,6 +9,7 @@ place.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from ..options import Options
 from ..storage import filelocks, indexes, locks
 from ..storage.aio import all_of, to_its_end
 from .compat import StorePath, as_numpy, buffer_from, config
-from .kinds import Kind
+from .kinds import MAX_CHAINS, Kind
 from .remote import conditional_remote_for
 from .requests import Declined, Part, Request
 from .stores import (
@@ -45,10 +46,6 @@ __all__ = ["Shortcut", "run"]
 MEMORY_NBYTES = 128 << 20
 
 
-# Shapes and dtypes of one array whose chains are kept: a rectilinear grid may have any number.
-MAX_CHAINS = 64
-
-
 class Shortcut:
     """Assignments of one whole inner chunk each while a block of `group_writes` is open, as loops over them make.
 
@@ -57,7 +54,7 @@ class Shortcut:
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
-        self._chains: dict[Any, Any] = {}
+        self._chain = functools.lru_cache(MAX_CHAINS)(self._usual_chain)
 
     def gather(self, item: Any, buffer: Any, options: Options, group: Group) -> bool:
         """Take over the only item of a batch; False when nothing has been done."""
@@ -65,15 +62,10 @@ class Shortcut:
         array = as_numpy(buffer)
         if array is None or type(target) is not StorePath:
             return False
-        key = spec.shape, array.dtype
-        chain = self._chains.get(key, self)
-        if chain is self:
-            if len(self._chains) == MAX_CHAINS:
-                self._chains.clear()
-            chain = self._chains[key] = self._chain(*key)
+        chain = self._chain(spec.shape, array.dtype)
         return chain is not None and group.take_slices(item, chain, array, options)
 
-    def _chain(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """The chain of such chunks; None where it takes no inner chunks by themselves, or large ones."""
         native_order = memory_order(dtype, self._kind.dtype)
         if native_order is None:
