@@ -207,7 +207,8 @@ class _Object:
         return await self.read_whole()
 
     async def read_whole(self) -> bool:
-        nbytes = math.prod(self.chain.shape) * int(self.chain.itemsize)  # encoded, it is hardly more
+        # Encoded it is hardly more, but for an index that may be larger than tiny inner chunks.
+        nbytes = max(math.prod(self.chain.shape) * int(self.chain.itemsize), int(self.chain.index_nbytes))
         since = indexes.ticket(self.call.options)
         async with self.call.budget.hold(nbytes):
             async with self.call.objects:
