@@ -206,7 +206,7 @@ asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## unit an
 	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(ASAN_TESTS)
 
 .PHONY: tsan
-tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0
+tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0:suppressions='$(CURDIR)/tests/tsan.suppressions'
 tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stress/pool ## thread pool and engine under ThreadSanitizer
 	setarch -R build/stress/pool
 	PYTHONPATH=$(call special,tsan) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
