@@ -111,14 +111,14 @@ def finish_pairs() -> Iterator[int]:
         yield from fold_pair(128 * lane)
 
 
-def mix_constants(streams: int, rounds: int) -> Iterator[int]:
+def mix_constants(streams: int, rounds: int, block: int = 64) -> Iterator[int]:
     """Joins, one pair per stream; then the pair that folds past the streams and one round of blocks."""
-    blocks_nbytes = 64 * FOLD_ACCUMULATORS
+    blocks_nbytes = block * FOLD_ACCUMULATORS
     stream_nbytes = 8 * FOLD_ACCUMULATORS * rounds
     for stream in range(streams):
         behind = (streams - 1 - stream) * stream_nbytes + blocks_nbytes * rounds
-        lane = stream % 4
-        yield from (x_to(8 * (behind - 64 + 16 * lane + 8) - 33), 0)
+        lane = stream % (block // 16)
+        yield from (x_to(8 * (behind - block + 16 * lane + 8) - 33), 0)
     yield from fold_pair(8 * (streams * stream_nbytes + blocks_nbytes))
 
 
@@ -192,6 +192,15 @@ def sections() -> Iterator[str]:
                 f"static const _Alignas(64) uint64_t crc32c_mix{streams}_{name}[{2 * streams + 2}] = {{\n"
                 f"{rows(mix_constants(streams, rounds))}\n}};"
             )
+    yield (
+        "\n/* The same in blocks of 32 bytes, two lanes, with a word of each of four streams beside; first: past a round alone. */\n"
+        f"static const _Alignas(16) uint64_t crc32c_fold_avx2[2] = {{\n{rows(fold_pair(256 * FOLD_ACCUMULATORS))}\n}};"
+    )
+    for name, rounds in (("long", MIX_LONG_ROUNDS), ("short", 1)):
+        yield (
+            f"static const _Alignas(32) uint64_t crc32c_mix4_avx2_{name}[10] = {{\n"
+            f"{rows(mix_constants(4, rounds, block=32))}\n}};"
+        )
     yield ""
     yield array(
         "Undo k zero bytes that were appended to a message: x^(-8 k - 33).",

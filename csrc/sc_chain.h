@@ -128,8 +128,13 @@ struct sc_view {
 enum sc_status sc_chain_view(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
                              size_t n, const struct sc_box *hull, struct sc_view *view, struct sc_where *where);
 
-/* Where in an encoded chunk the box lies, [*low, *high), if its elements are there as they are: no codec, no nested shard.
- * False: only the whole chunk will do. */
+/* Are the elements in an encoded chunk as they are? No codec, no nested shard. */
+bool sc_chain_is_plain(const struct sc_chain *chain);
+
+/* May a part of a chunk be decoded for less than the whole? If not, sc_chain_view looks at no hull. */
+bool sc_chain_has_parts(const struct sc_chain *chain);
+
+/* Where in an encoded chunk the box lies, [*low, *high), if the chunk is plain. False: only the whole chunk will do. */
 bool sc_chain_hull(const struct sc_chain *chain, const struct sc_box *box, uint64_t *low, uint64_t *high);
 
 /* Scatter a box whose hull is at src; as sc_chain_decode. */
@@ -188,6 +193,9 @@ bool sc_chain_has_layout(const struct sc_chain *chain, const int64_t *strides);
 /* Can an encoded chunk have this many bytes? Asked before memory is taken for it: exact where the size is fixed, else a
  * few times our own bound. SC_BAD_LENGTH. */
 enum sc_status sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_where *where);
+
+/* The same for many: they pass if they are in [*least, *most]. */
+void sc_chain_nbytes_limits(const struct sc_chain *chain, uint64_t *least, uint64_t *most);
 
 /* Can the inner chunks of an object of this chain be reached one by one? Not behind codecs that follow the sharding. */
 static inline bool

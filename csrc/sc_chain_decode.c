@@ -77,17 +77,23 @@ plausible_nbytes(size_t bound)
                                                                          : bound * SLACK_FACTOR + SLACK_NBYTES;
 }
 
+void
+sc_chain_nbytes_limits(const struct sc_chain *chain, uint64_t *least, uint64_t *most)
+{
+    size_t bound = sc_chain_bound(chain);
+    bool exact = !chain->opaque && !chain->inner && !has_compressor(chain);
+
+    *least = exact ? bound : 0;
+    *most = chain->opaque ? UINT64_MAX : exact ? bound : plausible_nbytes(bound);
+}
+
 enum sc_status
 sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_where *where)
 {
-    size_t bound = sc_chain_bound(chain);
-    bool exact = !chain->inner && !has_compressor(chain);
+    uint64_t least, most;
 
-    if (chain->opaque)
-        return SC_OK;
-    if (exact ? nbytes == bound : nbytes <= plausible_nbytes(bound))
-        return SC_OK;
-    return bad_length(where, bound, nbytes);
+    sc_chain_nbytes_limits(chain, &least, &most);
+    return least <= nbytes && nbytes <= most ? SC_OK : bad_length(where, sc_chain_bound(chain), nbytes);
 }
 
 static enum sc_status
@@ -181,13 +187,19 @@ comb_of(const struct sc_chain *chain, const struct sc_box *box)
 }
 
 bool
+sc_chain_is_plain(const struct sc_chain *chain)
+{
+    return !chain->n_ops && !chain->inner && !chain->opaque;
+}
+
+bool
 sc_chain_hull(const struct sc_chain *chain, const struct sc_box *box, uint64_t *low, uint64_t *high)
 {
     struct sc_comb comb = comb_of(chain, box);
 
     *low = comb.first;
     *high = comb.first + (comb.count - 1) * comb.distance + comb.nbytes;
-    return !chain->n_ops && !chain->inner && !chain->opaque;
+    return sc_chain_is_plain(chain);
 }
 
 void
@@ -208,6 +220,12 @@ may_skip_blocks(const struct sc_chain *chain)
     return chain->n_ops && sc_codec_get(chain->ops[0].codec)->decode_some;
 }
 
+bool
+sc_chain_has_parts(const struct sc_chain *chain)
+{
+    return chain->inner || may_skip_blocks(chain);
+}
+
 static enum sc_status
 undo_first_op(const struct sc_chain *chain, struct sc_worker *worker, const uint8_t *src, size_t n,
               const struct sc_box *box, uint8_t *out, size_t *n_out, struct sc_where *where)
@@ -215,7 +233,7 @@ undo_first_op(const struct sc_chain *chain, struct sc_worker *worker, const uint
     const struct sc_op *op = &chain->ops[0];
     const struct sc_codec *codec = sc_codec_get(op->codec);
 
-    if (!sc_box_is_whole(chain, box->count) && may_skip_blocks(chain)) {
+    if (may_skip_blocks(chain) && !sc_box_is_whole(chain, box->count)) {
         struct sc_comb comb = comb_of(chain, box);
 
         return codec->decode_some(op, worker->codecs, src, n, &comb, out, (size_t)chain->nbytes, n_out, where);

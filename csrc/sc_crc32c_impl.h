@@ -29,6 +29,9 @@ sc_crc32c_copy_fn sc_crc32c_copy_vpclmul;
 /* Need the same. The one pays on Zen 4, the other on Zen 5. */
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x4;
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x8;
+
+/* Needs SC_CPU_SSE42, SC_CPU_PCLMUL, SC_CPU_AVX2 and SC_CPU_VPCLMULQDQ. */
+sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_avx2;
 #endif
 
 #if defined(SC_ARCH_ARM64)

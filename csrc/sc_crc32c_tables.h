@@ -664,6 +664,19 @@ static const _Alignas(64) uint64_t crc32c_mix8_short[18] = {
     0xFE314258, 0x170076FA,
 };
 
+/* The same in blocks of 32 bytes, two lanes, with a word of each of four streams beside; first: past a round alone. */
+static const _Alignas(16) uint64_t crc32c_fold_avx2[2] = {
+    0xDCB17AA4, 0xB9E02B86,
+};
+static const _Alignas(32) uint64_t crc32c_mix4_avx2_long[10] = {
+    0xF7317CF0, 0x00000000, 0xBE60A91A, 0x00000000, 0xA2C2D971, 0x00000000, 0x6C23E841, 0x00000000,
+    0x74922601, 0xDD66CBBB,
+};
+static const _Alignas(32) uint64_t crc32c_mix4_avx2_short[10] = {
+    0x96638B34, 0x00000000, 0x8D6D2C43, 0x00000000, 0x6051D5A2, 0x00000000, 0xFFD852C6, 0x00000000,
+    0xBD6F81F8, 0xDD7E3B0C,
+};
+
 /* Undo k zero bytes that were appended to a message: x^(-8 k - 33). */
 static const uint32_t crc32c_unshift_bytes[64] = {
     0xA9CDDA0D, 0xA738873B, 0x616F3095, 0xA9A3F760, 0xC915EA3B, 0xBC77A5AA, 0x51DDE21E, 0xF838CD50,

@@ -84,12 +84,13 @@ struct sc_read_plan {
 /* A file handle that a server declares stale (ESTALE: the file was replaced there) is opened again, all boxes are read anew. */
 enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
-/* Read and check whole indexes: entries (n_chunks of them) in C order, each present one checked against the object's
- * size, and its nbytes against what the chain can make of an inner chunk. `replaced` (n_chunks flags, or NULL) names
- * inner chunks that nobody will look at again: a bad entry of theirs becomes absent instead of being an error.
+/* Read and check whole indexes: entries (n_chunks of them, with room for the checksums of the stored index behind them) in
+ * C order, each present one checked against the object's size, and its nbytes against what the chain can make of an inner chunk. `replaced` (n_chunks flags, or NULL) names
+ * inner chunks that nobody will look at again: a bad entry of theirs becomes absent instead of being an error; *n_bad
+ * (or NULL) says how many, for what is stored is not what `entries` says then.
  * *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
-                             const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes,
+                             const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
                              struct sc_where *where);
 
 /* The ranges of a shard to ask a remote store for, given its index, so that a box or pick of it can be read: ascending,
@@ -105,15 +106,10 @@ enum sc_status sc_plan_ranges(const struct sc_read_item *item, const struct sc_i
 
 /* ---- writing ---- */
 
-/* A run of bytes carried over from the old object as it is. */
-struct sc_carry {
-    uint64_t from, nbytes, to;
-};
-
 /* An inner chunk that is encoded already. */
 struct sc_encoded {
-    uint64_t position;    /* in the index */
-    const uint8_t *bytes; /* NULL: the inner chunk is absent from now on */
+    uint64_t position; /* in the index */
+    const uint8_t *bytes;
     uint64_t nbytes;
 };
 
@@ -125,7 +121,7 @@ struct sc_write_item {
     const struct sc_pick *pick; /* what is given where that is not one box; NULL: the box */
 
     /* Shard: inner chunks instead of a box, each position once; they are laid out in this order. Their bytes are stored as
-     * they are, of any size. NULL: the box counts. */
+     * they are, of any size; what goes is absent from `entries`, and named nowhere. NULL: the box counts. */
     const struct sc_encoded *encoded;
     size_t n_encoded;
 

@@ -283,9 +283,8 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
     return SC_OK;
 }
 
-/* Let both files share whole blocks; returns how many bytes that were, 0 where the file system cannot. */
-static uint64_t
-clone_blocks(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset)
+uint64_t
+sc_file_clone(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset)
 {
 #ifdef FICLONERANGE
     struct file_clone_range range = { .src_fd = from, .src_offset = from_offset, .dest_offset = offset };
@@ -326,7 +325,7 @@ enum sc_status
 sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
              struct sc_where *where)
 {
-    uint64_t cloned = clone_blocks(fd, path, from, from_offset, n, offset);
+    uint64_t cloned = sc_file_clone(fd, path, from, from_offset, n, offset);
 
     from_offset += cloned;
     offset += cloned;

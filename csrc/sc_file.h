@@ -87,6 +87,10 @@ enum sc_status sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, st
 enum sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset,
                              struct sc_where *where);
 
+/* Let both files share whole blocks, as many of n bytes as can be; returns how many bytes that were, 0 where the file system
+ * cannot. */
+uint64_t sc_file_clone(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset);
+
 /* Copy bytes of another file inside the kernel where it can (clone, copy_file_range), through memory elsewhere. */
 enum sc_status sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
                             struct sc_where *where);

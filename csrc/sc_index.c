@@ -53,7 +53,7 @@ share_a_byte(struct sc_entry a, struct sc_entry b)
 }
 
 enum sc_status
-sc_entry_check(struct sc_entry e, const struct sc_index_extent *extent, bool allow_in_index, struct sc_where *where)
+sc_entry_judge(struct sc_entry e, const struct sc_index_extent *extent, bool allow_in_index, struct sc_where *where)
 {
     const struct sc_entry index = { extent->offset, extent->nbytes };
     enum sc_status status;
@@ -308,10 +308,34 @@ sc_index_sum_up(const struct sc_entry *entries, size_t n, const uint8_t *dropped
             s.offset_bits |= e.offset;
             s.nbytes_bits |= e.nbytes;
         }
-        if (!gone)
-            s.left_nbytes += e.nbytes;
+        if (!gone && !add_fits(s.left_nbytes, e.nbytes, &s.left_nbytes))
+            s.left_nbytes = UINT64_MAX;
         if (left)
             left[i] = gone ? (struct sc_entry){ SC_ABSENT, SC_ABSENT } : e;
     }
     *sums = s;
+}
+
+/* ---- packing ---- */
+
+uint64_t
+sc_index_pack(struct sc_entry *entries, const uint64_t *order, size_t n, uint64_t at, uint64_t alignment,
+              struct sc_carry *runs, size_t *n_runs)
+{
+    size_t m = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct sc_entry *e = &entries[order[i]];
+        struct sc_carry *last = &runs[m];
+
+        at = (at + alignment - 1) & ~(alignment - 1);
+        if (m && last[-1].from + last[-1].nbytes == e->offset && last[-1].to + last[-1].nbytes == at)
+            last[-1].nbytes += e->nbytes;
+        else
+            runs[m++] = (struct sc_carry){ e->offset, e->nbytes, at };
+        e->offset = at;
+        at += e->nbytes;
+    }
+    *n_runs = m;
+    return at;
 }

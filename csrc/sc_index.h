@@ -36,12 +36,26 @@ struct sc_index_extent {
 void sc_index_decode(const uint8_t *src, struct sc_entry *entries, size_t n, bool big_endian);
 void sc_index_encode(const struct sc_entry *entries, uint8_t *dst, size_t n, bool big_endian);
 
+/* The same, whose faults are told at length; see sc_entry_check(). */
+enum sc_status sc_entry_judge(struct sc_entry e, const struct sc_index_extent *extent, bool allow_in_index,
+                              struct sc_where *where);
+
 /* Check one entry that is not absent: half-empty, range inside the object, not inside the index (unless
  * allow_in_index). offset + nbytes is never formed before it is known to fit. Zero-length ranges are legal, wherever in
  * [0, shard_nbytes]. On failure *where gets offset, nbytes, limit (and the index extent in expected/actual); entry is
  * left to the caller. */
-enum sc_status sc_entry_check(struct sc_entry e, const struct sc_index_extent *extent, bool allow_in_index,
-                              struct sc_where *where);
+static inline enum sc_status
+sc_entry_check(struct sc_entry e, const struct sc_index_extent *extent, bool allow_in_index, struct sc_where *where)
+{
+    bool inside = e.offset != SC_ABSENT && e.nbytes != SC_ABSENT && e.nbytes <= extent->shard_nbytes &&
+                  e.offset <= extent->shard_nbytes - e.nbytes;
+    bool before = e.offset + e.nbytes <= extent->offset;
+    bool behind = e.offset >= extent->offset && e.offset - extent->offset >= extent->nbytes;
+
+    if (SC_LIKELY(inside && (before || behind))) /* as almost all are */
+        return SC_OK;
+    return sc_entry_judge(e, extent, allow_in_index, where);
+}
 
 /* Check every entry; on failure where->entry is the lowest bad one. Overlap is not looked for. */
 enum sc_status sc_index_check(const struct sc_entry *entries, size_t n, const struct sc_index_extent *extent,
@@ -68,11 +82,22 @@ struct sc_index_sums {
     uint64_t n_stored;                 /* entries with bytes; those below are over them */
     uint64_t first, end; /* where bytes begin, and end; 2^64-1 and 0 without any. An end is held at 2^64-1 */
     uint64_t offset_bits, nbytes_bits; /* or-ed */
-    uint64_t left_nbytes; /* of the entries that are left, modulo 2^64 */
+    uint64_t left_nbytes; /* of the entries that are left; 2^64-1 where they are more */
 };
 
 /* left: n entries, gets those that are not dropped, the others absent. dropped: n flags. Both may be NULL: all are left. */
 void sc_index_sum_up(const struct sc_entry *entries, size_t n, const uint8_t *dropped, struct sc_entry *left,
                      struct sc_index_sums *sums);
+
+/* A run of bytes carried over from the old object as it is. */
+struct sc_carry {
+    uint64_t from, nbytes, to;
+};
+
+/* Move inner chunks together, in the order they have: the n at order[], as sc_index_by_offset() sorts them, get new offsets
+ * from `at` on, multiples of `alignment`, a power of two. runs: room for n, gets what bytes move, neighbours in both objects as one.
+ * Returns where the last one ends. */
+uint64_t sc_index_pack(struct sc_entry *entries, const uint64_t *order, size_t n, uint64_t at, uint64_t alignment,
+                       struct sc_carry *runs, size_t *n_runs);
 
 #endif

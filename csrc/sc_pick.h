@@ -11,10 +11,12 @@
  *     . . . B B .      . . . . . .                . . . . . .
  *     . . . . . .      X . X . . X                X . . . . .
  *
- * Whatever the kind, the inner chunks that it touches are listed first, as (entry, part) pairs in order of entry, and each
- * of them is then decoded once: what all parts want of it is moved from one and the same decoded chunk. A part is a box, a
- * point, or the lists as a whole. Within an inner chunk parts keep their order, so that of several that store one element
- * the last counts.
+ * Whatever the kind, the inner chunks that it touches are listed first, in order of entry, and each of them is then decoded
+ * once: what all parts want of it is moved from one and the same decoded chunk. A part is a box, a point, or the lists as a
+ * whole. Within an inner chunk parts keep their order, so that of several that store one element the last counts.
+ *
+ * Points come by the million, in an order that has nothing to do with the inner chunks. So what is needed of each of them
+ * later is laid side by side for each inner chunk, as a *spot*; nobody goes back to the lists of positions.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_PICK_H
@@ -56,20 +58,35 @@ uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limi
 size_t sc_rows_check(const struct sc_pick *pick, const struct sc_chain *object, const int *axes,
                      const uint64_t *array_shape, bool repeat);
 
-struct sc_touch {
-    uint64_t entry, part;
+/* A point of one inner chunk. */
+struct sc_spot {
+    uint64_t item; /* number of the element, in C order of the chunk's axes */
+    uint64_t place; /* in the array of rank 1 */
 };
 
-/* The inner chunks that are touched, in order of entry: *n pairs at memory->data. */
-enum sc_status sc_pick_touches(const struct sc_pick *pick, const struct sc_chain *shard, struct sc_buffer *memory,
-                               struct sc_buffer *scratch, size_t *n);
+struct sc_touch {
+    uint64_t entry;
+    uint64_t first; /* of its parts, which end where those of the next one begin */
+};
 
-/* First of the touches with this entry or a higher one. */
-size_t sc_touches_find(const struct sc_touch *touches, size_t n, uint64_t entry);
+/* The inner chunks that are touched, in order of entry, and their parts. Begins as zeros, is made anew again and again, and
+ * has one owner, who frees it. */
+struct sc_touches {
+    size_t n;
+    const struct sc_touch *chunks; /* n, and one that says where all parts end */
+    const uint64_t *rows; /* boxes: which of them */
+    const struct sc_spot *spots; /* points */
+    struct sc_buffer chunks_memory, parts_memory, scratch;
+};
+
+enum sc_status sc_touches_find(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard);
+void sc_touches_free(struct sc_touches *touches);
+
+/* Is the inner chunk with this entry touched? */
+bool sc_touches_have(const struct sc_touches *touches, uint64_t entry);
 
 /* The smallest range of grid coordinates that holds them all, last included. */
-void sc_touches_range(const struct sc_chain *shard, const struct sc_touch *touches, size_t n, uint64_t *first,
-                      uint64_t *last);
+void sc_touches_range(const struct sc_touches *touches, const struct sc_chain *shard, uint64_t *first, uint64_t *last);
 
 /* About how many bytes are decoded for it. */
 uint64_t sc_pick_nbytes(const struct sc_pick *pick, const struct sc_chain *object);
@@ -80,19 +97,23 @@ struct sc_pick_at {
     const struct sc_chain *chunk;
     const int *perm; /* axis a of the chunk is axis perm[a] of the object; NULL: the object itself */
     uint64_t c[SC_MAX_NDIM];
-    const struct sc_touch *touches; /* NULL: all parts in order */
-    size_t n;
+    size_t n; /* parts */
+    const uint64_t *rows; /* boxes: which of them; NULL: all in order */
+    const struct sc_spot *spots; /* points; NULL: all in order, as they are in the pick */
 };
 
 void sc_pick_at_object(struct sc_pick_at *at, const struct sc_pick *pick, const struct sc_chain *object);
 void sc_pick_at_entry(struct sc_pick_at *at, const struct sc_pick *pick, const struct sc_chain *shard,
-                      const struct sc_touch *touches, size_t n, uint64_t entry);
+                      const struct sc_touches *touches, uint64_t entry);
 
 /* Is it one box of the chunk after all? Then where it begins in the array, and the array's strides by axis of the chunk. */
 bool sc_pick_is_box(const struct sc_pick_at *at, struct sc_box *box, int64_t *strides, int64_t *offset);
 
 /* The smallest box of the chunk, steps 1, that holds everything picked. */
 void sc_pick_hull(const struct sc_pick_at *at, struct sc_box *hull);
+
+/* Where in an encoded chunk all of that lies, [*low, *high), if the chunk is plain. False: only the whole chunk will do. */
+bool sc_pick_bytes(const struct sc_pick_at *at, uint64_t *low, uint64_t *high);
 
 /* Move what is picked from the elements of the chunk to the array, or back when `gather`. Fill value: a view of strides 0. */
 void sc_pick_move(const struct sc_pick_at *at, const struct sc_view *view, uint8_t *array, bool gather);

@@ -147,13 +147,14 @@ decode_box(struct reader *reader, struct stall *stall, const struct task *t, str
                            stall->item->dst + offset, strides, &reader->where);
 }
 
-/* The elements of a chunk of which only the hull of what is wanted was read. */
+/* The elements of a chunk of which only the bytes around what is wanted were read. */
 static void
-view_narrow(const struct sc_chain *chunk, const struct sc_box *hull, const uint8_t *bytes, struct sc_view *view)
+view_narrow(const struct sc_pick_at *at, const uint8_t *bytes, struct sc_view *view)
 {
+    const struct sc_chain *chunk = at->chunk;
     uint64_t low = 0, high;
 
-    sc_chain_hull(chunk, hull, &low, &high);
+    sc_pick_bytes(at, &low, &high);
     view->data = (uint8_t *)(uintptr_t)bytes;
     view->offset = -(int64_t)low;
     view->swap = &chunk->swap;
@@ -173,18 +174,20 @@ decode_picked(struct reader *reader, struct stall *stall, const struct task *t, 
     enum sc_status status;
 
     if (sc_chain_is_shard(shard))
-        sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, t->entry);
+        sc_pick_at_entry(&at, stall->item->pick, shard, &stall->touches, t->entry);
     else
         sc_pick_at_object(&at, stall->item->pick, shard);
     if (sc_pick_is_box(&at, &part, strides, &offset))
         return decode_box(reader, stall, t, span, alone, &part, offset, strides);
-    sc_pick_hull(&at, &part);
     status = fetch_task(reader, stall, t, span, &bytes);
-    if (!status && is_narrow(at.chunk, t))
-        view_narrow(at.chunk, &part, bytes, &view);
-    else if (!status)
+    if (!status && is_narrow(at.chunk, t)) {
+        view_narrow(&at, bytes, &view);
+    } else if (!status) {
+        if (sc_chain_has_parts(at.chunk))
+            sc_pick_hull(&at, &part);
         status = sc_chain_view(at.chunk, reader->worker, at.chunk != shard, bytes, (size_t)t->nbytes, &part, &view,
                                &reader->where);
+    }
     if (!status)
         sc_pick_move(&at, &view, stall->item->dst, false);
     return status;

@@ -86,7 +86,7 @@ sc_stall_fill_absent(struct reader *reader, const struct stall *stall, size_t be
 
     reader->stats.chunks_filled += end - begin;
     for (size_t i = begin; stall->item->pick && i < end; i++) {
-        sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, stall->absent[i]);
+        sc_pick_at_entry(&at, stall->item->pick, shard, &stall->touches, stall->absent[i]);
         fill_picked(stall, &at);
     }
     while (!stall->item->pick && begin < end) {

@@ -34,15 +34,14 @@ struct stall {
     bool is_changing; /* they were: each read makes sure that it is of one state */
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a pick */
-    const struct sc_touch *touches; /* of the pick */
-    size_t n_touches;
+    struct sc_touches touches; /* of the pick */
     struct sc_index_extent extent;
     struct sc_buffer index; /* stored pairs, from word first_word on */
     uint64_t first_word;
     const uint8_t *pairs;
     struct sc_cached_index *known; /* the index from the cache, instead of pairs */
 
-    struct sc_buffer tasks_memory, absent_memory, sort_memory, touches_memory;
+    struct sc_buffer tasks_memory, absent_memory, sort_memory;
     struct task *tasks; /* by offset */
     uint64_t *absent; /* positions in the index */
     size_t n_tasks, next_task, n_absent, next_absent;

@@ -22,8 +22,8 @@ index_window(const struct stall *stall, uint64_t *first, uint64_t *end)
         high += (stall->walk.end[a] - 1) * shard->grid_strides[a];
     }
     if (stall->item->pick) {
-        low = stall->touches[0].entry;
-        high = stall->touches[stall->n_touches - 1].entry;
+        low = stall->touches.chunks[0].entry;
+        high = stall->touches.chunks[stall->touches.n - 1].entry;
     }
     *first = 2 * low;
     *end = 2 * (high + 1);
@@ -130,15 +130,18 @@ sc_stall_load_index(struct reader *reader, struct stall *stall)
 /* Lengths are checked too: a chunk that is carried over is never decoded, and must not pass for a good one. */
 static enum sc_status
 check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent, bool allow_in_index,
-              const uint8_t *replaced, struct sc_entry *entries, struct sc_where *where)
+              const uint8_t *replaced, struct sc_entry *entries, uint64_t *n_bad, struct sc_where *where)
 {
+    uint64_t least, most;
+
+    sc_chain_nbytes_limits(shard->inner, &least, &most);
     for (uint64_t i = 0; i < shard->n_chunks; i++) {
         enum sc_status status;
 
         if (sc_entry_is_absent(entries[i]))
             continue;
         status = sc_entry_check(entries[i], extent, allow_in_index, where);
-        if (!status)
+        if (!status && (entries[i].nbytes < least || entries[i].nbytes > most))
             status = sc_chain_check_nbytes(shard->inner, entries[i].nbytes, where);
         if (!status)
             continue;
@@ -147,14 +150,29 @@ check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent
             return status;
         }
         entries[i] = (struct sc_entry){ SC_ABSENT, SC_ABSENT };
+        (*n_bad)++;
         sc_where_clear(where);
     }
     return SC_OK;
 }
 
+/* A stored index: read to where its entries shall be, if they lie there as they are stored. */
+static enum sc_status
+fetch_stored(struct reader *reader, struct stall *stall, uint64_t offset, struct sc_entry *entries,
+             const uint8_t **stored)
+{
+    const struct sc_index_layout *index = &chain_of(stall)->index;
+
+    if (stall->fd < 0 || !index->in_c_order)
+        return sc_stall_fetch(reader, stall, offset, index->nbytes, &stall->index, stored);
+    *stored = (const uint8_t *)entries;
+    return sc_stall_read(reader, stall, (uint8_t *)entries, index->nbytes, offset);
+}
+
 enum sc_status
 sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
-              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, struct sc_where *where)
+              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
+              struct sc_where *where)
 {
     struct sc_read_item item = { .chain = shard, .source = *source };
     struct sc_index_extent extent;
@@ -162,6 +180,7 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
     struct reader reader = { 0 };
     enum sc_status status;
     const uint8_t *stored;
+    uint64_t bad = 0;
 
     sc_where_clear(&reader.where);
     status = sc_stall_open(&reader, &stall);
@@ -169,16 +188,18 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
     if (!status && !item.missing) {
         status = sc_index_locate(&shard->index, stall.nbytes, &extent, &reader.where);
         if (!status)
-            status = sc_stall_fetch(&reader, &stall, extent.offset, shard->index.nbytes, &stall.index, &stored);
+            status = fetch_stored(&reader, &stall, extent.offset, entries, &stored);
         if (!status)
             status = sc_index_verify(&shard->index, stored, &reader.where);
         if (!status) {
             sc_index_load(shard, stored, entries);
-            status = check_entries(shard, &extent, allow_in_index, replaced, entries, &reader.where);
+            status = check_entries(shard, &extent, allow_in_index, replaced, entries, &bad, &reader.where);
         }
     }
     sc_stall_close(&reader, &stall);
     sc_buffer_free(&stall.index);
+    if (n_bad)
+        *n_bad = bad;
     *where = reader.where;
     return status;
 }

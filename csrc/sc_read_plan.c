@@ -142,15 +142,11 @@ static enum sc_status
 begin_touched(struct stall *stall)
 {
     const struct sc_read_item *item = stall->item;
-    enum sc_status status;
 
-    if (!item->pick) {
-        sc_walk_begin(&stall->walk, item->chain, &item->box, stall->strides);
-        return SC_OK;
-    }
-    status = sc_pick_touches(item->pick, item->chain, &stall->touches_memory, &stall->sort_memory, &stall->n_touches);
-    stall->touches = (const struct sc_touch *)(const void *)stall->touches_memory.data;
-    return status;
+    if (item->pick)
+        return sc_touches_find(&stall->touches, item->pick, item->chain);
+    sc_walk_begin(&stall->walk, item->chain, &item->box, stall->strides);
+    return SC_OK;
 }
 
 typedef enum sc_status touched_fn(struct reader *reader, struct stall *stall, const uint64_t *c, uint64_t entry);
@@ -170,11 +166,9 @@ for_each_touched(struct reader *reader, struct stall *stall, touched_fn *fn)
         } while (!status && sc_walk_next(walk, shard->ndim));
         return status;
     }
-    for (size_t i = 0; !status && i < stall->n_touches; i++) {
-        uint64_t c[SC_MAX_NDIM], entry = stall->touches[i].entry;
+    for (size_t i = 0; !status && i < stall->touches.n; i++) {
+        uint64_t c[SC_MAX_NDIM], entry = stall->touches.chunks[i].entry;
 
-        if (i && entry == stall->touches[i - 1].entry)
-            continue;
         sc_walk_coordinates(shard, entry, c);
         status = fn(reader, stall, c, entry);
     }
@@ -195,6 +189,17 @@ narrow(const struct sc_chain *chunk, const struct sc_box *part, struct task *tas
 }
 
 static void
+narrow_picked(const struct sc_pick_at *at, struct task *task)
+{
+    uint64_t low, high;
+
+    if (sc_pick_bytes(at, &low, &high)) {
+        task->offset += low;
+        task->nbytes = high - low;
+    }
+}
+
+static void
 narrow_inner(const struct stall *stall, const uint64_t *c, struct task *task)
 {
     const struct sc_chain *shard = chain_of(stall), *inner = shard->inner;
@@ -205,9 +210,8 @@ narrow_inner(const struct stall *stall, const uint64_t *c, struct task *task)
     if ((stall->fd < 0 && !stall->item->source.entries) || inner->n_ops || inner->inner)
         return;
     if (stall->item->pick) {
-        sc_pick_at_entry(&at, stall->item->pick, shard, stall->touches, stall->n_touches, task->entry);
-        sc_pick_hull(&at, &part);
-        narrow(inner, &part, task);
+        sc_pick_at_entry(&at, stall->item->pick, shard, &stall->touches, task->entry);
+        narrow_picked(&at, task);
     } else if (sc_walk_cut(&stall->walk, inner, c, &part, &offset)) {
         narrow(inner, &part, task);
     }
@@ -217,14 +221,14 @@ narrow_inner(const struct stall *stall, const uint64_t *c, struct task *task)
 static void
 narrow_whole(const struct stall *stall, struct task *task)
 {
-    struct sc_box part = stall->item->box;
     struct sc_pick_at at;
 
     if (stall->item->pick) {
         sc_pick_at_object(&at, stall->item->pick, chain_of(stall));
-        sc_pick_hull(&at, &part);
+        narrow_picked(&at, task);
+    } else {
+        narrow(chain_of(stall), &stall->item->box, task);
     }
-    narrow(chain_of(stall), &part, task);
 }
 
 /* Add one inner chunk to what is to be done. */
@@ -332,7 +336,7 @@ sc_stall_free_memory(struct stall *stall)
     sc_buffer_free(&stall->tasks_memory);
     sc_buffer_free(&stall->absent_memory);
     sc_buffer_free(&stall->sort_memory);
-    sc_buffer_free(&stall->touches_memory);
+    sc_touches_free(&stall->touches);
 }
 
 /* ---- ranges to ask a remote store for ---- */

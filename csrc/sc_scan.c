@@ -24,7 +24,8 @@ scan_one(struct run *run, size_t i, struct sc_buffer *memory, struct sc_where *w
     sc_where_clear(where);
     if (sc_cancelled(scan->cancel))
         return SC_CANCELLED;
-    status = sc_read_index(scan->shard, &scan->sources[i], scan->allow_in_index, NULL, entries, &shard_nbytes, where);
+    status =
+        sc_read_index(scan->shard, &scan->sources[i], scan->allow_in_index, NULL, entries, &shard_nbytes, NULL, where);
     if (status)
         return status;
     for (size_t k = 0; k < n; k++)
@@ -38,7 +39,7 @@ run_thread(void *arg)
     struct run *run = arg;
     struct sc_buffer memory = { 0 };
     struct sc_where where;
-    enum sc_status status = sc_buffer_reserve(&memory, (size_t)run->scan->shard->index.pairs_nbytes);
+    enum sc_status status = sc_buffer_reserve(&memory, (size_t)run->scan->shard->index.nbytes);
     size_t i;
 
     sc_where_clear(&where);

@@ -53,10 +53,9 @@ begin_touched(struct bench *bench, const int64_t *strides, uint64_t *first, uint
         }
         return SC_OK;
     }
-    status = sc_pick_touches(item->pick, item->chain, &bench->touches_memory, &bench->sort_memory, &bench->n_touches);
-    bench->touches = (const struct sc_touch *)(const void *)bench->touches_memory.data;
+    status = sc_touches_find(&bench->touches, item->pick, item->chain);
     if (!status)
-        sc_touches_range(item->chain, bench->touches, bench->n_touches, first, last);
+        sc_touches_range(&bench->touches, item->chain, first, last);
     return status;
 }
 
@@ -231,7 +230,9 @@ bench_reset(struct bench *bench, size_t item_no, struct sc_write_item *item)
     bench->failed = bench->all_claimed = false;
     bench->n_claimed = bench->n_placed = 0;
     bench->slots.n = bench->slots.used = 0;
-    bench->next_encoded = 0;
+    bench->given = item->encoded;
+    bench->n_given = item->n_encoded;
+    bench->next_given = 0;
     bench->file = (struct sc_newfile){ .fd = -1 };
     bench->old_fd = -1;
     item->result = NULL;
@@ -366,10 +367,10 @@ run_free(struct run *run)
 
         sc_buffer_free(&bench->entries_memory);
         sc_buffer_free(&bench->index);
+        sc_buffer_free(&bench->given_memory);
         sc_buffer_free(&bench->slots.places);
         sc_buffer_free(&bench->slots.bytes);
-        sc_buffer_free(&bench->touches_memory);
-        sc_buffer_free(&bench->sort_memory);
+        sc_touches_free(&bench->touches);
         pthread_mutex_destroy(&bench->mutex);
         pthread_cond_destroy(&bench->changed);
     }

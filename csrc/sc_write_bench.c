@@ -21,9 +21,8 @@ sc_bench_stopped(const struct run *run, const struct bench *bench)
 
 /* ---- where bytes go ---- */
 
-/* The new file is begun with its first byte: an object that turns out empty leaves no trace. */
-static enum sc_status
-begin_file(struct writer *writer, struct bench *bench)
+enum sc_status
+sc_bench_begin_file(struct writer *writer, struct bench *bench)
 {
     enum sc_status status = SC_OK;
 
@@ -39,7 +38,7 @@ sc_bench_put(struct writer *writer, struct bench *bench, const uint8_t *src, siz
 {
     writer->stats.bytes_written += n;
     if (!in_memory(bench)) {
-        enum sc_status status = begin_file(writer, bench);
+        enum sc_status status = sc_bench_begin_file(writer, bench);
 
         return status ? status : sc_file_write(bench->file.fd, bench->file.path, src, n, offset, &writer->where);
     }
@@ -64,48 +63,25 @@ sc_bench_put(struct writer *writer, struct bench *bench, const uint8_t *src, siz
     return SC_OK;
 }
 
-enum sc_status
-sc_bench_carry(struct writer *writer, struct bench *bench)
-{
-    const struct sc_write_item *item = bench->item;
-    enum sc_status status = SC_OK;
-
-    for (size_t i = 0; !status && i < item->n_carries; i++) {
-        const struct sc_carry *run = &item->carries[i];
-
-        if (item->path && bench->old_fd >= 0) {
-            status = begin_file(writer, bench);
-            if (!status)
-                status = sc_file_copy(bench->file.fd, bench->file.path, bench->old_fd, run->from, run->nbytes, run->to,
-                                      &writer->where);
-            writer->stats.bytes_written += run->nbytes;
-        } else {
-            status = sc_bench_put(writer, bench, item->old.data + run->from, (size_t)run->nbytes, run->to);
-        }
-    }
-    return status;
-}
-
 /* ---- one shard, shared by threads ---- */
 
-/* As many of the item's encoded chunks as make a unit, counted in bytes. */
+/* As many of the given encoded chunks as make a unit, counted in bytes. */
 static void
 claim_encoded(struct bench *bench, struct unit *unit)
 {
-    const struct sc_write_item *item = bench->item;
     uint64_t nbytes = 0;
 
-    unit->first = bench->next_encoded;
-    while (unit->n < bench->unit_chunks && bench->next_encoded < item->n_encoded) {
-        const struct sc_encoded *chunk = &item->encoded[bench->next_encoded];
+    unit->first = bench->next_given;
+    while (unit->n < bench->unit_chunks && bench->next_given < bench->n_given) {
+        const struct sc_encoded *chunk = &bench->given[bench->next_given];
 
         if (unit->n && nbytes + chunk->nbytes > bench->unit_nbytes)
             break;
         nbytes += chunk->nbytes;
         unit->positions[unit->n++] = chunk->position;
-        bench->next_encoded++;
+        bench->next_given++;
     }
-    bench->all_claimed = bench->next_encoded == item->n_encoded;
+    bench->all_claimed = bench->next_given == bench->n_given;
 }
 
 /* Does the box or pick have an element in this inner chunk of the range that is walked? */
@@ -117,11 +93,8 @@ is_touched(const struct bench *bench, uint64_t position)
     struct sc_box part;
     int64_t offset;
 
-    if (bench->item->pick) {
-        size_t i = sc_touches_find(bench->touches, bench->n_touches, position);
-
-        return i < bench->n_touches && bench->touches[i].entry == position;
-    }
+    if (bench->item->pick)
+        return sc_touches_have(&bench->touches, position);
     if (!bench->walk.leaps)
         return true;
     sc_walk_coordinates(shard, position, c);

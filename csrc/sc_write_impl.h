@@ -19,7 +19,7 @@ struct unit {
     size_t used;
     uint64_t number;
     size_t n;
-    size_t first;        /* of the item's encoded chunks, where it has those */
+    size_t first;        /* of the encoded chunks that are given, if there are such */
     uint64_t *positions; /* in the index */
     uint64_t *sizes;     /* SC_ABSENT: left out */
     struct unit *next;
@@ -44,11 +44,12 @@ struct bench {
     struct sc_newfile file;
     int old_fd;
     struct sc_walk walk; /* of the box */
-    struct sc_buffer touches_memory, sort_memory;
-    const struct sc_touch *touches; /* of the pick */
-    size_t n_touches;
+    struct sc_touches touches; /* of the pick */
     struct sc_order_iter order;
-    size_t unit_chunks, next_encoded;
+    const struct sc_encoded *given; /* encoded chunks that have no place yet */
+    size_t n_given, next_given;
+    struct sc_buffer given_memory;
+    size_t unit_chunks;
     uint64_t unit_nbytes;
     bool all_claimed;
     uint64_t n_claimed, n_placed;
@@ -99,7 +100,10 @@ bool sc_bench_stopped(const struct run *run, const struct bench *bench);
 /* Put new bytes where they go: into the new file, into memory, or aside for their slot. */
 enum sc_status sc_bench_put(struct writer *writer, struct bench *bench, const uint8_t *src, size_t n, uint64_t offset);
 
-/* Copy what the new object keeps of the old one. */
+/* Begin the new file, unless it is. That is done with its first byte: an object that turns out empty leaves no trace. */
+enum sc_status sc_bench_begin_file(struct writer *writer, struct bench *bench);
+
+/* Copy what the new object keeps of the old one, and what of the given encoded chunks has its place there. */
 enum sc_status sc_bench_carry(struct writer *writer, struct bench *bench);
 
 /* Encode one unit of the bench, place and write what can be. False: nothing is left to claim. */

@@ -193,7 +193,7 @@ encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size
     int64_t offset;
 
     if (item->pick) {
-        sc_pick_at_entry(&at, item->pick, shard, bench->touches, bench->n_touches, position);
+        sc_pick_at_entry(&at, item->pick, shard, &bench->touches, position);
         give_picked(&given, &at, item->src);
     } else {
         sc_walk_coordinates(shard, position, c);
@@ -217,18 +217,17 @@ encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size
 static enum sc_status
 take_encoded(const struct bench *bench, struct unit *unit)
 {
-    const struct sc_encoded *chunks = bench->item->encoded + unit->first;
+    const struct sc_encoded *chunks = bench->given + unit->first;
     uint64_t nbytes = 0;
 
     for (size_t i = 0; i < unit->n; i++) {
-        unit->sizes[i] = chunks[i].bytes ? chunks[i].nbytes : SC_ABSENT;
-        if (chunks[i].bytes)
-            nbytes += chunks[i].nbytes;
+        unit->sizes[i] = chunks[i].nbytes;
+        nbytes += chunks[i].nbytes;
     }
     if (nbytes > PTRDIFF_MAX || sc_buffer_reserve(&unit->bytes, (size_t)nbytes))
         return SC_NO_MEMORY;
     for (size_t i = 0; i < unit->n; i++) {
-        if (!chunks[i].bytes || !chunks[i].nbytes)
+        if (!chunks[i].nbytes)
             continue;
         memcpy(unit->bytes.data + unit->used, chunks[i].bytes, (size_t)chunks[i].nbytes);
         unit->used += (size_t)chunks[i].nbytes;

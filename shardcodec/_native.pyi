@@ -29,9 +29,7 @@ OldObject: TypeAlias = tuple[
 # (chain, path, start, count, step or None, at, old)
 WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
 # (chain, path, positions, buffers, old, footer)
-EncodedPlanItem: TypeAlias = tuple[
-    Chain, str | None, Ints, Sequence[Buffer | None], OldObject | None, Buffer | None
-]
+EncodedPlanItem: TypeAlias = tuple[Chain, str | None, Ints, Sequence[Buffer], OldObject | None, Buffer | None]
 
 CODECS: dict[str, int]
 COMPRESSORS: tuple[str, ...]
@@ -215,6 +213,7 @@ def index_check(
 def index_sums(
     entries: Buffer, dropped: Buffer | None = None, left: Buffer | None = None
 ) -> tuple[int, int, int, int, int, int]: ...
+def index_pack(entries: Buffer, runs: Buffer, first: int, alignment: int = 1) -> tuple[int, int]: ...
 def index_overlaps(entries: Buffer, *, capacity: int = 1024) -> tuple[list[tuple[int, int]], int]: ...
 def index_gaps(
     entries: Buffer, shard_nbytes: int, index_offset: int, index_nbytes: int, *, capacity: int = 1024
@@ -293,7 +292,7 @@ class ArraySlices(SliceReader):
 
 def read_index(
     chain: Chain, source: Any, out: Buffer, *, replaced: Buffer | None = None, allow_in_index: bool = False
-) -> int | None: ...
+) -> tuple[int | None, int]: ...
 def plan_ranges(
     chain: Chain,
     entries: Buffer,

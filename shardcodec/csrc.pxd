@@ -103,6 +103,12 @@ cdef extern from "sc_index.h" nogil:
         uint64_t offset_bits
         uint64_t nbytes_bits
         uint64_t left_nbytes
+    struct sc_carry:
+        uint64_t source_offset "from"
+        uint64_t nbytes
+        uint64_t to
+    uint64_t sc_index_pack(sc_entry *entries, const uint64_t *order, size_t n, uint64_t at, uint64_t alignment,
+                           sc_carry *runs, size_t *n_runs)
     void sc_index_sum_up(const sc_entry *entries, size_t n, const uint8_t *dropped, sc_entry *left, sc_index_sums *sums)
     void sc_index_gaps(const sc_entry *entries, const uint64_t *order, size_t n, const sc_index_extent *extent,
                        sc_entry *gaps, size_t capacity, size_t *n_found)
@@ -468,16 +474,12 @@ cdef extern from "sc_engine.h" nogil:
 
     sc_status sc_read(sc_read_plan *plan, sc_where *where)
     sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index,
-                            const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, sc_where *where)
+                            const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
+                            sc_where *where)
 
     uint64_t SC_UNKNOWN_NBYTES
     sc_status sc_plan_ranges(const sc_read_item *item, const sc_index_extent *extent, bint allow_in_index,
                              uint64_t max_gap_nbytes, uint64_t max_nbytes, sc_entry *ranges, size_t capacity, size_t *n_ranges, sc_where *where)
-
-    struct sc_carry:
-        uint64_t source_offset "from"
-        uint64_t nbytes
-        uint64_t to
 
     struct sc_encoded:
         uint64_t position

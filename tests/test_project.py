@@ -59,6 +59,7 @@ C_LAYERS: list[tuple[str, ...]] = [
         "sc_file",
         "sc_crew",
         "sc_radix",
+        "sc_divide",
         "sc_pick",
         "sc_lru",
         "sc_cancel",

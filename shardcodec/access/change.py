@@ -9,15 +9,18 @@ under a condition, calls it again when somebody else was faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
 from ..storage.filelocks import NO_FILE
 from ..storage.staging import staging_for
-from .encoded import EncodedItem, write_encoded
+from .encoded import NOTHING, EncodedItem, ordered, write_encoded
 from .objects import NO_OBJECT, NativeShard, Part, ShardObject
+from .placement import Gone
 from .reader import ReadItem, explain
 from .userbytes import UserBytes
 
@@ -29,8 +32,8 @@ class Change(NamedTuple):
 
     Attributes
     ----------
-    chunks : mapping
-        As in `EncodedItem`; also the sequence in which inner chunks are laid out.
+    chunks, gone
+        As in `EncodedItem`.
     complete : bool
         Inner chunks that are not named are absent from now on, and the old object does not matter.
     keep_empty : bool
@@ -40,9 +43,18 @@ class Change(NamedTuple):
     """
 
     chunks: Mapping[int, Any]
+    gone: Gone = NOTHING
     complete: bool = False
     keep_empty: bool = False
     user: UserBytes | None = None
+
+    @classmethod
+    def of(cls, chunks: Mapping[int, Any], grid_shape: Sequence[int], order: str) -> Self:
+        """Make one of a mapping in which None stands for what goes; the others are laid out in that order."""
+        coming = [position for position, chunk in chunks.items() if chunk is not None]
+        sequence = ordered(coming, grid_shape, order)
+        gone = [position for position, chunk in chunks.items() if chunk is None]
+        return cls({position: chunks[position] for position in sequence}, np.array(gone, dtype=np.intp))
 
 
 class Place(Protocol):
@@ -143,7 +155,14 @@ class Maker:
             found.close()
         path, keep = self._target.path, keep_empty or wanted.keep_empty
         item = EncodedItem(
-            self._chain, path, old, wanted.chunks, self._target.key, wanted.user, complete=wanted.complete
+            self._chain,
+            path,
+            old,
+            wanted.chunks,
+            self._target.key,
+            wanted.gone,
+            wanted.user,
+            complete=wanted.complete,
         )
         if path is None:
             return write_encoded([item], self._options, keep_empty=keep)[0]

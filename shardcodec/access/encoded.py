@@ -8,6 +8,7 @@ shard as they are; the rest of the shard is carried over as in every partial wri
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,11 +18,13 @@ from .. import cancel, native
 from ..errors import UnsupportedError
 from ..options import Options
 from ..storage import cache
-from .placement import ABSENT
+from .placement import ABSENT, Gone, new_sizes
 from .updates import Looker, run
 from .userbytes import Extents, UserBytes, find, lay_out
 
-__all__ = ["EncodedItem", "check_size", "ordered", "write_encoded"]
+__all__ = ["NOTHING", "EncodedItem", "check_size", "ordered", "write_encoded"]
+
+NOTHING: Gone = np.empty(0, dtype=np.intp)
 
 
 class EncodedItem(NamedTuple):
@@ -36,10 +39,11 @@ class EncodedItem(NamedTuple):
     old : buffer or None
         The old object where it is not in a file.
     chunks : mapping
-        From positions in the index to buffers, which are stored as they are, or None: the inner chunk is absent from
-        now on. They are laid out in the order of the mapping.
+        From positions in the index to buffers, which are stored as they are, laid out in the order of the mapping.
     key : str
         How errors name the shard.
+    gone : ndarray of intp
+        Positions of inner chunks that are absent from now on: each once, and none that `chunks` names.
     user : UserBytes or None
         What becomes of header and footer. None: they are bytes like all others that no inner chunk refers to.
     old_fd : int or None
@@ -54,6 +58,7 @@ class EncodedItem(NamedTuple):
     old: Any
     chunks: Mapping[int, Any]
     key: str
+    gone: Gone = NOTHING
     user: UserBytes | None = None
     old_fd: int | None = None
     complete: bool = False
@@ -124,7 +129,9 @@ def write_encoded(
 
 def _keeps(item: EncodedItem) -> bool:
     """Tell whether the old shard counts."""
-    return not item.complete and bool(item.user is not None or len(item.chunks) != item.chain.n_chunks)
+    if item.complete:
+        return False
+    return bool(item.user is not None or len(item.chunks) + len(item.gone) != item.chain.n_chunks)
 
 
 def _described(looker: Looker, position: int) -> tuple[Any, ...]:
@@ -137,16 +144,24 @@ def _old_object(looker: Looker, position: int) -> tuple[tuple[Any, ...] | None, 
     """What is kept of the old object, and the footer."""
     item = looker.items[position]
 
+    @functools.cache
     def replaced() -> np.ndarray[Any, np.dtype[np.bool_]]:
         mask = np.zeros(item.chain.n_chunks, dtype=np.bool_)
         mask[np.fromiter(item.chunks, dtype=np.intp, count=len(item.chunks))] = True
+        mask[item.gone] = True
         return mask
+
+    def sizes() -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return new_sizes(_sizes(item), item.chain.n_chunks)
 
     if item.user is not None:
         return _laid_out(looker, position, replaced)
-    # chunks that go need no slots
-    erases = any(chunk is None for chunk in item.chunks.values())
-    return looker.shard(position, replaced, replaced, None if erases else item.chain.inner.fixed_nbytes), None
+    # what goes needs no slots
+    return looker.shard(position, replaced, replaced, sizes if item.chunks else lambda: None, item.gone), None
+
+
+def _sizes(item: EncodedItem) -> dict[int, int]:
+    return {p: memoryview(chunk).nbytes for p, chunk in item.chunks.items()}
 
 
 def _laid_out(
@@ -168,9 +183,7 @@ def _laid_out(
                 shard=item.key,
             )
         where, kept = found.where, found.footer
-    sizes = {p: None if chunk is None else memoryview(chunk).nbytes for p, chunk in item.chunks.items()}
-    fixed_nbytes = None if None in sizes.values() else chain.inner.fixed_nbytes
-    placement = lay_out(entries, sizes, where, user, fixed_nbytes)
+    placement = lay_out(entries, _sizes(item), item.gone, where, user)
     footer = kept if user.footer is None else user.footer
     if old is None:
         return (None, None, None, None, placement.entries, placement.data_offset, None, None, None), footer

@@ -19,7 +19,16 @@ from ..options import Options
 from .boxes import as_void, whole
 from .codec import memory_order
 
-__all__ = ["as_chunks", "batches", "coordinates", "decode_chunks", "encode_chunks", "positions"]
+__all__ = [
+    "as_chunks",
+    "batches",
+    "coordinates",
+    "decode_chunks",
+    "distinct",
+    "encode_chunks",
+    "position_array",
+    "positions",
+]
 
 # Decoded bytes that are encoded at a time where the result is held in memory.
 BATCH_NBYTES = 64 << 20
@@ -30,6 +39,12 @@ Ints = tuple[int, ...]
 
 
 def positions(coords: Any, grid_shape: Ints) -> list[int]:
+    """Turn coordinates of inner chunks into positions in the index; see `position_array`."""
+    few = _few_positions(coords, grid_shape)
+    return position_array(coords, grid_shape).tolist() if few is None else few  # type: ignore[no-any-return]
+
+
+def position_array(coords: Any, grid_shape: Ints) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Turn coordinates of inner chunks into positions in the index.
 
     Parameters
@@ -44,14 +59,12 @@ def positions(coords: Any, grid_shape: Ints) -> list[int]:
     TypeError
         Not integers.
     """
-    if (few := _few_positions(coords, grid_shape)) is not None:
-        return few
     try:
         given = np.asarray(coords if isinstance(coords, np.ndarray) else list(coords))
     except ValueError:
         raise IndexError(f"coordinates of inner chunks differ in rank: {coords!r}") from None
     if not len(given):
-        return []
+        return np.empty(0, dtype=np.intp)
     if given.ndim != 2 or given.shape[1] != len(grid_shape):
         raise IndexError(f"coordinates of shape {given.shape} where (n, {len(grid_shape)}) is due")
     if given.size and given.dtype.kind not in "iu":
@@ -62,8 +75,14 @@ def positions(coords: Any, grid_shape: Ints) -> list[int]:
         at = tuple(int(i) for i in given[bad[0]])
         raise IndexError(f"inner chunk {at} is outside of the grid of {tuple(grid_shape)}")
     if not grid_shape:
-        return [0] * len(given)
-    return [int(p) for p in np.ravel_multi_index(tuple(given.astype(np.int64).T), grid_shape)]
+        return np.zeros(len(given), dtype=np.intp)
+    return np.asarray(np.ravel_multi_index(tuple(given.astype(np.int64).T), grid_shape), dtype=np.intp)
+
+
+def distinct(where: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Sort positions, and keep each once."""
+    where = np.sort(where)  # np.unique may hash them, which takes forty times as long
+    return where[np.insert(where[1:] != where[:-1], 0, True)] if len(where) else where
 
 
 def _few_positions(coords: Any, grid_shape: Ints) -> list[int] | None:

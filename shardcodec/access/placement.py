@@ -10,7 +10,7 @@ A partial write replaces the whole object, but most of its bytes stay what they 
 Inner chunks that overlap the old index (damage, unless the user says otherwise) keep a copy of these bytes: an index at
 the end stays where it is, dead as such, and of a shard that begins with its index the front is copied behind the rest.
 
-In `keep`, a new inner chunk takes the slot of the one it replaces where both have the same fixed size: a reader that
+In `keep`, a new inner chunk takes the slot of the one it replaces where its size is known and the same: a reader that
 finds it there has the new value of that inner chunk, whole.
 
 Offsets are kept as a rule: a reader that has fetched the old index and opens the new file with it still finds every
@@ -21,6 +21,7 @@ is it packed. What follows the last inner chunk of the old object, no index ever
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,11 +33,15 @@ __all__ = [
     "ABSENT",
     "BLOCK_NBYTES",
     "DEAD_SHARE",
+    "PACK",
     "Facts",
+    "Gone",
+    "NewSizes",
     "Placement",
     "Sums",
     "aligned",
     "may_overwrite",
+    "new_sizes",
     "place",
     "place_behind",
     "place_in_slots",
@@ -47,6 +52,8 @@ __all__ = [
 
 ABSENT = np.uint64(2**64 - 1)
 DEAD_SHARE = 0.5
+# A dead share that packs even if that makes the object longer, as alignment may.
+PACK = -1.0
 
 # What is appended past the page cache begins and ends with a block; what is written at once lies within one.
 BLOCK_NBYTES = 4096
@@ -60,6 +67,8 @@ FEW_CHUNKS = 4
 APPEND_NBYTES = 64 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
+NewSizes = int | np.ndarray[Any, np.dtype[np.uint64]] | None
+Gone = np.ndarray[Any, np.dtype[np.intp]]
 
 
 def aligned(offset: Any, alignment: int) -> Any:
@@ -138,7 +147,7 @@ def place(
     shard_nbytes: int,
     index_nbytes: int,
     index_at_start: bool,
-    fixed_nbytes: int | None = None,
+    new_nbytes: NewSizes = None,
     dead_share: float = DEAD_SHARE,
     alignment: int = 1,
 ) -> Placement:
@@ -154,29 +163,49 @@ def place(
         Sizes of the old object and of its index.
     index_at_start : bool
         Where the index is.
-    fixed_nbytes : int, optional
-        Size of an encoded inner chunk where all have the same.
+    new_nbytes : int or ndarray of uint64, shape (n_chunks,), optional
+        Sizes of the inner chunks that will be written, encoded: one for all, or of each, 2^64-1 for those that go. None: not
+        known yet.
     dead_share : float
-        Pack when this share of the carried bytes, or more, is dead.
+        Pack when this share of the carried bytes, or more, is dead. `PACK`: unless inner chunks share so many bytes that
+        it would take more than there are.
     alignment : int
-        Inner chunks that are moved begin at a multiple of this.
+        Inner chunks that are moved or written begin at a multiple of this.
     """
-    kept = (entries[:, 0] != ABSENT) & ~replaced
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
-    in_place = _slots(entries, replaced, fixed_nbytes)
-    in_index = _overlap(entries, first, end)
-    end = min(end, max(first, _reach(entries)))
-    if np.any(in_index & kept):
-        return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
-    in_place &= ~in_index
-    live = int(aligned(entries[kept | in_place, 1], alignment).sum(dtype=np.uint64))
-    if live < end - first and end - first - live >= dead_share * (end - first):
-        return _packed(np.where(kept[:, None], entries, ABSENT), kept, first, alignment)
-    end = max(end, first)
-    carried = within(np.where((kept | in_place)[:, None], entries, ABSENT), end)
+    slots = _slots(entries, replaced, new_nbytes, alignment)
+    left = np.empty_like(entries)
+    sums = sum_up(entries, replaced & ~slots, left)
+    if sums.n_stored and not first <= sums.first <= sums.end <= end:
+        in_index = _overlap(entries, first, end)
+        kept = (entries[:, 0] != ABSENT) & ~replaced
+        if np.any(in_index & kept):
+            return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
+        slots &= ~in_index
+        sums = sum_up(entries, replaced & ~slots, left)
+    # what follows the last inner chunk, a footer, nobody needs, and it may not fit the new inner chunks
+    end = max(first, min(end, sums.end))
+    room, live = end - first, sums.left_nbytes
+    packs = (
+        dead_share == PACK and live <= room
+    )  # no more: shared bytes are multiplied, and an index may claim any number
+    if alignment > 1:
+        live = max(live, int(aligned(left[left[:, 0] != ABSENT, 1], alignment).sum(dtype=np.uint64)))
+    if packs or (live < room and room - live >= max(0.0, dead_share) * room):
+        if np.any(slots):
+            sum_up(entries, replaced, left)
+        return _packed(left, sums.n_stored, first, alignment)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
-    return Placement(carries, carried, end, compact=False)
+    return Placement(carries, within(left, end), end, compact=False)
+
+
+def new_sizes(sizes: Mapping[int, int], n_chunks: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return sizes by position in the form that `place` takes."""
+    found = np.full(n_chunks, ABSENT, dtype=np.uint64)
+    n = len(sizes)
+    found[np.fromiter(sizes, dtype=np.intp, count=n)] = np.fromiter(sizes.values(), np.uint64, n)
+    return found
 
 
 class Facts(NamedTuple):
@@ -272,6 +301,7 @@ def place_in_slots(
     index_at_start: bool,
     dead_share: float = DEAD_SHARE,
     user_nbytes: int = 0,
+    gone: Gone | None = None,
 ) -> Placement | None:
     """Decide which slots may be overwritten; None when the shard had better be packed, or must not be changed in place.
 
@@ -286,6 +316,8 @@ def place_in_slots(
         As for `place`.
     user_nbytes : int
         Header and footer: not dead.
+    gone : ndarray of intp, optional
+        Positions of those among `replaced` that nothing new takes the place of.
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
@@ -293,7 +325,10 @@ def place_in_slots(
     if np.any(in_index & ~replaced):
         return None  # their bytes would change with the index
     free = replaced & (entries[:, 0] != ABSENT) & ~in_index
-    free[free] = _alone(entries, np.flatnonzero(free))
+    if gone is not None:
+        free[gone] = False
+    if np.any(free):
+        free[free] = _alone(entries, np.flatnonzero(free))
     left = np.empty_like(entries)
     live = sum_up(entries, replaced & ~free, left).left_nbytes
     body = end - first - user_nbytes
@@ -355,57 +390,36 @@ def within(entries: Entries, end: int) -> Entries:
 
     An inner chunk without bytes may stand behind what is carried, and the new object may not be as long as that.
     """
-    beyond = (entries[:, 0] > np.uint64(end)) & (entries[:, 1] == 0)
+    beyond = entries[:, 1] == 0
     if np.any(beyond):
+        beyond &= entries[:, 0] > np.uint64(end)
         entries = entries.copy()
         entries[beyond, 0] = end
     return entries
 
 
-def _reach(entries: Entries) -> int:
-    """Where the last inner chunk ends. What follows, a footer, nobody needs, and it may not fit the new inner chunks."""
-    return sum_up(entries).end
-
-
 def _slots(
-    entries: Entries, replaced: np.ndarray[Any, np.dtype[np.bool_]], fixed_nbytes: int | None
+    entries: Entries, replaced: np.ndarray[Any, np.dtype[np.bool_]], new_nbytes: NewSizes, alignment: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Replaced chunks whose bytes may be overwritten: of the right size, and no other chunk refers to any of them."""
-    if fixed_nbytes is None:
+    if new_nbytes is None:
         return np.zeros_like(replaced)
-    ranges = entries[entries[:, 0] != ABSENT]
-    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
-    if np.any(ranges[1:, 0] < ranges[:-1, 0] + ranges[:-1, 1]):
+    stored = entries[:, 0] != ABSENT
+    offset, nbytes = entries.T if stored.all() else entries[stored].T
+    if np.any(offset[1:] < offset[:-1]):
+        order = np.argsort(offset, kind="stable")
+        offset, nbytes = offset[order], nbytes[order]
+    if np.any(offset[1:] < offset[:-1] + nbytes[:-1]):
         return np.zeros_like(replaced)
-    usable: np.ndarray[Any, np.dtype[np.bool_]] = replaced & (entries[:, 0] != ABSENT)
-    usable &= entries[:, 1] == np.uint64(fixed_nbytes)
+    usable: np.ndarray[Any, np.dtype[np.bool_]] = replaced & stored & (entries[:, 1] == new_nbytes)
+    if alignment > 1:
+        usable &= entries[:, 0] % np.uint64(alignment) == 0
     return usable
 
 
-def _packed(
-    entries: Entries, kept: np.ndarray[Any, np.dtype[np.bool_]], first: int, alignment: int
-) -> Placement:
-    """Move the kept chunks together, in the order they have in the old object."""
-    chosen = np.flatnonzero(kept)
-    chosen = chosen[np.argsort(entries[chosen, 0], kind="stable")]
-    sizes = entries[chosen, 1]
-    room = aligned(sizes, alignment)
-    starts = np.cumsum(room, dtype=np.uint64) - room + np.uint64(aligned(first, alignment))
-    ends = starts + sizes
-    carries = np.stack([entries[chosen, 0], sizes, starts], axis=1)
-    moved = entries.copy()
-    moved[chosen, 0] = starts
-    end = int(ends[sizes > 0].max(initial=np.uint64(first)))
-    return Placement(_merged(carries[sizes > 0]), within(moved, end), end, compact=True)
-
-
-def _merged(carries: Entries) -> Entries:
-    """Join runs that are neighbours in both objects, so that few copies move many chunks."""
-    if len(carries) < 2:
-        return carries
-    old_end, new_end = (carries[:-1, [0, 2]] + carries[:-1, [1]]).T
-    breaks = np.flatnonzero((old_end != carries[1:, 0]) | (new_end != carries[1:, 2])) + 1
-    firsts = np.concatenate([[0], breaks]).astype(np.intp)
-    merged = carries[firsts]
-    merged[:, 1] = np.add.reduceat(carries[:, 1], firsts)
-    return merged
+def _packed(left: Entries, n_stored: int, first: int, alignment: int) -> Placement:
+    """Move inner chunks together, in the order they have in the old object, of which no more than so many have bytes."""
+    room = np.empty((n_stored, 3), dtype=np.uint64)
+    n, end = native.load().index_pack(left, room, first, alignment)
+    left[left[:, 1] == 0, 0] = first  # what has no bytes is anywhere, but inside the shard
+    return Placement(room[:n].copy(), left, end if n else first, compact=True)

@@ -22,7 +22,7 @@ from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import cache
 from . import staged, staged_reader
-from .boxes import PLAIN_KINDS, Box, Parts, as_void, n_touched
+from .boxes import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
 
 __all__ = [
     "ATTEMPTS",
@@ -48,6 +48,9 @@ CHANGING_SECONDS = 2.0
 
 # Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
 INLINE_NBYTES = 1 << 20
+
+# Which inner chunks so many points touch takes longer to count than the way to another thread and back.
+MANY_POINTS = 1 << 14
 
 # As much is decoded by one thread: waking another one would take as long.
 SLICES_NBYTES = 256 << 10
@@ -81,14 +84,16 @@ def leaves_the_thread(chain: Any) -> bool:
 def decoded_nbytes(chain: Any, parts: Parts) -> int:
     """Bytes that are decoded for parts of an object: whole inner chunks, and the index.
 
-    Where codecs need an event loop themselves, more than is decoded inline.
+    Where codecs need an event loop themselves, more than is decoded inline. For very many points no less than that.
     """
     if leaves_the_thread(chain):
         return INLINE_NBYTES + 1
     if not chain.is_shard:
         return int(math.prod(chain.shape) * chain.itemsize)
     inner = int(math.prod(chain.inner.shape) * chain.itemsize)
-    return n_touched(parts, chain) * inner + int(chain.index_nbytes)
+    many = isinstance(parts, Points) and len(parts.froms[0]) > MANY_POINTS
+    n = int(chain.n_chunks) if many else n_touched(parts, chain)
+    return n * inner + int(chain.index_nbytes)
 
 
 def read_nbytes(chain: Any, parts: Parts) -> int:

@@ -9,7 +9,7 @@ the sharding codec; only `Shard.read_region` speaks of elements of the array.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,8 +22,8 @@ from ..storage.filelocks import settle
 from . import gathering
 from .change import Change, Found, change
 from .codec import compiled, memory_order
-from .encoded import check_size, ordered
-from .inner import as_chunks, coordinates, encode_chunks, positions
+from .encoded import check_size
+from .inner import as_chunks, coordinates, distinct, encode_chunks, position_array, positions
 from .objects import ShardObject
 from .placement import ABSENT, DEAD_SHARE, sum_up
 from .snapshot import Snapshot
@@ -292,7 +292,7 @@ class Shard:
             return
         chain = compiled(self._spec.inner, native_order)
         encoded = encode_chunks(chain, array, options, write_empty=write_empty_chunks)
-        self._write(where, encoded, **how)
+        self._write(self._change(where, encoded), **how)
 
     def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:
         """Store inner chunks that are encoded already; all others stay as they are.
@@ -331,7 +331,8 @@ class Shard:
         for position, data in zip(where, chunks, strict=True):
             if data is not None:
                 check_size(self._chain, position, memoryview(data).nbytes)
-        self._write(where, chunks, **how)
+        self._check_places(where)
+        self._write(self._change(where, chunks), **how)
 
     def erase(self, coords: Any, **how: Any) -> None:
         """Make inner chunks absent; without any left, and no footer given, the object is deleted.
@@ -342,8 +343,7 @@ class Shard:
         **how
             As for `write_encoded`.
         """
-        where = positions(coords, self.grid_shape)
-        self._write(list(dict.fromkeys(where)), [None] * len(dict.fromkeys(where)), **how)
+        self._write(Change({}, distinct(position_array(coords, self.grid_shape))), **how)
 
     def settle(self) -> None:
         """Undo what a writer left that was killed during an update in place; nothing where there is nothing to undo.
@@ -359,8 +359,7 @@ class Shard:
         LockError
             Another process writes to it, and did not end in time.
         """
-        if self._mode == "r":
-            raise ValueError(f"shard {self.key!r} was opened for reading only")
+        self._check_mode()
         path = self._object.path
         if path is None:
             return
@@ -379,13 +378,15 @@ class Shard:
         """Pack inner chunks together, header and footer kept; return how many bytes that saved."""
         before = self.refresh().nbytes
         if self.exists:
-            self._write([], [], keep_user_bytes=True, dead_share=0.0)
+            self._write(Change({}), keep_user_bytes=True, dead_share=0.0)
         return before - self.nbytes
+
+    def _change(self, where: list[int], chunks: Sequence[Any]) -> Change:
+        return Change.of(dict(zip(where, chunks, strict=True)), self.grid_shape, self._options().order)
 
     def _write(
         self,
-        where: list[int],
-        chunks: list[Any],
+        wanted: Change,
         *,
         footer: Any = None,
         keep_user_bytes: bool | None = None,
@@ -393,24 +394,21 @@ class Shard:
         strategy: str | None = None,
         dead_share: float | None = None,
     ) -> None:
-        self._check_places(where)
-        by_position = dict(zip(where, chunks, strict=True))
+        self._check_mode()
         options = self._options(write_strategy=strategy)
         if dead_share is None:
             dead_share = DEAD_SHARE if options.compact else math.inf
-        sequence = ordered(where, self.grid_shape, options.order)
         if keep_user_bytes is None:
             keep_user_bytes = footer is not None or alignment is not None
         if alignment is not None:
             check_alignment(alignment)
-        chunks_in_order = {p: by_position[p] for p in sequence}
 
         def decide(_found: Found) -> Change:
             self.refresh()
             user = None
             if keep_user_bytes:
                 user = UserBytes(footer, alignment or self.alignment, dead_share)
-            return Change(chunks_in_order, keep_empty=bool(footer), user=user)
+            return wanted._replace(keep_empty=bool(footer), user=user)
 
         gathering.settle(self._object)
         try:
@@ -418,10 +416,14 @@ class Shard:
         finally:
             self.refresh()
 
-    def _check_places(self, where: list[int]) -> None:
-        """Refuse to write to a handle that is for reading, or to one place twice."""
+    def _check_mode(self) -> None:
+        """Refuse to write to a handle that is for reading."""
         if self._mode == "r":
             raise ValueError(f"shard {self.key!r} was opened for reading only")
+
+    def _check_places(self, where: list[int]) -> None:
+        """Refuse to write to a handle that is for reading, or to one place twice."""
+        self._check_mode()
         if len(set(where)) != len(where):
             twice = next(p for i, p in enumerate(where) if p in where[:i])
             raise ValueError(f"inner chunk {self._coords(twice)} is given a second time")

@@ -48,6 +48,14 @@ class _New(NamedTuple):
     positions: list[int]
     buffers: list[Any]
 
+    def take(self, position: int | None, buffer: Any) -> None:
+        """Take over an encoded chunk; None: it is nothing but fill value, and has no slot of the old one's."""
+        if position is None or buffer is not None:
+            self.positions.append(position or 0)
+            self.buffers.append(buffer)
+        elif (entries := None if self.old is None else self.old[4]) is not None:
+            entries[position] = ABSENT
+
 
 def write(
     plan: Sequence[tuple[Any, ...]],
@@ -212,8 +220,7 @@ class _Writing:
         nbytes = decoded_nbytes(jobs[0].cuts.chunk_shape, codecs)
         spread(len(jobs), encode_run, codecs, nbytes, self.half_nbytes, self.n_threads, self.cancel)
         for job, buffer in zip(jobs, encoded, strict=True):
-            self.objects[job.item].positions.append(job.position or 0)
-            self.objects[job.item].buffers.append(buffer)
+            self.objects[job.item].take(job.position, buffer)
 
     def _encode_run(self, run: Sequence[_Job], codecs: ChunkCodecs) -> list[Any]:
         """Encode some chunks; None for those that are not stored."""

@@ -29,6 +29,8 @@ from ..storage.filesystem import appends_directly, is_local
 from .placement import (
     DEAD_SHARE,
     Facts,
+    Gone,
+    NewSizes,
     Placement,
     may_overwrite,
     place,
@@ -64,12 +66,15 @@ class OldIndex(NamedTuple):
     entries : ndarray of uint64, shape (n_chunks, 2)
     stamp : tuple or None
         A file's size, mtime_ns and ctime_ns before the index was read.
+    n_bad : int
+        Inner chunks that go whose entries are bad: absent here, but not in what is stored.
     """
 
     source: Any
     nbytes: int
     entries: np.ndarray[Any, np.dtype[np.uint64]]
     stamp: tuple[int, int, int] | None
+    n_bad: int
 
     def described(
         self, placement: Placement, append: str | None = None, user: Kept | None = None
@@ -158,37 +163,41 @@ class Looker:
             return None
         if nbytes < chain.index_nbytes:  # before memory is taken for what the metadata promises
             raise index_too_short(item.key, nbytes, chain.index_nbytes)
-        entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
+        stored = np.empty(chain.index_nbytes, dtype=np.uint8)  # its checksums follow the entries
+        entries = stored[: 16 * chain.n_chunks].view(np.uint64).reshape(-1, 2)
         try:
-            shard_nbytes = native.load().read_index(
-                chain, source, entries, replaced=unread(), allow_in_index=self.options.allow_in_index
+            shard_nbytes, n_bad = native.load().read_index(
+                chain, source, stored, replaced=unread(), allow_in_index=self.options.allow_in_index
             )
         except ShardError as error:
             error.shard = position
             raise explain(error, self.items) from None
-        return OldIndex(source, shard_nbytes, entries, stamp)
+        return OldIndex(source, shard_nbytes, entries, stamp, n_bad)
 
     def shard(
         self,
         position: int,
         replaced: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]],
         unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]],
-        fixed_nbytes: int | None,
+        new_nbytes: Callable[[], NewSizes],
+        gone: Gone | None = None,
     ) -> tuple[Any, ...] | None:
         """Describe an old shard and what a partly rewritten one keeps of it.
 
         Parameters
         ----------
-        replaced, fixed_nbytes
-            As for `placement.place`; the first is called only when there is a shard.
+        replaced, new_nbytes
+            Return what `placement.place` wants; called only when there is a shard.
         unread
             As for `index`.
+        gone : ndarray of intp, optional
+            Positions of those among `replaced` that are known to be absent from now on.
         """
         chain = self.items[position].chain
         old = self.index(position, unread)
         if old is None:
             return self.none(position)
-        gone = replaced()
+        flags = replaced()
         sizes = {
             "shard_nbytes": old.nbytes,
             "index_nbytes": chain.index_nbytes,
@@ -196,31 +205,34 @@ class Looker:
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
         if self.options.write_strategy == "replace" or self.items[position].path is None:
-            return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
+            return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
             sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)
-        facts = self._facts(position, old, int(np.count_nonzero(gone)))
+        facts = self._facts(position, old, int(np.count_nonzero(flags)) - (0 if gone is None else len(gone)))
         way = None if facts is None else way_to_append(facts)
         if facts is not None and self.options.write_strategy == "in_place":
             if self._may_overwrite(position, old, facts) and (
-                placement := place_in_slots(old.entries, gone, way=way, **sizes)
+                placement := place_in_slots(old.entries, flags, way=way, gone=gone, **sizes)
             ):
                 return old.described(placement, "in_place" if way is None else f"in_place+{way}", user)
-        elif way is not None and (placement := place_behind(old.entries, gone, way=way, **sizes)) is not None:
+        elif (
+            way is not None and (placement := place_behind(old.entries, flags, way=way, **sizes)) is not None
+        ):
             return old.described(placement, way, user)
         sizes.pop("user_nbytes", None)
         if user is None:
-            return old.described(place(old.entries, gone, fixed_nbytes=fixed_nbytes, **sizes))
+            return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
         placement = place_between(
-            old.entries, gone, user, fixed_nbytes=fixed_nbytes, dead_share=sizes["dead_share"]
+            old.entries, flags, user, new_nbytes=new_nbytes(), dead_share=sizes["dead_share"]
         )
         return old.described(placement, None, user)
 
     def _facts(self, position: int, old: OldIndex, n_new: int) -> Facts | None:
         """What decides how a shard is updated in its own file; None: it is to be replaced."""
         item = self.items[position]
-        if item.path is None or position in self.declined:
+        # where an entry is bad, what is written cannot be compared with what is stored
+        if item.path is None or position in self.declined or old.n_bad:
             return None
         return facts_of(item, self.options, os.fstat(old.source), n_new * item.chain.inner.nbytes)
 

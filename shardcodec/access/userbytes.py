@@ -21,7 +21,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
-from .placement import ABSENT, DEAD_SHARE, Placement, Sums, aligned, place, sum_up, within
+from .placement import (
+    ABSENT,
+    DEAD_SHARE,
+    PACK,
+    Gone,
+    NewSizes,
+    Placement,
+    Sums,
+    aligned,
+    new_sizes,
+    place,
+    sum_up,
+    within,
+)
 
 __all__ = [
     "MAX_ALIGNMENT",
@@ -164,6 +177,7 @@ def _find_mark(tail: bytes, low: int, where: Extents) -> tuple[int, int, int] | 
             _, own, end, header, footer, alignment, checksum = MARK.unpack_from(tail, at)
             fits = own == low + at and end == where.end and footer <= len(tail) - at - MARK.size
             fits = fits and header <= where.chunks - where.first and alignment <= MAX_ALIGNMENT
+            fits = fits and not alignment & (alignment - 1)  # 0 or a power of two: no other is ever written
             if fits and native.load().crc32c(tail[at : at + MARK.size - 4]) == checksum:
                 return header, footer, max(1, alignment)
     return None
@@ -185,7 +199,7 @@ def place_between(
     replaced: np.ndarray[Any, np.dtype[np.bool_]],
     user: Kept,
     *,
-    fixed_nbytes: int | None,
+    new_nbytes: NewSizes,
     dead_share: float,
 ) -> Placement:
     """Decide as `placement.place` does, behind the header, which is carried too; the footer comes behind the new inner chunks."""
@@ -196,7 +210,7 @@ def place_between(
         shard_nbytes=max(where.footer, where.chunks),
         index_nbytes=where.chunks,
         index_at_start=True,  # seen from here, the shard begins behind its header and ends before its footer
-        fixed_nbytes=fixed_nbytes,
+        new_nbytes=new_nbytes,
         dead_share=dead_share,
         alignment=user.alignment,
     )
@@ -212,10 +226,10 @@ def _with_header(carries: Entries, where: Extents) -> Entries:
 
 def lay_out(
     entries: Entries,
-    sizes: Mapping[int, int | None],
+    sizes: Mapping[int, int],
+    gone: Gone,
     where: Extents,
     user: UserBytes,
-    fixed_nbytes: int | None,
 ) -> Placement:
     """Decide where all inner chunks go, sizes of the new ones being known.
 
@@ -224,12 +238,12 @@ def lay_out(
     entries : ndarray of uint64, shape (n_chunks, 2)
         The old index, checked; no inner chunk reaches into the index.
     sizes : mapping
-        From the positions that are written to the sizes of their encoded inner chunks, None for those that go; in the
-        order in which they are laid out.
+        From the positions that are written to the sizes of their encoded inner chunks, in the order in which they are
+        laid out.
+    gone : ndarray of intp
+        Positions of those that go.
     where : Extents
     user : UserBytes
-    fixed_nbytes : int or None
-        As for `placement.place`.
 
     Returns
     -------
@@ -238,14 +252,13 @@ def lay_out(
     """
     replaced = np.zeros(len(entries), dtype=np.bool_)
     replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
-    body = _body(entries, replaced, where, user, fixed_nbytes)
+    replaced[gone] = True
+    body = _body(entries, replaced, where, user, new_sizes(sizes, len(entries)) if sizes else None)
     carries = _with_header(body.carries, where)
     placed = body.entries.copy()
     end = body.data_offset
     for position, nbytes in sizes.items():
-        if nbytes is None:
-            placed[position] = ABSENT
-        elif placed[position, 0] == ABSENT or placed[position, 1] != nbytes:
+        if placed[position, 0] == ABSENT or placed[position, 1] != nbytes:
             start = aligned(end, user.alignment) if nbytes else end  # what has no bytes needs no gap
             placed[position] = start, nbytes
             end = start + nbytes
@@ -257,7 +270,7 @@ def _body(
     replaced: np.ndarray[Any, np.dtype[np.bool_]],
     where: Extents,
     user: UserBytes,
-    fixed_nbytes: int | None,
+    new_nbytes: NewSizes,
 ) -> Placement:
     """Place what is kept between header and footer, with nothing dead beside either: it would be taken for a part of it."""
 
@@ -269,16 +282,17 @@ def _body(
             shard_nbytes=where.footer,
             index_nbytes=where.chunks,
             index_at_start=True,
-            fixed_nbytes=fixed_nbytes,
+            new_nbytes=new_nbytes,
             dead_share=dead_share,
             alignment=user.alignment,
         )
 
     body = settled(user.dead_share)
     left = sum_up(body.entries)
-    if body.compact or not left.n_stored:
-        return body if body.compact else settled(0.0)
-    if left.first > where.chunks:
-        return settled(0.0)
-    carries = np.array([[where.chunks, left.end - where.chunks, where.chunks]], dtype=np.uint64)
-    return Placement(carries, within(body.entries, left.end), left.end, compact=False)
+    if not body.compact and not (left.n_stored and left.first == where.chunks):
+        body = settled(PACK)  # what is dead there would be taken for a part of the header
+    if body.compact:
+        return body
+    end = left.end if left.n_stored else where.chunks
+    carries = np.array([[where.chunks, end - where.chunks, where.chunks]], dtype=np.uint64)
+    return Placement(carries, within(body.entries, end), end, compact=False)

@@ -158,10 +158,10 @@ def _old_object(looker: Looker, position: int, erases: Callable[[WriteItem], boo
     if item.chunks is not None:
         given = np.zeros(chain.n_chunks, dtype=np.bool_)
         given[item.chunks] = True
-        return looker.shard(position, lambda: given, lambda: given, fixed_nbytes)
+        return looker.shard(position, lambda: given, lambda: given, lambda: fixed_nbytes)
     return looker.shard(
         position,
         lambda: touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
         lambda: covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
-        fixed_nbytes,
+        lambda: fixed_nbytes,
     )

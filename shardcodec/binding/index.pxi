@@ -91,7 +91,7 @@ def index_check(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t 
 
 
 cdef class Sorted:
-    """Positions of the entries by offset."""
+    """Positions of the entries that have bytes, by offset."""
 
     cdef View source
     cdef const sc_entry *entries
@@ -135,6 +135,27 @@ def index_sums(entries, dropped=None, left=None):
     with nogil:
         sc_index_sum_up(pairs, n, gone, rest, &sums)
     return sums.n_stored, sums.first, sums.end, sums.offset_bits, sums.nbytes_bits, sums.left_nbytes
+
+
+def index_pack(entries, runs, uint64_t first, uint64_t alignment=1):
+    """Move inner chunks together, from `first` on, each to a multiple of `alignment`; return where the last one ends.
+
+    entries: changed. runs: three numbers for each inner chunk that has bytes: gets offset, size and new offset of the runs of
+    bytes that move. Returns how many these are as well. Those without bytes stay where they are.
+    """
+    cdef Sorted s = Sorted(entries)
+    cdef View pairs = View(entries, PyBUF_WRITABLE), to = View(runs, PyBUF_WRITABLE)
+    cdef sc_entry *moved = <sc_entry *>pairs.words(2 * s.n)
+    cdef sc_carry *carries = <sc_carry *>to.words(to.nbytes() // 8)
+    cdef size_t n = 0
+    cdef uint64_t end
+    if not alignment or alignment & (alignment - 1):
+        raise ValueError(f"alignment {alignment} is no power of two")
+    if to.nbytes() // sizeof(sc_carry) < s.n_present:
+        raise ValueError(f"room for {to.nbytes() // sizeof(sc_carry)} runs where {s.n_present} may be needed")
+    with nogil:
+        end = sc_index_pack(moved, s.order, s.n_present, first, alignment, carries, &n)
+    return n, end
 
 
 def index_overlaps(entries, *, size_t capacity=1024):

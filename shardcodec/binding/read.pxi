@@ -51,8 +51,9 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
 
 
 def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=False):
-    """Read and check the index of a shard into `out`, n_chunks pairs; return the size of the object, None without one.
+    """Read and check the index of a shard into `out`: n_chunks pairs, and room for its checksums behind them.
 
+    Returns the size of the object, None without one, and how many entries were bad.
     replaced: n_chunks flags. Where one is set, a bad entry becomes absent instead of being an error.
     """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
@@ -62,10 +63,12 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
     cdef sc_entry *entries
     cdef sc_where where
     cdef sc_status status
-    cdef uint64_t shard_nbytes = 0
+    cdef uint64_t shard_nbytes = 0, n_bad = 0
     if chain.inner is None:
         raise ValueError("only a shard has an index")
-    entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
+    if to.nbytes() != chain.chain.index.nbytes or <size_t>to.data() % 8:
+        raise ValueError(f"{to.nbytes()} bytes where {chain.chain.index.nbytes} are due, on a boundary of 8")
+    entries = <sc_entry *>to.data()
     batch.read_source(source, &place_)
     if replaced is not None:
         flags = View(replaced)
@@ -73,10 +76,12 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
             raise ValueError(f"{flags.nbytes()} flags for {chain.chain.n_chunks} inner chunks")
         flags_data = flags.data()
     with nogil:
-        status = sc_read_index(&chain.chain, &place_, allow_in_index, flags_data, entries, &shard_nbytes, &where)
+        status = sc_read_index(
+            &chain.chain, &place_, allow_in_index, flags_data, entries, &shard_nbytes, &n_bad, &where
+        )
     where.shard = 0
     raise_status(status, &where, batch.paths)
-    return known(shard_nbytes)
+    return known(shard_nbytes), n_bad
 
 
 # No object is larger; bounds a range where the size of the object is not known.

@@ -201,7 +201,7 @@ cdef void free_write(sc_write_plan *plan, size_t n) noexcept:
 
 
 cdef class Encoded:
-    """Inner chunks that are encoded already: positions in the index, and a buffer (or None: absent) for each."""
+    """Inner chunks that are encoded already: positions in the index, and a buffer for each."""
 
     cdef sc_encoded *chunks
     cdef size_t n
@@ -224,12 +224,9 @@ cdef class Encoded:
             self.chunks[i].position = position
             if self.chunks[i].position >= n_chunks:
                 raise ValueError(f"inner chunk {position} of a shard of {n_chunks}")
-            if buffer is not None:
-                view = View(buffer)
-                self.keep.append(view)
-                self.chunks[i].bytes, self.chunks[i].nbytes = view.data(), view.nbytes()
-                if self.chunks[i].bytes == NULL:
-                    self.chunks[i].bytes = <const uint8_t *>b""
+            view = View(buffer)
+            self.keep.append(view)
+            self.chunks[i].bytes, self.chunks[i].nbytes = view.data(), view.nbytes()
             i += 1
 
     def __dealloc__(self):

@@ -300,7 +300,7 @@ class Entries:
                 new = renewed(position, old, found.generation)
                 if new is not None or old is not None:
                     chunks[position] = new
-            return Change(chunks)
+            return Change.of(chunks, self.layout.grid_shape, "lexicographic")
 
         self.settle()
         return change(self.target, self.chain, decide, self.options())
@@ -322,10 +322,10 @@ class Entries:
                 check(found)
             if pending.covers(self.n):
                 return Change(pending.values(), complete=True)
-            chunks = pending.changes(lambda: self.exist(found.shard))
-            if not chunks and not keep:
+            change = Change(pending.values(), pending.gone(lambda: self.exist(found.shard)))
+            if not change.chunks and not len(change.gone) and not keep:
                 raise Unchanged(found.generation)
-            return Change(chunks)
+            return change
 
         return decide
 

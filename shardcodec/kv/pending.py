@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..access.encoded import NOTHING
+from ..access.placement import Gone
+
 __all__ = ["Pending"]
 
 
@@ -62,23 +65,20 @@ class Pending:
         """Return what is written, in ascending order."""
         return {p: value for p, value in sorted(self._writes.items()) if value is not None}
 
-    def changes(self, exist: Callable[[], np.ndarray[Any, Any]]) -> dict[int, bytes | None]:
-        """Return values in ascending order, and None for existing entries that go.
+    def gone(self, exist: Callable[[], np.ndarray[Any, Any]]) -> Gone:
+        """Return the positions of existing entries that go, ascending.
 
         Parameters
         ----------
         exist : callable
-            Tells of every entry whether it exists, in an array that is changed; asked only where something is deleted.
+            Tells of every entry whether it exists; asked only where something is deleted.
         """
-        changes: dict[int, bytes | None] = dict(self.values())
-        if len(changes) == len(self._writes) and not self._cleared:
-            return changes
-        there = exist()
-        positions, written = self._written()
-        gone = [positions[there[positions] & ~written]]
-        there[positions] = False  # settled, whatever was cleared before
-        gone += [np.flatnonzero(there[low:high]) + low for low, high in self._cleared]
-        return changes | dict.fromkeys(np.concatenate(gone).tolist())
+        if not self._cleared and None not in self._writes.values():
+            return NOTHING
+        before = exist()
+        after = before.copy()
+        self.overlay(after)
+        return np.flatnonzero(before & ~after)
 
     def overlay(self, exist: np.ndarray[Any, Any]) -> None:
         """Change flags that tell of every entry whether it exists to what they would be."""

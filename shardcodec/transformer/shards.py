@@ -107,14 +107,14 @@ class Shards:
                 return below, shards, place
             below = shards.below
 
-    def _object(self, shard: str) -> StorePath:
+    def object_of(self, shard: str) -> StorePath:
         """Find the object that a shard is, or lies in."""
         holder, shards, place = self._holder(shard)
-        return StorePath(holder, shard) if shards is None or place is None else shards._object(place[0])
+        return StorePath(holder, shard) if shards is None or place is None else shards.object_of(place[0])
 
     def _path(self, shard: str) -> str | None:
         """Find the file that a shard is, or lies in."""
-        target = self._object(shard)
+        target = self.object_of(shard)
         return local_path(target) if is_local(target.store) else None
 
     def _open(self, shard: str) -> Opened:
@@ -147,7 +147,7 @@ class Shards:
 
     def _is_native(self, shards: Sequence[str]) -> bool:
         """Whether the engine opens shards of one holder itself."""
-        return is_direct(self._object(shards[0]).store)
+        return is_direct(self.object_of(shards[0]).store)
 
     def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
         groups: dict[int, tuple[Store, list[str]]] = {}
@@ -207,7 +207,7 @@ class Shards:
             shards,
             self._options,
             first if holder is self.below else Asker(holder, first.prototype),
-            lock_keys([self._object(shard) for shard in keys]),
+            lock_keys([self.object_of(shard) for shard in keys]),
             whole=self._holder(keys[0])[2] is not None,
         )
 
@@ -318,7 +318,7 @@ class Shards:
             return {}
         for shard in shards:
             _, _, place = self._holder(shard)
-            held = await group.held(self._object(shard), self.spec if place is None else None)
+            held = await group.held(self.object_of(shard), self.spec if place is None else None)
             if held is not None:
                 found[shard] = held
         return found

@@ -23,6 +23,7 @@ from ..zarr_plugin.compat import (
     default_buffer_prototype,
     is_buffer,
 )
+from ..zarr_plugin.stores import PartStore
 from .keys import ArrayKeys, KeyLayout, as_path
 from .partial import as_bytes, overlaid, overlay
 from .ranges import as_request
@@ -35,7 +36,7 @@ __all__ = ["INDEX_2022", "ShardingStorageTransformer"]
 INDEX_2022 = ({"name": "bytes", "configuration": {"endian": "little"}},)
 
 
-class ShardingStorageTransformer(Store):
+class ShardingStorageTransformer(PartStore):
     """A store that shows the chunks of arrays whose shards lie in another store.
 
     Whoever knows nothing of shards can read and write a sharded array through it: the array's metadata has the shape of a
@@ -141,6 +142,11 @@ class ShardingStorageTransformer(Store):
     def index_location(self) -> str:
         """Where in a shard its index is."""
         return self._spec.index_location
+
+    def object_of(self, key: str) -> StorePath | None:
+        """Return the object that a chunk is a part of, in the lowest store; None for a key of the store below."""
+        place = self.shards.locate(key)
+        return None if place is None else self.shards.object_of(place[0])
 
     def _arguments(self) -> dict[str, Any]:
         return {

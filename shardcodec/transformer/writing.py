@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol
 
 from ..access import change as access_change
 from ..access.change import Found, Maker
-from ..access.encoded import ordered
 from ..errors import ShardError
 from ..options import Options
 from ..zarr_plugin.updates import Unchanged, Work
@@ -285,8 +284,7 @@ class _Batch:
                 self._errors[i] = error
         if not draft.new:
             raise Unchanged
-        sequence = ordered(list(draft.new), self._chain.grid_shape, self._order)
-        return access_change.Change({position: draft.new[position] for position in sequence})
+        return access_change.Change.of(draft.new, self._chain.grid_shape, self._order)
 
     def settle(self, failure: BaseException | None) -> None:
         """Tell all that waited."""

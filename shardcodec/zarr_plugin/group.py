@@ -38,7 +38,16 @@ from .compat import StorePath, buffer_from, on_zarrs_loop
 from .held import Entry, Held, HeldEntry, is_held
 from .remote import conditional_remote_for
 from .requests import Part, Request
-from .stores import check_writable, is_local, is_memory, local_path, lock_keys, staging, stored_bytes
+from .stores import (
+    check_writable,
+    is_local,
+    is_memory,
+    lies_in,
+    local_path,
+    lock_keys,
+    staging,
+    stored_bytes,
+)
 
 __all__ = ["Group"]
 
@@ -382,6 +391,13 @@ class Group:
             await all_of([store(key) for key in chosen if isinstance(self._entries.get(key), kind)])
         if failures:
             raise _failure(written, failures)
+
+    async def settle_all_of(self, targets: Sequence[StorePath]) -> None:
+        """Store what was gathered of objects of one store, and of parts of them; as `settle`."""
+        own = set(lock_keys(targets)) if self._entries else set()
+        if own:
+            await self.settle(name for name in list(self._entries) if lies_in(name, own))
+            await self.settle(name for name in own if name in self._entries)  # where parts may be held now
 
     async def _store(self, key: str, entry: Entry | HeldEntry) -> None:
         """Store one object; its lock in the table is held."""

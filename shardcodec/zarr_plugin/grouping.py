@@ -72,7 +72,7 @@ class group_writes:  # noqa: N801  # used as a function is
     In the block, assignments to arrays on shardcodec's pipeline, in any store and from any thread of this process, are
     kept in memory, where reads through that pipeline see them; so are chunks that are set in a
     `ShardingStorageTransformer`, and erased there, and inner chunks given to `Shard.write_chunks`, whose handles store them
-    before they read, as key-value stores and `chunk_state` do with all that was gathered. Each shard is written once, with the strategy and
+    before they read, as key-value stores and `chunk_state` do with what was gathered of their shards. Each shard is written once, with the strategy and
     durability that hold for it, when the block ends, or before that when the memory is used up. Neighbouring elements
     that other processes write meanwhile are kept: only what was assigned here is changed.
 

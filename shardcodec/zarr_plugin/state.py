@@ -182,22 +182,25 @@ class _Scan:
         """Yield shards, some at a time, and the sizes of their inner chunks."""
         total, done = self.grid.n_shards, 0
         group = active()
-        if group is not None:
-            sync(group.settle())  # what is listed is stored
+        if group is not None and group.nbytes:
+            for shards in self.grid.batches():
+                sync(group.settle_all_of(self._objects(shards)))  # what is listed is stored
         lists = total >= LISTING_SHARDS and self.grid.n_all_shards <= LISTED_PER_SHARD * total
         present = self._listing() if lists or self._sidecar is not None else None
         if self._sidecar is not None and present is not None:
             self._sidecar.keep_only(present)
         try:
             for shards in self.grid.batches():
-                targets = [original(self._target / self._encode_key(shard)) for shard in shards]
-                yield shards, self._sizes(targets, present)
+                yield shards, self._sizes(self._objects(shards), present)
                 done += len(shards)
                 if progress is not None:
                     progress(done, total)
         finally:
             if self._sidecar is not None:
                 self._sidecar.save()
+
+    def _objects(self, shards: Sequence[tuple[int, ...]]) -> list[StorePath]:
+        return [original(self._target / self._encode_key(shard)) for shard in shards]
 
     def _listing(self) -> dict[str, str | None] | None:
         """Keys of what is there, and stamps of their states; None where asking for each is as good."""

@@ -13,23 +13,34 @@ import functools
 import itertools
 import os
 import weakref
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..storage.staging import staging_folder
 from .compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memory_identity, unwrapped
 
 __all__ = [
+    "PartStore",
     "check_writable",
     "index_names",
     "is_direct",
     "is_local",
     "is_memory",
+    "lies_in",
     "local_path",
     "lock_keys",
     "staging",
     "stored_bytes",
 ]
+
+
+class PartStore(Store):
+    """A store of which some values are parts of objects of another store."""
+
+    @abstractmethod
+    def object_of(self, key: str) -> StorePath | None:
+        """Return the object that a value is a part of; None for a value that is not."""
 
 
 def is_local(store: Store) -> bool:
@@ -67,7 +78,10 @@ def _root_text(root: Any) -> str:
 
 
 def lock_keys(targets: Sequence[StorePath]) -> list[str]:
-    """Name objects of one store for the lock table: the same through whichever store this process reaches them."""
+    """Name objects of one store for the lock table: the same through whichever store this process reaches them.
+
+    The name of a part of an object begins with that of the object.
+    """
     if not targets:
         return []
     store: Any = unwrapped(targets[0].store)
@@ -77,7 +91,22 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
         prefix = f"memory:{memory_identity(store)}"
     else:
         prefix = f"{type(store).__name__}:{store}"
-    return [f"{prefix}/{target.path}" for target in targets]
+    names = [f"{prefix}/{target.path}" for target in targets]
+    if isinstance(store, PartStore):
+        return [
+            _name_of_part(name, store.object_of(target.path))
+            for name, target in zip(names, targets, strict=True)
+        ]
+    return names
+
+
+def _name_of_part(name: str, holder: StorePath | None) -> str:
+    return name if holder is None else f"{lock_keys([holder])[0]}[{name}]"
+
+
+def lies_in(name: str, objects: Collection[str]) -> bool:
+    """Tell whether `lock_keys` has given a name to a part of one of these objects."""
+    return any(name[:i] in objects for i, character in enumerate(name) if character == "[")
 
 
 def index_names(targets: Sequence[StorePath]) -> list[str]:

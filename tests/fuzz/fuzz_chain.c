@@ -228,7 +228,7 @@ read_index(const struct sc_chain *shard, const uint8_t *object, uint64_t n, bool
 {
     uint8_t *replaced = allocate(shard->n_chunks);
     struct sc_source source = { .data = object, .nbytes = n };
-    struct sc_entry *entries = (struct sc_entry *)allocate(shard->n_chunks * sizeof *entries);
+    struct sc_entry *entries = (struct sc_entry *)allocate(shard->index.nbytes);
     struct sc_where where;
     uint64_t shard_nbytes;
 
@@ -237,10 +237,10 @@ read_index(const struct sc_chain *shard, const uint8_t *object, uint64_t n, bool
     memset(replaced, 0, shard->n_chunks);
     replaced[0] = 1;
     sc_where_clear(&where);
-    status = sc_read_index(shard, &source, allow_in_index, NULL, entries, &shard_nbytes, &where);
+    status = sc_read_index(shard, &source, allow_in_index, NULL, entries, &shard_nbytes, NULL, &where);
     require(is_about_data(status));
     sc_where_clear(&where);
-    unless_replaced = sc_read_index(shard, &source, allow_in_index, replaced, entries, &shard_nbytes, &where);
+    unless_replaced = sc_read_index(shard, &source, allow_in_index, replaced, entries, &shard_nbytes, NULL, &where);
     require(is_about_data(unless_replaced));
     require(status != SC_OK || unless_replaced == SC_OK);
     require(unless_replaced != SC_OK || sc_entry_is_absent(entries[0]) || entries[0].nbytes <= n);

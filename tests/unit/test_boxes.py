@@ -1,15 +1,17 @@
-# test_boxes.py - which inner chunks a box touches, and arrays as opaque elements
+# test_boxes.py - which inner chunks a box touches, lists and rows for the engine, and arrays as opaque elements
 # SPDX-License-Identifier: MIT
 """Boxes, against numpy taking the same elements."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
 
-from shardcodec.access.boxes import Box, as_void, touched, whole
+from shardcodec.access.boxes import Box, Boxes, as_void, pack_boxes, sorted_list, touched, whole
 
 
 def brute_force(box: Box, perm: tuple[int, ...], chunk_shape: list[int], grid: list[int]) -> list[bool]:
@@ -91,3 +93,25 @@ def test_opaque_elements_of_structs_with_padding() -> None:
     array = np.zeros(3, dtype=np.dtype([("a", "u1"), ("b", "<f8")], align=True))
     as_void(array)[1] = bytes(range(16))
     assert array["a"][1] == 0 and array.tobytes()[16:32] == bytes(range(16))
+
+
+# ---- what the engine is given
+
+
+def numbers(*values: int) -> Any:
+    return np.array(values, dtype=np.uint64)
+
+
+def test_packed_rows() -> None:
+    parts = pack_boxes([[1, 2], [3, 4]], (5, 6), None, [[0, 7, 8], [1, 9, 10]])
+    assert isinstance(parts, Boxes)
+    assert parts.rows.tolist() == [[1, 2, 5, 6, 1, 1, 0, 7, 8], [3, 4, 5, 6, 1, 1, 1, 9, 10]]
+
+
+def test_sorted_list() -> None:
+    same, none = sorted_list(numbers(1, 1, 4), None)
+    assert same.tolist() == [1, 1, 4] and none is None
+    ascending, places = sorted_list(numbers(4, 1, 4, 0), None)
+    assert ascending.tolist() == [0, 1, 4, 4] and places is not None and places.tolist() == [3, 1, 0, 2]
+    _, places = sorted_list(numbers(4, 1, 4), numbers(9, 8, 7))
+    assert places is not None and places.tolist() == [8, 9, 7]

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 import shardcodec
 from shardcodec import native
+from shardcodec.access.change import Change
 from shardcodec.access.codec import compiled
 from shardcodec.access.encoded import EncodedItem, check_size, ordered, write_encoded
 from shardcodec.options import resolve
@@ -40,7 +41,8 @@ def chain(**keywords: Any) -> Any:
 
 
 def write(old: Any, chunks: dict[int, Any], keep_empty: bool = False, **keywords: Any) -> Any:
-    item = EncodedItem(chain(**keywords), None, old, chunks, "c/0")
+    wanted = Change.of(chunks, (), "lexicographic") if None in chunks.values() else Change(chunks)
+    item = EncodedItem(chain(**keywords), None, old, wanted.chunks, "c/0", wanted.gone)
     (result,) = write_encoded([item], resolve(), keep_empty=keep_empty)
     return None if result is None else bytes(result)
 
@@ -160,12 +162,88 @@ def test_many_files_at_once(tmp_path: Path, at_start: bool, threads: int) -> Non
         assert (shardcodec.decode((tmp_path / f"c/{i}").read_bytes(), spec) == shard).all()
 
 
+@LOCATIONS
+@pytest.mark.parametrize(
+    ("n_chunks", "step"), [(300, 1), (300, 3), (300, 150)], ids=["all but one", "dense", "sparse"]
+)
+def test_slots_in_files_are_written_among_what_is_copied(
+    tmp_path: Path, at_start: bool, n_chunks: int, step: int
+) -> None:
+    """Many are joined with it in memory, in pieces that inner chunks straddle; a few are written each by itself.
+
+    The old shard has its inner chunks in no order. Of those that are given some have the size of the old ones, in any
+    order too; some do not, and some go.
+    """
+    rng = np.random.default_rng(step)
+    sizes = rng.integers(1, 9000, n_chunks)
+    old = {int(i): rng.bytes(int(sizes[i])) for i in rng.permutation(n_chunks)}
+    spec = shardcodec.ShardSpec(
+        (n_chunks,), (1,), "uint8", 0, LOOSE, index_location="start" if at_start else "end"
+    )
+    path = tmp_path / "shard"
+
+    def put(chunks: dict[int, Any]) -> bytes:
+        wanted = Change.of(chunks, spec.grid_shape, "lexicographic")
+        order = {p: chunks[p] for p in chunks if chunks[p] is not None}
+        item = EncodedItem(compiled(spec.chain), str(path), None, order, "c/0", wanted.gone)
+        write_encoded([item], resolve())
+        return path.read_bytes()
+
+    before = put(old)
+    new: dict[int, Any] = {int(i): rng.bytes(int(sizes[i])) for i in rng.permutation(n_chunks - 1)[::step]}
+    changed = dict(list(new.items())[1::7])
+    new |= {i: value + b"longer" for i, value in changed.items()} | dict.fromkeys(list(new)[3::11])
+    after = put(new)
+    old_entries, entries = (entries_of(blob, n_chunks, at_start=at_start) for blob in (before, after))
+    for i in range(n_chunks):
+        value = new.get(i, old[i])
+        assert (None if entries[i] == (ABSENT, ABSENT) else chunk_bytes(after, entries[i])) == value
+        if value is not None and len(value) == len(old[i]):
+            assert entries[i] == old_entries[i]
+
+
+@LOCATIONS
+@pytest.mark.parametrize("gone", [{0}, {3}, {0, 3}, {0, 1, 3}])
+def test_what_is_erased_at_either_end_is_no_header_or_footer(
+    tmp_path: Path, at_start: bool, gone: set[int]
+) -> None:
+    """Packing small inner chunks to an alignment makes an object longer: it was given up, and a dead inner chunk that came
+    first was the header's from then on."""
+    path, spec = tmp_path / "shard", letters_spec(at_start=at_start)
+    with shardcodec.ShardWriter(path, spec, header=b"head") as writer:
+        writer.footer = b"foot"
+        for position, word in enumerate(WORDS):
+            writer.write_encoded(divmod(position, 2), word)
+    shard = shardcodec.open_shard(path, None, spec, mode="r+")
+    shard.erase([divmod(position, 2) for position in gone], alignment=64)
+    assert shard.header.rstrip(b"\0") == b"head"  # what aligns the first inner chunk counts too
+    assert shard.footer == b"foot"
+    left = [None if position in gone else word for position, word in enumerate(WORDS)]
+    assert [
+        None if v is None else bytes(v) for v in shard.read_encoded([divmod(i, 2) for i in range(4)])
+    ] == left
+
+
+@LOCATIONS
+def test_bytes_that_overlapping_chunks_leave_at_the_end_are_no_footer(tmp_path: Path, at_start: bool) -> None:
+    """Those that are left share so many bytes that packing them would take more than there are."""
+    first = letters_index_nbytes() if at_start else 0
+    body = bytes(range(65, 85))
+    pairs = [(first, 2), (first + 2, 16), (first + 2, 16), (first + 18, 2)]
+    path = tmp_path / "shard"
+    path.write_bytes(assemble(body, pairs, at_start=at_start))
+    shard = shardcodec.open_shard(path, None, letters_spec(at_start=at_start, codecs=LOOSE), mode="r+")
+    assert (shard.header, shard.footer) == (b"", b"")
+    shard.erase([(0, 0), (1, 1)], keep_user_bytes=True)
+    assert shard.footer == b""
+    assert [bytes(v) for v in shard.read_encoded([(0, 1), (1, 0)])] == [body[2:18]] * 2
+
+
 def test_a_file_without_chunks_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(letters())
-    assert write_encoded([EncodedItem(chain(), str(path), None, dict.fromkeys(range(4)), "")], resolve()) == [
-        None
-    ]
+    item = EncodedItem(chain(), str(path), None, {}, "", np.arange(4))
+    assert write_encoded([item], resolve()) == [None]
     assert not path.exists()
 
 

@@ -60,6 +60,19 @@ def test_isolated_until_the_commit_which_is_one_write(store: ShardedKeyValueStor
             use()
 
 
+def test_values_of_the_same_size_take_the_places_of_old_ones(tmp_path: Path) -> None:
+    """A shard grew to twice its size under such writes, and every one of them copied what was dead."""
+    store = ShardedKeyValueStore(tmp_path / "s", grid_shape=(300,), index_codecs=[LITTLE, CRC])
+    store.update({key(i): bytes([i % 256]) * 100 for i in range(300)})
+    nbytes = os.stat(store.base).st_size
+    for number in range(5):
+        with store.transaction() as t:
+            for i in range(number, 300, 3):
+                t[key(i)] = bytes([number]) * 100
+    assert os.stat(store.base).st_size == nbytes
+    assert store[key(4)] == bytes([4]) * 100 and store[key(5)] == bytes([2]) * 100
+
+
 def test_the_last_write_of_a_key_counts(store: ShardedKeyValueStore) -> None:
     with store.transaction() as t:
         t[key(0, 0)] = b"1"

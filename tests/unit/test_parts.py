@@ -14,7 +14,6 @@ import shardcodec
 from shardcodec import native
 from shardcodec.access.boxes import (
     Box,
-    Boxes,
     Lists,
     Points,
     as_void,
@@ -29,6 +28,7 @@ from shardcodec.options import resolve
 
 SHAPE = (12, 20, 16)
 CHUNK = (4, 5, 8)
+BLOCKS = {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle", "typesize": 4, "blocksize": 1024}
 ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 
 
@@ -60,6 +60,9 @@ CHAINS: dict[str, tuple[Any, ...]] = {
     "nested": (sharding(CHUNK, sharding((2, 5, 4), bytes_codec(), ZSTD)),),
     "no shard": (bytes_codec(), ZSTD),
     "behind a codec": (sharding(CHUNK, bytes_codec()), ZSTD),
+    "columns first": (sharding(CHUNK, transpose(2, 1, 0), bytes_codec()),),
+    "flat chunks": (sharding((1, 20, 4), bytes_codec()),),
+    "in blocks": (sharding((12, 20, 8), bytes_codec(), {"name": "blosc", "configuration": BLOCKS}),),
 }
 
 
@@ -179,6 +182,15 @@ def test_points(thing: Object, source: str, n: int) -> None:
         assert stats["chunks_decoded"] + stats["chunks_filled"] == wanted.sum()
 
 
+def test_a_box_around_points_holds_them_all(thing: Object, source: str) -> None:
+    out = np.zeros(300, "int32")
+    for axis, extent in enumerate(SHAPE):
+        line = [3 * np.ones(300, np.uint64) for _ in SHAPE]
+        line[axis] = np.arange(300, dtype=np.uint64) * np.uint64(7) % np.uint64(extent)
+        thing.read(Points(0, tuple(line), None), out, (-1,) * 3, source)
+        assert np.array_equal(out, thing.values[tuple(line)])
+
+
 @pytest.mark.parametrize("n", [1, 3, 40])
 def test_boxes(thing: Object, source: str, n: int) -> None:
     """As a loader asks for them: an array of samples, whose first axis the object has not."""
@@ -273,10 +285,15 @@ def test_of_uncompressed_chunks_only_what_is_wanted_is_read(tmp_path: Path) -> N
     assert stats["bytes_read"] == thing.chain.index_nbytes + 8 * 4
 
 
+def index_of(chain: Any, blob: Any) -> Any:
+    stored = np.empty(chain.index_nbytes, np.uint8)
+    native.load().read_index(chain, blob, stored)
+    return stored[: 16 * chain.n_chunks].view(np.uint64).reshape(-1, 2)
+
+
 def test_the_lowest_inner_chunk_is_blamed() -> None:
     thing = Object(CHAINS["zstd"])
-    entries = np.empty((thing.chain.n_chunks, 2), np.uint64)
-    native.load().read_index(thing.chain, thing.bytes, entries)
+    entries = index_of(thing.chain, thing.bytes)
     damaged = bytearray(thing.bytes)
     for entry in (0, 2, 23):
         damaged[int(entries[entry, 0])] ^= 255
@@ -358,13 +375,11 @@ def test_writing_parts_of_an_object_that_does_not_exist(thing: Object) -> None:
 
 def test_only_touched_inner_chunks_are_encoded() -> None:
     thing = Object(CHAINS["zstd"])
-    before = np.empty((thing.chain.n_chunks, 2), np.uint64)
-    native.load().read_index(thing.chain, thing.bytes, before)
+    before = index_of(thing.chain, thing.bytes)
     where = (positions(0, 11, 1), positions(0, 19, 1), positions(0, 15, 1))
     item = WriteItem(thing.chain, None, thing.bytes, Points(0, where, None), "k")
     (result,) = write([item], np.arange(3, dtype="int32"), (-1,) * 3, resolve())
-    after = np.empty_like(before)
-    native.load().read_index(thing.chain, result, after)
+    after = index_of(thing.chain, result)
     changed_entries = np.flatnonzero((before != after).any(axis=1))
     assert changed_entries.tolist() == [0, 23]
     for offset, nbytes in before[1:23][before[1:23, 0] != 2**64 - 1].tolist():
@@ -462,24 +477,6 @@ def test_what_is_good_is_taken() -> None:
 def test_elements_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match="elements of 8 bytes"):
         Object(CHAINS["zstd"]).read(GOOD_LISTS, np.zeros((2, 20, 16), "int64"), (0, 1, 2))
-
-
-# ---- the Python side
-
-
-def test_packed_rows() -> None:
-    parts = pack_boxes([[1, 2], [3, 4]], (5, 6), None, [[0, 7, 8], [1, 9, 10]])
-    assert isinstance(parts, Boxes)
-    assert parts.rows.tolist() == [[1, 2, 5, 6, 1, 1, 0, 7, 8], [3, 4, 5, 6, 1, 1, 1, 9, 10]]
-
-
-def test_sorted_list() -> None:
-    same, none = sorted_list(positions(1, 1, 4), None)
-    assert same.tolist() == [1, 1, 4] and none is None
-    ascending, places = sorted_list(positions(4, 1, 4, 0), None)
-    assert ascending.tolist() == [0, 1, 4, 4] and places is not None and places.tolist() == [3, 1, 0, 2]
-    _, places = sorted_list(positions(4, 1, 4), positions(9, 8, 7))
-    assert places is not None and places.tolist() == [8, 9, 7]
 
 
 def test_box_is_still_a_box() -> None:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from shardcodec.access.placement import ABSENT, Placement, place
+from shardcodec import native
+from shardcodec.access import userbytes
+from shardcodec.access.placement import ABSENT, PACK, Placement, new_sizes, place
 
 GONE = (2**64 - 1, 2**64 - 1)
 
@@ -51,7 +53,7 @@ def settle(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Pl
 
 
 def test_what_follows_the_last_chunk_is_left_behind() -> None:
-    placement = settle((1,), index((0, 3), (3, 3), (6, 3), GONE), fixed_nbytes=3)
+    placement = settle((1,), index((0, 3), (3, 3), (6, 3), GONE), new_nbytes=3)
     assert placement.carries.tolist() == [[0, 9, 0]]
     assert placement.data_offset == 9
     placement = settle((2,), index((0, 3), (3, 3), (6, 3), GONE))
@@ -130,19 +132,35 @@ def test_a_dead_share_of_one_packs_only_what_is_dead_throughout() -> None:
 
 
 def test_replaced_chunks_of_fixed_size_keep_their_slots() -> None:
-    placement = settle((0, 2, 3), fixed_nbytes=3)
+    placement = settle((0, 2, 3), new_nbytes=3)
     assert not placement.compact
     assert placement.entries.tolist() == FOUR.tolist()
 
 
 def test_a_slot_of_another_size_is_not_used_again() -> None:
     entries = index((0, 2), (3, 3), (6, 3), (9, 3))
-    assert settle((0, 1), entries, fixed_nbytes=3).entries.tolist() == [list(GONE), [3, 3], [6, 3], [9, 3]]
+    assert settle((0, 1), entries, new_nbytes=3).entries.tolist() == [list(GONE), [3, 3], [6, 3], [9, 3]]
+
+
+def test_what_is_encoded_already_takes_slots_of_its_own_size() -> None:
+    """Once only where all inner chunks have one size: a shard of values in a key-value store grew to twice its size."""
+    entries = index((0, 2), (2, 4), (6, 3), (9, 3))
+    sizes = new_sizes({0: 2, 1: 3, 3: 3}, 4)
+    assert sizes.tolist() == [2, 3, GONE[0], 3]
+    placement = settle((0, 1, 2, 3), entries, new_nbytes=sizes, dead_share=0.9)
+    assert placement.entries.tolist() == [[0, 2], list(GONE), list(GONE), [9, 3]]
+    assert placement.data_offset == 12
+
+
+def test_a_slot_that_is_not_aligned_is_not_used_again() -> None:
+    entries = index((0, 2), (4, 2), (6, 2), (9, 2))
+    placement = settle((0, 1, 2, 3), entries, new_nbytes=2, alignment=4, dead_share=1.0)
+    assert placement.entries.tolist() == [[0, 2], [4, 2], list(GONE), list(GONE)]
 
 
 def test_a_slot_that_another_chunk_refers_to_is_not_used_again() -> None:
     entries = index((0, 3), (0, 3), (6, 3), (9, 3))
-    assert settle((0,), entries, fixed_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
+    assert settle((0,), entries, new_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
 
 
 @pytest.mark.parametrize("replaced", [(), (2,), (0, 1, 2, 3)])
@@ -187,6 +205,27 @@ def test_chunks_that_share_a_range_stay_readable() -> None:
     assert kept.entries.tolist() == [list(GONE), [0, 3], [6, 3], list(GONE)]
     packed = settle((2,), entries, dead_share=0.0)
     assert chunks(packed.entries, carried(packed, OLD)) == [b"aaa", b"aaa", None, None]
+
+
+@pytest.mark.parametrize("alignment", [1, 4])
+def test_sizes_whose_sum_wraps_are_not_packed(alignment: int) -> None:
+    """An index may claim the same bytes again and again, in a sparse file of any size: a sum that had wrapped said that
+    packing would save much, where it multiplies them."""
+    half = 1 << 62
+    entries = index(*[(0, half)] * 5)
+    for dead_share in (0.0, 0.5, PACK):
+        placement = settle(
+            (0,), entries, shard_nbytes=2 * half, dead_share=dead_share, alignment=alignment, new_nbytes=half
+        )
+        assert not placement.compact
+
+
+def test_what_has_to_be_packed_may_grow_by_alignment_but_not_by_shared_bytes() -> None:
+    assert not settle((0,), dead_share=0.0, alignment=16).compact
+    packed = settle((0,), dead_share=PACK, alignment=16)
+    assert packed.entries.tolist() == index(GONE, (0, 3), (16, 3), (32, 3)).tolist()
+    assert chunks(packed.entries, carried(packed, OLD)) == [None, b"bbb", b"ccc", b"ddd"]
+    assert not settle((0,), index((0, 3), (3, 9), (3, 9), (3, 9)), dead_share=PACK).compact
 
 
 def test_the_old_index_is_not_touched() -> None:
@@ -251,7 +290,7 @@ def test_carried_chunks_keep_their_bytes(
 
 def test_an_index_at_the_end_stays_for_the_chunks_that_overlap_it() -> None:
     entries = index((0, 3), (11, 3), (6, 3), (13, 3))
-    placement = settle((0, 3), entries, fixed_nbytes=3)
+    placement = settle((0, 3), entries, new_nbytes=3)
     assert placement.data_offset == 16
     assert carried(placement, OLD) == OLD
     assert placement.entries.tolist() == index(GONE, (11, 3), (6, 3), GONE).tolist()
@@ -269,5 +308,17 @@ def test_the_front_of_a_shard_is_copied_for_the_chunks_that_overlap_an_index_the
 @pytest.mark.parametrize("at_start", [False, True])
 def test_a_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> None:
     entries = index((5, 3), (1, 3) if at_start else (11, 3), (8, 3), (11, 1))
-    placement = settle((1,), entries, index_at_start=at_start, fixed_nbytes=3)
+    placement = settle((1,), entries, index_at_start=at_start, new_nbytes=3)
     assert placement.entries[1].tolist() == list(GONE)
+
+
+@pytest.mark.parametrize(
+    ("alignment", "counts"), [(0, True), (1, True), (512, True), (3, False), (1 << 31, False)]
+)
+def test_a_mark_with_an_alignment_that_nobody_writes_is_none(alignment: int, counts: bool) -> None:
+    """Packing takes powers of two only: a file that says 3 stopped every update that packed, with an error of no shard."""
+    where = userbytes.Extents(0, 0, 12, 12)
+    mark = userbytes.MARK.pack(userbytes.MAGIC, 12, 12, 0, 0, alignment, 0)[:-4]
+    tail = mark + native.load().crc32c(mark).to_bytes(4, "little")
+    found = userbytes._find_mark(tail, 12, where)
+    assert found == ((0, 0, max(1, alignment)) if counts else None)
