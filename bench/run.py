@@ -3,7 +3,7 @@
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
     python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits memory
-    python bench/run.py --peers shardcodec,floor,tensorstore
+    python bench/run.py --groups index --rows mask,written --peers shardcodec,floor,tensorstore
 
 For each row every peer first proves that its results are right; then come the rounds, in each of which every peer
 has one turn, in an order that rotates. Medians are compared. Tables go to standard output and, with --markdown, to a
@@ -139,6 +139,8 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         note(document["warning"])
     context = Context(folder, choose_writer(contestants), choose_checker(contestants))
     for row in suite.rows(sizes, [g for g in arguments.groups if g != "memory"]):
+        if arguments.rows is not None and not any(part in row.name for part in arguments.rows):
+            continue
         start = time.monotonic()
         result = measure(
             row, line_writer(row, context), contestants, arguments.rounds, arguments.most_seconds
@@ -174,6 +176,9 @@ def parse() -> argparse.Namespace:
         "--most-seconds", type=float, default=60, help="of one peer in one row, after 3 turns (60)"
     )
     parser.add_argument("--groups", type=names, default=list(GROUPS), help=f"some of {','.join(GROUPS)}")
+    parser.add_argument(
+        "--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,mask"
+    )
     parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in peers.ALL))
     parser.add_argument(
         "--folder", type=Path, default=None, help="where arrays are made (a temporary folder)"
