@@ -57,8 +57,8 @@
  * The two instructions are carried out by different units. Where a multiplication of 512 bits takes two cycles, as on
  * AMD's processors, folding is bound to 16 bytes per cycle (59 GB/s), and the crc32 instruction to 8 (Zen 4) or 16
  * (Zen 5, where eight streams keep it busy); side by side they take 24 or 32. x86/crc32c_vpclmul.c tells how a message
- * is divided among them, and why this is done on such processors only. Without AVX-512 the multiplications are of 256 bits,
- * and folding alone is no faster than the instruction: x86/crc32c_vpclmul_avx2.c.
+ * is divided among them, and why this is done on such processors only. Without AVX-512 the multiplications are of 256
+ * bits, and folding alone is no faster than the instruction: x86/crc32c_vpclmul_avx2.c.
  *
  * Copying
  * -------

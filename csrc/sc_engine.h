@@ -84,11 +84,11 @@ struct sc_read_plan {
 /* A file handle that a server declares stale (ESTALE: the file was replaced there) is opened again, all boxes are read anew. */
 enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
-/* Read and check whole indexes: entries (n_chunks of them, with room for the checksums of the stored index behind them) in
- * C order, each present one checked against the object's size, and its nbytes against what the chain can make of an inner chunk. `replaced` (n_chunks flags, or NULL) names
- * inner chunks that nobody will look at again: a bad entry of theirs becomes absent instead of being an error; *n_bad
- * (or NULL) says how many, for what is stored is not what `entries` says then.
- * *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
+/* Read and check whole indexes: entries (n_chunks of them, with room for the checksums of the stored index behind them)
+ * in C order, each present one checked against the object's size, and its nbytes against what the chain can make of an
+ * inner chunk. `replaced` (n_chunks flags, or NULL) names inner chunks that nobody will look at again: a bad entry of
+ * theirs becomes absent instead of being an error; *n_bad (or NULL) says how many, for what is stored is not what
+ * `entries` says then. *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
                              struct sc_where *where);
