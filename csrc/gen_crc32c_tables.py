@@ -54,7 +54,8 @@ MIX_STREAMS = (
     4,
     8,
 )  # vpclmulqdq_crc32x4, x8: streams beside the accumulators, a word of each per block of 64 bytes
-MIX_LONG_ROUNDS = 4  # of both: rounds between two joins, in a long message
+MIX_NARROW = ((1, 3), (2, 4))  # pclmulqdq, vpclmulqdq_avx2: lanes of a block and streams beside
+MIX_LONG_ROUNDS = 4  # of all these: rounds between two joins, in a long message
 
 
 def mirror(value: int, bits: int) -> int:
@@ -192,15 +193,15 @@ def sections() -> Iterator[str]:
                 f"static const _Alignas(64) uint64_t crc32c_mix{streams}_{name}[{2 * streams + 2}] = {{\n"
                 f"{rows(mix_constants(streams, rounds))}\n}};"
             )
-    yield (
-        "\n/* The same in blocks of 32 bytes, two lanes, with a word of each of four streams beside; first: past a round alone. */\n"
-        f"static const _Alignas(16) uint64_t crc32c_fold_avx2[2] = {{\n{rows(fold_pair(256 * FOLD_ACCUMULATORS))}\n}};"
-    )
-    for name, rounds in (("long", MIX_LONG_ROUNDS), ("short", 1)):
-        yield (
-            f"static const _Alignas(32) uint64_t crc32c_mix4_avx2_{name}[10] = {{\n"
-            f"{rows(mix_constants(4, rounds, block=32))}\n}};"
-        )
+    yield "\n/* The same in blocks of one lane or two; first: past a round alone. */"
+    for lanes, streams in MIX_NARROW:
+        fold = rows(fold_pair(128 * lanes * FOLD_ACCUMULATORS))
+        yield f"static const _Alignas(16) uint64_t crc32c_fold_lanes{lanes}[2] = {{\n{fold}\n}};"
+        for name, rounds in (("long", MIX_LONG_ROUNDS), ("short", 1)):
+            yield (
+                f"static const _Alignas(32) uint64_t crc32c_mix{streams}_lanes{lanes}_{name}[{2 * streams + 2}] = {{\n"
+                f"{rows(mix_constants(streams, rounds, block=16 * lanes))}\n}};"
+            )
     yield ""
     yield array(
         "Undo k zero bytes that were appended to a message: x^(-8 k - 33).",

@@ -32,6 +32,7 @@ static const struct {
     { "portable", 0 },
     { "vpclmulqdq", VPCLMUL },
     { "vpclmulqdq_avx2", SC_CPU_VPCLMULQDQ | SC_CPU_AVX2 | SC_CPU_PCLMUL | SC_CPU_SSE42 },
+    { "pclmulqdq", SC_CPU_AVX2 | SC_CPU_PCLMUL | SC_CPU_SSE42 },
     { "vpclmulqdq_crc32x4", VPCLMUL | SC_CPU_ZEN4 },
     { "vpclmulqdq_crc32x8", VPCLMUL | SC_CPU_ZEN5 },
     { "armv8", SC_CPU_ARMV8_CRC | SC_CPU_ARMV8_PMULL },

@@ -52,13 +52,13 @@
  * How the products are arranged is told in x86/crc32c_vpclmul.c; why the exponents are D + 31 and D - 33 in place of
  * D + 64 and D (mirrored words multiply to one power of x too many), in gen_crc32c_tables.py.
  *
- * 4. Both at once ("vpclmulqdq_crc32x4", "vpclmulqdq_crc32x8", "vpclmulqdq_avx2")
- * ------------------------------------------------------------------------------
+ * 4. Both at once ("vpclmulqdq_crc32x4", "vpclmulqdq_crc32x8", "vpclmulqdq_avx2", "pclmulqdq")
+ * -------------------------------------------------------------------------------------------
  * The two instructions are carried out by different units. Where a multiplication of 512 bits takes two cycles, as on
  * AMD's processors, folding is bound to 16 bytes per cycle (59 GB/s), and the crc32 instruction to 8 (Zen 4) or 16
  * (Zen 5, where eight streams keep it busy); side by side they take 24 or 32. x86/crc32c_vpclmul.c tells how a message
- * is divided among them, and why this is done on such processors only. Without AVX-512 the multiplications are of 256
- * bits, and folding alone is no faster than the instruction: x86/crc32c_vpclmul_avx2.c.
+ * is divided among them, and why this is done on such processors only. Where the multiplications are of 256 bits or of
+ * 128, folding alone is no faster than the instruction: x86/crc32c_mixed.h.
  *
  * Copying
  * -------
@@ -81,6 +81,7 @@ struct impl {
 };
 
 #if defined(SC_ARCH_X86_64)
+#define NEEDS_PCLMUL (SC_CPU_AVX2 | SC_CPU_PCLMUL | SC_CPU_SSE42)
 #define NEEDS_VPCLMUL_AVX2 (SC_CPU_VPCLMULQDQ | SC_CPU_AVX2 | SC_CPU_PCLMUL | SC_CPU_SSE42)
 #define NEEDS_VPCLMUL (SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42)
 #endif
@@ -92,6 +93,7 @@ static const struct impl impls[] = {
     { "vpclmulqdq_crc32x4", sc_crc32c_extend_vpclmul_crc32x4, sc_crc32c_copy_vpclmul, NEEDS_VPCLMUL, SC_CPU_ZEN4 },
     { "vpclmulqdq", sc_crc32c_extend_vpclmul, sc_crc32c_copy_vpclmul, NEEDS_VPCLMUL, 0 },
     { "vpclmulqdq_avx2", sc_crc32c_extend_vpclmul_avx2, sc_crc32c_copy_sse42, NEEDS_VPCLMUL_AVX2, 0 },
+    { "pclmulqdq", sc_crc32c_extend_pclmul, sc_crc32c_copy_sse42, NEEDS_PCLMUL, 0 },
     { "sse42", sc_crc32c_extend_sse42, sc_crc32c_copy_sse42, SC_CPU_SSE42, 0 },
 #endif
 #if defined(SC_ARCH_ARM64)

@@ -32,6 +32,9 @@ sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x8;
 
 /* Needs SC_CPU_SSE42, SC_CPU_PCLMUL, SC_CPU_AVX2 and SC_CPU_VPCLMULQDQ. */
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_avx2;
+
+/* Needs SC_CPU_SSE42, SC_CPU_PCLMUL and SC_CPU_AVX2. */
+sc_crc32c_extend_fn sc_crc32c_extend_pclmul;
 #endif
 
 #if defined(SC_ARCH_ARM64)

@@ -664,15 +664,24 @@ static const _Alignas(64) uint64_t crc32c_mix8_short[18] = {
     0xFE314258, 0x170076FA,
 };
 
-/* The same in blocks of 32 bytes, two lanes, with a word of each of four streams beside; first: past a round alone. */
-static const _Alignas(16) uint64_t crc32c_fold_avx2[2] = {
+/* The same in blocks of one lane or two; first: past a round alone. */
+static const _Alignas(16) uint64_t crc32c_fold_lanes1[2] = {
+    0x6992CEA2, 0x0D3B6092,
+};
+static const _Alignas(32) uint64_t crc32c_mix3_lanes1_long[8] = {
+    0x6C23E841, 0x00000000, 0x61FF0E01, 0x00000000, 0x4E36F0B0, 0x00000000, 0xDD07448E, 0x68BCE87A,
+};
+static const _Alignas(32) uint64_t crc32c_mix3_lanes1_short[8] = {
+    0xFFD852C6, 0x00000000, 0xF1D0F55E, 0x00000000, 0x2AD91C30, 0x00000000, 0x21F3D99C, 0xBAC2FD7B,
+};
+static const _Alignas(16) uint64_t crc32c_fold_lanes2[2] = {
     0xDCB17AA4, 0xB9E02B86,
 };
-static const _Alignas(32) uint64_t crc32c_mix4_avx2_long[10] = {
+static const _Alignas(32) uint64_t crc32c_mix4_lanes2_long[10] = {
     0xF7317CF0, 0x00000000, 0xBE60A91A, 0x00000000, 0xA2C2D971, 0x00000000, 0x6C23E841, 0x00000000,
     0x74922601, 0xDD66CBBB,
 };
-static const _Alignas(32) uint64_t crc32c_mix4_avx2_short[10] = {
+static const _Alignas(32) uint64_t crc32c_mix4_lanes2_short[10] = {
     0x96638B34, 0x00000000, 0x8D6D2C43, 0x00000000, 0x6051D5A2, 0x00000000, 0xFFD852C6, 0x00000000,
     0xBD6F81F8, 0xDD7E3B0C,
 };

@@ -39,6 +39,7 @@ IN_ORDER_OF_CHOICE = [
     "vpclmulqdq_crc32x4",
     "vpclmulqdq",
     "vpclmulqdq_avx2",
+    "pclmulqdq",
     "sse42",
     "armv8",
     "portable",
@@ -47,11 +48,12 @@ IN_ORDER_OF_CHOICE = [
 SUITS = {"vpclmulqdq_crc32x8": "zen5", "vpclmulqdq_crc32x4": "zen4"}
 
 # Where the variants change their ways: one stream, one masked block, three streams, the last sum, folding, an aligned
-# start, rounds of 128 and of 512 words in three streams; folding beside four and eight streams, by parts of 3072 and 768, of 4096 and 1024, and, in blocks of 32,
-# of 2048 and 512 bytes.
+# start, rounds of 128 and of 512 words in three streams; folding beside four and eight streams, by parts of 3072 and 768, of
+# 4096 and 1024, and, in blocks of 32, of 2048 and 512 bytes; beside three, in blocks of 16, of 1280 and 320.
 THRESHOLDS = [16, 24, 64, 96, 128, 512, 768, 1024, 1536, 3072, 4096, 4096 + 64, 6144, 12288, 24576]
 THRESHOLDS += [512 + 3072 * long + 768 * short for long in (1, 2) for short in (0, 1, 2, 3)]
 THRESHOLDS += [512 + 4096 * long + 1024 * short for long in (1, 2) for short in (0, 1, 2, 3)]
+THRESHOLDS += [128 + 1280 * long + 320 * short for long in (0, 1, 2) for short in (0, 1, 2, 3, 4)]
 THRESHOLDS += [256 + 2048 * long + 512 * short for long in (0, 1, 2) for short in (0, 1, 2, 3, 4)]
 SIZES = sorted(
     {n + d for n in THRESHOLDS for d in (-65, -64, -9, -8, -1, 0, 1, 7, 8, 23, 63, 64) if n + d >= 0}
