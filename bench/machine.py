@@ -82,13 +82,14 @@ def facts(folder: Path) -> dict[str, Any]:
     }
 
 
-def take_memory_back(nbytes: int) -> None:
+def take_memory_back(result_nbytes: int) -> None:
     """Touch memory and free it again, so that whoever has the next turn finds pages that are there.
 
     A virtual machine may return free memory to its host within a second ("free page reporting"). To touch it again then
     costs 10 to 50 times as much as usual: one turn of many, and nobody's fault who happens to have it.
     """
-    memory = np.empty(nbytes, dtype=np.uint8)
+    # At most the result, the bytes that were read and what becomes of them on the way; and for a small result anyway.
+    memory = np.empty((64 << 20) + 3 * result_nbytes, dtype=np.uint8)
     memory[:: resource.getpagesize()] = 1
 
 

@@ -39,10 +39,6 @@ OURS = "shardcodec"
 # as its `async.concurrency` says. zarrista has no bound.
 TENSORSTORE_REQUESTS = (32, 320)
 
-# What a read takes of memory at most: the result, answers and what becomes of them; and for a small result anyway.
-MEMORY_PER_RESULT = 3
-MEMORY_NBYTES = 64 << 20
-
 # Whoever takes longer in a row has no second turn.
 SLOW_SECONDS = 1.5
 
@@ -236,7 +232,7 @@ def measure(
             seconds = results[peer.name]["seconds"]
             if seconds and seconds[0] > SLOW_SECONDS:
                 continue
-            machine.take_memory_back(MEMORY_NBYTES + MEMORY_PER_RESULT * expected.nbytes)
+            machine.take_memory_back(expected.nbytes)
             with peer.turn():
                 start = time.perf_counter()
                 result = peer.read(arrays[peer.name], box)

@@ -34,6 +34,9 @@ import suite_loader
 from peers import Peer
 from suite import Context, Row
 
+# What is smaller needs no new memory, and shall find its data in the caches, where the turn before has left it.
+LARGE_NBYTES = 16 << 20
+
 GROUPS = ("whole", "tiny", "small", "partial", "gather", "index", "loader", "kv", "limits", "memory")
 
 
@@ -64,6 +67,8 @@ def measure(
             if sum(times) > most_seconds and len(times) >= 3:
                 continue
             gc.collect()
+            if row.nbytes >= LARGE_NBYTES:
+                machine.take_memory_back(row.nbytes)
             with peer.turn():
                 times.append(row.turn(context, peer, number))
     return {

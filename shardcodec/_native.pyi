@@ -8,14 +8,14 @@ from typing_extensions import Buffer
 Order: TypeAlias = Literal["morton", "lexicographic", "colexicographic"]
 Ints: TypeAlias = Sequence[int]
 SwapFields: TypeAlias = Sequence[tuple[int, int, int]]
-# (chain, source, start, count, step or None, at)
+# (start, count, step or None, at)
 BoxParts: TypeAlias = tuple[Ints, Ints, Ints | None, Ints]
 ManyBoxes: TypeAlias = tuple[Buffer]
 Points: TypeAlias = tuple[int, Sequence[Buffer], Buffer | None]
 Lists: TypeAlias = tuple[Ints, Ints, Ints | None, Ints, Sequence[Buffer | None], Sequence[Buffer | None]]
 Parts: TypeAlias = BoxParts | ManyBoxes | Points | Lists
 ReadPlanItem: TypeAlias = tuple[Chain, Any, Parts]
-# (source, nbytes, entries, carries, new entries, data offset)
+# (source, nbytes, entries, carries, new entries, data offset, stamp, way to update, (header's size, footer, alignment))
 OldObject: TypeAlias = tuple[
     Any,
     int | None,
@@ -25,8 +25,9 @@ OldObject: TypeAlias = tuple[
     int | None,
     tuple[int, int, int] | None,
     str | None,
+    tuple[int, Buffer, int] | None,
 ]
-# (chain, path, start, count, step or None, at, old)
+# (chain, path, parts, old)
 WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
 # (chain, path, positions, buffers, old, footer)
 EncodedPlanItem: TypeAlias = tuple[Chain, str | None, Ints, Sequence[Buffer], OldObject | None, Buffer | None]

@@ -108,7 +108,11 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-def _at_least(least: int) -> Callable[[object], int]:
+# What the engine counts with: refused here, a larger number is named; there it would only be too large.
+_MAX_COUNT, _MAX_NBYTES = 2**31 - 1, 2**63 - 1
+
+
+def _number(least: int, most: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         try:
             number = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
@@ -116,6 +120,8 @@ def _at_least(least: int) -> Callable[[object], int]:
             number = least - 1
         if isinstance(value, bool) or number < least:
             raise ValueError(f"expected a number of at least {least}, got {value!r}")
+        if number > most:
+            raise ValueError(f"expected a number of at most {most}, got {value!r}")
         return number
 
     return parse
@@ -124,7 +130,7 @@ def _at_least(least: int) -> Callable[[object], int]:
 def _seconds(value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1.0
     if isinstance(value, bool) or not number >= 0:
         raise ValueError(f"expected a number of at least 0, got {value!r}")
@@ -140,19 +146,19 @@ def _flag(value: object) -> bool:
 
 
 _PARSERS: dict[str, Callable[[object], Any]] = {
-    "threads": _at_least(1),
+    "threads": _number(1, _MAX_COUNT),
     "order": _one_of("morton", "lexicographic", "colexicographic"),
     "durability": _one_of("rename", "fsync"),
     "write_strategy": _one_of("replace", "append", "in_place"),
     "compact": _flag,
     "strict": _flag,
     "allow_in_index": _flag,
-    "index_cache": _at_least(0),
-    "open_files": _at_least(0),
+    "index_cache": _number(0, _MAX_NBYTES),
+    "open_files": _number(0, _MAX_COUNT),
     "immutable": _flag,
     "locking": _one_of("process", "thread"),
     "lock_timeout": _seconds,
-    "staging_nbytes": _at_least(1),
+    "staging_nbytes": _number(1, _MAX_NBYTES),
 }
 
 

@@ -12,7 +12,7 @@
  *
  * A variant defines before including this:
  *
- *      TARGET                     attribute of its functions
+ *      TARGET, INLINE             attribute of its functions; how those are declared that must be inlined
  *      VECTOR, LANES              its vectors, and the lanes of 128 bits in one
  *      STREAMS                    S, a multiple of LANES
  *      MULTIPLY(v, k, halves)     carry-less products of the low (0x00) or the high halves (0x11) of every lane

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import SpecError
 from ..format.chain_spec import ChainSpec
+from ..format.fill import fill_bytes, fill_scalar
 from ..format.spec import ShardSpec
 from ..options import check, resolve
 from .boxes import Box, whole
@@ -20,7 +22,11 @@ __all__ = ["decode", "encode"]
 
 
 def _chain(spec: ShardSpec | ChainSpec) -> ChainSpec:
-    return spec.chain if isinstance(spec, ShardSpec) else spec
+    if isinstance(spec, ShardSpec):
+        return spec.chain
+    if not isinstance(spec, ChainSpec):
+        raise TypeError(f"spec: expected a ShardSpec or a ChainSpec, got {type(spec).__name__}")
+    return spec
 
 
 def encode(
@@ -36,7 +42,8 @@ def encode(
     Parameters
     ----------
     array : array_like
-        Of the spec's shape, cast to its dtype where numpy calls that safe. A scalar fills the shard.
+        Of the spec's shape, or of rank 0, cast to its dtype where numpy calls that safe. A scalar that the dtype can hold
+        (floats may be rounded) fills the shard.
     spec : ShardSpec or ChainSpec
     order : {"morton", "lexicographic", "colexicographic"}, optional
         Sequence of the inner chunks. Default: the option ``order``, which is Morton.
@@ -54,11 +61,11 @@ def encode(
     ValueError
         The array has another shape.
     TypeError
-        Its elements cannot be cast safely.
+        Its elements cannot be cast safely; the spec is none.
     """
     chain = _chain(spec)
     options = resolve(argument=check({"order": order, "threads": threads}))
-    values = np.asarray(array) if np.ndim(array) else _scalar(array, chain.dtype)
+    values = _scalar(array, chain.dtype) if _is_scalar(array) else np.asarray(array)
     native_order = memory_order(values.dtype, chain.dtype)
     if native_order is None:
         values = values.astype(chain.dtype, casting="safe")
@@ -71,12 +78,24 @@ def encode(
     return bytes(result)
 
 
+def _is_scalar(value: Any) -> bool:
+    """Whether this is one element, not an array with a data type of its own."""
+    return isinstance(value, np.generic) or (np.ndim(value) == 0 and not hasattr(value, "__array__"))
+
+
 def _scalar(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A scalar of the dtype; numpy itself would cut off what is behind the point."""
-    scalar = np.asarray(value, dtype=dtype)
-    if dtype.kind in "biu" and scalar != value:
+    """An element of the dtype; numpy itself would cut off what is behind the point, or what does not fit."""
+    if dtype.kind in "biu":
+        element = np.asarray(value, dtype=dtype)
+        if element != value:
+            raise TypeError(f"{value!r} is no {dtype}")
+        return element
+    if isinstance(value, str) and dtype.kind not in "UmM":  # a fill value in JSON is spelt so
         raise TypeError(f"{value!r} is no {dtype}")
-    return scalar
+    try:
+        return np.asarray(fill_scalar(dtype, fill_bytes(dtype, value)))
+    except SpecError as error:
+        raise TypeError(f"{value!r} is no {dtype}: {error}") from None
 
 
 def decode(
@@ -107,6 +126,10 @@ def decode(
 
     Raises
     ------
+    TypeError
+        `out` is no array of the spec's dtype; the spec is none.
+    ValueError
+        `out` has another shape.
     IndexError
         The selection is not of this kind, or leaves the shard.
     ShardFormatError, ChecksumError, CodecError
@@ -117,6 +140,8 @@ def decode(
     box, axes, shape = parse_selection(selection, chain.shape)
     if out is None:
         out = np.empty(shape, dtype=chain.dtype)
+    elif not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a numpy array, got {type(out).__name__}")
     elif out.shape != shape:
         raise ValueError(f"out has shape {out.shape}, the selection {shape}")
     native_order = memory_order(out.dtype, chain.dtype)

@@ -1,10 +1,11 @@
-# writer.py - boxes of one array into many objects, strategy "replace"
+# writer.py - boxes of one array into many objects
 # SPDX-License-Identifier: MIT
 """Writing.
 
-An object is always replaced as a whole: beside the old one, then renamed. A box that does not cover an object needs
-what the rest of it holds: inner chunks outside the box are carried over as encoded bytes, never decoded, and every
-entry of the old index is checked first, so that damage stops the update instead of being written into a new file.
+An object that is written whole is made beside the old one, then renamed. A box that does not cover an object needs what
+the rest of it holds: every entry of the old index is checked first, so that damage stops the update, and inner chunks
+outside the box are carried over as encoded bytes, never decoded, into a new object or, where the option
+``write_strategy`` and the object allow, by leaving them where they are (`updates`).
 
 The caller holds the locks of the objects (`storage.locks`). How old objects are read: `updates`.
 """

@@ -119,8 +119,8 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
           Cancel cancel=None):
     """Write parts of one array into many objects.
 
-    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced
-    (or removed when nothing is left in it), else the new object comes back.
+    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced,
+    updated in the way that `old` says, or removed when nothing is left in it; else the new object comes back.
     staging: folder for temporary names. Returns ([Bytes of the new object, None when it is empty or in a file],
     counters, ([positions of items that were to be made but exist], [of those whose file cannot be appended to]));
     nothing has been done with these.

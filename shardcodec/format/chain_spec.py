@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
-from .checks import as_chunk_shape, as_int_tuple, bounded_depth, within, wrong
+from .checks import as_chunk_shape, as_int_tuple, as_items, bounded_depth, within, wrong
 from .codecs import (
     Bytes,
     Codec,
@@ -174,7 +174,7 @@ class ChainSpec:
 
     def with_shape(self, shape: Iterable[int]) -> Self:
         """Return the spec of a chunk of another shape."""
-        return replace(self, shape=tuple(shape))
+        return replace(self, shape=as_items(shape, "shape"))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the ``codecs`` for a ``zarr.json``."""

@@ -135,7 +135,7 @@ def as_dtype(value: object) -> DType:
     Raises
     ------
     SpecError
-        Elements of no bytes, or JSON that is wrong.
+        No data type, elements of no bytes, or JSON that is wrong.
     UnsupportedError
         Elements that are Python objects, of variable length, or of a kind that Zarr has no name for.
     """
@@ -145,7 +145,10 @@ def as_dtype(value: object) -> DType:
         return parse_data_type(value)
     if value is None:  # numpy's float64
         wrong("", "expected a data type, got None", actual=value)
-    dtype: DType = np.dtype(value)  # type: ignore[call-overload]
+    try:
+        dtype: DType = np.dtype(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        wrong("", f"expected a data type, got {show(value)}: {error}", actual=value)
     if dtype.subdtype is not None:
         unsupported("", f"{dtype} is an array, not the type of an element", data_type=str(dtype))
     return _checked(dtype).newbyteorder("=")

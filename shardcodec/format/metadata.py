@@ -68,7 +68,8 @@ def parse_array(metadata: object) -> ArrayLayout:
     ignored = [key for key, value in metadata.items() if key not in _KNOWN and _may_be_ignored(value)]
     check_keys(metadata, "", required=_REQUIRED, optional=(*_KNOWN, *ignored))
     if metadata.get("storage_transformers"):
-        unsupported("storage_transformers", "none is implemented here")
+        given = show(metadata["storage_transformers"])
+        unsupported("storage_transformers", f"{given}: none is implemented here")
     with within("data_type"):
         dtype = parse_data_type(metadata["data_type"])
     with within("fill_value"):

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from .chain_spec import ChainSpec, assign, element, spec_repr
-from .checks import as_chunk_shape, as_mapping, bounded_depth, parse_named, show, within, wrong
+from .checks import as_chunk_shape, as_items, as_mapping, bounded_depth, parse_named, show, within, wrong
 from .codecs import (
     Bytes,
     Codec,
@@ -191,7 +191,7 @@ class ShardSpec:
 
     def with_shard_shape(self, shard_shape: Iterable[int]) -> Self:
         """Return the spec of a shard of another shape: on a rectilinear grid they differ."""
-        return replace(self, shard_shape=tuple(shard_shape))
+        return replace(self, shard_shape=as_items(shard_shape, "shard_shape"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the `sharding_indexed` codec for a ``zarr.json``; for those around it see ``chain``."""

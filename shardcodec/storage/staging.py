@@ -3,7 +3,7 @@
 """Where temporary names are made.
 
 zarr lists every file below the root of a store, so a temporary name must not be there: it is made beside the
-hierarchy, in a folder that exists as long as something is in it.
+hierarchy, in a folder that goes when nothing is in it any more; one that held journals, when the process ends.
 """
 
 from __future__ import annotations

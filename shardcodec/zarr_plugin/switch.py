@@ -8,6 +8,8 @@ import threading
 from types import TracebackType
 from typing import Any, TypeVar
 
+from zarr import Array, AsyncArray
+
 from ..errors import UnsupportedError
 from ..options import check
 from .compat import ArrayV3Metadata, config, pipeline_of, with_pipeline
@@ -124,10 +126,14 @@ def attach(array: A, **choices: Any) -> A:
 
     Raises
     ------
+    TypeError
+        No array of zarr's.
     UnsupportedError
         A Zarr v2 array.
     """
     handle: Any = array
+    if not isinstance(handle, Array | AsyncArray):
+        raise TypeError(f"expected a zarr.Array or zarr.AsyncArray, got {type(handle).__name__}")
     if not isinstance(handle.metadata, ArrayV3Metadata):
         raise UnsupportedError("shardcodec is for Zarr v3 arrays")
     pipeline = pipeline_of(handle)

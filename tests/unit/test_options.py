@@ -105,6 +105,12 @@ def test_a_name_that_is_no_option(use: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        # what the engine cannot count with was an OverflowError from there, without a name
+        ("threads", 2**40),
+        ("index_cache", 2**70),
+        ("open_files", 2**40),
+        ("staging_nbytes", 2**70),
+        ("lock_timeout", 2**2000),
         ("threads", 0),
         ("threads", -1),
         ("threads", 1.5),

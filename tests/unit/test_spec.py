@@ -301,6 +301,11 @@ def test_pr1_a_rectilinear_grid() -> None:
     assert other == spec.with_shard_shape((6, 6))
     assert (other.grid_shape, other.chunk_shape) == ((3, 2), (2, 3))
     assert spec.with_shard_shape((6, 6)).with_shard_shape((4, 6)) == spec
+    for shape in (6, None, "66"):
+        with pytest.raises(SpecError, match="shard_shape: expected an array, got"):
+            spec.with_shard_shape(shape)  # type: ignore[arg-type]
+        with pytest.raises(SpecError, match="shape: expected an array, got"):
+            spec.chain.with_shape(shape)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

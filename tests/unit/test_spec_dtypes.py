@@ -179,6 +179,14 @@ def test_extension_types_are_unsupported() -> None:
         as_dtype(ml_dtypes.bfloat16)
 
 
+@pytest.mark.parametrize("value", ["foo", "numpy.datetime64", 123, ["i4"]], ids=str)
+def test_what_is_no_data_type(value: Any) -> None:
+    """The error was numpy's, without a place."""
+    with pytest.raises(SpecError, match="dtype: expected a data type, got") as caught:
+        ChainSpec((4,), value, 0, [named("bytes", endian="little")])
+    assert caught.value.path == "dtype"
+
+
 @pytest.mark.parametrize("dtype", ["S0", "U0", "V0", []], ids=str)
 def test_elements_without_bytes(dtype: Any) -> None:
     with pytest.raises(SpecError, match="no bytes"):

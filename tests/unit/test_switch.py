@@ -194,6 +194,12 @@ def test_attach_refuses_bad_values(choices: dict[str, Any]) -> None:
         shardcodec.attach(create({}, own=True), **choices)
 
 
+@pytest.mark.parametrize("value", [None, np.zeros(3), "array"], ids=["None", "numpy", "str"])
+def test_attach_refuses_what_is_no_array_of_zarr(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected a zarr\.Array or zarr\.AsyncArray"):
+        shardcodec.attach(value)
+
+
 def test_attach_refuses_bad_names() -> None:
     with pytest.raises(TypeError, match="colour"):
         shardcodec.attach(create({}, own=True), colour="red")

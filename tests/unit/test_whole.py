@@ -131,6 +131,75 @@ def test_a_scalar_that_does_not_fit_is_refused() -> None:
             encode(value, spec)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("U3", "abcdef"),
+        ("S3", b"abcdef"),
+        ("S3", "YWJj"),  # base64 of b"abc", as a fill value in JSON would be spelt
+        ("V4", b"abcdef"),
+        ("M8[D]", np.datetime64("2020-01-01T12:00:01")),
+        ("m8[s]", np.timedelta64(1500, "ms")),
+        ("f4", np.complex128(1 + 2j)),
+        ("f4", 1e300),
+        ("f4", "1.5"),
+        ("uint8", np.float64(1.5)),
+        (
+            [("a", "i2"), ("b", "f4")],
+            np.array((70000, 2.5), dtype=[("a", "i8"), ("b", "f8")])[()],
+        ),
+    ],
+)
+def test_a_scalar_that_would_be_cut_is_refused(dtype: Any, value: Any) -> None:
+    """Only integers were looked at: text was cut to the dtype's length, times to its unit, complex numbers to the real part."""
+    spec = ShardSpec((2,), (1,), dtype, np.zeros((), dtype)[()], RAW if dtype in ("S3", "V4") else [LITTLE])
+    with pytest.raises(TypeError, match="is no"):
+        encode(value, spec)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("U3", "ab"),
+        ("S3", b"ab"),
+        ("V4", b"abcd"),
+        ("M8[D]", np.datetime64("2020-01-01T00:00:00")),
+        ("M8[D]", np.datetime64("NaT", "s")),
+        ("m8[s]", np.timedelta64(2000, "ms")),
+        ("f4", 0.1),
+        ("f4", np.float64(0.1)),
+        ("f4", float("nan")),
+        ("c8", 1 + 2j),
+        ("c8", 3),
+        ("uint8", 3.0),
+        ([("a", "i2"), ("b", "f4")], np.array((7, 2.5), dtype=[("a", "i8"), ("b", "f8")])[()]),
+    ],
+)
+def test_a_scalar_of_another_type_that_fits_is_taken(dtype: Any, value: Any) -> None:
+    spec = ShardSpec((2,), (1,), dtype, np.zeros((), dtype)[()], RAW if dtype in ("S3", "V4") else [LITTLE])
+    expected = np.full(2, value, dtype) if spec.dtype.names is None else np.array([(7, 2.5)] * 2, dtype)
+    assert bits(decode(encode(value, spec), spec)) == bits(expected)
+
+
+def test_an_array_of_rank_0_is_cast_as_any_array() -> None:
+    """The whole array of a shard without axes; it was cut as scalars were."""
+    spec = ShardSpec((), (), "U3", "", [LITTLE])
+    assert decode(encode(np.array("ab"), spec), spec) == np.array("ab")
+    for value, dtype in (("abcdef", "U3"), (0.1, "f4"), (5, "i4")):
+        spec = ShardSpec((), (), dtype, np.zeros((), dtype)[()], [LITTLE])
+        with pytest.raises(TypeError, match="safe"):
+            encode(np.array(value), spec)
+
+
+def test_arguments_of_another_type_are_named() -> None:
+    for spec in (None, {"name": "sharding_indexed"}):
+        with pytest.raises(TypeError, match="expected a ShardSpec or a ChainSpec"):
+            encode(np.zeros(2, "u1"), spec)  # type: ignore[arg-type]
+    for out in ([], bytearray(16)):
+        with pytest.raises(TypeError, match="expected a numpy array"):
+            decode(letters(), letters_spec(), out=out)  # type: ignore[call-overload]
+
+
 def test_safe_casts_only() -> None:
     spec = ShardSpec((4, 4), (2, 2), "int32", 0, [LITTLE])
     array = np.arange(16, dtype="int16").reshape(4, 4)
