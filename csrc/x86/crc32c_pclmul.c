@@ -7,7 +7,7 @@
  * two streams or four a step is either bound by the multiplications or longer than they are.
  *
  *      32 KiB on Skylake-SP, GB/s at 3.1 GHz (and bound)      three streams 25 (25)      both 35 (41)
- *      the same, the core's other thread at work              three streams 13           both 24
+ *      in slower stretches of that virtual machine            three streams 13           both 24
  *
  * SPDX-License-Identifier: MIT */
 #include "sc_crc32c_impl.h"
