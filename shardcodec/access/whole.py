@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import SpecError
 from ..format.chain_spec import ChainSpec
+from ..format.checks import show
 from ..format.fill import fill_bytes, fill_scalar
 from ..format.spec import ShardSpec
 from ..options import check, resolve
@@ -88,14 +89,14 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     if dtype.kind in "biu":
         element = np.asarray(value, dtype=dtype)
         if element != value:
-            raise TypeError(f"{value!r} is no {dtype}")
+            raise TypeError(f"{show(value)} is no {dtype}")
         return element
     if isinstance(value, str) and dtype.kind not in "UmM":  # a fill value in JSON is spelt so
-        raise TypeError(f"{value!r} is no {dtype}")
+        raise TypeError(f"{show(value)} is no {dtype}")
     try:
         return np.asarray(fill_scalar(dtype, fill_bytes(dtype, value)))
     except SpecError as error:
-        raise TypeError(f"{value!r} is no {dtype}: {error}") from None
+        raise TypeError(f"{show(value)} is no {dtype}: {error}") from None
 
 
 def decode(

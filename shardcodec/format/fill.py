@@ -203,11 +203,22 @@ def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes
     if array.dtype.newbyteorder("=") == dtype:
         # between byte orders astype moves bits; between sizes of floats it would not
         return array.astype(dtype).tobytes()
-    if array.dtype.kind in "mM" and array.dtype.kind == dtype.kind:
+    if array.dtype.kind in "mM":
+        if array.dtype.kind != dtype.kind:  # in nanoseconds it would pass for an integer
+            wrong("", f"{show(value)} is not a value of {dtype}", actual=value)
         return _from_time(dtype, value)
     if array.dtype.kind == "V" and array.dtype.names is None:
         return _fit(dtype, array.tobytes())
-    return fill_bytes(dtype, array.item())
+    item = array.item()
+    return fill_bytes(dtype, _from_long(dtype, item) if isinstance(item, np.generic) else item)
+
+
+def _from_long(dtype: DType, value: np.generic) -> float | complex:
+    """A long double, for which Python has no type: `item` gives back what it was given."""
+    number: float | complex = complex(value) if value.dtype.kind == "c" else float(value)  # type: ignore[arg-type]
+    if np.isfinite(value) and not np.isfinite(number):
+        wrong("", f"{show(value)} is beyond the range of {dtype}", actual=value)
+    return number
 
 
 def _from_tuple(dtype: DType, value: tuple[object, ...]) -> bytes:

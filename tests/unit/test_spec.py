@@ -304,7 +304,7 @@ def test_pr1_a_rectilinear_grid() -> None:
     for shape in (6, None, "66"):
         with pytest.raises(SpecError, match="shard_shape: expected an array, got"):
             spec.with_shard_shape(shape)  # type: ignore[arg-type]
-        with pytest.raises(SpecError, match="shape: expected an array, got"):
+        with pytest.raises(SpecError, match=r"^shape: expected an array, got"):
             spec.chain.with_shape(shape)  # type: ignore[arg-type]
 
 

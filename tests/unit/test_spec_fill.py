@@ -158,6 +158,7 @@ def test_wrong_fill(dtype: Any, value: Any, path: str, words: str) -> None:
         ("i4", np.int64(7), np.int32(7)),
         ("i4", np.array(7, ">i8"), np.int32(7)),
         ("f4", np.float64(0.1), np.float32(0.1)),
+        ("f4", np.longdouble(0.1), np.float32(0.1)),  # RecursionError: a long double is its own Python value
         ("f4", float("nan"), np.float32("nan")),
         ("f8", float("-inf"), np.float64("-inf")),
         ("f4", 7, np.float32(7)),

@@ -142,6 +142,9 @@ def test_a_scalar_that_does_not_fit_is_refused() -> None:
         ("m8[s]", np.timedelta64(1500, "ms")),
         ("f4", np.complex128(1 + 2j)),
         ("f4", 1e300),
+        ("f4", 10**400),
+        ("f8", np.longdouble("1e400") if np.finfo(np.longdouble).maxexp > 1024 else 10**400),
+        ("f8", np.datetime64(5, "ns")),
         ("f4", "1.5"),
         ("uint8", np.float64(1.5)),
         (
@@ -169,6 +172,8 @@ def test_a_scalar_that_would_be_cut_is_refused(dtype: Any, value: Any) -> None:
         ("f4", 0.1),
         ("f4", np.float64(0.1)),
         ("f4", float("nan")),
+        ("f4", np.longdouble(0.1)),  # was asked for its Python value again and again
+        ("c8", np.clongdouble(1 + 2j)),
         ("c8", 1 + 2j),
         ("c8", 3),
         ("uint8", 3.0),
