@@ -274,9 +274,16 @@ sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where)
 {
     enum sc_status status = flush(file, sync, where);
 
+    if (!status)
+        sc_newfile_disown(file);
+    return status;
+}
+
+void
+sc_newfile_disown(struct sc_newfile *file)
+{
     sc_file_close(file->fd);
     forget(file);
-    return status;
 }
 
 enum sc_status

@@ -44,8 +44,12 @@ enum sc_status sc_newfile_begin_shared(struct sc_newfile *file, const char *path
 enum sc_status sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging,
                                unsigned n_made, struct sc_where *where);
 
-/* Let go of a file that is shared; it stays, with what has been written, unless that fails. sync: it is on disk when this returns. */
+/* Let go of a file that is shared; it stays, with what has been written. sync: that is on disk when this returns. On failure the
+ * file is still open, to be aborted or disowned. */
 enum sc_status sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where);
+
+/* Let go of a file that is shared, whatever becomes of what was written. */
+void sc_newfile_disown(struct sc_newfile *file);
 
 /* Make it so long; new bytes are zero. */
 enum sc_status sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where);

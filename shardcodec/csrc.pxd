@@ -329,6 +329,7 @@ cdef extern from "sc_newfile.h" nogil:
     sc_status sc_newfile_join(sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
                               sc_where *where)
     sc_status sc_newfile_leave(sc_newfile *file, bint sync, sc_where *where)
+    void sc_newfile_disown(sc_newfile *file)
     sc_status sc_newfile_truncate(sc_newfile *file, uint64_t nbytes, sc_where *where)
     sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_file_version *made, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)

@@ -140,11 +140,10 @@ cdef class NewFile:
         self.settle(status, &where)
 
     def __dealloc__(self):
-        cdef sc_where where
         if self.file.fd < 0:
             return
         if self.joined:
-            sc_newfile_leave(&self.file, False, &where)
+            sc_newfile_disown(&self.file)
         else:
             self.forget()
 
@@ -222,7 +221,10 @@ cdef class NewFile:
         return not taken
 
     def leave(self, *, bint sync=False):
-        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then."""
+        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then.
+
+        After an error it is still open, to be aborted or forgotten.
+        """
         cdef sc_where where
         cdef sc_status status
         self.check_idle()
