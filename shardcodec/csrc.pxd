@@ -33,6 +33,7 @@ cdef extern from "sc_status.h" nogil:
         SC_CODEC_DATA
         SC_CODEC_ENCODE
         SC_IO
+        SC_NOT_A_FILE
         SC_CANCELLED
 
     struct sc_where:
@@ -297,6 +298,23 @@ cdef extern from "sc_undo.h" nogil:
     sc_status sc_undo_settle(const char *path, int fd, char **folder, sc_where *where)
 
 
+cdef extern from "sc_file.h" nogil:
+    struct sc_file_stamp:
+        uint64_t nbytes
+        int64_t mtime_ns
+        int64_t ctime_ns
+
+    struct sc_file_version:
+        uint64_t device
+        uint64_t inode
+        uint64_t number
+        uint64_t nbytes
+        int64_t mtime_ns
+
+    sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, sc_where *where)
+    sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
+
+
 cdef extern from "sc_newfile.h" nogil:
     struct sc_newfile:
         int fd
@@ -311,8 +329,9 @@ cdef extern from "sc_newfile.h" nogil:
     sc_status sc_newfile_join(sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
                               sc_where *where)
     sc_status sc_newfile_leave(sc_newfile *file, bint sync, sc_where *where)
+    void sc_newfile_disown(sc_newfile *file)
     sc_status sc_newfile_truncate(sc_newfile *file, uint64_t nbytes, sc_where *where)
-    sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_where *where)
+    sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_file_version *made, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)
 
 
@@ -336,22 +355,6 @@ cdef extern from "sc_pick.h" nogil:
     uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
     size_t sc_rows_check(const sc_pick *pick, const sc_chain *object, const int *axes, const uint64_t *array_shape,
                          bint repeat)
-
-cdef extern from "sc_file.h" nogil:
-    struct sc_file_stamp:
-        uint64_t nbytes
-        int64_t mtime_ns
-        int64_t ctime_ns
-
-    struct sc_file_version:
-        uint64_t device
-        uint64_t inode
-        uint64_t number
-        uint64_t nbytes
-        int64_t mtime_ns
-
-    sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
-
 
 cdef extern from "sc_cancel.h" nogil:
     struct sc_cancel:

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Self
@@ -266,16 +265,13 @@ class Looker:
         if fd == NO_FILE:
             return None, 0, None
         if fd is None:
-            try:
-                fd = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
+            fd = native.load().open_file(item.path)
+            if fd < 0:
                 return None, 0, None
             self._stack.callback(os.close, fd)
             if os.fstat(fd).st_nlink > 1:  # whoever locks a file has seen to that
                 native.load().settle(item.path, fd)
         found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode):
-            return None, 0, None
         return fd, found.st_size, (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 

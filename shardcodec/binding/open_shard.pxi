@@ -20,7 +20,7 @@ def read_encoded(Chain chain, bytes path, uint64_t position, Cache cache=None, *
     if not chain.is_shard:
         raise ValueError("only a shard has an index")
     memset(&source, 0, sizeof(sc_source))
-    source.path = PyBytes_AsString(path)
+    source.path = path_chars(path)
     try:
         with nogil:
             status = sc_fetch_begin(&held, &chain.chain, &source, NULL if cache is None else cache.cache, &where)

@@ -11,8 +11,8 @@ UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 def direct_append_works(str folder):
     """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/sc_append.h)."""
-    cdef bytes name = os.fsencode(folder)
-    cdef const char *chars = PyBytes_AsString(name)
+    cdef bytes name = path_bytes(folder)
+    cdef const char *chars = path_chars(name)
     cdef bint works
     with nogil:
         works = sc_append_direct_works(chars)
