@@ -348,6 +348,7 @@ APPEND_WAYS: dict[str, int]
 UPDATE_WAYS: dict[str, tuple[int, bool]]
 
 def direct_append_works(folder: str) -> bool: ...
+def file_system_magic(fd: int) -> int: ...
 
 FAULTS: dict[str, int]
 

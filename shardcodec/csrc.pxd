@@ -409,6 +409,10 @@ cdef extern from "sc_append.h" nogil:
     bint sc_append_direct_works(const char *folder)
 
 
+cdef extern from "sc_mount.h" nogil:
+    uint64_t sc_mount_magic(int fd)
+
+
 cdef extern from "sc_fault.h" nogil:
     enum sc_fault_action:
         SC_FAULT_COUNT

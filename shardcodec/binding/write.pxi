@@ -19,6 +19,14 @@ def direct_append_works(str folder):
     return bool(works)
 
 
+def file_system_magic(int fd):
+    """The number that statfs gives for the file system of an open file; 0 where that is not known."""
+    cdef uint64_t magic
+    with nogil:
+        magic = sc_mount_magic(fd)
+    return magic
+
+
 FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERROR, "short": SC_FAULT_SHORT,
           "torn": SC_FAULT_TORN}
 
