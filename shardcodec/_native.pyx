@@ -57,6 +57,7 @@ include "binding/present.pxi"
 include "binding/open_shard.pxi"
 include "binding/write.pxi"
 include "binding/files.pxi"
+include "binding/lock_table.pxi"
 
 
 def pool_size():

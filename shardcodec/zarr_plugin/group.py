@@ -260,15 +260,11 @@ class Group:
         """As `hold`, for a change that can always wait, but False in a caller who holds the object's lock."""
         table = locks.table()
         while not self.is_closing and not table.holds(name):
-            if not table.try_acquire(name):
-                table.acquire(name)
-            try:
+            with table.hold([name]):
                 entry = self._entries.get(name)
                 if entry is None or is_held(entry, kind):
                     is_taken = self._take(name, entry, take)
                     break
-            finally:
-                table.release(name)
             self.settle_now(name)  # what is of another kind
         else:
             return False
