@@ -64,12 +64,13 @@ def read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
     Raises
     ------
     ShardError
-        Bytes could not be read.
+        Bytes could not be read, or the shard is refused as a whole.
     Bad
         The entry of a chunk cannot be true.
     """
     found: dict[int, Any] = {}
     try:
+        opened.check()
         for part in [] if opened.missing else wanted:
             try:
                 entry = opened.entry(part.position)

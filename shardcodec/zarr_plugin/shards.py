@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import itertools
 import json
 import os
@@ -40,6 +41,7 @@ from ..access.objects import (
 from ..access.placement import ABSENT
 from ..access.reader import index_too_short
 from ..access.shard import Shard
+from ..access.soundness import check_index, must_be_sound
 from ..errors import LockError, ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
@@ -321,8 +323,10 @@ class RemoteShard:
         if index is None:
             index, self._calm = self._fetch_index()
         else:
+            index = self._checked(index)
             native.load().totals_add(index_hits=1)
             self._calm = locks.table().calm(lock)
+        self._is_sound = index is not None and index.is_sound
         self.missing = index is None
         self._entries = (
             np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64) if index is None else index.entries
@@ -342,10 +346,24 @@ class RemoteShard:
             raise index_too_short(self._key, len(answer.data), n)
         entries = np.empty((self._chain.n_chunks, 2), dtype=np.uint64)
         native.load().load_index(self._chain, answer.data, entries)
-        index = RemoteIndex(entries, answer.nbytes, answer.version)
+        index = self._checked(RemoteIndex(entries, answer.nbytes, answer.version))
         if self._kept is not None:
             indexes.put(self._kept.name, self._chain, index, self._options, since, self._kept.cache)
         return index, calm
+
+    def _checked(self, index: RemoteIndex) -> RemoteIndex:
+        """Note whether all entries are true, where they must be; a store that does not tell the size is asked for it."""
+        if index.is_sound or not must_be_sound(self._chain, self._options):
+            return index
+        nbytes = int(self._ask_size()) if index.nbytes is None else index.nbytes
+        with contextlib.suppress(ShardFormatError):  # whoever wants to read is told; the index can be looked at
+            check_index(self._chain, index.entries, nbytes, self._options)
+            index = index._replace(is_sound=True)
+        return index._replace(nbytes=nbytes)
+
+    def check(self) -> None:
+        if not self._is_sound and not self.missing:
+            check_index(self._chain, self._entries, self._size, self._options)
 
     def confirm(self) -> None:
         """Find out whether the object is in the state that a kept index belongs to, if no request has told."""
@@ -404,6 +422,7 @@ class RemoteShard:
         native.load().index_check(entries, nbytes, first, n, allow_in_index=self._allow_in_index)
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
+        self.check()
         where = positions.astype(np.intp)
         only = np.full_like(self._entries, ABSENT)  # inner chunks that are not wanted may be damaged
         only[where] = self._entries[where]
@@ -470,6 +489,7 @@ class RemoteShard:
         return bytes(data)
 
     def entry(self, position: int) -> tuple[int, int] | None:
+        self.check()
         only = np.full_like(self._entries, ABSENT)
         only[position] = self._entries[position]
         self._check(only, MAX_OBJECT_NBYTES if self._size is None else self._size)
@@ -477,6 +497,7 @@ class RemoteShard:
         return None if only[position, 0] == ABSENT else (offset, nbytes)
 
     def positions(self, first: int, end: int) -> Any:
+        self.check()
         return native.load().index_positions(self._chain, self._entries, first, end)
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
