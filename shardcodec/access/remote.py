@@ -346,8 +346,8 @@ class _Object:
             return wanted
         offset, nbytes = ranges[-1]
         last = end = offset + nbytes
-        if must_be_sound(self.chain, self.call.options):
-            end = last if index.is_sound else reach(self.chain, index.entries)
+        if must_be_sound(self.chain, self.call.options) and not index.is_sound:
+            end = reach(self.chain, index.entries)
         elif self.leaves_room:
             end += self.chain.index_nbytes
         if end - last <= INDEX_ROOM_NBYTES:

@@ -41,7 +41,7 @@ from ..access.objects import (
 from ..access.placement import ABSENT
 from ..access.reader import index_too_short
 from ..access.shard import Shard
-from ..access.soundness import check_index, must_be_sound
+from ..access.soundness import check_index, must_be_sound, reach
 from ..errors import LockError, ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
@@ -352,14 +352,12 @@ class RemoteShard:
         return index, calm
 
     def _checked(self, index: RemoteIndex) -> RemoteIndex:
-        """Note whether all entries are true, where they must be; a store that does not tell the size is asked for it."""
-        if index.is_sound or not must_be_sound(self._chain, self._options):
-            return index
-        nbytes = int(self._ask_size()) if index.nbytes is None else index.nbytes
-        with contextlib.suppress(ShardFormatError):  # whoever wants to read is told; the index can be looked at
-            check_index(self._chain, index.entries, nbytes, self._options)
-            index = index._replace(is_sound=True)
-        return index._replace(nbytes=nbytes)
+        """Note whether all entries are true, where they must be. If not, who wants to read is told; the index can be looked at."""
+        if must_be_sound(self._chain, self._options) and index.nbytes is not None and not index.is_sound:
+            with contextlib.suppress(ShardFormatError):
+                check_index(self._chain, index.entries, index.nbytes, self._options)
+                return index._replace(is_sound=True)
+        return index
 
     def check(self) -> None:
         if not self._is_sound and not self.missing:
@@ -435,7 +433,7 @@ class RemoteShard:
         try:
             data = self._get_ranges(ranges)
         except ShardFormatError as error:
-            error.entry = self._beyond(positions[:n], error)
+            error.entry = self._beyond(positions[:n], error) if error.entry is None else error.entry
             raise
         bases = np.cumsum([0, *(len(part) for part in data)]).astype(np.uint64)
         places[:n] = wanted
@@ -457,6 +455,21 @@ class RemoteShard:
         return min((int(p) for p in positions[wanted]), default=None)
 
     def _get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return ranges that inner chunks lie in; the first time see whether the object is as long as all entries say."""
+        if self._is_sound or not ranges or not must_be_sound(self._chain, self._options):
+            return self._get_bytes(ranges)
+        last = reach(self._chain, self._entries) - 1
+        try:
+            *data, _ = self._get_bytes([*ranges, (last, 1)])
+        except ShardFormatError as error:
+            if error.offset == last:  # the inner chunk that reaches furthest tells
+                ends = np.where(self._entries[:, 0] == ABSENT, 0, self._entries.sum(axis=1, dtype=np.uint64))
+                error.entry = int(ends.argmax())
+            raise
+        self._is_sound = True
+        return data
+
+    def _get_bytes(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         answers = sync(self._ask(ranges))
         if self._is_exchanged():
             raise self._exchanged()
@@ -485,7 +498,7 @@ class RemoteShard:
             raise self._exchanged() from None
 
     def range(self, offset: int, nbytes: int) -> bytes:
-        (data,) = self._get_ranges([(offset, nbytes)])
+        (data,) = self._get_bytes([(offset, nbytes)])
         return bytes(data)
 
     def entry(self, position: int) -> tuple[int, int] | None:

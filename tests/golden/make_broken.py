@@ -354,7 +354,6 @@ def entry_cases() -> Iterator[Case]:
         CHECKED.sound()[3:],
         [BAD_CHECKSUM] * 3 + [BAD_ENTRY],
         CHECKED,
-        numbers={"offset": 24, "nbytes": 8},
     )
     relative = START.shard(BODY, [(4 * i, 4) for i in range(4)])
     numbers = {"offset": 0, "nbytes": 4}
