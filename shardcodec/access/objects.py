@@ -196,7 +196,7 @@ class NativeShard:
         )
 
     def positions(self, first: int, end: int) -> Any:
-        return self._shard.positions(first, end, allow_in_index=self._allow_in_index)
+        return self._shard.positions(first, end)
 
     def range(self, offset: int, nbytes: int) -> bytes:
         return bytes(self._shard.range(offset, nbytes))

@@ -121,11 +121,10 @@ cdef class OpenShard:
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
-    def positions(self, uint64_t first, uint64_t end, *, bint allow_in_index=False):
+    def positions(self, uint64_t first, uint64_t end):
         """Which of the inner chunks at positions [first, end) exist: `Positions`."""
         if self.held.entries == NULL:
             raise ValueError("there is no index: the shard is missing or closed")
-        self.check(allow_in_index=allow_in_index)
         self.n_at_work += 1
         try:
             return marked(self.chain, self.held.entries, first, end)

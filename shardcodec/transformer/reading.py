@@ -39,7 +39,7 @@ from ..zarr_plugin.compat import (
 )
 from ..zarr_plugin.stores import index_names
 from .ranges import cut
-from .values import Bad, Wanted, explained, read_opened
+from .values import Bad, Wanted, about, explained, read_opened
 from .windows import check_entries
 
 __all__ = ["Ask", "at_a_time", "read", "read_sizes"]
@@ -75,7 +75,7 @@ def _spans(
     try:
         check_index(chain, entries, nbytes, options)
     except ShardError as error:
-        raise Bad(error, None) from None
+        raise about(error, wanted) from None
     own = entries[[part.position for part in wanted]]
     try:
         check_entries(chain, own, nbytes, options)

@@ -510,7 +510,6 @@ class RemoteShard:
         return None if only[position, 0] == ABSENT else (offset, nbytes)
 
     def positions(self, first: int, end: int) -> Any:
-        self.check()
         return native.load().index_positions(self._chain, self._entries, first, end)
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
