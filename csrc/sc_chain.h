@@ -220,6 +220,18 @@ void sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t 
 /* Check the crc32c's behind the pairs of a stored index (all of them). */
 enum sc_status sc_index_verify(const struct sc_index_layout *index, const uint8_t *stored, struct sc_where *where);
 
+/* Does nothing in the inner chunks tell that they are read from a wrong place? Then one wrong entry makes all of them doubtful: a
+ * shard that lost its first bytes has a sound index, and of its entries perhaps only the last one reaches too far. */
+static inline bool
+sc_index_must_be_sound(const struct sc_chain *shard)
+{
+    return !sc_chain_is_checked(shard->inner);
+}
+
+/* Check all entries of a stored index; where->entry is the lowest bad one. */
+enum sc_status sc_index_check_stored(const struct sc_chain *shard, const uint8_t *pairs,
+                                     const struct sc_index_extent *extent, struct sc_where *where);
+
 /* The pair of the inner chunk at grid coordinates c, from the bytes of the pairs; `pairs` starts at their 8-byte word
  * first_word. */
 struct sc_entry sc_index_get(const struct sc_chain *shard, const uint8_t *pairs, uint64_t first_word,

@@ -249,6 +249,7 @@ cdef extern from "sc_chain.h" nogil:
         bint keep_empty
 
     sc_status sc_chain_prepare(sc_chain *chain)
+    bint sc_index_must_be_sound(const sc_chain *shard)
     sc_status sc_index_verify(const sc_index_layout *index, const uint8_t *stored, sc_where *where)
     void sc_index_store(const sc_chain *shard, const sc_entry *entries, uint8_t *stored)
     void sc_index_load(const sc_chain *shard, const uint8_t *pairs, sc_entry *entries)
@@ -565,6 +566,7 @@ cdef extern from "sc_fetch.h" nogil:
 
     sc_status sc_fetch_begin(sc_fetch *fetch, const sc_chain *shard, const sc_source *source, sc_cache *cache,
                              sc_where *where)
+    sc_status sc_fetch_check(const sc_fetch *fetch, bint allow_in_index, sc_where *where)
     bint sc_fetch_version(const sc_fetch *fetch, sc_file_version *version)
     sc_status sc_fetch_entry(const sc_fetch *fetch, uint64_t position, bint allow_in_index, sc_entry *entry,
                              sc_where *where)

@@ -27,7 +27,7 @@ from .inner import as_chunks, coordinates, distinct, encode_chunks, position_arr
 from .objects import ShardObject
 from .placement import ABSENT, DEAD_SHARE, sum_up
 from .snapshot import Snapshot
-from .userbytes import UserBytes, check_alignment, guess_alignment
+from .userbytes import UserBytes, check_alignment, guess_alignment, kept_alignment
 from .whole import parse_selection
 
 __all__ = ["Shard"]
@@ -141,13 +141,13 @@ class Shard:
 
     @property
     def header(self) -> bytes:
-        """Bytes before the first inner chunk; behind the index, where that is at the start."""
+        """The user's bytes before the first inner chunk; behind the index, where that is at the start."""
         found = self._seen.user_bytes()
         return b"" if found is None else self._seen.range(found.where.first, found.where.chunks)
 
     @property
     def footer(self) -> bytes:
-        """Bytes behind the last inner chunk; before the index, where that is at the end."""
+        """The user's bytes behind the last inner chunk; before the index, where that is at the end."""
         found = self._seen.user_bytes()
         return b"" if found is None else found.footer
 
@@ -155,9 +155,8 @@ class Shard:
     def alignment(self) -> int:
         """What a mark says (`docs/user-bytes.md`); else 4096 or 512 where every inner chunk begins at a multiple of that; else 1."""
         found = self._seen.user_bytes()
-        if found is not None and found.is_marked:
-            return found.alignment
-        return guess_alignment(sum_up(self._seen.entries(check=True)))
+        entries = self._seen.entries(check=True)
+        return guess_alignment(sum_up(entries)) if found is None else kept_alignment(found, entries)
 
     # ---- reading
 
@@ -378,7 +377,7 @@ class Shard:
         """Pack inner chunks together, header and footer kept; return how many bytes that saved."""
         before = self.refresh().nbytes
         if self.exists:
-            self._write(Change({}), keep_user_bytes=True, dead_share=0.0)
+            self._write(Change({}, keep_empty=True), keep_user_bytes=True, dead_share=0.0)
         return before - self.nbytes
 
     def _change(self, where: list[int], chunks: Sequence[Any]) -> Change:
@@ -405,10 +404,8 @@ class Shard:
 
         def decide(_found: Found) -> Change:
             self.refresh()
-            user = None
-            if keep_user_bytes:
-                user = UserBytes(footer, alignment or self.alignment, dead_share)
-            return wanted._replace(keep_empty=bool(footer), user=user)
+            user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
+            return wanted._replace(keep_empty=wanted.keep_empty or bool(footer), user=user)
 
         gathering.settle(self._object)
         try:

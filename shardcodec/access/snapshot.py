@@ -166,6 +166,7 @@ class Snapshot:
         if not self.exists:
             fill(None)
             return
+        self._try(self._opened().check)
         engine = native.load()
         fill(engine.Fetched(chain, self.entries(check=False), None, 0, fill_absent=True))
         wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))

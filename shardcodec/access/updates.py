@@ -95,7 +95,7 @@ class OldIndex(NamedTuple):
             placement.data_offset,
             self.stamp,
             append,
-            None if user is None else (user.where.chunks - user.where.first, user.footer, user.alignment),
+            None if user is None else (user.header_nbytes, user.footer, user.alignment),
         )
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -208,7 +208,7 @@ class Looker:
             return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
-            sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)
+            sizes["user_nbytes"] = user.header_nbytes + len(user.footer)
         facts = self._facts(position, old, int(np.count_nonzero(flags)) - (0 if gone is None else len(gone)))
         way = None if facts is None else way_to_append(facts)
         if facts is not None and self.options.write_strategy == "in_place":
