@@ -23,7 +23,7 @@ from ..zarr_plugin.compat import (
     default_buffer_prototype,
     is_buffer,
 )
-from ..zarr_plugin.stores import PartStore
+from ..zarr_plugin.stores import PartStore, introduce
 from .keys import ArrayKeys, KeyLayout, as_path
 from .partial import as_bytes, overlaid, overlay
 from .ranges import as_request
@@ -109,6 +109,7 @@ class ShardingStorageTransformer(PartStore):
         self._spec = ShardSpec(
             per_shard, (1,) * len(per_shard), "uint8", 0, ["bytes"], index_codecs, index_location
         )
+        introduce(store)
         self.shards = Shards(store, self._arrays, self._spec, self._choices)
 
     # ---- what it is

@@ -65,6 +65,7 @@ from .renamed import original
 from .stores import (
     check_writable,
     index_names,
+    introduce,
     is_direct,
     is_local,
     is_memory,
@@ -141,6 +142,7 @@ class StoreObject:
     def __init__(self, target: StorePath) -> None:
         self.target = target
         self.key = target.path
+        introduce(target.store)
         self.path = local_path(target) if is_local(target.store) else None
         self._prototype = default_buffer_prototype()
         if not self.is_near:  # before 3.2, zip files do not open themselves
