@@ -147,12 +147,15 @@ enum sc_status sc_chain_encode(const struct sc_chain *chain, struct sc_worker *w
                                const uint8_t *src, const int64_t *src_strides, const struct sc_write_rules *rules,
                                uint8_t *dst, size_t dst_capacity, uint64_t *n, struct sc_where *where);
 
-/* Most bytes that one encoded chunk can take; 0: more than fits memory. */
+/* Most bytes that one encoded chunk can take; 0: more than fits memory, or than a codec takes (sc_chain_too_large). */
 static inline size_t
 sc_chain_bound(const struct sc_chain *chain)
 {
     return chain->bounds[chain->n_ops];
 }
+
+/* Say why sc_chain_bound() is 0: SC_CODEC_ENCODE with the codec, its input and its limit; else SC_NO_MEMORY. */
+enum sc_status sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where);
 
 /* Is `count` the whole chunk? A box inside the chunk with as many elements as the chunk is the chunk. */
 static inline bool

@@ -194,6 +194,7 @@ cdef extern from "sc_codec.h" nogil:
 
     struct sc_codec:
         const char *name
+        size_t max_nbytes
         size_t (*bound)(const sc_op *op, size_t nbytes) noexcept nogil
         sc_status (*encode)(const sc_op *op, sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
                             size_t dst_capacity, size_t *dst_nbytes, sc_where *where) noexcept nogil

@@ -21,7 +21,7 @@ from ..options import NOTHING, Options, Resolver, check, resolve
 from ..storage.filelocks import settle
 from . import gathering
 from .change import Change, Found, change
-from .codec import compiled, memory_order
+from .codec import compiled, destination
 from .encoded import check_size
 from .inner import as_chunks, coordinates, distinct, encode_chunks, position_array, positions
 from .objects import ShardObject
@@ -42,6 +42,9 @@ class Shard:
     meanwhile. `refresh` looks again, and so does each write through this handle.
 
     An object that does not exist is a shard without inner chunks. Use as a context manager closes it.
+
+    A handle is for one thread at a time. Threads that work at the same time open a handle each: a write through one shared
+    handle makes it look again, so the parts of another thread's read could belong to different states of the shard.
     """
 
     def __init__(
@@ -251,13 +254,7 @@ class Shard:
                 )
 
     def _destination(self, out: Array | None, shape: tuple[int, ...], spec: Any) -> tuple[Array, Any]:
-        if out is None:
-            out = np.empty(shape, dtype=self._spec.dtype)
-        elif out.shape != shape:
-            raise ValueError(f"out has shape {out.shape} where {shape} is due")
-        native_order = memory_order(out.dtype, self._spec.dtype)
-        if native_order is None:
-            raise TypeError(f"out has dtype {out.dtype}, the shard {self._spec.dtype}")
+        out, native_order = destination(out, shape, self._spec.dtype)
         return out, compiled(spec, native_order)
 
     # ---- writing
@@ -290,7 +287,15 @@ class Shard:
             self.refresh()
             return
         chain = compiled(self._spec.inner, native_order)
-        encoded = encode_chunks(chain, array, options, write_empty=write_empty_chunks)
+        encoded = encode_chunks(
+            chain,
+            array,
+            options,
+            shard=self.key,
+            where=where,
+            grid_shape=self.grid_shape,
+            write_empty=write_empty_chunks,
+        )
         self._write(self._change(where, encoded), **how)
 
     def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:

@@ -183,7 +183,15 @@ class SlotWriter:
 
     def _encode(self, where: list[int], chain: Any, array: np.ndarray[Any, Any]) -> None:
         for part in batches(len(where), self._spec.inner.nbytes):
-            encoded = encode_chunks(chain, array[part], self._options, write_empty=self._layout.write_empty)
+            encoded = encode_chunks(
+                chain,
+                array[part],
+                self._options,
+                shard=self._layout.path,
+                where=where[part],
+                grid_shape=self.grid_shape,
+                write_empty=self._layout.write_empty,
+            )
             for position, data in zip(where[part], encoded, strict=True):
                 if data is not None:
                     self._write(position, data)

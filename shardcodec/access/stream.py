@@ -169,7 +169,15 @@ class ShardWriter:
             some = sequence[part]
             rows = [place[position] for position in some]
             chosen = array[part] if rows == list(range(part.start, part.stop)) else array[rows]
-            encoded = encode_chunks(chain, chosen, self._options, write_empty=self._write_empty)
+            encoded = encode_chunks(
+                chain,
+                chosen,
+                self._options,
+                shard=self._path or "",
+                where=some,
+                grid_shape=self.grid_shape,
+                write_empty=self._write_empty,
+            )
             for position, data in zip(some, encoded, strict=True):
                 if data is not None:
                     self._write(position, memoryview(data))

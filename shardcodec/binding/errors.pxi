@@ -61,6 +61,11 @@ cdef object checksum_error(sc_status status, const sc_where *at):
 
 cdef object codec_error(sc_status status, const sc_where *at):
     cdef str codec = text(at.codec) or "codec"
+    if status == SC_CODEC_ENCODE and at.limit:
+        return CodecError(
+            f"{place(at)}{codec}: cannot encode {at.nbytes} bytes, the codec takes at most {at.limit}: choose smaller "
+            f"inner chunks or another codec",
+            entry=known(at.entry), codec=codec, nbytes=at.nbytes, limit=at.limit, level=at.level)
     cdef str detail = text(at.detail) or ("cannot encode" if status == SC_CODEC_ENCODE else "malformed data")
     return CodecError(
         f"{place(at)}{codec}: {detail} ({at.nbytes} bytes, library code {at.library_code})",

@@ -381,7 +381,15 @@ class ShardingStorageTransformer(PartStore):
     erase = delete
 
     async def erase_values(self, keys: Iterable[str]) -> None:
-        """Erase values, as far as they exist, each shard once."""
+        """Erase values, as far as they exist, each shard once.
+
+        Raises
+        ------
+        TypeError
+            `keys` is a single str, whose characters would be taken for keys.
+        """
+        if isinstance(keys, str):
+            raise TypeError(f"keys: expected several keys, got the str {keys!r}")
         self._check_writable()
         await self._ensure_open()
         shards: dict[str, set[int]] = {}

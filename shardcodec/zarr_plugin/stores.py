@@ -27,6 +27,7 @@ __all__ = [
     "index_names",
     "introduce",
     "is_direct",
+    "is_link",
     "is_local",
     "is_memory",
     "lies_in",
@@ -63,6 +64,11 @@ def is_direct(store: Store) -> bool:
 def local_path(target: StorePath) -> str:
     """Return the file of an object of a LocalStore."""
     return f"{_root(target.store)}/{target.path}"
+
+
+def is_link(target: StorePath) -> bool:
+    """Tell whether an object is reached by a symbolic link: an erase ends that, and so changes the object's name for locks."""
+    return is_local(target.store) and os.path.islink(local_path(target))
 
 
 def staging(store: Store) -> str | None:

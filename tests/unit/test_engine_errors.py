@@ -28,7 +28,7 @@ from helpers import (
 )
 from reference import crc32c
 from spec_json import CRC, LITTLE, config, named
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
@@ -402,6 +402,45 @@ def test_the_lowest_failing_chunk_of_an_update_is_reported(faults: tuple[int, ..
             array[::2, ::2] = 1
         assert raised.value.entry == min(faults)
         assert (tmp_path / KEY).read_bytes() == bytes(broken)
+
+
+BLOSC = named("blosc", cname="lz4", clevel=5, shuffle="noshuffle", typesize=1, blocksize=0)
+TOO_LARGE = 2**31
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("codec", "limit"), [(BLOSC, 2**31 - 17), (named("numcodecs.lz4"), 0x7E000000)], ids=["blosc", "lz4"]
+)
+@pytest.mark.parametrize("way", ["encode", "handle", "writer"])
+def test_an_inner_chunk_beyond_the_limit_of_a_codec(
+    tmp_path: Path, way: str, codec: Any, limit: int, nested: bool
+) -> None:
+    """It was a MemoryError, whatever memory there was. The elements take none: they are one, seen 2^32 times."""
+    inner = [named("bytes"), codec]
+    if nested:
+        inner = [named("sharding_indexed", chunk_shape=[TOO_LARGE], codecs=inner, index_codecs=[LITTLE, CRC])]
+    spec = ShardSpec((2 * TOO_LARGE,), (TOO_LARGE,), "uint8", 0, inner, [LITTLE, CRC])
+    ones = np.broadcast_to(np.uint8(1), (2, TOO_LARGE))
+    with pytest.raises(CodecError, match=f"cannot encode {TOO_LARGE} bytes, .* at most {limit}") as raised:
+        if way == "encode":
+            encode(np.broadcast_to(np.uint8(1), (2 * TOO_LARGE,)), spec)
+        elif way == "handle":
+            shardcodec.open_shard(tmp_path, "c", spec, mode="r+").write_chunks([(0,), (1,)], ones)
+        else:
+            with shardcodec.ShardWriter(tmp_path / "c", spec) as writer:
+                writer.write_chunk((0,), ones[0])
+    error = raised.value
+    assert (error.nbytes, error.limit, error.chunk_coords) == (TOO_LARGE, limit, (0,))
+    assert bool(error.shard) == (way != "encode")
+
+
+def test_a_partial_write_beyond_the_limit_of_a_codec() -> None:
+    shape = (TOO_LARGE,)
+    array = zarr.create_array({}, shape=shape, chunks=shape, dtype="u1", compressors=BloscCodec(typesize=1))
+    array = shardcodec.attach(array)
+    with pytest.raises(CodecError, match=f"shard 'c/0': blosc: cannot encode {TOO_LARGE} bytes"):
+        array[:4] = 1
 
 
 def test_a_hostile_grid_takes_no_memory() -> None:
