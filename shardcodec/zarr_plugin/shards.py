@@ -228,7 +228,7 @@ class StoreObject:
                 self.target.store.store
             )  # knows no conditions, but may name what it stores
         if remote is not None:
-            return _generation(sync(remote.put(self.key, new, WHATEVER_IT_IS)))
+            return _generation(sync(remote.replace(self.key, new)))
         sync(self.target.set(buffer_from(self._prototype, new)))
         return content_generation(new) if is_memory(self.target.store) else UNKNOWN
 
@@ -256,10 +256,6 @@ class StoreObject:
                     ) from None
             time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
         return NO_OBJECT
-
-
-# An answer that sets no condition.
-WHATEVER_IT_IS = Answer(b"")
 
 
 def _generation(version: Any) -> bytes:
