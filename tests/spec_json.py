@@ -62,6 +62,32 @@ def metadata(*codecs: Any, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in (base | changes).items() if value is not ...}
 
 
+def array_2022(
+    *, shape: Any = (21, 13), chunk_shape: Any = (4, 3), chunks_per_shard: Any = (2, 3)
+) -> dict[str, Any]:
+    """A valid array.json of the 2022 format, as zarr-python 2.18.7 writes it."""
+    return {
+        "attributes": {},
+        "chunk_grid": {"chunk_shape": list(chunk_shape), "separator": "/", "type": "regular"},
+        "chunk_memory_layout": "C",
+        "compressor": {
+            "codec": "https://purl.org/zarr/spec/codec/blosc/1.0",
+            "configuration": {"blocksize": 0, "clevel": 5, "cname": "lz4", "shuffle": 1},
+        },
+        "data_type": "<i4",
+        "extensions": [],
+        "fill_value": 7,
+        "shape": list(shape),
+        "storage_transformers": [
+            {
+                "configuration": {"chunks_per_shard": list(chunks_per_shard)},
+                "extension": "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
+                "type": "indexed",
+            }
+        ],
+    }
+
+
 def shard(shard_shape: Any = (4, 6), dtype: Any = "int32", fill_value: Any = 0, **changes: Any) -> ShardSpec:
     return ShardSpec.from_json(config(**changes), shard_shape=shard_shape, dtype=dtype, fill_value=fill_value)
 
