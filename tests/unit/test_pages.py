@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet
-from spec_json import array_2022
+from spec_json import LITTLE, array_2022
 
 import shardcodec
 from shardcodec.transformer import open_2022
@@ -58,8 +58,7 @@ def test_format_2022(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_user_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    little = {"name": "bytes", "configuration": {"endian": "little"}}
-    spec = shardcodec.ShardSpec((4, 4), (2, 2), "int32", 0, codecs=[little, "crc32c"])
+    spec = shardcodec.ShardSpec((4, 4), (2, 2), "int32", 0, codecs=[LITTLE, "crc32c"])
     chunk = np.full((2, 2), 5, "int32")
     Path("a.zarr/c/0").mkdir(parents=True)
     names = {"shardcodec": shardcodec, "spec": spec, "chunk": chunk, "chunks": [((1, 1), chunk)]}
