@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from reference import crc32c
+from spec_json import BIG, BYTE, CRC, LITTLE, Json, sharding, transpose
 
 HERE = Path(__file__).parent
 ABSENT = 2**64 - 1
@@ -32,7 +33,6 @@ BODY = "".join(WORDS).encode()
 FILL = "...."
 
 Entry = tuple[int, int]
-Json = dict[str, Any]
 
 # What an inner chunk gives: its text, or one of these.
 BAD_ENTRY = "ShardFormatError at entry"  # also stops an update that would carry it over
@@ -65,22 +65,10 @@ class Layout:
 
     def codec(self) -> Json:
         """The codec as it stands in zarr.json."""
-        order = [*range(len(self.shape), -1, -1)]
-        index_codecs: list[Json] = [{"name": "transpose", "configuration": {"order": order}}]
-        index_codecs = index_codecs if self.transposed else []
-        index_codecs += [
-            {"name": "bytes", "configuration": {"endian": "big" if self.big_endian else "little"}}
-        ]
-        index_codecs += [{"name": "crc32c"}] * self.index_checksums
-        return {
-            "name": "sharding_indexed",
-            "configuration": {
-                "chunk_shape": list(self.inner),
-                "codecs": [{"name": "bytes"}, *([{"name": "crc32c"}] if self.chunk_checksum else [])],
-                "index_codecs": index_codecs,
-                "index_location": "start" if self.at_start else "end",
-            },
-        }
+        index_codecs = [transpose(*range(len(self.shape), -1, -1))] if self.transposed else []
+        index_codecs += [BIG if self.big_endian else LITTLE, *[CRC] * self.index_checksums]
+        codecs = [BYTE, CRC] if self.chunk_checksum else [BYTE]
+        return sharding(self.inner, codecs, index_codecs, "start" if self.at_start else "end")
 
     def index(self, entries: Sequence[Entry]) -> bytes:
         """An index of these entries, true or false."""

@@ -24,10 +24,9 @@ from helpers import (
     ours,
     random_array,
     text_of,
-    zstd,
 )
 from reference import crc32c
-from spec_json import CRC, LITTLE, config, named
+from spec_json import CRC, LITTLE, config, named, zstd
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.storage import LocalStore, MemoryStore
 

@@ -25,6 +25,7 @@ from helpers import (
     text_of,
     zarrs_view,
 )
+from spec_json import sharding
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
@@ -281,16 +282,7 @@ def test_entries_in_the_index_on_demand(tmp_path: Path, at_start: bool) -> None:
 
 
 def test_entries_in_the_index_of_a_nested_shard_on_demand() -> None:
-    sharding = {
-        "name": "sharding_indexed",
-        "configuration": {
-            "chunk_shape": [1, 4],
-            "codecs": [{"name": "bytes"}],
-            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-            "index_location": "end",
-        },
-    }
-    spec = shardcodec.ShardSpec((4, 4), (2, 4), "uint8", 46, [sharding])
+    spec = shardcodec.ShardSpec((4, 4), (2, 4), "uint8", 46, [sharding([1, 4])])
     inner = assemble(b"abcd", [(0, 4), (2, 4)])
     blob = assemble(inner, [(ABSENT, ABSENT), (0, len(inner))])
     with pytest.raises(shardcodec.ShardFormatError) as raised:

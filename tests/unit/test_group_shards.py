@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import KINDS_OF_STORE, create, in_child, shard_path, store_of, zarrs_view
+from spec_json import CHECKED_INDEX
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -56,8 +57,7 @@ def test_key_value_stores_and_chunk_state_work_on_what_is_gathered(store: Any, i
     """They knew nothing of it: the end of the block laid older elements over values that were written later."""
     array = create(store)
     base = Path(store) / "c/0/0" if isinstance(store, Path) else (store, "c/0/0")
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]
-    kv = ShardedKeyValueStore(base, grid_shape=(2, 4), index_codecs=codecs)
+    kv = ShardedKeyValueStore(base, grid_shape=(2, 4), index_codecs=CHECKED_INDEX)
     first, second, third = (struct.pack(">2I", *at) for at in GRID[:3])
     with group_writes():
         array[:4, :3] = chunk(1)

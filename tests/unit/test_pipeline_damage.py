@@ -22,9 +22,8 @@ from helpers import (
     ours,
     random_array,
     text_of,
-    zstd,
 )
-from spec_json import metadata, sharding, transpose
+from spec_json import metadata, sharding, transpose, zstd
 from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore, WrapperStore

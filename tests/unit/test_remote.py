@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import LETTERS, WORDS, assemble, letters, letters_spec, text_of
+from spec_json import LITTLE
 
 import shardcodec
 from shardcodec.access.boxes import Box
@@ -100,8 +101,7 @@ def shouting(blob: bytes) -> bytes:
 
 
 def chain_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str = "uint8") -> Any:
-    little = {"name": "bytes", "configuration": {"endian": "little"}}
-    return compiled(shardcodec.ShardSpec(shape, chunk_shape, dtype, 0, [little]).chain)
+    return compiled(shardcodec.ShardSpec(shape, chunk_shape, dtype, 0, [LITTLE]).chain)
 
 
 @pytest.mark.parametrize(

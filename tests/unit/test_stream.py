@@ -23,13 +23,12 @@ from helpers import (
     letters_spec,
     run_python,
     text_of,
-    zstd,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import decode_shard
 from shard_strategies import Layout, assert_same_bits, layouts, random_array
-from spec_json import CRC, LITTLE
+from spec_json import CRC, LITTLE, zstd
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
