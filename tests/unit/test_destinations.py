@@ -47,7 +47,11 @@ def function(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Read, tupl
     return functions[request.param], SHAPES[request.param]
 
 
-@pytest.mark.parametrize("wrong", [5, "out", [0], bytearray(96 * 4), memoryview(bytearray(96 * 4))], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [5, "out", [0], bytearray(96 * 4), memoryview(bytearray(96 * 4))],
+    ids=lambda wrong: type(wrong).__name__,
+)
 def test_only_a_numpy_array_is_a_destination(function: tuple[Read, tuple[int, ...]], wrong: Any) -> None:
     """Four of five raised AttributeError, and one of them took a memoryview for an array."""
     read, _ = function
@@ -55,7 +59,9 @@ def test_only_a_numpy_array_is_a_destination(function: tuple[Read, tuple[int, ..
         read(wrong)
 
 
-def test_a_destination_has_the_shape_and_dtype_of_what_is_read(function: tuple[Read, tuple[int, ...]]) -> None:
+def test_a_destination_has_the_shape_and_dtype_of_what_is_read(
+    function: tuple[Read, tuple[int, ...]],
+) -> None:
     read, shape = function
     with pytest.raises(ValueError, match=r"out: expected shape .*, got \(7,\)"):
         read(np.empty(7, np.int32))
