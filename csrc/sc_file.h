@@ -60,7 +60,9 @@ void sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_vers
  * A shard is a regular file, or a symbolic link to one. A FIFO would make open() wait for ever, and a device may be anything, so
  * every path that is opened goes through these. */
 
-/* open() without waiting for a FIFO; -1 and errno. */
+/* open() without waiting for a FIFO; -1 and errno. ESTALE: there is a file, but not yet (any more) the one that this client of a
+ * network file system knows by that name, because another client has replaced it; that takes up to a second or so to pass.
+ * The other calls on open files say ESTALE then, too. */
 int sc_file_open_now(const char *path, int flags);
 
 /* SC_NOT_A_FILE unless it is a regular file or a folder, which every caller treats in its own way. */

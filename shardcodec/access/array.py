@@ -26,6 +26,7 @@ from ..format.metadata import parse_array
 from ..options import Options, check, resolve
 from ..storage import cache
 from ..storage.cache import IndexCache
+from ..storage.replaced import Patience
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled
 from .reader import MAX_GAP_NBYTES, ReadItem, read, slice_reader
@@ -243,18 +244,21 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; the error says which.
         """
+        patience = None
         if self._slices is not None:
             try:
                 if (part := self._slices.get(selection)) is not None:
                     return part
             except ShardError:
                 pass  # below it is said what is wrong, if it still is
+            except OSError as error:
+                patience = Patience.after(error)
         if selection is None:  # as numpy writes a new axis
             selection = (None,)
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
-            self._read([(coords, part) for coords, part in self._cut(box)], out, axes)
+            self._read([(coords, part) for coords, part in self._cut(box)], out, axes, patience)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -400,7 +404,13 @@ class ArrayReader:
         self._read(parts, out, tuple(range(1, self.ndim + 1)))
         return out
 
-    def _read(self, parts: list[tuple[Ints, Any]], out: np.ndarray[Any, Any], axes: Ints) -> None:
+    def _read(
+        self,
+        parts: list[tuple[Ints, Any]],
+        out: np.ndarray[Any, Any],
+        axes: Ints,
+        patience: Patience | None = None,
+    ) -> None:
         objects, chain, key = self._objects, self._chain, self._keys.key
         if objects.fetches:
             items = [ReadItem(chain, None, part, key(coords)) for coords, part in parts]
@@ -411,15 +421,19 @@ class ArrayReader:
             read(items, out, axes, self._options)
             return
         plan = [(chain, objects.source(key(coords)), part) for coords, part in parts]
-        try:
-            native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
-        except ShardError:
-            # once more: it says what is wrong, if it still is. Somebody may have changed a file meanwhile
-            items = [
-                _item(chain, source, part, key(at))
-                for (at, part), (_, source, _) in zip(parts, plan, strict=True)
-            ]
-            read(items, out, axes, self._options)
+        if patience is None:
+            try:
+                native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
+                return
+            except ShardError:
+                pass  # once more: it says what is wrong, if it still is. A file may have been changed meanwhile
+            except OSError as error:
+                patience = Patience.after(error)
+        items = [
+            _item(chain, source, part, key(at))
+            for (at, part), (_, source, _) in zip(parts, plan, strict=True)
+        ]
+        read(items, out, axes, self._options, patience)
 
     # ---- the handle
 

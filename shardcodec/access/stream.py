@@ -308,7 +308,10 @@ class ShardWriter:
         sync = self._options.durability == "fsync"
         with locks.table().hold([path]):
             filelocks.update(
-                path, self._options, lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE)
+                path,
+                self._options,
+                lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
+                repeats=False,
             )
         return None
 
