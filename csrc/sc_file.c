@@ -491,7 +491,9 @@ sc_file_remove(const char *path, bool sync, struct sc_where *where)
 {
     struct stat st;
 
-    if (stat(path, &st) == 0 && sc_file_check_kind(&st, where))
+    if (stat(path, &st))
+        return means_missing(errno) ? SC_OK : sc_file_error(where, "stat");
+    if (sc_file_check_kind(&st, where))
         return SC_NOT_A_FILE;
     if (!sc_file_allows("unlink", path, NULL))
         return sc_file_error(where, "unlink");

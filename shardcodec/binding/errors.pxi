@@ -68,10 +68,16 @@ cdef object codec_error(sc_status status, const sc_where *at):
 
 
 cdef object path_of(const sc_where *at, object paths):
-    """The file in question; None where that is not known."""
+    """The file in question, be it open under a number only; None where that is not known."""
     if paths is None or at.shard == SC_NOWHERE:
         return None
-    return os.fsdecode(paths[at.shard]) or None
+    path = paths[at.shard]
+    if isinstance(path, int):
+        try:
+            return os.readlink(f"/proc/self/fd/{path}")
+        except OSError:
+            return None
+    return os.fsdecode(path) or None
 
 
 cdef int raise_status(sc_status status, const sc_where *at, object paths=None) except -1:
