@@ -138,25 +138,26 @@ sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *
 
 /* ---- opening ---- */
 
-int
-sc_file_open_now(const char *path, int flags)
+static int
+open_with(const char *path, int flags)
 {
-    struct stat st;
     int fd;
 
     do
-        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK);
-    while (fd < 0 && errno == EINTR);
-    if (fd >= 0 || errno != EWOULDBLOCK)
-        return fd;
-    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
-    if (stat(path, &st) || !S_ISREG(st.st_mode)) {
-        errno = EWOULDBLOCK;
-        return -1;
-    }
-    do
         fd = open(path, flags | O_CLOEXEC);
     while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+int
+sc_file_open_now(const char *path, int flags)
+{
+    int fd = open_with(path, flags | O_NONBLOCK);
+    struct stat st;
+
+    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
+    if (fd < 0 && errno == EWOULDBLOCK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        fd = open_with(path, flags);
     return fd;
 }
 

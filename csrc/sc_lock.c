@@ -210,7 +210,8 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
             enlist(lock);
             return SC_OK;
         }
-        sc_file_close(lock->fd); /* nothing was written; a lock on a file without this name goes with it: nobody has use for it */
+        sc_file_close(
+            lock->fd); /* nothing was written; a lock on a file without this name goes with it: nobody has use for it */
         lock->fd = -1;
         if (status || *outcome != SC_LOCK_HELD)
             return status;

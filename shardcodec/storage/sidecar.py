@@ -84,9 +84,9 @@ class Sidecar:
             _log.warning("%s is no use as a cache and is ignored: %s", self._path, error)
 
     def _load(self) -> dict[str, _Kept]:
-        if (found := open_file(self._path)) is None:
+        if (opened := open_file(self._path)) is None:
             return {}
-        with found as file:
+        with opened as file:
             data = file.read(self._max_nbytes + 1)
         if len(data) > self._max_nbytes:
             raise ValueError(f"it has more than {self._max_nbytes} bytes")
