@@ -151,35 +151,35 @@ sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *
 /* ---- opening ---- */
 
 static int
-open_once(const char *path, int flags)
+open_with(const char *path, int flags)
 {
-    struct stat st;
     int fd;
 
-    do
-        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK);
-    while (fd < 0 && errno == EINTR);
-    if (fd >= 0 || errno != EWOULDBLOCK)
-        return fd;
-    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
-    if (stat(path, &st) || !S_ISREG(st.st_mode)) {
-        errno = EWOULDBLOCK;
-        return -1;
-    }
     do
         fd = open(path, flags | O_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
 
+static int
+open_once(const char *path, int flags)
+{
+    int fd = open_with(path, flags | O_NONBLOCK);
+    struct stat st;
+
+    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
+    if (fd < 0 && errno == EWOULDBLOCK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        fd = open_with(path, flags);
+    return fd;
+}
+
 int
 sc_file_open_now(const char *path, int flags)
 {
-    int fd = -1;
+    struct stat st;
+    int fd;
 
     for (int i = 0; i < MAX_OPENS; i++) {
-        struct stat st;
-
         fd = open_once(path, flags);
         if (fd >= 0 || (errno != ENOENT && errno != ESTALE))
             return fd;
@@ -189,7 +189,7 @@ sc_file_open_now(const char *path, int flags)
         }
     }
     errno = ESTALE;
-    return fd;
+    return -1;
 }
 
 enum sc_status
@@ -450,7 +450,9 @@ sc_file_remove(const char *path, bool sync, struct sc_where *where)
 {
     struct stat st;
 
-    if (stat(path, &st) == 0 && sc_file_check_kind(&st, where))
+    if (stat(path, &st))
+        return means_missing(errno) ? SC_OK : sc_file_error(where, "stat");
+    if (sc_file_check_kind(&st, where))
         return SC_NOT_A_FILE;
     if (!sc_file_allows("unlink", path, NULL))
         return sc_file_error(where, "unlink");

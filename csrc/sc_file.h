@@ -127,7 +127,7 @@ int sc_file_make_folders(char *folder, unsigned *n_made);
 /* Bring the names in the folder of `path` to the disk, and in n_above folders above it. */
 enum sc_status sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where);
 
-/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to. */
+/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to; one to nothing is no file. */
 enum sc_status sc_file_remove(const char *path, bool sync, struct sc_where *where);
 
 #endif

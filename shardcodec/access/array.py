@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from ..format.metadata import parse_array
 from ..options import Options, check, resolve
 from ..storage import cache
 from ..storage.cache import IndexCache
+from ..storage.files import check_name, open_file
 from ..storage.replaced import Patience
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled
@@ -66,10 +66,10 @@ class Folder:
 
     def get(self, key: str) -> bytes | None:
         """Return a file's bytes."""
-        try:
-            return Path(self._prefix + key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        if (found := open_file(self._prefix + key)) is None:
             return None
+        with found as file:
+            return file.read()
 
     def source(self, key: str) -> str:
         """Return a file's path."""
@@ -145,7 +145,7 @@ def open_array(
 
 def objects_of(path_or_store: Any, path: str) -> Objects:
     """Find out where an array is."""
-    path = path.strip("/")
+    path = check_name(path.strip("/"))
     if isinstance(path_or_store, str) and "://" in path_or_store:
         raise ValueError(f"{path_or_store!r} is a URL: open a zarr store for it")
     if isinstance(path_or_store, str | os.PathLike):
