@@ -67,9 +67,10 @@ kept_mode(const struct stat *old, const struct stat *st)
 #ifdef __linux__
 
 /* Of these a copy would be wrong: they describe an inode, or the bytes that are in it. */
-static const char *const never[] = { "security.ima",    "security.evm",   "trusted.overlay.", "trusted.lov",
-                                     "trusted.lma",     "trusted.link",   "trusted.gfid",     "trusted.glusterfs.",
-                                     "trusted.afr.",    "lustre.",        "ceph." };
+static const char *const never[] = {
+    "security.ima", "security.evm",       "trusted.overlay.", "trusted.lov", "trusted.lma", "trusted.link",
+    "trusted.gfid", "trusted.glusterfs.", "trusted.afr.",     "lustre.",     "ceph."
+};
 
 static const char access_acl[] = "system.posix_acl_access";
 

@@ -60,7 +60,9 @@ void sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_vers
  * A shard is a regular file, or a symbolic link to one. A FIFO would make open() wait for ever, and a device may be anything, so
  * every path that is opened goes through these. */
 
-/* open() without waiting for a FIFO; -1 and errno. */
+/* open() without waiting for a FIFO; -1 and errno. ESTALE: there is a file, but not yet (any more) the one that this client of a
+ * network file system knows by that name, because another client has replaced it; that takes up to a second or so to pass.
+ * The other calls on open files say ESTALE then, too. */
 int sc_file_open_now(const char *path, int flags);
 
 /* SC_NOT_A_FILE unless it is a regular file or a folder, which every caller treats in its own way. */
@@ -125,7 +127,7 @@ int sc_file_make_folders(char *folder, unsigned *n_made);
 /* Bring the names in the folder of `path` to the disk, and in n_above folders above it. */
 enum sc_status sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where);
 
-/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to. */
+/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to; one to nothing is no file. */
 enum sc_status sc_file_remove(const char *path, bool sync, struct sc_where *where);
 
 #endif

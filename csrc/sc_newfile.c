@@ -159,46 +159,40 @@ open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
     return status;
 }
 
-/* What a symbolic link points to; any other path as it is. */
-static char *
-resolved(const char *path, const struct stat *st)
-{
-    char *target = NULL;
-
-    if (st && S_ISLNK(st->st_mode))
-        target = realpath(path, NULL); /* NULL for a dangling link: it is replaced */
-    return target ? target : sc_strdup(path);
-}
-
-/* An exchange of names would succeed with anything, and hide a folder. */
+/* Look at what has the name, if anything, and follow a symbolic link: file->path. A link to nothing is replaced. */
 static enum sc_status
-check_replaceable(const struct stat *st, struct sc_where *where)
+look(struct sc_newfile *file, const char *path, struct stat *st, bool *exists, struct sc_where *where)
 {
-    if (!S_ISDIR(st->st_mode))
-        return sc_file_check_kind(st, where);
-    errno = EISDIR;
+    bool is_link;
+
+    *exists = lstat(path, st) == 0;
+    is_link = *exists && S_ISLNK(st->st_mode);
+    file->path = is_link ? realpath(path, NULL) : NULL;
+    if (!file->path && !(file->path = sc_strdup(path)))
+        return SC_NO_MEMORY;
+    if (is_link && stat(file->path, st)) {
+        *exists = false;
+        file->dangling = errno == ENOENT;
+        return file->dangling ? SC_OK : sc_file_error(where, "stat");
+    }
+    if (!*exists || !S_ISDIR(st->st_mode))
+        return *exists ? sc_file_check_kind(st, where) : SC_OK;
+    errno = EISDIR; /* an exchange of names would succeed and hide the folder */
     return sc_file_error(where, "open");
 }
 
 static enum sc_status
 begin(struct sc_newfile *file, const char *path, const char *staging, bool shared, struct sc_where *where)
 {
-    struct stat st;
-    bool exists = lstat(path, &st) == 0;
     enum sc_status status;
+    struct stat st;
+    bool exists;
 
     sc_closer_wait();
-    *file = (struct sc_newfile){ .fd = -1, .staging = staging, .path = resolved(path, exists ? &st : NULL) };
-    if (!file->path)
-        return SC_NO_MEMORY;
-    file->dangling = exists && stat(file->path, &st);
-    exists = exists && !file->dangling;
-    status = exists ? check_replaceable(&st, where) : SC_OK;
-    if (status) {
-        forget(file);
-        return status;
-    }
-    status = open_new(file, shared, where);
+    *file = (struct sc_newfile){ .fd = -1, .staging = staging };
+    status = look(file, path, &st, &exists, where);
+    if (!status)
+        status = open_new(file, shared, where);
     if (!status && exists)
         status = sc_attributes_copy(file->fd, file->path, &st, where);
     if (status)

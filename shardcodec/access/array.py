@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +25,8 @@ from ..format.metadata import parse_array
 from ..options import Options, check, resolve
 from ..storage import cache
 from ..storage.cache import IndexCache
+from ..storage.files import check_name, open_file
+from ..storage.replaced import Patience
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled, destination
 from .reader import MAX_GAP_NBYTES, ReadItem, read, slice_reader
@@ -65,10 +66,10 @@ class Folder:
 
     def get(self, key: str) -> bytes | None:
         """Return a file's bytes."""
-        try:
-            return Path(self._prefix + key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        if (found := open_file(self._prefix + key)) is None:
             return None
+        with found as file:
+            return file.read()
 
     def source(self, key: str) -> str:
         """Return a file's path."""
@@ -144,7 +145,7 @@ def open_array(
 
 def objects_of(path_or_store: Any, path: str) -> Objects:
     """Find out where an array is."""
-    path = path.strip("/")
+    path = check_name(path.strip("/"))
     if isinstance(path_or_store, str) and "://" in path_or_store:
         raise ValueError(f"{path_or_store!r} is a URL: open a zarr store for it")
     if isinstance(path_or_store, str | os.PathLike):
@@ -243,18 +244,21 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; the error says which.
         """
+        patience = None
         if self._slices is not None:
             try:
                 if (part := self._slices.get(selection)) is not None:
                     return part
             except ShardError:
                 pass  # below it is said what is wrong, if it still is
+            except OSError as error:
+                patience = Patience.after(error)
         if selection is None:  # as numpy writes a new axis
             selection = (None,)
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
-            self._read([(coords, part) for coords, part in self._cut(box)], out, axes)
+            self._read([(coords, part) for coords, part in self._cut(box)], out, axes, patience)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -399,7 +403,13 @@ class ArrayReader:
         self._read(parts, out, tuple(range(1, self.ndim + 1)))
         return out
 
-    def _read(self, parts: list[tuple[Ints, Any]], out: np.ndarray[Any, Any], axes: Ints) -> None:
+    def _read(
+        self,
+        parts: list[tuple[Ints, Any]],
+        out: np.ndarray[Any, Any],
+        axes: Ints,
+        patience: Patience | None = None,
+    ) -> None:
         objects, chain, key = self._objects, self._chain, self._keys.key
         if objects.fetches:
             items = [ReadItem(chain, None, part, key(coords)) for coords, part in parts]
@@ -410,15 +420,19 @@ class ArrayReader:
             read(items, out, axes, self._options)
             return
         plan = [(chain, objects.source(key(coords)), part) for coords, part in parts]
-        try:
-            native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
-        except ShardError:
-            # once more: it says what is wrong, if it still is. Somebody may have changed a file meanwhile
-            items = [
-                _item(chain, source, part, key(at))
-                for (at, part), (_, source, _) in zip(parts, plan, strict=True)
-            ]
-            read(items, out, axes, self._options)
+        if patience is None:
+            try:
+                native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
+                return
+            except ShardError:
+                pass  # once more: it says what is wrong, if it still is. A file may have been changed meanwhile
+            except OSError as error:
+                patience = Patience.after(error)
+        items = [
+            _item(chain, source, part, key(at))
+            for (at, part), (_, source, _) in zip(parts, plan, strict=True)
+        ]
+        read(items, out, axes, self._options, patience)
 
     # ---- the handle
 

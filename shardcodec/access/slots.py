@@ -295,7 +295,10 @@ class SlotWriter:
         sync = self._options.durability == "fsync"
         with locks.table().hold(keys):
             filelocks.update(
-                keys[0], self._options, lambda fd: file.commit(sync=sync, only_new=fd == filelocks.NO_FILE)
+                keys[0],
+                self._options,
+                lambda fd: file.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
+                repeats=False,
             )
 
     def abort(self) -> None:

@@ -8,7 +8,6 @@ forgets it, so that the next question opens what is there then.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from .. import native
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver
+from ..storage.replaced import Patience, retried
 from . import gathering
 from .boxes import Box, touched
 from .inner import decode_chunks
@@ -66,7 +66,8 @@ class Snapshot:
     def _opened(self) -> OpenObject:
         if self._view is None:
             gathering.settle(self._object)
-            self._view = self._try(self._object.open, self._chain, self._resolver.resolve(NOTHING, None))
+            options = self._resolver.resolve(NOTHING, None)
+            self._view = retried(lambda: self._try(self._object.open, self._chain, options))
         return self._view
 
     # ---- the index
@@ -180,7 +181,9 @@ class Snapshot:
     def read(self, work: Callable[[], T]) -> T:
         """Do work that reads; anew, from a fresh look at a file, when what was seen of it may have been changed in place since."""
         is_old = self._view is not None
-        for attempt in itertools.count(1):
+        patience = Patience()
+        attempt = 1
+        while True:
             try:
                 return work()
             except ShardError:
@@ -188,8 +191,10 @@ class Snapshot:
                 if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
                     raise
                 is_old = False
-                self.drop()
-        raise AssertionError
+                attempt += 1
+            except OSError as error:
+                patience.wait(error)
+            self.drop()
 
     # ---- errors
 

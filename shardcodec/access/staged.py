@@ -26,6 +26,7 @@ import numpy as np
 
 from .. import native
 from ..errors import CodecError, ShardError
+from ..storage.files import open_file
 from .cuts import Cuts
 
 __all__ = [
@@ -136,10 +137,9 @@ def whole_object(source: Any) -> memoryview | None:
             return memoryview(file.read())
     if not isinstance(source, str):
         return memoryview(source).cast("B")
-    fd = native.load().open_file(source)
-    if fd < 0:
+    if (found := open_file(source)) is None:
         return None
-    with open(fd, "rb") as file:
+    with found as file:
         return memoryview(file.read())
 
 

@@ -313,11 +313,14 @@ class ShardWriter:
         """Give the shard its name, under its lock; without a path return it."""
         if self._path is None:
             return sink.commit()
-        path = os.path.realpath(self._path)
+        path = os.path.realpath(sink.place[0])  # what is replaced, also if a link leads elsewhere by now
         sync = self._options.durability == "fsync"
         with locks.table().hold([path]):
             filelocks.update(
-                path, self._options, lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE)
+                path,
+                self._options,
+                lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
+                repeats=False,
             )
         return None
 

@@ -125,6 +125,7 @@ class Looker:
         self.options = options
         self.declined = declined
         self._stack = contextlib.ExitStack()
+        self._fds: dict[int, int] = {}  # of old objects, by position
 
     def __enter__(self) -> Self:
         return self
@@ -256,6 +257,19 @@ class Looker:
         """Describe an old object of which nothing is kept: all that counts is whether the caller knows that there is none."""
         return self.none(position) if self.items[position].old_fd == NO_FILE else None
 
+    def explained(self, error: ShardError) -> ShardError | OSError:
+        """Explain an error of the engine.
+
+        On a network file system the times of a file that was just written settle later, when the server has set its own. A
+        file that seems to have been changed has gone stale there: the caller looks again, under its lock.
+        """
+        position, is_changed = error.shard, getattr(error, "changed", False)
+        fd = self._fds.get(position) if is_changed and isinstance(position, int) else None
+        error = explain(error, self.items)
+        if fd is None or is_local(fd):
+            return error
+        return OSError(errno.ESTALE, str(error), self.items[position].path)  # type: ignore[index]
+
     def _source(self, position: int) -> tuple[Any, int, tuple[int, int, int] | None]:
         """Find the old object: a descriptor or a buffer (None: there is none), its size, and a file's stamp."""
         item = self.items[position]
@@ -271,6 +285,7 @@ class Looker:
             self._stack.callback(os.close, fd)
             if os.fstat(fd).st_nlink > 1:  # whoever locks a file has seen to that
                 native.load().settle(item.path, fd)
+        self._fds[position] = fd
         found = os.fstat(fd)
         return fd, found.st_size, (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
@@ -367,7 +382,7 @@ def run(
                 try:
                     made, _, (there, refused) = call([describe(looker, i) for i in range(len(some))])
                 except ShardError as error:
-                    raise explain(error, some) from error.__cause__
+                    raise looker.explained(error) from error.__cause__
             for position, result in zip(group, made, strict=True):
                 results[position] = result
             declined |= {group[i] for i in refused}

@@ -40,7 +40,7 @@ cdef class Batch:
             self.paths.append(b"")
             out[0] = part.source
         elif isinstance(source, int):
-            self.paths.append(b"")
+            self.paths.append(source)
             out.is_open, out.fd = True, source
         elif isinstance(source, str):
             path = path_bytes(source)

@@ -9,7 +9,7 @@ cdef const char *path_chars(bytes encoded) except NULL:
     """A path as C has it. One with a null byte would be cut there, and be the path of another file."""
     cdef const char *chars = PyBytes_AsString(encoded)
     if strlen(chars) != <size_t>len(encoded):
-        raise ValueError(f"a path cannot have a null byte: {os.fsdecode(encoded)!r}")
+        raise ValueError(f"a path or key cannot have a null byte: {os.fsdecode(encoded)!r}")
     return chars
 
 

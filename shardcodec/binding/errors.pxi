@@ -49,7 +49,7 @@ cdef object format_error(sc_status status, const sc_where *at):
     return ShardFormatError(
         f"{where}file has {at.nbytes} bytes where {at.limit} were expected, or other times: it was changed while it was "
         f"in use",
-        entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level)
+        entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level, changed=True)
 
 
 cdef object checksum_error(sc_status status, const sc_where *at):
@@ -73,10 +73,16 @@ cdef object codec_error(sc_status status, const sc_where *at):
 
 
 cdef object path_of(const sc_where *at, object paths):
-    """The file in question; None where that is not known."""
+    """The file in question, be it open under a number only; None where that is not known."""
     if paths is None or at.shard == SC_NOWHERE:
         return None
-    return os.fsdecode(paths[at.shard]) or None
+    path = paths[at.shard]
+    if isinstance(path, int):
+        try:
+            return os.readlink(f"/proc/self/fd/{path}")
+        except OSError:
+            return None
+    return os.fsdecode(path) or None
 
 
 cdef int raise_status(sc_status status, const sc_where *at, object paths=None) except -1:

@@ -94,6 +94,19 @@ def open_file(str path):
     return fd
 
 
+def remove_file(str path, *, bint sync=False):
+    """Remove a file, or a symbolic link to one; that there is none is no error. sync: the folder is on disk then."""
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
+    cdef sc_where where
+    cdef sc_status status
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_file_remove(chars, sync, &where)
+    where.shard = 0
+    raise_status(status, &where, [name])
+
+
 def file_locks_held():
     """Number of files that this process holds locks of."""
     return sc_lock_count()

@@ -31,8 +31,19 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from .aio import to_its_end
+from .replaced import Patience
 
-__all__ = ["NO_FILE", "FileLocks", "check_deadline", "hold", "hold_async", "settle", "update", "update_async"]
+__all__ = [
+    "NO_FILE",
+    "FileLocks",
+    "check_deadline",
+    "hold",
+    "hold_async",
+    "patience_of",
+    "settle",
+    "update",
+    "update_async",
+]
 
 # Stands for the descriptor of a file that does not exist: it must be made under the condition that it still does not.
 NO_FILE = -1
@@ -207,7 +218,7 @@ async def _advanced(locks: FileLocks, n: int) -> bool:
     return await to_its_end(asyncio.to_thread(locks.advance))
 
 
-def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:
+def update(path: str, options: Options, work: Callable[[int | None], bool], *, repeats: bool = True) -> None:
     """Do something to one file under its lock. Not for a thread that runs an event loop.
 
     Parameters
@@ -222,9 +233,16 @@ def update(path: str, options: Options, work: Callable[[int | None], bool]) -> N
         The lock was not to be had in time, or the file comes and goes all the time.
     """
     deadline = time.monotonic() + options.lock_timeout
+    patience = patience_of(options)
     while True:
-        with hold([path], options) as held:
-            done = work(held[0])
+        try:
+            with hold([path], options) as held:
+                done = work(held[0])
+        except OSError as error:
+            if not repeats:
+                raise
+            patience.wait(error)
+            continue
         if done:
             return
         check_deadline(deadline, path, options)
@@ -233,12 +251,22 @@ def update(path: str, options: Options, work: Callable[[int | None], bool]) -> N
 async def update_async(path: str, options: Options, work: Callable[[int | None], Awaitable[bool]]) -> None:
     """Do something to one file under its lock; as `update`, without blocking the event loop."""
     deadline = time.monotonic() + options.lock_timeout
+    patience = patience_of(options)
     while True:
-        async with hold_async([path], options) as held:
-            done = await work(held[0])
+        try:
+            async with hold_async([path], options) as held:
+                done = await work(held[0])
+        except OSError as error:
+            await asyncio.sleep(patience.pause(error))
+            continue
         if done:
             return
         check_deadline(deadline, path, options)
+
+
+def patience_of(options: Options) -> Patience:
+    """Return for how long a writer locks and reads a file anew that other clients replace."""
+    return Patience(max(options.lock_timeout, MIN_PATIENCE))
 
 
 def settle(path: str) -> None:

@@ -48,6 +48,7 @@ from ..options import Options
 from ..storage import indexes, locks
 from ..storage.aio import all_of
 from ..storage.cache import IndexCache
+from ..storage.files import check_name
 from ..storage.indexes import RemoteIndex
 from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
 from .compat import (
@@ -123,12 +124,13 @@ def shard_object(store: Any, key: str | None) -> ShardObject:
     """Return the place that a store and a key name."""
     if isinstance(store, StorePath):
         store, key = store.store, "/".join(filter(None, (store.path, key)))
+    check_name(key or "")
     if isinstance(store, Store):
         if not key:
             raise ValueError("a store needs the key of the shard")
         return StoreObject(original(StorePath(store, key)))
     if isinstance(store, str | os.PathLike):
-        path = os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store))
+        path = check_name(os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store)))
         return FileObject(str(path), key or str(path))
     try:
         return MemoryObject(memoryview(store).cast("B"), key or "")

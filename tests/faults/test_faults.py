@@ -159,7 +159,9 @@ def test_what_each_case_does(tmp_path: Path) -> None:
             calls = [call for call in calls_of(scene) if call not in ("lock", "unlock")]
         if case.strategy == "replace" or (case.durability == "fsync" and not direct and case.grid == LARGE):
             assert "linkat" in calls and "fdatasync" not in calls
-            assert calls.index("close") < calls.index("linkat")  # the bytes have arrived before a name shows them
+            assert calls.index("close") < calls.index(
+                "linkat"
+            )  # the bytes have arrived before a name shows them
         elif case.location == "end" and direct:
             barrier = ["fdatasync"] * (case.durability == "fsync") + ["close"]
             assert calls == ["fallocate", "pwrite_once", *barrier]

@@ -66,9 +66,7 @@ def with_strategy(array: Any, strategy: str, value: int) -> None:
 
 @pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_partial_write(
-    disk: Mount, monkeypatch: pytest.MonkeyPatch, strategy: str, at_start: bool
-) -> None:
+def test_partial_write(disk: Mount, monkeypatch: pytest.MonkeyPatch, strategy: str, at_start: bool) -> None:
     """No journal is left either."""
     monkeypatch.setattr(filesystem, "LOCAL_TYPES", filesystem.LOCAL_TYPES | {"fuse.shardcodec-test"})
     filesystem._type_of.cache_clear()
