@@ -307,7 +307,7 @@ class RemoteShard:
         chain: Any,
         options: Options,
         size: Callable[[], int],
-        lock: Hashable,
+        lock: str,
         kept: _Kept | None = None,
     ) -> None:
         self._remote = remote

@@ -293,7 +293,9 @@ def alarms(tmp_path: Path, code: str) -> dict[str, Any]:
     program.write_text(ALARMS + textwrap.dedent(code))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, str(program), str(tmp_path)]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=HUNG_SECONDS, check=True)
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, text=True, timeout=HUNG_SECONDS, check=True
+    )
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["interrupts"] > 20
     return told
