@@ -6,6 +6,8 @@
  * SPDX-License-Identifier: MIT */
 #include "sc_index.h"
 
+#include "sc_cpu.h"
+
 /* Eight bits at a time: the counts of one digit fit the first-level cache beside the data that is moved. */
 #define DIGIT_BITS 8
 #define N_DIGITS (64 / DIGIT_BITS)
@@ -92,13 +94,33 @@ suspicion(const uint8_t *pairs, size_t n, bool big_endian, uint64_t first, uint6
     return found;
 }
 
+#ifdef SC_ARCH_X86_64
+SC_TARGET("avx2") static uint64_t
+suspicion_avx2(const uint8_t *pairs, size_t n, uint64_t first, uint64_t end)
+{
+    return suspicion(pairs, n, false, first, end);
+}
+#endif
+
+static uint64_t
+suspicion_of(const uint8_t *pairs, size_t n, bool big_endian, uint64_t first, uint64_t end)
+{
+    if (big_endian)
+        return suspicion(pairs, n, true, first, end);
+#ifdef SC_ARCH_X86_64
+    if (sc_cpu_features() & SC_CPU_AVX2)
+        return suspicion_avx2(pairs, n, first, end);
+#endif
+    return suspicion(pairs, n, false, first, end);
+}
+
 enum sc_status
 sc_index_check_pairs(const uint8_t *pairs, size_t n, bool big_endian, const struct sc_index_extent *extent,
                      struct sc_where *where)
 {
     uint64_t first = extent->offset ? 0 : extent->nbytes;
     uint64_t end = extent->offset ? extent->offset : extent->shard_nbytes;
-    uint64_t found = big_endian ? suspicion(pairs, n, true, first, end) : suspicion(pairs, n, false, first, end);
+    uint64_t found = suspicion_of(pairs, n, big_endian, first, end);
 
     for (size_t i = 0; found >> 63 && i < n; i++) { /* pairs without bytes are suspected without reason */
         struct sc_entry e;

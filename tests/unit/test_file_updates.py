@@ -258,7 +258,11 @@ def test_a_bad_entry_is_healed_by_writing_the_whole_inner_chunk(
     )
     with pytest.raises(shardcodec.ShardFormatError):
         array[0, 2] = 49
-    array[:2, 2:] = 49
+    if bad not in [(0, 5), (0, 3), (5, 0)]:  # all others may be in a wrong place: it takes a word of the user
+        with pytest.raises(shardcodec.ShardFormatError):
+            array[:2, 2:] = 49
+    with shardcodec.options(allow_in_index=True):
+        array[:2, 2:] = 49
     assert text_of(array[...]) == text_of(zarrs_view(array)[...]) == "zero 1111 two. tres"
 
 
