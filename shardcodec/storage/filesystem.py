@@ -9,7 +9,7 @@ import os
 
 from .. import native
 
-__all__ = ["appends_directly", "is_local"]
+__all__ = ["appends_directly", "is_local", "is_prompt"]
 
 # A write past the page cache that makes a file longer sets the new size when all its bytes are there.
 DIRECT_TYPES = frozenset({"ext4", "xfs"})
@@ -22,6 +22,19 @@ LOCAL_TYPES = frozenset(
 def is_local(device: int) -> bool:
     """Tell whether files of this device are seen by the processes of this machine only, and alike by all of them."""
     return _type_of(device) in LOCAL_TYPES
+
+
+def is_prompt(path: str) -> bool:
+    """Tell whether work on a file or folder, which need not exist yet, takes no round trip: its file system is local."""
+    while True:
+        try:
+            return is_local(os.stat(path).st_dev)
+        except (FileNotFoundError, NotADirectoryError):
+            path, below = os.path.dirname(path), path
+            if path == below:
+                return False
+        except OSError:
+            return False
 
 
 def appends_directly(path: str, device: int) -> bool:

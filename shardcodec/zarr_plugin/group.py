@@ -42,10 +42,11 @@ from .stores import (
     check_writable,
     is_local,
     is_memory,
+    is_prompt,
     lies_in,
     local_path,
-    lock_keys,
-    staging,
+    lock_keys_async,
+    staging_async,
     stored_bytes,
 )
 
@@ -82,7 +83,7 @@ class Group:
     async def write(self, request: Request, options: Options) -> None:
         """Take over a request, or what of it is worth that; the rest is stored at once."""
         check_writable(request.store)
-        keys = self._keys(request)
+        keys = await self._keys(request)
         if len(keys) == 1 and self._gather_quickly(keys[0], request, options):
             await self.keep_within_budget()
             return
@@ -99,13 +100,13 @@ class Group:
             else:
                 await self._write_at_once(request, [i], [keys[i]], options)
 
-    def _keys(self, request: Request) -> list[str]:
+    async def _keys(self, request: Request) -> list[str]:
         """Names of the request's objects for locks: each is resolved once."""
         names = [(id(part.target.store), part.target.path) for part in request.parts]
         unknown = [i for i, name in enumerate(names) if name not in self._names]
         if unknown:
             targets = [request.parts[i].target for i in unknown]
-            for i, target, key in zip(unknown, targets, lock_keys(targets), strict=True):
+            for i, target, key in zip(unknown, targets, await lock_keys_async(targets), strict=True):
                 self._names[names[i]] = target.store, key  # the store stays, so that its number does
         return [self._names[name][1] for name in names]
 
@@ -221,7 +222,7 @@ class Group:
         bool
             False when the change is to be made at once; nothing is held of the object then.
         """
-        (key,) = lock_keys([target])
+        (key,) = await lock_keys_async([target])
         held = None
         if not self.is_closing or _storing.get():
             async with locks.table().hold_async([key]):
@@ -295,7 +296,7 @@ class Group:
         """Return what `hold` gathered of an object, None when that is nothing; what was gathered otherwise is stored."""
         if not self._entries:
             return None
-        (key,) = lock_keys([target])
+        (key,) = await lock_keys_async([target])
         entry = self._entries.get(key)
         if entry is None or is_held(entry, kind):
             return None if entry is None else entry.gathered
@@ -321,7 +322,7 @@ class Group:
         """Fill the request's array; return the positions of objects that do not exist."""
         if not self._entries:
             return await reading.run(request, options)
-        keys = self._keys(request)
+        keys = await self._keys(request)
         await self.settle(
             key
             for key, part in zip(keys, request.parts, strict=True)
@@ -394,7 +395,7 @@ class Group:
 
     async def settle_all_of(self, targets: Sequence[StorePath]) -> None:
         """Store what was gathered of objects of one store, and of parts of them; as `settle`."""
-        own = set(lock_keys(targets)) if self._entries else set()
+        own = set(await lock_keys_async(targets)) if self._entries else set()
         if own:
             await self.settle(name for name in list(self._entries) if lies_in(name, own))
             await self.settle(name for name in own if name in self._entries)  # where parts may be held now
@@ -411,11 +412,11 @@ class Group:
 
             async def write(old_fd: int | None) -> bool:
                 exist: list[int] = []
-                where = {"old_fd": old_fd, "staging": staging(store), "exist": exist}
+                where = {"old_fd": old_fd, "staging": await staging_async(store), "exist": exist}
                 await self._flush(entry, local_path(target), None, **where)
                 return not exist
 
-            await filelocks.update_async(key, entry.options, write)
+            await filelocks.update_async(key, entry.options, write, prompt=is_prompt(store))
         elif is_memory(store):
             result = await self._flush(entry, None, stored_bytes(target, prototype))
             if result is None:

@@ -21,7 +21,7 @@ from .compat import StorePath, as_numpy, has_loop_to_itself
 from .kinds import Kind
 from .remote import limits_for, remote_for
 from .requests import Declined, Request
-from .stores import index_names, is_direct, is_local, is_memory, local_path, stored_bytes
+from .stores import index_names, is_direct, is_local, is_memory, is_prompt, local_path, stored_bytes
 
 __all__ = ["Shortcut", "run"]
 
@@ -103,7 +103,7 @@ async def run(request: Request, options: Options) -> set[int]:
         remote, limits = remote_for(request.store, spec.prototype), limits_for(request.store, spec)
         names = index_names([part.target for part in request.parts])
         missing = await fetch(items, request.array, request.axes, options, remote, limits, names=names)
-    elif request.is_small or _may_stay(request, options):
+    elif is_prompt(request.store) and (request.is_small or _may_stay(request, options)):
         missing = read(items, request.array, request.axes, options)
     else:
         missing = await in_thread(read, items, request.array, request.axes, options)
