@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import native
 from ..options import Options
-from ..storage import filelocks, locks
+from ..storage import filelocks, filesystem, locks
 from ..storage.cache import IndexCache
 
 __all__ = [
@@ -136,7 +136,11 @@ class ShardObject(Protocol):
 
     @property
     def is_near(self) -> bool:
-        """Whether reading it takes no request, so that an event loop need not fear it."""
+        """Whether the engine opens it itself, without requests."""
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a small read takes no round trip, so that it may be done on an event loop."""
 
     def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """Look at what is there now; `cache` may have the index of this state of the object."""
@@ -225,6 +229,10 @@ class FileObject:
     def identity(self) -> str:
         return os.path.realpath(str(self.path))
 
+    @property
+    def is_prompt(self) -> bool:
+        return filesystem.is_prompt(str(self.path))
+
     def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         return NativeShard(chain, self.path, options, cache)
 
@@ -246,6 +254,7 @@ class MemoryObject:
     path: str | None = None
     realm = None
     is_near = True
+    is_prompt = True
 
     def __init__(self, data: Any, key: str = "") -> None:
         self.key = key

@@ -27,6 +27,7 @@ from .boxes import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
 __all__ = [
     "ATTEMPTS",
     "INLINE_NBYTES",
+    "INLINE_OBJECTS",
     "MAX_GAP_NBYTES",
     "ReadItem",
     "decoded_nbytes",
@@ -48,6 +49,8 @@ CHANGING_SECONDS = 2.0
 
 # Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
 INLINE_NBYTES = 1 << 20
+# And so many objects: to open one takes as long as to decode some ten thousand bytes.
+INLINE_OBJECTS = 16
 
 # Which inner chunks so many points touch takes longer to count than the way to another thread and back.
 MANY_POINTS = 1 << 14

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..access.reader import INLINE_NBYTES
+from ..storage import turns
 from .arguments import TooLarge
 from .entries import Entries
 from .keys import Key, KeyRange
@@ -34,6 +35,8 @@ class Awaited:
     async def read(self, key: Key, **how: Any) -> ReadResult:
         """As `read_sync`."""
         if self._entries.is_at_hand:
+            if turns.is_over():
+                await turns.next_turn()
             with suppress(TooLarge):
                 return self._read_at_once(key, **how, most=INLINE_NBYTES)
         return await self._threads.run(self.read_sync, key, **how)

@@ -64,6 +64,7 @@ class Entries:
         self.layout = layout
         self.chain = layout.chain()
         self._cache_nbytes = cache_nbytes
+        self._is_prompt = target.is_prompt and not isinstance(target, NestedObject)
         self._path = None if target.path is None else os.fsencode(target.path)
         self._read = native.load().read_encoded
         # what options say for a single value, as long as they do
@@ -81,9 +82,12 @@ class Entries:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether neither requests nor a large index, a write or all of another shard's value stand before a value."""
-        is_near = self.target.is_near and not isinstance(self.target, NestedObject)
-        return is_near and not gathering.has(self.target) and int(self.chain.index_nbytes) <= INLINE_NBYTES
+        """Whether neither round trips nor a large index, a write or all of another shard's value stand before a value."""
+        return (
+            self._is_prompt
+            and not gathering.has(self.target)
+            and int(self.chain.index_nbytes) <= INLINE_NBYTES
+        )
 
     def options(self) -> Options:
         """Settle the options of a write.

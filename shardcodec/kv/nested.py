@@ -67,6 +67,11 @@ class NestedObject:
         """As the outer shard."""
         return self.outer.target.is_near
 
+    @property
+    def is_prompt(self) -> bool:
+        """As the outer shard."""
+        return self.outer.target.is_prompt
+
     def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """Read the value."""
         found = self.outer.read_sync(self.inner_key)

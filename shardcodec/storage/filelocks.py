@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import native
 from ..errors import LockError
@@ -45,6 +45,8 @@ __all__ = [
     "update_async",
 ]
 
+T = TypeVar("T")
+
 # Stands for the descriptor of a file that does not exist: it must be made under the condition that it still does not.
 NO_FILE = -1
 
@@ -59,7 +61,7 @@ MAX_WAIT = 0.1
 # A file that appears between two calls is no sign of trouble, also where nobody wants to wait.
 MIN_PATIENCE = 1.0
 
-# So many attempts are made on the event loop itself; more of them go to a thread: on network file systems each takes time.
+# So many attempts are made on the event loop itself; more of them go to a thread.
 INLINE_LOCKS = 4
 
 _REASONS = {
@@ -187,35 +189,37 @@ def hold(paths: Sequence[str], options: Options) -> Iterator[list[int | None]]:
 class AsyncHold:
     """A block in which files are locked; no generator, as in `locks.Hold`."""
 
-    __slots__ = ("_locks", "_n")
+    __slots__ = ("_few", "_locks", "_prompt")
 
-    def __init__(self, paths: Sequence[str], options: Options) -> None:
+    def __init__(self, paths: Sequence[str], options: Options, *, prompt: bool) -> None:
         self._locks = FileLocks(paths, options)
-        self._n = len(paths)
+        self._prompt = prompt
+        self._few = len(paths) <= INLINE_LOCKS
 
     async def __aenter__(self) -> list[int | None]:
         try:
-            while not await _advanced(self._locks, self._n):
+            while not await _run(self._locks.advance, inline=self._prompt and self._few):
                 await asyncio.sleep(self._locks.wait())
         except BaseException:
-            self._locks.release()
+            await _run(self._locks.release, inline=self._prompt)
             raise
         return self._locks.held
 
     async def __aexit__(self, *exception: object) -> None:
-        self._locks.release()
+        await _run(self._locks.release, inline=self._prompt)
 
 
-def hold_async(paths: Sequence[str], options: Options) -> AsyncHold:
-    """Hold the locks of the first few of some files; as `hold`, without blocking the event loop."""
-    return AsyncHold(paths, options)
+def hold_async(paths: Sequence[str], options: Options, *, prompt: bool) -> AsyncHold:
+    """Hold the locks of the first few of some files; as `hold`, without blocking the event loop.
+
+    With `prompt`, no call on these files takes a round trip; few of them may be made on the event loop.
+    """
+    return AsyncHold(paths, options, prompt=prompt)
 
 
-async def _advanced(locks: FileLocks, n: int) -> bool:
-    if n <= INLINE_LOCKS:
-        return locks.advance()
-    # when cancelled: the thread goes on, and what it takes has to be given back
-    return await to_its_end(asyncio.to_thread(locks.advance))
+async def _run(work: Callable[[], T], *, inline: bool) -> T:
+    """Call something; if not on the event loop itself, then to its end, because what it takes has to be given back."""
+    return work() if inline else await to_its_end(asyncio.to_thread(work))
 
 
 def update(path: str, options: Options, work: Callable[[int | None], bool], *, repeats: bool = True) -> None:
@@ -248,13 +252,15 @@ def update(path: str, options: Options, work: Callable[[int | None], bool], *, r
         check_deadline(deadline, path, options)
 
 
-async def update_async(path: str, options: Options, work: Callable[[int | None], Awaitable[bool]]) -> None:
-    """Do something to one file under its lock; as `update`, without blocking the event loop."""
+async def update_async(
+    path: str, options: Options, work: Callable[[int | None], Awaitable[bool]], *, prompt: bool
+) -> None:
+    """Do something to one file under its lock; as `update`, without blocking the event loop (see `hold_async`)."""
     deadline = time.monotonic() + options.lock_timeout
     patience = patience_of(options)
     while True:
         try:
-            async with hold_async([path], options) as held:
+            async with hold_async([path], options, prompt=prompt) as held:
                 done = await work(held[0])
         except OSError as error:
             await asyncio.sleep(patience.pause(error))

@@ -12,7 +12,7 @@ import os
 
 from .. import native
 
-__all__ = ["appends", "appends_directly", "is_local", "name_of"]
+__all__ = ["appends", "appends_directly", "is_local", "is_prompt", "name_of"]
 
 # Appending to a shard was tested there with kills and power cuts. Elsewhere it may fail: on GlusterFS it lost writes, because
 # a second client sees the new size before the new bytes, and because the times of a file settle later.
@@ -34,6 +34,24 @@ def appends(fd: int) -> bool:
 def is_local(fd: int) -> bool:
     """Tell whether this open file is seen by the processes of this machine only, and alike by all of them."""
     return name_of(fd) in LOCAL_TYPES
+
+
+def is_prompt(path: str) -> bool:
+    """Tell whether work on a file or folder, which need not exist yet, takes no round trip: its file system is local."""
+    while True:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            path, below = os.path.dirname(path), path
+            if path == below:
+                return False
+        except OSError:
+            return False
+        else:
+            try:
+                return is_local(fd)
+            finally:
+                os.close(fd)
 
 
 def appends_directly(path: str, fd: int) -> bool:

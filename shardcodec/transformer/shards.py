@@ -15,7 +15,7 @@ from ..access.state import scan_files
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options, resolve
-from ..storage import cache
+from ..storage import cache, turns
 from ..storage.aio import all_of, to_its_end
 from ..zarr_plugin.compat import (
     Store,
@@ -33,7 +33,8 @@ from ..zarr_plugin.stores import (
     is_local,
     local_path,
     lock_keys,
-    staging,
+    lock_keys_async,
+    staging_async,
     stored_bytes,
 )
 from ..zarr_plugin.updates import Work, update, update_held
@@ -160,6 +161,8 @@ class Shards:
 
     async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
         """As `get_partial_values` of the store."""
+        if turns.is_over():
+            await turns.next_turn()
         shards: dict[str, list[Wanted]] = {}
         others: list[tuple[int, str, Any]] = []
         n = 0
@@ -249,10 +252,10 @@ class Shards:
             self._writers.append(Writer(self._chain, self._exchange, self._file_of))
         return self._writers[0]
 
-    def _file_of(self, shard: str) -> tuple[str | None, str | None]:
+    async def _file_of(self, shard: str) -> tuple[str | None, str | None]:
         holder, _, place = self._holder(shard)
         if place is None and is_local(holder):
-            return local_path(StorePath(holder, shard)), staging(holder)
+            return local_path(StorePath(holder, shard)), await staging_async(holder)
         return None, None
 
     async def _exchange(self, shard: str, work: Work, options: Options) -> None:
@@ -261,7 +264,7 @@ class Shards:
         if shards is None or place is None:
             target, group = StorePath(holder, shard), active()
             if group is not None:
-                await group.settle(lock_keys([target]))
+                await group.settle(await lock_keys_async([target]))
             await update(target, work, options)
         else:
             check_writable(holder)
@@ -289,7 +292,7 @@ class Shards:
             return False
         check_writable(self.below)
         target = StorePath(holder, shard)
-        (name,) = lock_keys([target])
+        (name,) = await lock_keys_async([target])
 
         async def store(all_of_it: Change) -> None:
             await self._writer.change_held(

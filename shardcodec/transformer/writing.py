@@ -179,11 +179,14 @@ class Writer:
         Compiled chain of a shard.
     exchange : callable
     file_of : callable
-        From a key to the file of the object (None where it is in no file), and a folder for temporary names.
+        Coroutine function: from a key to the file of the object (None where it is in no file), and a folder for temporary names.
     """
 
     def __init__(
-        self, chain: Any, exchange: Exchange, file_of: Callable[[str], tuple[str | None, str | None]]
+        self,
+        chain: Any,
+        exchange: Exchange,
+        file_of: Callable[[str], Awaitable[tuple[str | None, str | None]]],
     ) -> None:
         self._chain = chain
         self._exchange = exchange
@@ -223,7 +226,7 @@ class Writer:
             Runs what makes the new shard.
         """
         one = _Waiting(change, asyncio.get_running_loop().create_future())
-        batch = _Batch(self._chain, _Place(shard, *self._file_of(shard)), options, lambda: [one])
+        batch = _Batch(self._chain, _Place(shard, *await self._file_of(shard)), options, lambda: [one])
         await exchange(batch)
         batch.settle(None)
         await one.done
@@ -231,7 +234,7 @@ class Writer:
     async def _run(self, key: _Key) -> None:
         """Write what waits for a shard, when its turn has come."""
         _, shard, options = key
-        place = _Place(shard, *self._file_of(shard))
+        place = _Place(shard, *await self._file_of(shard))
         batch = _Batch(self._chain, place, options, lambda: self._waiting.pop(key))
         failure: BaseException | None = None
         try:

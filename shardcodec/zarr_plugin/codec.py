@@ -20,11 +20,11 @@ from ..access.codec import compiled, memory_order
 from ..access.conditional import update
 from ..access.reader import INLINE_NBYTES, ReadItem, decoded_nbytes, read
 from ..access.remote import fetch
-from ..access.writer import WriteItem, write
+from ..access.writer import WriteItem, moved_nbytes, write
 from ..errors import ShardError
 from ..format.chain_spec import ChainSpec
 from ..options import Options, resolve
-from ..storage import filelocks, locks
+from ..storage import filelocks, locks, turns
 from ..storage.aio import to_its_end
 from .compat import (
     Store,
@@ -43,8 +43,10 @@ from .stores import (
     index_names,
     is_direct,
     is_local,
+    is_prompt,
     local_path,
     lock_keys,
+    lock_keys_async,
     staging,
     stored_bytes,
 )
@@ -111,13 +113,15 @@ class ShardingCodec(ZarrShardingCodec):
         return job.read_part(byte_getter, *part)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
+        if turns.is_over():
+            await turns.next_turn()
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_getter, selection, by_requests=True)
         if job is None or part is None:
             return await super()._decode_partial_single(byte_getter, selection, shard_spec)
         if not is_direct(byte_getter.store):
             return await job.fetch_part(byte_getter, *part)
-        if decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
+        if is_prompt(byte_getter.store) and decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
             return job.read_part(byte_getter, *part)
         return await to_its_end(asyncio.to_thread(job.read_part, byte_getter, *part))
 
@@ -126,7 +130,7 @@ class ShardingCodec(ZarrShardingCodec):
         part = None if job is None else job.part(byte_setter, selection)
         values = None if job is None or part is None else job.values(value, part[2])
         if job is None or part is None or values is None:
-            with locks.table().hold(_keys(byte_setter)):
+            with locks.table().hold(lock_keys(_objects(byte_setter))):
                 super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_writable(byte_setter.store)
@@ -142,33 +146,37 @@ class ShardingCodec(ZarrShardingCodec):
     async def _encode_partial_single(
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
     ) -> None:
+        if turns.is_over():
+            await turns.next_turn()
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_setter, selection, by_requests=True)
         values = None if job is None or part is None else job.values(value, part[2])
         direct = hasattr(byte_setter, "store") and is_direct(byte_setter.store)
         if job is not None and part is not None and values is not None and not direct:
-            async with locks.table().hold_async(lock_keys([byte_setter])):
+            async with locks.table().hold_async(await lock_keys_async([byte_setter])):
                 if await job.update_part(byte_setter, part[0], part[1], values):
                     return
             values = None
         if job is None or part is None or values is None:
-            async with locks.table().hold_async(_keys(byte_setter)):
+            async with locks.table().hold_async(await lock_keys_async(_objects(byte_setter))):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_writable(byte_setter.store)
-        small = decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES
+        prompt = is_prompt(byte_setter.store)
 
         async def run(work: Any, *arguments: Any) -> Any:
-            if small:
+            if prompt and job.is_small(byte_setter, part[0], *arguments):
                 return work(byte_setter, part[0], part[1], values, *arguments)
             return await to_its_end(
                 asyncio.to_thread(work, byte_setter, part[0], part[1], values, *arguments)
             )
 
-        (key,) = keys = lock_keys([byte_setter])
+        (key,) = keys = await lock_keys_async([byte_setter])
         async with locks.table().hold_async(keys):
             if is_local(byte_setter.store):
-                await filelocks.update_async(key, job.options, lambda fd: run(job.write_file, fd))
+                await filelocks.update_async(
+                    key, job.options, lambda fd: run(job.write_file, fd), prompt=prompt
+                )
             else:
                 await run(job.write_memory)
 
@@ -200,9 +208,9 @@ class ShardingCodec(ZarrShardingCodec):
             return None
 
 
-def _keys(target: Any) -> list[str]:
+def _objects(target: Any) -> list[StorePath]:
     """What to lock for a write that is left to zarr; nothing where the shard is not an object of a store."""
-    return lock_keys([target]) if isinstance(target, StorePath) else []
+    return [target] if isinstance(target, StorePath) else []
 
 
 class _Job:
@@ -294,6 +302,14 @@ class _Job:
     @property
     def chain_rank(self) -> int:
         return len(self.chain.shape)
+
+    def is_small(self, target: Any, box: Box, old_fd: int | None = None) -> bool:
+        """Tell whether a part of a shard can be written at once, on the event loop."""
+        local = is_local(target.store)
+        path = local_path(target) if local else None
+        old = None if local else stored_bytes(target, self.shard_spec.prototype)
+        item = WriteItem(self.chain, path, old, box, target.path, old_fd)
+        return self.options.durability == "rename" and moved_nbytes(item, self.options) <= INLINE_NBYTES
 
     def write_file(
         self, target: Any, box: Box, axes: tuple[int, ...], values: Any, old_fd: int | None

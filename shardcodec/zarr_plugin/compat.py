@@ -25,6 +25,7 @@ import zarr
 import zarr.abc.codec as zarr_codecs
 import zarr.codecs.sharding as zarr_sharding
 import zarr.core.codec_pipeline as zarr_pipelines
+import zarr.core.sync as zarr_sync
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
@@ -37,7 +38,7 @@ from zarr.core.sync import _runner, sync
 from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 
-from ..storage import aio
+from ..storage import aio, turns
 
 __all__ = [
     "ArraySpec",
@@ -282,6 +283,7 @@ class Caller:
 
 
 aio.find_caller = Caller.of_this_task
+turns.has_task_per_call = lambda loop: loop is zarr_sync.loop[0]  # from `sync`
 
 # Who has seen others on an event loop leaves it free for so long.
 CROWDED_SECONDS = 1.0

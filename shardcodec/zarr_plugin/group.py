@@ -44,10 +44,11 @@ from .stores import (
     is_link,
     is_local,
     is_memory,
+    is_prompt,
     lies_in,
     local_path,
-    lock_keys,
-    staging,
+    lock_keys_async,
+    staging_async,
     stored_bytes,
 )
 
@@ -84,7 +85,7 @@ class Group:
     async def write(self, request: Request, options: Options) -> None:
         """Take over a request, or what of it is worth that; the rest is stored at once."""
         check_writable(request.store)
-        keys = self._keys(request)
+        keys = await self._keys(request)
         if len(keys) == 1 and self._gather_quickly(keys[0], request, options):
             await self.keep_within_budget()
             return
@@ -101,9 +102,9 @@ class Group:
             else:
                 await self._write_at_once(request, [i], [keys[i]], options)
 
-    def _keys(self, request: Request) -> list[str]:
+    async def _keys(self, request: Request) -> list[str]:
         """Names of the request's objects for locks."""
-        return self._names.of([part.target for part in request.parts])
+        return await self._names.of([part.target for part in request.parts])
 
     def _gathers(self, part: Part) -> bool:
         """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
@@ -221,7 +222,7 @@ class Group:
         bool
             False when the change is to be made at once; nothing is held of the object then.
         """
-        (key,) = lock_keys([target])
+        (key,) = await lock_keys_async([target])
         held = None
         if not self.is_closing or _storing.get():
             async with locks.table().hold_async([key]):
@@ -288,7 +289,7 @@ class Group:
         """Return what `hold` gathered of an object, None when that is nothing; what was gathered otherwise is stored."""
         if not self._entries:
             return None
-        (key,) = lock_keys([target])
+        (key,) = await lock_keys_async([target])
         entry = self._entries.get(key)
         if entry is None or is_held(entry, kind):
             return None if entry is None else entry.gathered
@@ -314,7 +315,7 @@ class Group:
         """Fill the request's array; return the positions of objects that do not exist."""
         if not self._entries:
             return await reading.run(request, options)
-        keys = self._keys(request)
+        keys = await self._keys(request)
         await self.settle(
             key
             for key, part in zip(keys, request.parts, strict=True)
@@ -387,7 +388,7 @@ class Group:
 
     async def settle_all_of(self, targets: Sequence[StorePath]) -> None:
         """Store what was gathered of objects of one store, and of parts of them; as `settle`."""
-        own = set(lock_keys(targets)) if self._entries else set()
+        own = set(await lock_keys_async(targets)) if self._entries else set()
         if own:
             await self.settle(name for name in list(self._entries) if lies_in(name, own))
             await self.settle(name for name in own if name in self._entries)  # where parts may be held now
@@ -404,12 +405,12 @@ class Group:
 
             async def write(old_fd: int | None) -> bool:
                 exist: list[int] = []
-                where = {"old_fd": old_fd, "staging": staging(store), "exist": exist}
+                where = {"old_fd": old_fd, "staging": await staging_async(store), "exist": exist}
                 await self._flush(entry, local_path(target), None, **where)
                 return not exist
 
-            (path,) = lock_keys([target])  # where a link leads now
-            await filelocks.update_async(path, entry.options, write)
+            (path,) = await lock_keys_async([target])  # where a link leads now
+            await filelocks.update_async(path, entry.options, write, prompt=is_prompt(store))
         elif is_memory(store):
             result = await self._flush(entry, None, stored_bytes(target, prototype))
             if result is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..access.objects import ShardObject
 from .compat import StorePath
-from .stores import is_link, lock_keys
+from .stores import is_link, lock_keys, lock_keys_async
 
 __all__ = ["Names"]
 
@@ -23,24 +23,28 @@ class Names:
     """Names as `lock_keys` gives them, by store and path, or by object."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[Any, str]] = {}  # with the store, so that its id stays its own
+        self._known: dict[
+            tuple[int, str], tuple[Any, str]
+        ] = {}  # with the store, so that its id stays its own
 
     def known(self, target: StorePath) -> str | None:
         """Return a name that was resolved before."""
         found = self._known.get((id(target.store), target.path))
         return None if found is None else found[1]
 
-    def of(self, targets: Sequence[StorePath]) -> list[str]:
-        """Name objects of one store."""
+    async def of(self, targets: Sequence[StorePath]) -> list[str]:
+        """Name objects of one store, without blocking the event loop."""
         names = [self.known(target) for target in targets]
         unknown = [target for target, name in zip(targets, names, strict=True) if name is None]
-        resolved = iter(lock_keys(unknown))
-        for i, target in enumerate(targets):
-            if names[i] is None:
-                names[i] = name = next(resolved)
-                if not is_link(target):
-                    self._known[id(target.store), target.path] = target.store, name
-        return names  # type: ignore[return-value]  # all are resolved
+        resolved = iter(await lock_keys_async(unknown, self._resolved) if unknown else ())
+        return [next(resolved) if name is None else name for name in names]
+
+    def _resolved(self, targets: Sequence[StorePath]) -> list[str]:
+        names = lock_keys(targets)
+        for target, name in zip(targets, names, strict=True):
+            if not is_link(target):
+                self._known[id(target.store), target.path] = target.store, name
+        return names
 
     def of_object(self, target: ShardObject) -> str:
         """Name the object of a handle."""

@@ -21,7 +21,7 @@ from ..options import Options
 from ..storage import filelocks, locks
 from ..storage.aio import to_its_end
 from .compat import StorePath, WrapperStore
-from .stores import check_writable, is_local, local_path, lock_keys
+from .stores import check_writable, is_local, is_prompt, local_path, lock_keys_async
 
 __all__ = ["CapturedStore", "write_own"]
 
@@ -68,17 +68,18 @@ async def write_own(batch: Sequence[Any], write: Write, options: Options) -> Non
         zarr's own code: a coroutine function that stores a part of the batch.
     """
     targets = [item[0] for item in batch if isinstance(item[0], StorePath)]
-    keys = lock_keys(targets)
+    keys = await lock_keys_async(targets)
     async with locks.table().hold_async(keys):
         if len(targets) < len(batch) or not all(is_local(target.store) for target in targets):
             await write(batch)
             return
         check_writable(targets[0].store)
         left = sorted(zip(keys, range(len(batch)), strict=True))
+        prompt = is_prompt(targets[0].store)
         deadline = time.monotonic() + options.lock_timeout
         while left:
             some = left[: _n_at_a_time(batch[i][1] for _, i in left)]
-            async with filelocks.hold_async([path for path, _ in some], options) as held:
+            async with filelocks.hold_async([path for path, _ in some], options, prompt=prompt) as held:
                 some = some[: len(held)]
                 exist = await _write_locked([batch[i] for _, i in some], held, write, options)
             left = left[len(some) :]

@@ -18,6 +18,7 @@ from .. import native
 from ..errors import UnsupportedError
 from ..options import NOTHING, Options, Resolver
 from ..statistics import stats
+from ..storage import turns
 from ..storage.replaced import Patience
 from . import grouping, reading, writing
 from .compat import (
@@ -33,7 +34,7 @@ from .kinds import Kind, kind_of
 from .own import write_own
 from .renamed import originals
 from .requests import Declined, Request, prepare
-from .stores import introduce, is_local, lock_keys
+from .stores import introduce, is_local, is_prompt, lock_keys_async
 
 __all__ = ["ShardCodecPipeline"]
 
@@ -59,7 +60,9 @@ class ShardCodecPipeline(CodecPipeline):
         except Declined as why:
             self._reason = str(why)
         self._resolver = Resolver({**self._order, **self._attached})
-        self._shortcut = reading.Shortcut(self._kind, store) if self._kind and is_local(store) else None
+        self._shortcut: reading.Shortcut | None = None
+        if self._kind and is_local(store) and is_prompt(store):
+            self._shortcut = reading.Shortcut(self._kind, store)
         self._gathering = writing.Shortcut(self._kind) if self._kind else None
 
     # ---- made by zarr
@@ -134,6 +137,8 @@ class ShardCodecPipeline(CodecPipeline):
         ShardFormatError, ChecksumError, CodecError
             A chunk or shard is damaged.
         """
+        if turns.is_over():
+            await turns.next_turn()
         batch = originals(list(batch_info))
         if not batch:
             return ()
@@ -167,6 +172,8 @@ class ShardCodecPipeline(CodecPipeline):
         ShardFormatError, ChecksumError, CodecError
             The rest of a chunk or shard, which had to be kept, is damaged; it is as it was.
         """
+        if turns.is_over():
+            await turns.next_turn()
         batch = originals(list(batch_info), writing=True)
         if not batch:
             return
@@ -190,7 +197,7 @@ class ShardCodecPipeline(CodecPipeline):
         """Before zarr does it: store what is gathered of these objects."""
         group = grouping.active()
         if group is not None:
-            await group.settle(lock_keys(_targets(batch)))
+            await group.settle(await lock_keys_async(_targets(batch)))
 
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
         if self._kind is None:

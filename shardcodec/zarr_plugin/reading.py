@@ -22,7 +22,7 @@ from .compat import StorePath, as_numpy, has_loop_to_itself
 from .kinds import Kind
 from .remote import limits_for, remote_for
 from .requests import Declined, Request
-from .stores import index_names, is_direct, is_local, is_memory, local_path, stored_bytes
+from .stores import index_names, is_direct, is_local, is_memory, is_prompt, local_path, stored_bytes
 
 __all__ = ["Shortcut", "run"]
 
@@ -109,7 +109,8 @@ async def run(request: Request, options: Options, patience: Patience | None = No
         missing = await fetch(items, request.array, request.axes, options, remote, limits, names=names)
     else:
         work = items, request.array, request.axes, options
-        if patience is None and (request.is_small or _may_stay(request, options)):
+        inline = patience is None and is_prompt(request.store)
+        if inline and (request.is_small or _may_stay(request, options)):
             try:
                 missing = read(*work, Patience(0))
                 return {request.positions[i] for i in missing}

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..access.boxes import Parts, covers, is_empty
 from ..access.codec import memory_order
-from ..access.reader import INLINE_NBYTES, read_nbytes
+from ..access.reader import INLINE_NBYTES, INLINE_OBJECTS, read_nbytes
 from .compat import Store, StorePath, as_numpy
 from .selection import fits, selected_axes, to_parts
 
@@ -73,7 +73,7 @@ class Request:
     @property
     def is_small(self) -> bool:
         """Whether it can be done at once, on the event loop."""
-        return self.fits_into(INLINE_NBYTES)
+        return len(self.parts) <= INLINE_OBJECTS and self.fits_into(INLINE_NBYTES)
 
     def fits_into(self, limit: int) -> bool:
         """Tell whether no more than so many bytes are decoded for it."""

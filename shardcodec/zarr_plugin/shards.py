@@ -70,6 +70,7 @@ from .stores import (
     is_direct,
     is_local,
     is_memory,
+    is_prompt,
     local_path,
     lock_keys,
     stored_bytes,
@@ -165,6 +166,10 @@ class StoreObject:
     @property
     def is_near(self) -> bool:
         return is_direct(self.target.store)
+
+    @property
+    def is_prompt(self) -> bool:
+        return is_prompt(self.target.store)
 
     def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
         if self.path is not None:

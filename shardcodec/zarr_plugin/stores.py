@@ -13,9 +13,11 @@ import functools
 import itertools
 import os
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from ..storage import filesystem
+from ..storage.aio import in_thread
 from ..storage.identity import ByIdentity
 from ..storage.staging import staging_folder
 from .compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memory_identity, unwrapped
@@ -30,10 +32,13 @@ __all__ = [
     "is_link",
     "is_local",
     "is_memory",
+    "is_prompt",
     "lies_in",
     "local_path",
     "lock_keys",
+    "lock_keys_async",
     "staging",
+    "staging_async",
     "stored_bytes",
 ]
 
@@ -76,6 +81,11 @@ def staging(store: Store) -> str | None:
     return staging_folder(_root(store)) if is_local(store) else None
 
 
+async def staging_async(store: Store) -> str | None:
+    """As `staging`, without blocking the event loop: where folders take round trips they are looked at in a thread."""
+    return staging(store) if is_prompt(store) or not is_local(store) else await in_thread(staging, store)
+
+
 def _root(store: Any) -> str:
     return str(_root_text(store.root))
 
@@ -90,7 +100,18 @@ def introduce(store: Any) -> None:
 
     Its name comes from its own ``__str__``, which reads and writes must not call (`storage.identity`).
     """
-    _names.of(unwrapped(store))
+    store = unwrapped(store)
+    _names.of(store)
+    if is_local(store):
+        _prompt.of(store)
+
+
+def is_prompt(store: Store) -> bool:
+    """Tell whether the engine reaches objects so soon that small work on them may be done on an event loop.
+
+    Not where the root of a LocalStore lies on a file system that takes round trips: there nothing is done on an event loop.
+    """
+    return is_memory(store) or (is_local(store) and _prompt.of(store))
 
 
 def described(target: StorePath) -> str:
@@ -130,6 +151,25 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
     return names
 
 
+async def lock_keys_async(
+    targets: Sequence[StorePath], resolve: Callable[[Sequence[StorePath]], list[str]] | None = None
+) -> list[str]:
+    """As `lock_keys`, or as `resolve`, which calls that, without blocking the event loop."""
+    resolve = resolve or lock_keys
+    if all(_is_named_promptly(target) for target in targets[:1]):
+        return resolve(targets)
+    return await in_thread(resolve, targets)
+
+
+def _is_named_promptly(target: StorePath) -> bool:
+    """Tell whether the names of a target and of others in its store take no look at a slow file system."""
+    store: Any = unwrapped(target.store)
+    if isinstance(store, PartStore):
+        holder = store.object_of(target.path)
+        return holder is None or _is_named_promptly(holder)
+    return is_prompt(store) or not is_local(store)
+
+
 def _name_of_part(name: str, holder: StorePath | None) -> str:
     return name if holder is None else f"{lock_keys([holder])[0]}[{name}]"
 
@@ -148,6 +188,9 @@ def index_names(targets: Sequence[StorePath]) -> list[str]:
 
 # What `lock_keys` calls a store.
 _names = ByIdentity(_name_of_store)
+
+# Whether the files of a LocalStore are reached without round trips.
+_prompt: ByIdentity[bool] = ByIdentity(lambda store: filesystem.is_prompt(_root(store)))
 
 # A number for each store that no other store has or had.
 _count = itertools.count()

@@ -16,7 +16,15 @@ from ..storage import filelocks, indexes, locks
 from ..storage.aio import to_its_end
 from .compat import StorePath, buffer_from, default_buffer_prototype
 from .remote import conditional_remote_for
-from .stores import check_writable, index_names, is_local, is_memory, lock_keys, stored_bytes
+from .stores import (
+    check_writable,
+    index_names,
+    is_local,
+    is_memory,
+    is_prompt,
+    lock_keys_async,
+    stored_bytes,
+)
 
 __all__ = ["Unchanged", "Work", "update", "update_held"]
 
@@ -60,7 +68,7 @@ async def update(target: StorePath, work: Work, options: Options) -> None:
         Whatever the work or the store raises.
     """
     check_writable(target.store)
-    names = lock_keys([target])
+    names = await lock_keys_async([target])
     async with locks.table().hold_async(names):
         await update_held(target, names[0], work, options)
 
@@ -69,7 +77,7 @@ async def update_held(target: StorePath, name: str, work: Work, options: Options
     """As `update`, of an object whose lock in the table, under that name, is held already."""
     try:
         if is_local(target.store):
-            await _update_local(name, work, options)
+            await _update_local(name, work, options, prompt=is_prompt(target.store))
         elif is_memory(target.store):
             await _update_memory(target, work, options)
         else:
@@ -81,19 +89,23 @@ async def update_held(target: StorePath, name: str, work: Work, options: Options
             indexes.drop(index_names([target]))
 
 
-async def _run(work: Work, old: Any, keep_empty: bool, old_nbytes: int, options: Options) -> Any:
-    if work.new_nbytes + old_nbytes <= INLINE_NBYTES and options.durability == "rename":
+async def _run(
+    work: Work, old: Any, keep_empty: bool, old_nbytes: int, options: Options, *, prompt: bool = True
+) -> Any:
+    if prompt and work.new_nbytes + old_nbytes <= INLINE_NBYTES and options.durability == "rename":
         return work(old, keep_empty)
     return await to_its_end(asyncio.to_thread(work, old, keep_empty))
 
 
-async def _update_local(path: str, work: Work, options: Options) -> None:
+async def _update_local(path: str, work: Work, options: Options, *, prompt: bool) -> None:
     async def write(fd: int | None) -> bool:
         work.begin()
-        old_nbytes = 0 if fd is None or fd == filelocks.NO_FILE else os.fstat(fd).st_size
-        return bool(await _run(work, fd, False, old_nbytes, options))
+        old_nbytes = 0
+        if prompt and fd is not None and fd != filelocks.NO_FILE:
+            old_nbytes = os.fstat(fd).st_size
+        return bool(await _run(work, fd, False, old_nbytes, options, prompt=prompt))
 
-    await filelocks.update_async(path, options, write)
+    await filelocks.update_async(path, options, write, prompt=prompt)
 
 
 async def _update_memory(target: StorePath, work: Work, options: Options) -> None:

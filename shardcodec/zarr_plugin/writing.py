@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..access.codec import memory_order
 from ..access.conditional import update
-from ..access.reader import INLINE_NBYTES
+from ..access.reader import INLINE_NBYTES, INLINE_OBJECTS
 from ..access.writer import WriteItem, moved_nbytes, write
 from ..options import Options
 from ..storage import filelocks, indexes, locks
@@ -31,8 +31,9 @@ from .stores import (
     index_names,
     is_local,
     is_memory,
+    is_prompt,
     local_path,
-    lock_keys,
+    lock_keys_async,
     staging,
     stored_bytes,
 )
@@ -84,7 +85,7 @@ async def run(request: Request, options: Options) -> None:
         check_writable(request.store)  # every other store does so itself
     if not request.parts:
         return
-    keys = lock_keys([part.target for part in request.parts])
+    keys = await lock_keys_async([part.target for part in request.parts])
     async with locks.table().hold_async(keys):
         if is_local(request.store):
             await _write_local(request, keys, options)
@@ -121,17 +122,23 @@ async def _run_engine(
     ]
     choices: dict[str, Any] = {
         "write_empty": bool(parts[0].spec.config.write_empty_chunks),
-        "staging": None if paths is None else staging(request.store),
         "exist": exist,
     }
-    if options.durability == "rename" and _is_small(items, options):
-        return write(items, request.array, request.axes, options, **choices)
-    # the locks are ours until the files are whole
-    return await to_its_end(asyncio.to_thread(write, items, request.array, request.axes, options, **choices))
+
+    def work() -> list[Any]:
+        where = None if paths is None else staging(request.store)
+        return write(items, request.array, request.axes, options, staging=where, **choices)
+
+    prompt = paths is None or is_prompt(request.store)
+    if prompt and options.durability == "rename" and _is_small(items, options):
+        return work()
+    return await to_its_end(asyncio.to_thread(work))  # the locks are ours until the files are whole
 
 
 def _is_small(items: Sequence[WriteItem], options: Options) -> bool:
-    """Tell whether items can be written at once, on the event loop: few bytes are encoded, and few are copied."""
+    """Tell whether items can be written at once, on the event loop: few objects, and few bytes encoded or copied."""
+    if len(items) > INLINE_OBJECTS:
+        return False
     total = 0
     for item in items:
         total += moved_nbytes(item, options)
@@ -158,11 +165,12 @@ async def _write_local(request: Request, paths: Sequence[str], options: Options)
     left = sorted(zip(paths, request.parts, strict=True), key=lambda pair: pair[0])
     deadline = time.monotonic() + options.lock_timeout
     patience = filelocks.patience_of(options)
+    prompt = is_prompt(request.store)
     while left:
         some: list[tuple[str, Part]] = []
         exist: list[int] = []
         try:
-            async with filelocks.hold_async([path for path, _ in left], options) as held:
+            async with filelocks.hold_async([path for path, _ in left], options, prompt=prompt) as held:
                 some, left = left[: len(held)], left[len(held) :]
                 parts = [part for _, part in some]
                 files = [local_path(part.target) for part in parts]
