@@ -11,7 +11,16 @@ from typing import Any, Self, TypeVar
 
 from ..access.objects import OpenObject
 from ..errors import ConflictError, UnsupportedError
-from .arguments import byte_range_of, byte_ranges_of, condition_of, is_known, is_there, range_of, result_of, value_of
+from .arguments import (
+    byte_range_of,
+    byte_ranges_of,
+    condition_of,
+    is_known,
+    is_there,
+    range_of,
+    result_of,
+    value_of,
+)
 from .entries import ByteRange
 from .keys import Key, KeyRange
 from .listing import no_positions, positions_among

@@ -459,6 +459,11 @@ class Group:
             if entry is not None:
                 self._nbytes -= entry.gathered.nbytes
 
+    def names(self) -> list[str]:
+        """List the objects of which anything is gathered."""
+        with self._mutex:
+            return list(self._entries)
+
     def close(self, *, drop: bool) -> bool:
         """Take nothing any more, and forget what there is if `drop`; False, and still open, when there is something."""
         with self._mutex:

@@ -23,7 +23,9 @@ class Names:
     """Names as `lock_keys` gives them, by store and path, or by object."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[Any, str]] = {}  # with the store, so that its id stays its own
+        self._known: dict[
+            tuple[int, str], tuple[Any, str]
+        ] = {}  # with the store, so that its id stays its own
 
     def known(self, target: StorePath) -> str | None:
         """Return a name that was resolved before."""

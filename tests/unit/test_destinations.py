@@ -55,7 +55,9 @@ def test_only_a_numpy_array_is_a_destination(function: tuple[Read, tuple[int, ..
         read(wrong)
 
 
-def test_a_destination_has_the_shape_and_dtype_of_what_is_read(function: tuple[Read, tuple[int, ...]]) -> None:
+def test_a_destination_has_the_shape_and_dtype_of_what_is_read(
+    function: tuple[Read, tuple[int, ...]],
+) -> None:
     read, shape = function
     with pytest.raises(ValueError, match=r"out: expected shape .*, got \(7,\)"):
         read(np.empty(7, np.int32))

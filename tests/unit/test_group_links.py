@@ -36,7 +36,6 @@ def target(tmp_path: Path) -> np.ndarray[Any, Any]:
     return stored(copy)
 
 
-
 @pytest.fixture
 def linked(tmp_path: Path) -> Any:
     """An array of one shard of ones, which is a link to a file elsewhere."""
