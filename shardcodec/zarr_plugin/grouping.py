@@ -35,6 +35,11 @@ class _Blocks:
                 raise RuntimeError(
                     "group_writes(flush_on_error=False) drops what was gathered, so no other block may be open beside it"
                 )
+            if not block.flush_on_error and self.group is not None and not self.group.is_empty:
+                raise RuntimeError(
+                    "group_writes(flush_on_error=False) could drop what an interrupted block has left: store that first, "
+                    "with an empty `with group_writes(): pass`"
+                )
             self.open.append(block)
             self.threads.append(threading.current_thread())
             if self.group is None:
@@ -134,7 +139,7 @@ class group_writes:  # noqa: N801  # used as a function is
     In the block, assignments to arrays on shardcodec's pipeline, in any store and from any thread of this process, are
     kept in memory, where reads through that pipeline see them; so are chunks that are set in a
     `ShardingStorageTransformer`, and erased there, and inner chunks given to `Shard.write_chunks`, whose handles store them
-    before they read, as key-value stores and `chunk_state` do with what was gathered of their shards. Each shard is written once, with the strategy and
+    before they read, as key-value stores, `open_array` and `chunk_state` do with what was gathered of their shards. Each shard is written once, with the strategy and
     durability that hold for it, when the block ends, or before that when the memory is used up. Neighbouring elements
     that other processes write meanwhile are kept: only what was assigned here is changed.
 

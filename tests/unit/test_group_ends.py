@@ -287,6 +287,8 @@ def test_what_a_cancelled_end_has_left_is_stored_by_the_next_block(folder: Path)
 
     asyncio.run(work())
     assert array[:3].tolist() == [7, 7, 7]
+    with pytest.raises(RuntimeError, match="an interrupted block"), group_writes(flush_on_error=False):
+        raise AssertionError
     with group_writes():
         pass
     assert grouping.active() is None
