@@ -27,6 +27,7 @@ START = """
 import asyncio, gc, os, signal, sys, threading, time
 import numpy as np
 import zarr
+import shardcodec
 from shardcodec import group_writes
 
 folder = sys.argv[1]
