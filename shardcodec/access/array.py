@@ -27,8 +27,10 @@ from ..storage import cache
 from ..storage.cache import IndexCache
 from ..storage.files import check_name, open_file
 from ..storage.replaced import Patience
+from . import gathering
 from .boxes import Box, Boxes, as_void, whole
 from .codec import compiled, destination
+from .edges import axis_parts, box_rows
 from .reader import MAX_GAP_NBYTES, ReadItem, read, slice_reader
 from .whole import parse_selection
 
@@ -45,6 +47,9 @@ class Objects(Protocol):
 
     def source(self, key: str) -> Any:
         """Return what the engine reads: a path, a buffer, None for no object."""
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Name objects for locks, and for what is gathered of them; as `ShardObject.identity`."""
 
     @property
     def fetches(self) -> bool:
@@ -74,6 +79,10 @@ class Folder:
     def source(self, key: str) -> str:
         """Return a file's path."""
         return self._prefix + key
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Return the paths behind all links."""
+        return [os.path.realpath(self._prefix + key) for key in keys]
 
     def fetch(
         self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Ints, options: Options
@@ -158,6 +167,8 @@ def objects_of(path_or_store: Any, path: str) -> Objects:
 
 class ArrayReader:
     """An array open for reading; made by `open_array`.
+
+    In a block of `shardcodec.group_writes` what was gathered of the objects that a call reads is stored first.
 
     May be used by many threads at once. It can be pickled: whoever unpickles it opens the array again, with an empty
     cache.
@@ -245,7 +256,7 @@ class ArrayReader:
             An object is damaged; the error says which.
         """
         patience = None
-        if self._slices is not None:
+        if self._slices is not None and not gathering.is_any():
             try:
                 if (part := self._slices.get(selection)) is not None:
                     return part
@@ -372,7 +383,7 @@ class ArrayReader:
         """The objects under a box, and of each its own part."""
         steps = box.step or (1,) * self.ndim
         along = [
-            _axis_parts(*of_axis) for of_axis in zip(box.start, box.count, steps, self._extents, strict=True)
+            axis_parts(*of_axis) for of_axis in zip(box.start, box.count, steps, self._extents, strict=True)
         ]
         for parts in itertools.product(*along):
             if not parts:
@@ -393,7 +404,7 @@ class ArrayReader:
         if self.ndim == 0:  # one object, of one element
             out[...] = self[()]
             return out
-        coords, rows = _rows(begin, count, np.array(self._extents, dtype=np.int64))
+        coords, rows = box_rows(begin, count, np.array(self._extents, dtype=np.int64))
         order = np.lexsort(coords.T[::-1])
         coords, rows = coords[order], rows[order]
         first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
@@ -411,6 +422,8 @@ class ArrayReader:
         patience: Patience | None = None,
     ) -> None:
         objects, chain, key = self._objects, self._chain, self._keys.key
+        if gathering.is_any():
+            gathering.settle_named(objects.names([key(coords) for coords, _ in parts]))
         if objects.fetches:
             items = [ReadItem(chain, None, part, key(coords)) for coords, part in parts]
             objects.fetch(items, out, axes, self._options)
@@ -459,20 +472,6 @@ def _logical(chain: Any) -> Ints:
     return tuple(shape)
 
 
-def _axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
-    """Along one axis: (object, first element in it, number of elements, where they go) for each object."""
-    parts = []
-    done = 0
-    while done < count:
-        first = start + done * step
-        position = first // extent
-        within = first - position * extent
-        n = min(count - done, (extent - 1 - within) // step + 1)
-        parts.append((position, within, n, done))
-        done += n
-    return parts
-
-
 def _coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     numbers = np.asarray(values)
     if numbers.size == 0 and numbers.dtype.kind == "f":  # an empty list
@@ -484,31 +483,3 @@ def _coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[
             raise ValueError(f"{name} must be of shape (n, {ndim}), not {numbers.shape}")
         numbers = numbers.reshape(0, ndim)
     return numbers.astype(np.int64)
-
-
-def _rows(
-    begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], extents: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Cut boxes at the edges of objects: the objects' grid positions, and rows as `Boxes` has them."""
-    ndim = begin.shape[1]
-    end = begin + count
-    first, last = begin // extents, (end - 1) // extents
-    coords, rows = [], []
-    for more in itertools.product(*(range(k) for k in ((last - first).max(axis=0) + 1).tolist())):
-        at = first + np.array(more, dtype=np.int64)
-        touched = (at <= last).all(axis=1)
-        if not touched.any():
-            continue
-        number = np.flatnonzero(touched)
-        at = at[touched]
-        low = np.maximum(begin[touched], at * extents)
-        high = np.minimum(end[touched], (at + 1) * extents)
-        row = np.empty((len(number), 4 * ndim + 1), dtype=np.uint64)
-        row[:, :ndim] = low - at * extents
-        row[:, ndim : 2 * ndim] = high - low
-        row[:, 2 * ndim : 3 * ndim] = 1
-        row[:, 3 * ndim] = number
-        row[:, 3 * ndim + 1 :] = low - begin[touched]
-        coords.append(at)
-        rows.append(row)
-    return np.concatenate(coords), np.concatenate(rows)

@@ -122,7 +122,7 @@ def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRan
     return None if all(part is None for part in parts) else parts
 
 
-def range_of(given: KeyRange | tuple[Any, Any] | list[Any]) -> KeyRange:
+def range_of(given: Any) -> KeyRange:
     """Return a range of keys.
 
     Only a `KeyRange` or another pair is one: an iterable with fewer bounds would stand for all keys.

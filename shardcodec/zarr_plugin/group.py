@@ -24,32 +24,23 @@ from typing import Any
 import numpy as np
 
 from ..access.boxes import Box
-from ..access.conditional import exchange
-from ..access.flush import flush
 from ..access.gathered import Gathered
 from ..access.objects import ShardObject
 from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from ..errors import GroupWriteError
 from ..options import Options
-from ..storage import filelocks, locks
+from ..storage import locks
 from ..storage.aio import all_of, to_its_end
-from . import reading, writing
-from .compat import StorePath, buffer_from, on_zarrs_loop
+from . import reading, storing, writing
+from .compat import StorePath, on_zarrs_loop
 from .held import Entry, Held, HeldEntry, is_held
 from .names import Names
-from .remote import conditional_remote_for
 from .requests import Part, Request
 from .stores import (
     check_writable,
     is_link,
-    is_local,
-    is_memory,
-    is_prompt,
     lies_in,
-    local_path,
     lock_keys_async,
-    staging_async,
-    stored_bytes,
 )
 
 __all__ = ["Group"]
@@ -250,6 +241,11 @@ class Group:
         """Name an object."""
         return self._names.of_object(target)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is gathered of any object."""
+        return not self._entries
+
     def has(self, name: str) -> bool:
         """Whether anything is gathered of this object."""
         return name in self._entries
@@ -395,66 +391,19 @@ class Group:
 
     async def _store(self, key: str, entry: Entry | HeldEntry) -> None:
         """Store one object; its lock in the table is held."""
-        if isinstance(entry, HeldEntry):
-            await entry.gathered.store()
-            self._forget(key)
-            return
-        target, prototype = entry.target, entry.spec.prototype
-        store: Any = target.store
-        if is_local(store):
-
-            async def write(old_fd: int | None) -> bool:
-                exist: list[int] = []
-                where = {"old_fd": old_fd, "staging": await staging_async(store), "exist": exist}
-                await self._flush(entry, local_path(target), None, **where)
-                return not exist
-
-            (path,) = await lock_keys_async([target])  # where a link leads now
-            await filelocks.update_async(path, entry.options, write, prompt=is_prompt(store))
-        elif is_memory(store):
-            result = await self._flush(entry, None, stored_bytes(target, prototype))
-            if result is None:
-                store.delete_sync(target.path)
-            else:
-                store.set_sync(target.path, buffer_from(prototype, result))
-        elif (remote := conditional_remote_for(store)) is not None:
-
-            async def renew(_: Sequence[int], olds: Sequence[Any]) -> list[Any]:
-                (old,) = olds
-                if old is None:
-                    return [await self._flush(entry, None, None)]
-                return [await self._flush(entry, None, old.data, keep_empty=True)]
-
-            await exchange([target.path], renew, entry.options, remote, 1)
-        else:
-            old = None if entry.gathered.is_complete else await target.get(prototype=prototype)
-            result = await self._flush(entry, None, None if old is None else old.as_numpy_array())
-            if result is None:
-                await target.delete()
-            else:
-                await target.set(buffer_from(prototype, result))
+        await storing.store(entry)
         self._forget(key)
-
-    @staticmethod
-    async def _flush(entry: Entry, path: str | None, old: Any, **choices: Any) -> Any:
-        return await to_its_end(
-            asyncio.to_thread(
-                flush,
-                entry.gathered,
-                path,
-                old,
-                entry.target.path,
-                entry.options,
-                write_empty=bool(entry.spec.config.write_empty_chunks),
-                **choices,
-            )
-        )
 
     def _forget(self, key: str) -> None:
         with self._mutex:
             entry = self._entries.pop(key, None)
             if entry is not None:
                 self._nbytes -= entry.gathered.nbytes
+
+    def names(self) -> list[str]:
+        """List the objects of which anything is gathered."""
+        with self._mutex:
+            return list(self._entries)
 
     def close(self, *, drop: bool) -> bool:
         """Take nothing any more, and forget what there is if `drop`; False, and still open, when there is something."""

@@ -421,14 +421,14 @@ def test_an_inner_chunk_beyond_the_limit_of_a_codec(
         inner = [named("sharding_indexed", chunk_shape=[TOO_LARGE], codecs=inner, index_codecs=[LITTLE, CRC])]
     spec = ShardSpec((2 * TOO_LARGE,), (TOO_LARGE,), "uint8", 0, inner, [LITTLE, CRC])
     ones = np.broadcast_to(np.uint8(1), (2, TOO_LARGE))
+    shard = shardcodec.open_shard(tmp_path, "c", spec, mode="r+")
+    ways = {
+        "encode": lambda: encode(np.broadcast_to(np.uint8(1), spec.shard_shape), spec),
+        "handle": lambda: shard.write_chunks([(0,), (1,)], ones),
+        "writer": lambda: shardcodec.ShardWriter(tmp_path / "d", spec).write_chunk((0,), ones[0]),
+    }
     with pytest.raises(CodecError, match=f"cannot encode {TOO_LARGE} bytes, .* at most {limit}") as raised:
-        if way == "encode":
-            encode(np.broadcast_to(np.uint8(1), (2 * TOO_LARGE,)), spec)
-        elif way == "handle":
-            shardcodec.open_shard(tmp_path, "c", spec, mode="r+").write_chunks([(0,), (1,)], ones)
-        else:
-            with shardcodec.ShardWriter(tmp_path / "c", spec) as writer:
-                writer.write_chunk((0,), ones[0])
+        ways[way]()
     error = raised.value
     assert (error.nbytes, error.limit, error.chunk_coords) == (TOO_LARGE, limit, (0,))
     assert bool(error.shard) == (way != "encode")

@@ -89,3 +89,13 @@ def test_an_erased_link_takes_nothing_from_another_one(linked: Any, tmp_path: Pa
         assert other[:].tolist() == [5, 5, 1, 1, 1, 1, 1, 1]
     assert stored(other).tolist() == [5, 5, 1, 1, 1, 1, 1, 1]
     assert (stored(linked) == 0).all()
+
+
+def test_a_dangling_link_becomes_a_shard(linked: Any, tmp_path: Path) -> None:
+    (tmp_path / "target").unlink()
+    with group_writes(max_bytes=0):
+        linked[0:2] = 5
+        linked[2:4] = 6
+        assert linked[:].tolist() == [5, 5, 6, 6, 0, 0, 0, 0]
+    assert stored(linked).tolist() == [5, 5, 6, 6, 0, 0, 0, 0]
+    assert not (tmp_path / "array/c/0").is_symlink()
