@@ -137,6 +137,8 @@ end_shard(struct writer *writer, struct bench *bench)
         status = put_tail(writer, bench);
     if (status)
         return status;
+    if (bench->item->onto_old)
+        sc_bench_pack_old(bench);
     sc_index_store(shard, bench->entries, bench->index.data);
     if (in_own_file(bench->item))
         return SC_OK; /* it has a way of its own */

@@ -27,6 +27,8 @@ OldObject: TypeAlias = tuple[
     str | None,
     tuple[int, Buffer, int] | None,
 ]
+# Made of the old object's memory: several buffers, one behind the other.
+NewObject: TypeAlias = Bytes | tuple[Buffer, ...] | None
 # (chain, path, parts, old)
 WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
 # (chain, path, positions, buffers, old, footer)
@@ -334,7 +336,7 @@ def write(
     n_threads: int = 1,
     unit_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> tuple[list[Bytes | None], dict[str, int], tuple[list[int], list[int]]]: ...
+) -> tuple[list[NewObject], dict[str, int], tuple[list[int], list[int]]]: ...
 def write_encoded(
     items: Sequence[EncodedPlanItem],
     *,
@@ -345,7 +347,7 @@ def write_encoded(
     unit_nbytes: int = 524288,
     cancel: Cancel | None = None,
     versions: dict[int, bytes] | None = None,
-) -> tuple[list[Bytes | None], dict[str, int], tuple[list[int], list[int]]]: ...
+) -> tuple[list[NewObject], dict[str, int], tuple[list[int], list[int]]]: ...
 
 APPEND_WAYS: dict[str, int]
 UPDATE_WAYS: dict[str, tuple[int, bool]]

@@ -518,6 +518,7 @@ cdef extern from "sc_engine.h" nogil:
         const sc_file_stamp *stamp
         sc_append_way append
         bint in_place
+        bint onto_old
         bint only_new
         bint declined
         bint exists

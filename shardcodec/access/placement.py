@@ -139,6 +139,13 @@ class Placement:
     data_offset: int
     compact: bool
 
+    def only_packs(self, first: int) -> bool:
+        """Tell whether the runs become, in their order and moved towards `first` at most, all that is there up to `data_offset`."""
+        source, nbytes, to = self.carries.T
+        ends = np.concatenate(([np.uint64(first)], to + nbytes))
+        in_order = np.all(source[1:] >= source[:-1] + nbytes[:-1]) and np.all(to <= source)
+        return bool(in_order and np.array_equal(to, ends[:-1]) and int(ends[-1]) == self.data_offset)
+
 
 def place(
     entries: Entries,

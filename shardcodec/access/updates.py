@@ -26,6 +26,7 @@ from ..options import Options
 from ..statistics import stats
 from ..storage.filelocks import NO_FILE
 from ..storage.filesystem import appends, appends_directly, is_local, name_of
+from ..storage.remote import OwnBytes
 from .placement import (
     DEAD_SHARE,
     Facts,
@@ -49,6 +50,9 @@ GROUP_NBYTES = 64 << 20
 
 # How often something may appear between our look and our write, having disappeared before the look.
 ATTEMPTS = 32
+
+# How the engine makes a new object in memory of the old one's memory, where only the rest needs memory of its own.
+ONTO = "onto"
 
 # What `write` of the engine takes for an object that did not exist when it was looked at.
 NOTHING_YET = (None, None, None, None, None, None, None, None, None)
@@ -83,6 +87,8 @@ class OldIndex(NamedTuple):
 
         Parameters
         ----------
+        append : str, optional
+            How it is appended to; `ONTO`: the new object is made of its memory.
         user : Kept, optional
             Header and footer, which are kept and marked.
         """
@@ -90,7 +96,7 @@ class OldIndex(NamedTuple):
             self.source,
             self.nbytes,
             self.entries,
-            placement.carries if append is None else None,
+            placement.carries if append in (None, ONTO) else None,
             placement.entries,
             placement.data_offset,
             self.stamp,
@@ -182,6 +188,8 @@ class Looker:
         unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]],
         new_nbytes: Callable[[], NewSizes],
         gone: Gone | None = None,
+        *,
+        reuse: bool = False,
     ) -> tuple[Any, ...] | None:
         """Describe an old shard and what a partly rewritten one keeps of it.
 
@@ -193,6 +201,8 @@ class Looker:
             As for `index`.
         gone : ndarray of intp, optional
             Positions of those among `replaced` that are known to be absent from now on.
+        reuse : bool
+            The new object may be made of the old one's memory if that is `OwnBytes`.
         """
         chain = self.items[position].chain
         old = self.index(position, unread)
@@ -206,7 +216,10 @@ class Looker:
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
         if self.options.write_strategy == "replace" or self.items[position].path is None:
-            return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
+            placement = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
+            reuse = reuse and isinstance(old.source, OwnBytes)
+            first = chain.index_nbytes if chain.index_at_start else 0
+            return old.described(placement, ONTO if reuse and placement.only_packs(first) else None)
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
             sizes["user_nbytes"] = user.header_nbytes + len(user.footer)

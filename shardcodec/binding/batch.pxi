@@ -7,6 +7,7 @@ cdef class Batch:
     cdef View array
     cdef list keep
     cdef list paths
+    cdef dict kept # by number of the item: what its new object keeps of the old one's memory
     cdef int ndim
     cdef int axes[32]
 
@@ -15,6 +16,7 @@ cdef class Batch:
         self.array = View(array, flags | PyBUF_STRIDES)
         self.keep = []
         self.paths = []
+        self.kept = {}
         self.ndim = read_rank(axes)
         for a in range(self.ndim):
             self.axes[a] = axes[a]

@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import re
 import secrets
+from collections import deque
 from typing import Any
 
 import numpy as np
 
 from ..access.reader import MAX_GAP_NBYTES
-from ..storage.remote import Answer, Changed, ConditionalRemote, Limits, Remote
+from ..storage.remote import Answer, Changed, ConditionalRemote, Limits, OwnBytes, Remote
 from . import conditions
 from .compat import (
     FsspecStore,
@@ -43,6 +44,10 @@ __all__ = [
 # The obstores that compare entity tags when they write (for S3 it can be switched off).
 CONDITIONAL = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
 
+# Objects from this size on are fetched into memory of our own, piece by piece, so that the new object can be made of it.
+OWN_NBYTES = 8 << 20
+PIECE_NBYTES = 4 << 20
+
 # Metadata of an object that names the write that stored it. No underscore: some proxies drop headers that have one.
 WRITE_ID = "shardcodecwrite"
 # How long a write that has failed may take to find out whether it was stored all the same, in seconds.
@@ -64,7 +69,7 @@ def remote_for(store: Store, prototype: Any) -> Remote:
 def conditional_remote_for(store: Store) -> ConditionalRemote | None:
     """Return the way to the objects of a store that can write under a condition; None for others."""
     if type(store) is ObjectStore and type(store.store).__name__ in CONDITIONAL:
-        return ObstoreRemote(store.store)
+        return ObstoreRemote(store.store, owns=True)
     return None
 
 
@@ -115,18 +120,26 @@ class StoreRemote:
 
 
 class ObstoreRemote:
-    """An obstore: every answer names size and state of the object."""
+    """An obstore: every answer names size and state of the object.
 
-    def __init__(self, store: Any) -> None:
+    Parameters
+    ----------
+    store : obstore store
+    owns : bool
+        `get` returns large objects as `OwnBytes`.
+    """
+
+    def __init__(self, store: Any, *, owns: bool = False) -> None:
         import obstore
 
         self._store = store
+        self._owns = owns
         self._obstore = obstore
         self._checking = asyncio.Lock()
 
     async def get(self, key: str) -> Answer | None:
         """All of an object."""
-        return await self._get(key, {})
+        return await self._get(key, {}, owns=self._owns)
 
     async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
         """Bytes [start, end) of an object, in that state if one is named.
@@ -165,13 +178,15 @@ class ObstoreRemote:
                 raise
             return nothing
 
-    async def _get(self, key: str, options: Any) -> Answer | None:
+    async def _get(self, key: str, options: Any, *, owns: bool = False) -> Answer | None:
         try:
             result = await self._obstore.get_async(self._store, key, options=options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         meta = result.meta  # made anew each time it is asked for
         nbytes, version = int(meta["size"]), version_of(meta)
+        if owns and nbytes >= OWN_NBYTES:
+            return Answer(await own_bytes(result, nbytes), nbytes, version)
         return Answer(np.frombuffer(await result.bytes_async(), dtype=np.uint8), nbytes, version)
 
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
@@ -216,7 +231,8 @@ class ObstoreRemote:
 
     async def replace(self, key: str, data: Any) -> Any:
         """Store an object, whatever is there; return what names the new state."""
-        return version_of(await self._obstore.put_async(self._store, key, data))
+        how = {"use_multipart": False} if isinstance(data, tuple) else {}
+        return version_of(await self._obstore.put_async(self._store, key, data, **how))
 
     async def _check(self, key: str) -> None:
         async with self._checking:  # the writes of one call send one probe
@@ -279,13 +295,27 @@ def was_repeated(error: Exception) -> bool:
 
 async def holds(found: Any, data: Any) -> bool:
     """Tell whether the object of an answer has exactly these bytes; of the answer only some are held at a time."""
-    expected = np.frombuffer(data, dtype=np.uint8)
-    if int(found.meta["size"]) != expected.nbytes:
+    buffers = data if isinstance(data, tuple) else (data,)
+    left = deque(np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers)
+    if int(found.meta["size"]) != sum(expected.nbytes for expected in left):
         return False
-    start = 0
-    async for part in found.stream():
+    async for part in found.stream(PIECE_NBYTES):
         here = np.frombuffer(part, dtype=np.uint8)
-        if not np.array_equal(here, expected[start : start + here.nbytes]):
-            return False
-        start += here.nbytes
-    return start == expected.nbytes
+        while here.size and left:
+            n = min(here.size, left[0].size)
+            if not np.array_equal(here[:n], left[0][:n]):
+                return False
+            here, left[0] = here[n:], left[0][n:]
+            if not left[0].size:
+                left.popleft()
+    return not any(expected.size for expected in left)
+
+
+async def own_bytes(found: Any, nbytes: int) -> OwnBytes:
+    """Fetch what an answer has to bring, into memory of our own."""
+    data, n = OwnBytes.of_size(nbytes), 0
+    async for part in found.stream(PIECE_NBYTES):
+        here = np.frombuffer(part, dtype=np.uint8)
+        data[n : n + here.nbytes] = here
+        n += here.nbytes
+    return data[:n]

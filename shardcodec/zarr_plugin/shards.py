@@ -261,6 +261,7 @@ class StoreObject:
                         shard=self.key,
                         n_tries=n_tries,
                     ) from None
+            old = new = None  # before another is fetched
             time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
         return NO_OBJECT
 

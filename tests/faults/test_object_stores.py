@@ -23,7 +23,7 @@ from spec_json import CRC, LITTLE
 import shardcodec
 from shardcodec.kv import FAILED, ShardedKeyValueStore
 from shardcodec.storage.remote import Changed
-from shardcodec.zarr_plugin import conditions
+from shardcodec.zarr_plugin import conditions, remote
 from shardcodec.zarr_plugin.remote import ObstoreRemote
 
 MISSING = missing_for_s3()
@@ -204,7 +204,11 @@ def test_an_object_of_another_writer_is_not_taken_for_ours(s3: S3Bucket) -> None
     assert bytes(obstore.get(s3.store(), "lock").bytes()) == b"taken"
 
 
-def test_where_no_metadata_is_kept_the_bytes_are_compared(s3: S3Bucket) -> None:
+@pytest.mark.parametrize("own_nbytes", [0, 8 << 20], ids=["in several buffers", "in one"])
+def test_where_no_metadata_is_kept_the_bytes_are_compared(
+    s3: S3Bucket, own_nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "OWN_NBYTES", own_nbytes)
     array = array_in(s3)
     array[0, 0] = 2
     s3.proxy.add(What.STRIP, headers=("x-amz-meta-shardcodecwrite",))
