@@ -5,6 +5,8 @@
 An encoded inner chunk has the same bytes in both formats. So each shard is copied: its inner chunks in the order of their offsets,
 without the gaps between them, and a new index. The metadata of an array is written last: after an interruption the destination has
 objects, but no metadata that refers to them.
+
+Source: requirement ST-18.
 """
 
 from __future__ import annotations
