@@ -90,7 +90,7 @@ def convert_2022(
     threads : int, optional
         Number of shards that are copied at a time.
     durability : {"rename", "fsync"}, optional
-        Durability of each file, as in `shardcodec.set_options`.
+        Durability of each file, as in `shardcodec.options`.
 
     Returns
     -------
@@ -105,6 +105,8 @@ def convert_2022(
         The destination is not empty, or it is a hierarchy of another format.
     FileNotFoundError
         The source has no such array or group.
+    TypeError, ValueError
+        An argument is wrong.
     ShardFormatError, ChecksumError
         The index of a shard is damaged, or an uncompressed inner chunk has an impossible size. The
         destination has no metadata of this array.
