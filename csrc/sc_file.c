@@ -104,7 +104,7 @@ sc_file_identify(const char *path, struct sc_file_id *id)
     int64_t seen_ns = now_ns();
     struct stat st;
 
-    if (stat(path, &st) || S_ISDIR(st.st_mode))
+    if (stat(path, &st) || !S_ISREG(st.st_mode))
         return false;
     id_of(&st, seen_ns, id);
     return true;
@@ -136,30 +136,69 @@ sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *
 #endif
 }
 
+/* ---- opening ---- */
+
+int
+sc_file_open_now(const char *path, int flags)
+{
+    struct stat st;
+    int fd;
+
+    do
+        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK);
+    while (fd < 0 && errno == EINTR);
+    if (fd >= 0 || errno != EWOULDBLOCK)
+        return fd;
+    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
+    if (stat(path, &st) || !S_ISREG(st.st_mode)) {
+        errno = EWOULDBLOCK;
+        return -1;
+    }
+    do
+        fd = open(path, flags | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+enum sc_status
+sc_file_check_kind(const struct stat *st, struct sc_where *where)
+{
+    if (SC_LIKELY(S_ISREG(st->st_mode)) || S_ISDIR(st->st_mode))
+        return SC_OK;
+    where->detail = S_ISFIFO(st->st_mode)   ? "FIFO"
+                    : S_ISSOCK(st->st_mode) ? "socket"
+                    : S_ISCHR(st->st_mode)  ? "character device"
+                    : S_ISBLK(st->st_mode)  ? "block device"
+                                            : "file of an unknown kind";
+    return SC_NOT_A_FILE;
+}
+
+enum sc_status
+sc_file_open_failed(const char *path, struct sc_where *where)
+{
+    enum sc_status status = sc_file_error(where, "open");
+    struct stat st;
+
+    return stat(path, &st) == 0 && sc_file_check_kind(&st, where) ? SC_NOT_A_FILE : status;
+}
+
 enum sc_status
 sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
 {
+    enum sc_status status;
     struct stat st;
     int64_t seen_ns;
 
     memset(id, 0, sizeof *id);
-    do
-        *fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (*fd < 0 && errno == EINTR);
+    *fd = sc_file_open_now(path, O_RDONLY);
     if (*fd < 0)
-        return means_missing(errno) ? SC_OK : sc_file_error(where, "open");
+        return means_missing(errno) ? SC_OK : sc_file_open_failed(path, where);
     seen_ns = now_ns();
-    if (fstat(*fd, &st)) {
-        enum sc_status status = sc_file_error(where, "fstat");
-
+    status = fstat(*fd, &st) ? sc_file_error(where, "fstat") : sc_file_check_kind(&st, where);
+    if (status || S_ISDIR(st.st_mode)) {
         sc_file_close(*fd);
         *fd = -1;
         return status;
-    }
-    if (S_ISDIR(st.st_mode)) {
-        sc_file_close(*fd);
-        *fd = -1;
-        return SC_OK;
     }
     id_of(&st, seen_ns, id);
     return SC_OK;
@@ -281,6 +320,26 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
         done += (size_t)r;
     }
     return SC_OK;
+}
+
+enum sc_status
+sc_file_flush(int fd, const char *path, struct sc_where *where)
+{
+    for (;;) {
+        int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0), r;
+
+        if (duplicate < 0)
+            return sc_file_error(where, "fcntl");
+        r = sc_file_allows("close", path, NULL) ? 0 : errno;
+        if (close(duplicate) && !r)
+            r = errno;
+        if (!r)
+            return SC_OK;
+        if (r != EINTR) { /* interrupted: the descriptor is gone, but not everything may have been sent */
+            errno = r;
+            return sc_file_error(where, "close");
+        }
+    }
 }
 
 uint64_t
@@ -430,6 +489,10 @@ sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where)
 enum sc_status
 sc_file_remove(const char *path, bool sync, struct sc_where *where)
 {
+    struct stat st;
+
+    if (stat(path, &st) == 0 && sc_file_check_kind(&st, where))
+        return SC_NOT_A_FILE;
     if (!sc_file_allows("unlink", path, NULL))
         return sc_file_error(where, "unlink");
     if (unlink(path) == 0)

@@ -142,15 +142,16 @@ means_unsupported(int error)
 static enum sc_status
 try_open(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
 {
-    do
-        lock->fd = open(path, O_RDWR | O_CLOEXEC);
-    while (lock->fd < 0 && errno == EINTR);
+    int error;
+
+    lock->fd = sc_file_open_now(path, O_RDWR);
     if (lock->fd >= 0)
         return SC_OK;
-    if (!means_missing(errno) && !means_denied(errno))
-        return io_error(where, "open");
-    *outcome = means_missing(errno) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
-    return SC_OK;
+    error = errno;
+    *outcome = means_missing(error) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
+    if (means_missing(error))
+        return SC_OK;
+    return sc_file_open_failed(path, where) == SC_NOT_A_FILE ? SC_NOT_A_FILE : means_denied(error) ? SC_OK : SC_IO;
 }
 
 static enum sc_status
@@ -171,7 +172,7 @@ try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *out
     return SC_OK;
 }
 
-/* Is the open file still the one that has the name? */
+/* Is it a file, and still the one that has the name? */
 static enum sc_status
 is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
 {
@@ -180,6 +181,8 @@ is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_wher
     *current = false;
     if (fstat(lock->fd, &ours))
         return io_error(where, "fstat");
+    if (sc_file_check_kind(&ours, where))
+        return SC_NOT_A_FILE;
     lock->n_links = (uint64_t)ours.st_nlink;
     if (stat(path, &named))
         return means_missing(errno) ? SC_OK : io_error(where, "stat");
@@ -201,13 +204,13 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
         if (status || lock->fd < 0)
             return status;
         status = try_lock(lock, path, outcome, where);
-        if (!status && *outcome == SC_LOCK_HELD)
+        if (!status)
             status = is_current(lock, path, &current, where);
-        if (current) {
+        if (current && *outcome == SC_LOCK_HELD) {
             enlist(lock);
             return SC_OK;
         }
-        close(lock->fd); /* a lock on a file without this name goes with it: nobody has use for it */
+        sc_file_close(lock->fd); /* nothing was written; a lock on a file without this name goes with it: nobody has use for it */
         lock->fd = -1;
         if (status || *outcome != SC_LOCK_HELD)
             return status;

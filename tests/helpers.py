@@ -188,6 +188,15 @@ def shard_path(array: Any, key: str = "c/0/0") -> Path:
     return Path(array.store.root) / array.path / key
 
 
+@contextmanager
+def descriptor(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def files_below(folder: Path) -> list[str]:
     """Everything in a folder, hidden or not."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())

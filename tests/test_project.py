@@ -65,7 +65,7 @@ C_LAYERS: list[tuple[str, ...]] = [
         "sc_cancel",
         "sc_closer",
     ),
-    ("sc_cache", "sc_lock", "sc_staging", "sc_append", "sc_fault"),
+    ("sc_cache", "sc_lock", "sc_mount", "sc_staging", "sc_append", "sc_fault"),
     ("sc_newfile", "sc_undo"),
     ("sc_engine", "sc_read", "sc_write", "sc_fetch", "sc_scan"),
 ]

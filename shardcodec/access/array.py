@@ -27,7 +27,7 @@ from ..options import Options, check, resolve
 from ..storage import cache
 from ..storage.cache import IndexCache
 from .boxes import Box, Boxes, as_void, whole
-from .codec import compiled
+from .codec import compiled, destination
 from .reader import MAX_GAP_NBYTES, ReadItem, read, slice_reader
 from .whole import parse_selection
 
@@ -381,10 +381,9 @@ class ArrayReader:
         self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
         shape = (len(begin), *count.tolist())
-        if out is None:
-            out = np.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype:
-            raise ValueError(f"out is {out.dtype} of {out.shape}; {self.dtype} of {shape} is due")
+        out, native_order = destination(out, shape, self.dtype)
+        if not native_order:
+            raise TypeError(f"out: expected dtype {self.dtype}, got {out.dtype}")
         if 0 in shape:
             return out
         if self.ndim == 0:  # one object, of one element

@@ -61,9 +61,7 @@ class Snapshot:
 
     def drop(self) -> None:
         """Let go of the object."""
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
+        self._view = None  # the last reference closes it: another thread may be reading it
 
     def _opened(self) -> OpenObject:
         if self._view is None:
@@ -129,8 +127,10 @@ class Snapshot:
 
     def fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""
+        return self._fetch(self._opened(), where)
+
+    def _fetch(self, view: OpenObject, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         left = np.asarray(where, dtype=np.uint64)
-        view = self._opened()
         while len(left):
             part = left[:FETCH_CHUNKS]
             places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
@@ -163,13 +163,16 @@ class Snapshot:
         def fill(source: Any) -> None:
             read([ReadItem(chain, source, box, self._object.key)], out, axes, options)
 
-        if not self.exists:
+        view = self._opened()
+        if view.missing:
             fill(None)
             return
+        self._try(self._opened().check)
         engine = native.load()
-        fill(engine.Fetched(chain, self.entries(check=False), None, 0, fill_absent=True))
+        stored = self._try(view.entries, check=False)
+        fill(engine.Fetched(chain, stored, None, 0, fill_absent=True))
         wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
-        for part, data, places in self.fetch(wanted):
+        for part, data, places in self._fetch(view, wanted):
             entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
             entries[part] = places
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))

@@ -136,11 +136,11 @@ def whole_object(source: Any) -> memoryview | None:
             return memoryview(file.read())
     if not isinstance(source, str):
         return memoryview(source).cast("B")
-    try:
-        with open(source, "rb") as file:
-            return memoryview(file.read())
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    fd = native.load().open_file(source)
+    if fd < 0:
         return None
+    with open(fd, "rb") as file:
+        return memoryview(file.read())
 
 
 # ---- threads

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Self
@@ -24,8 +23,9 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
+from ..statistics import stats
 from ..storage.filelocks import NO_FILE
-from ..storage.filesystem import appends_directly, is_local
+from ..storage.filesystem import appends, appends_directly, is_local, name_of
 from .placement import (
     DEAD_SHARE,
     Facts,
@@ -95,7 +95,7 @@ class OldIndex(NamedTuple):
             placement.data_offset,
             self.stamp,
             append,
-            None if user is None else (user.where.chunks - user.where.first, user.footer, user.alignment),
+            None if user is None else (user.header_nbytes, user.footer, user.alignment),
         )
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -208,7 +208,7 @@ class Looker:
             return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
-            sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)
+            sizes["user_nbytes"] = user.header_nbytes + len(user.footer)
         facts = self._facts(position, old, int(np.count_nonzero(flags)) - (0 if gone is None else len(gone)))
         way = None if facts is None else way_to_append(facts)
         if facts is not None and self.options.write_strategy == "in_place":
@@ -234,12 +234,19 @@ class Looker:
         # where an entry is bad, what is written cannot be compared with what is stored
         if item.path is None or position in self.declined or old.n_bad:
             return None
-        return facts_of(item, self.options, os.fstat(old.source), n_new * item.chain.inner.nbytes)
+        facts = facts_of(item, self.options, old.source, n_new * item.chain.inner.nbytes)
+        if facts is not None and not facts.appends and self.options.write_strategy == "append":
+            stats.refused("append", name_of(old.source))
+        return facts
 
     def _may_overwrite(self, position: int, old: OldIndex, facts: Facts) -> bool:
         """Tell whether a shard may be updated in place: also, nobody else may be at it."""
         locked = self.items[position].old_fd is not None or self.options.locking == "thread"
-        return locked and may_overwrite(facts) and is_local(os.fstat(old.source).st_dev)
+        if not locked or not may_overwrite(facts):
+            return False
+        if not (local := is_local(old.source)):
+            stats.refused("in_place", name_of(old.source))
+        return local
 
     def none(self, position: int) -> tuple[Any, ...] | None:
         """Describe that there is no old object."""
@@ -258,24 +265,23 @@ class Looker:
         if fd == NO_FILE:
             return None, 0, None
         if fd is None:
-            try:
-                fd = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
+            fd = native.load().open_file(item.path)
+            if fd < 0:
                 return None, 0, None
             self._stack.callback(os.close, fd)
             if os.fstat(fd).st_nlink > 1:  # whoever locks a file has seen to that
                 native.load().settle(item.path, fd)
         found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode):
-            return None, 0, None
         return fd, found.st_size, (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def facts_of(item: Any, options: Options, found: os.stat_result, new_nbytes: int) -> Facts | None:
-    """What decides how a shard, a file of which this is known, is updated in itself; None: it is to be replaced.
+def facts_of(item: Any, options: Options, fd: int, new_nbytes: int) -> Facts | None:
+    """Collect what decides how a shard, an open file, is updated in itself; None: it is to be replaced.
 
     Parameters
     ----------
+    fd : int
+        Descriptor of the shard.
     new_nbytes : int
         Decoded bytes of the inner chunks that are to be written.
     """
@@ -286,8 +292,9 @@ def facts_of(item: Any, options: Options, found: os.stat_result, new_nbytes: int
         index_at_start=item.chain.index_at_start,
         index_checksum=item.chain.index_checksums > 0,
         new_nbytes=new_nbytes,
-        n_links=found.st_nlink,
-        direct=appends_directly(item.path, found.st_dev),
+        n_links=os.fstat(fd).st_nlink,
+        appends=appends(fd),
+        direct=appends_directly(item.path, fd),
         sync=options.durability == "fsync",
     )
 
@@ -306,13 +313,12 @@ def copied_nbytes(item: Any, options: Options) -> int:
         return memoryview(item.old).nbytes
     if item.old_fd is None:  # not opened yet
         return int(math.prod(item.chain.shape) * item.chain.itemsize)
-    found = os.fstat(item.old_fd)
-    facts = facts_of(item, options, found, 0) if item.chain.is_shard else None
+    facts = facts_of(item, options, item.old_fd, 0) if item.chain.is_shard else None
     if facts is not None:
         overwrites = options.write_strategy == "in_place" and may_overwrite(facts)
         if overwrites or way_to_append(facts) is not None:
             return 0
-    return found.st_size
+    return os.fstat(item.old_fd).st_size
 
 
 def run(

@@ -43,9 +43,9 @@ cdef class Batch:
             self.paths.append(b"")
             out.is_open, out.fd = True, source
         elif isinstance(source, str):
-            path = os.fsencode(source)
+            path = path_bytes(source)
             self.paths.append(path)
-            out.path = PyBytes_AsString(path)
+            out.path = path_chars(path)
         else:
             view = View(source)
             self.keep.append(view)
@@ -58,8 +58,8 @@ cdef class Batch:
     cdef const char *read_folder(self, object folder) except? NULL:
         if folder is None:
             return NULL
-        self.keep.append(encoded := os.fsencode(folder))
-        return PyBytes_AsString(encoded)
+        self.keep.append(encoded := path_bytes(folder))
+        return path_chars(encoded)
 
     cdef int read_box(self, const sc_chain *chain, object start, object count, object step, sc_box *box) except -1:
         """A box inside the chunk: nothing below relies on the caller for that."""

@@ -11,12 +11,20 @@ UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 def direct_append_works(str folder):
     """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/sc_append.h)."""
-    cdef bytes name = os.fsencode(folder)
-    cdef const char *chars = PyBytes_AsString(name)
+    cdef bytes name = path_bytes(folder)
+    cdef const char *chars = path_chars(name)
     cdef bint works
     with nogil:
         works = sc_append_direct_works(chars)
     return bool(works)
+
+
+def file_system_magic(int fd):
+    """The number that statfs gives for the file system of an open file; 0 where that is not known."""
+    cdef uint64_t magic
+    with nogil:
+        magic = sc_mount_magic(fd)
+    return magic
 
 
 FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERROR, "short": SC_FAULT_SHORT,

@@ -243,9 +243,8 @@ async def update_async(path: str, options: Options, work: Callable[[int | None],
 
 def settle(path: str) -> None:
     """Roll back what a writer that died left of an update in place of a file that is not locked."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+    fd = native.load().open_file(path)
+    if fd < 0:
         return
     try:
         native.load().settle(os.path.realpath(path), fd)

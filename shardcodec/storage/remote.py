@@ -58,8 +58,11 @@ class ConditionalRemote(Remote, Protocol):
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
         """Store an object if it is in the state of that answer (None: if there is none); else raise `Changed`.
 
-        An answer without a version sets no condition. Returns the version of what was stored.
+        An answer without a version sets no condition; the user is warned of that. Returns the version of what was stored.
         """
+
+    async def replace(self, key: str, data: Any) -> Any:
+        """Store an object, whatever is there. Returns the version of what was stored."""
 
 
 class Limits(NamedTuple):

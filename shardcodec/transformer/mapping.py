@@ -145,6 +145,11 @@ class ChunkMapping(MutableMapping[str, bytes]):
         Parameters
         ----------
         keys : iterable of str
+
+        Raises
+        ------
+        TypeError
+            `keys` is one str.
         """
         sync(self.store.erase_values(keys))
 

@@ -23,7 +23,7 @@ from ..zarr_plugin.compat import (
     default_buffer_prototype,
     is_buffer,
 )
-from ..zarr_plugin.stores import PartStore
+from ..zarr_plugin.stores import PartStore, introduce
 from .keys import ArrayKeys, KeyLayout, as_path
 from .partial import as_bytes, overlaid, overlay
 from .ranges import as_request
@@ -114,6 +114,7 @@ class ShardingStorageTransformer(PartStore):
         self._spec = ShardSpec(
             per_shard, (1,) * len(per_shard), "uint8", 0, ["bytes"], index_codecs, index_location
         )
+        introduce(store)
         self.shards = Shards(store, self._arrays, self._spec, self._choices)
 
     # ---- what it is
@@ -395,7 +396,14 @@ class ShardingStorageTransformer(PartStore):
         Parameters
         ----------
         keys : iterable of str
+
+        Raises
+        ------
+        TypeError
+            `keys` is one str, whose characters would be taken for keys.
         """
+        if isinstance(keys, str):
+            raise TypeError(f"keys: expected several keys, got the str {keys!r}")
         self._check_writable()
         await self._ensure_open()
         shards: dict[str, set[int]] = {}

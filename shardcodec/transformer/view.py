@@ -20,6 +20,7 @@ from typing import Any, Self
 from ..errors import UnsupportedError
 from ..zarr_plugin.compat import ArrayV3Metadata, Store, buffer_from, default_buffer_prototype, quiet
 from ..zarr_plugin.renamed import RenamedStore
+from ..zarr_plugin.stores import introduce
 from .legacy import (
     LegacyArray,
     array_key,
@@ -54,6 +55,7 @@ class LegacyStore(RenamedStore):
     def __init__(self, base: Store, suffix: str, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only or base.read_only)
         self.base = base
+        introduce(base)
         self.suffix = suffix
         self._is_open = True
 

@@ -36,10 +36,12 @@ from ..storage.aio import all_of, to_its_end
 from . import reading, writing
 from .compat import StorePath, buffer_from, on_zarrs_loop
 from .held import Entry, Held, HeldEntry, is_held
+from .names import Names
 from .remote import conditional_remote_for
 from .requests import Part, Request
 from .stores import (
     check_writable,
+    is_link,
     is_local,
     is_memory,
     lies_in,
@@ -67,7 +69,7 @@ class Group:
         self._clock = itertools.count()
         self._nbytes = 0
         self._mutex = threading.Lock()
-        self._names: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._names = Names()
         self._is_closed = False
         self.max_nbytes = 0
         self.is_closing = False
@@ -100,14 +102,8 @@ class Group:
                 await self._write_at_once(request, [i], [keys[i]], options)
 
     def _keys(self, request: Request) -> list[str]:
-        """Names of the request's objects for locks: each is resolved once."""
-        names = [(id(part.target.store), part.target.path) for part in request.parts]
-        unknown = [i for i, name in enumerate(names) if name not in self._names]
-        if unknown:
-            targets = [request.parts[i].target for i in unknown]
-            for i, target, key in zip(unknown, targets, lock_keys(targets), strict=True):
-                self._names[names[i]] = target.store, key  # the store stays, so that its number does
-        return [self._names[name][1] for name in names]
+        """Names of the request's objects for locks."""
+        return self._names.of([part.target for part in request.parts])
 
     def _gathers(self, part: Part) -> bool:
         """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
@@ -117,9 +113,13 @@ class Group:
     async def _write_at_once(
         self, request: Request, chosen: Sequence[int], keys: Sequence[str], options: Options
     ) -> None:
-        """Store parts of a request now. What was gathered of their objects comes first, or is overwritten whole."""
+        """Store parts of a request now. What was gathered of their objects comes first, or is overwritten whole.
+
+        What was gathered of a link comes first too: to erase one leaves the file as it was, which may have other names.
+        """
         parts = [request.parts[i] for i in chosen]
-        await self.settle(key for key, part in zip(keys, parts, strict=True) if not part.covers)
+        kept = (not part.covers or is_link(part.target) for part in parts)
+        await self.settle(itertools.compress(keys, kept))
         async with locks.table().hold_async(keys):
             positions = [request.positions[i] for i in chosen]
             await writing.run(replace(request, parts=parts, positions=positions), options)
@@ -159,14 +159,14 @@ class Group:
     def take_slices(self, item: Any, chain: Any, array: np.ndarray[Any, Any], options: Options) -> bool:
         """Take over the only item of a batch, if it is all of one small inner chunk of an object that is gathered already."""
         target, spec, chunk_selection, array_selection, _ = item
-        known = self._names.get((id(target.store), target.path))
-        if known is None or self.is_closing or target.store.read_only:
+        key = self._names.known(target)
+        if key is None or self.is_closing or target.store.read_only:
             return False
 
         def write(gathered: Gathered) -> bool:
             return gathered.write_slices(chunk_selection, array_selection, array)
 
-        return self._add(known[1], chain, write, target, spec, options)
+        return self._add(key, chain, write, target, spec, options)
 
     def _add(
         self,
@@ -246,11 +246,8 @@ class Group:
     # as an `access.gathering.Gatherer`, for threads that wait
 
     def name_of(self, target: ShardObject) -> str:
-        """Name an object, which is resolved once."""
-        known = self._names.get((id(target), ""))
-        if known is None:
-            known = self._names[id(target), ""] = target, target.identity
-        return known[1]
+        """Name an object."""
+        return self._names.of_object(target)
 
     def has(self, name: str) -> bool:
         """Whether anything is gathered of this object."""
@@ -260,15 +257,11 @@ class Group:
         """As `hold`, for a change that can always wait, but False in a caller who holds the object's lock."""
         table = locks.table()
         while not self.is_closing and not table.holds(name):
-            if not table.try_acquire(name):
-                table.acquire(name)
-            try:
+            with table.hold([name]):
                 entry = self._entries.get(name)
                 if entry is None or is_held(entry, kind):
                     is_taken = self._take(name, entry, take)
                     break
-            finally:
-                table.release(name)
             self.settle_now(name)  # what is of another kind
         else:
             return False
@@ -415,7 +408,8 @@ class Group:
                 await self._flush(entry, local_path(target), None, **where)
                 return not exist
 
-            await filelocks.update_async(key, entry.options, write)
+            (path,) = lock_keys([target])  # where a link leads now
+            await filelocks.update_async(path, entry.options, write)
         elif is_memory(store):
             result = await self._flush(entry, None, stored_bytes(target, prototype))
             if result is None:

@@ -15,7 +15,7 @@ from .compat import StorePath
 __all__ = ["Entry", "Held", "HeldEntry", "is_held"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """An object with gathered writes."""
 
@@ -49,7 +49,7 @@ class Held(Protocol):
         """Store it; the object's lock in the table is held."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HeldEntry:
     """An object with changes that are not elements."""
 

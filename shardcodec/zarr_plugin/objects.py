@@ -20,7 +20,7 @@ from ..options import Options
 from .compat import Store, StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from .remote import limits_for, remote_for
 from .renamed import RenamedStore, original
-from .stores import index_names, is_local, is_memory, local_path, stored_bytes
+from .stores import described, index_names, introduce, is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["objects_of_store"]
 
@@ -49,7 +49,7 @@ class MemoryObjects:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return str(self._root)
+        return described(self._root)
 
 
 class RemoteObjects:
@@ -82,7 +82,7 @@ class RemoteObjects:
         )
 
     def __repr__(self) -> str:
-        return str(self._root)
+        return described(self._root)
 
 
 class RenamedObjects:
@@ -115,7 +115,7 @@ class RenamedObjects:
         return original(self._root / key).path
 
     def __repr__(self) -> str:
-        return str(self._root)
+        return described(self._root)
 
 
 def objects_of_store(store: Any, path: str) -> array.Objects | None:
@@ -128,6 +128,7 @@ def objects_of_store(store: Any, path: str) -> array.Objects | None:
 
 
 def _objects(store: Store, path: str) -> array.Objects:
+    introduce(store)
     if isinstance(store, RenamedStore):
         return RenamedObjects(store, path)
     if is_local(store):

@@ -32,7 +32,7 @@ from .kinds import Kind, kind_of
 from .own import write_own
 from .renamed import originals
 from .requests import Declined, Request, prepare
-from .stores import is_local, lock_keys
+from .stores import introduce, is_local, lock_keys
 
 __all__ = ["ShardCodecPipeline"]
 
@@ -47,6 +47,7 @@ class ShardCodecPipeline(CodecPipeline):
     def __init__(self, metadata: ArrayV3Metadata, store: Any, attached: Mapping[str, Any] = NOTHING) -> None:
         self._metadata = metadata
         self._store = store
+        introduce(store)
         self._attached = dict(attached)
         self._own = own_pipeline(metadata)
         self._kind: Kind | None = None

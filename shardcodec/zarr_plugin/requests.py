@@ -29,7 +29,7 @@ class Declined(Exception):
     """The engine does not do this; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # two stores are never compared
 class Part:
     """What a request wants of one object."""
 
@@ -48,7 +48,7 @@ class Part:
         return covers(self.box, self.chain.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """A batch for the engine.
 

@@ -44,7 +44,7 @@ from .grouping import active
 from .remote import remote_for
 from .renamed import original
 from .states import file_states, names_states, state_of, states
-from .stores import is_local, is_memory, local_path, stored_bytes
+from .stores import described, is_local, is_memory, local_path, stored_bytes
 
 __all__ = ["chunk_state", "iter_existing"]
 
@@ -154,11 +154,11 @@ class _Scan:
         metadata = array.metadata
         spec = ChainSpec.from_metadata(metadata.to_dict())
         if spec.sharding is None or not is_regular(metadata):
-            raise UnsupportedError(f"array {array.store_path}: it has no shards on a regular grid")
+            raise UnsupportedError(f"array {described(array.store_path)}: it has no shards on a regular grid")
         shard = ShardSpec.from_chain(spec)
         if not shard.supports_partial_access:
             raise UnsupportedError(
-                f"array {array.store_path}: codecs that follow the sharding hide its inner chunks"
+                f"array {described(array.store_path)}: codecs that follow the sharding hide its inner chunks"
             )
         self.grid = ShardGrid(shard, metadata.shape, region)
         self._target: StorePath = array.store_path
@@ -175,7 +175,7 @@ class _Scan:
         """Name the array and how its indexes are read."""
         codecs = [codec.to_json() for codec in shard.index_codecs]
         how = [shard.grid_shape, codecs, shard.index_location, self._options.allow_in_index]
-        text = json.dumps([str(self._target), how], default=str)
+        text = json.dumps([described(self._target), how], default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def run(self, progress: Progress | None) -> Iterator[tuple[list[tuple[int, ...]], Sizes]]:

@@ -12,19 +12,22 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import weakref
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ..storage.identity import ByIdentity
 from ..storage.staging import staging_folder
 from .compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memory_identity, unwrapped
 
 __all__ = [
     "PartStore",
     "check_writable",
+    "described",
     "index_names",
+    "introduce",
     "is_direct",
+    "is_link",
     "is_local",
     "is_memory",
     "lies_in",
@@ -63,6 +66,11 @@ def local_path(target: StorePath) -> str:
     return f"{_root(target.store)}/{target.path}"
 
 
+def is_link(target: StorePath) -> bool:
+    """Tell whether an object is reached by a symbolic link: an erase ends that, and so changes the object's name for locks."""
+    return is_local(target.store) and os.path.islink(local_path(target))
+
+
 def staging(store: Store) -> str | None:
     """Return the folder for temporary names of a LocalStore; None for other stores."""
     return staging_folder(_root(store)) if is_local(store) else None
@@ -75,6 +83,28 @@ def _root(store: Any) -> str:
 @functools.lru_cache(maxsize=64)
 def _root_text(root: Any) -> str:
     return str(root)
+
+
+def introduce(store: Any) -> None:
+    """Find out what reads and writes need to know of a store, when an array or a shard in it is opened.
+
+    Its name comes from its own ``__str__``, which reads and writes must not call (`storage.identity`).
+    """
+    _names.of(unwrapped(store))
+
+
+def described(target: StorePath) -> str:
+    """Return what a message calls an object, without a call of the store's own ``__str__``."""
+    name = _names.of(unwrapped(target.store))
+    return "/".join(filter(None, (name.partition(":")[2] or name, target.path)))
+
+
+def _name_of_store(store: Any) -> str:
+    """Return a name that two store objects for one place share, as far as their ``__str__`` tells."""
+    try:
+        return f"{type(store).__name__}:{store}"
+    except Exception:  # noqa: BLE001  # a store that cannot be formatted is still a store
+        return f"{type(store).__name__} {_tokens.of(store)}"
 
 
 def lock_keys(targets: Sequence[StorePath]) -> list[str]:
@@ -90,7 +120,7 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
     if is_memory(store):
         prefix = f"memory:{memory_identity(store)}"
     else:
-        prefix = f"{type(store).__name__}:{store}"
+        prefix = _names.of(store)
     names = [f"{prefix}/{target.path}" for target in targets]
     if isinstance(store, PartStore):
         return [
@@ -112,23 +142,16 @@ def lies_in(name: str, objects: Collection[str]) -> bool:
 def index_names(targets: Sequence[StorePath]) -> list[str]:
     """Name objects of one store for caches of indexes: never as those of another store, be that gone meanwhile."""
     store: Any = unwrapped(targets[0].store)
-    prefix = _token(store.store if type(store) is ObjectStore else store)
+    prefix = _tokens.of(store.store if type(store) is ObjectStore else store)
     return [f"store {prefix}/{target.path}" for target in targets]
 
 
-_tokens: dict[int, tuple[weakref.ref[Any], int]] = {}
+# What `lock_keys` calls a store.
+_names = ByIdentity(_name_of_store)
+
+# A number for each store that no other store has or had.
 _count = itertools.count()
-
-
-def _token(thing: Any) -> int:
-    """Return a number that no other object ever had; not every store can be a key of a dictionary."""
-    known = _tokens.get(id(thing))
-    if known is None or known[0]() is not thing:
-        known = weakref.ref(thing), next(_count)
-        for key in [key for key, (ref, _) in list(_tokens.items()) if ref() is None]:
-            _tokens.pop(key, None)
-        _tokens[id(thing)] = known
-    return known[1]
+_tokens = ByIdentity(lambda _: next(_count))
 
 
 def _real_paths(paths: Sequence[str]) -> list[str]:
