@@ -323,12 +323,7 @@ class ShardingStorageTransformer(PartStore):
             await self.shards.change({place[0]: change})
 
     async def set_many(self, values: Iterable[tuple[str, Any]]) -> None:
-        """Store values and write each shard once. A shard whose chunks are all given is not read.
-
-        Parameters
-        ----------
-        values : iterable of (str, Buffer)
-        """
+        """Store pairs of key and Buffer and write each shard once. A shard whose chunks are all given is not read."""
         values = list(values)
         shards: dict[str, dict[int, Any]] = {}
         others = []
