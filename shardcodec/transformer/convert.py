@@ -5,6 +5,8 @@
 An encoded inner chunk has the same bytes in both formats. So each shard is copied: its inner chunks in the order of their offsets,
 without the gaps between them, and a new index. The metadata of an array is written last: after an interruption the destination has
 objects, but no metadata that refers to them.
+
+Source: requirement ST-18.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def convert_2022(
     threads : int, optional
         Number of shards that are copied at a time.
     durability : {"rename", "fsync"}, optional
-        Durability of each file, as in `shardcodec.set_options`.
+        Durability of each file, as in `shardcodec.options`.
 
     Returns
     -------
@@ -103,6 +105,8 @@ def convert_2022(
         The destination is not empty, or it is a hierarchy of another format.
     FileNotFoundError
         The source has no such array or group.
+    TypeError, ValueError
+        An argument is wrong.
     ShardFormatError, ChecksumError
         The index of a shard is damaged, or an uncompressed inner chunk has an impossible size. The
         destination has no metadata of this array.

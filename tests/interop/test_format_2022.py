@@ -1,6 +1,6 @@
 # test_format_2022.py - arrays of the 2022 format, with the zarr-python that writes them
 # SPDX-License-Identifier: MIT
-"""`open_2022` and `convert_2022` on what zarr-python 2.18.7 has written, and zarr-python 2.18.7 after `open_2022`."""
+"""`open_2022` and `convert_2022` on what zarr-python 2.18.7 has written, and zarr-python 2.18.7 after `open_2022` (ST-19)."""
 
 from __future__ import annotations
 

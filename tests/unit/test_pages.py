@@ -56,6 +56,14 @@ def test_format_2022(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (zarr.open_array("new.zarr", path="group/volume")[:] == values).all()
 
 
+def test_format() -> None:
+    """The example of a shard's bytes, which the page also shows as a dump."""
+    names: dict[str, Any] = {}
+    run("format.md", names)
+    dump = re.findall(r"^    \d+ +((?:[0-9a-f]{2} +)+)", (DOCS / "format.md").read_text(), re.MULTILINE)
+    assert bytes.fromhex("".join(dump)) == names["shard"]
+
+
 def test_user_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec = shardcodec.ShardSpec((4, 4), (2, 2), "int32", 0, codecs=[LITTLE, "crc32c"])
