@@ -216,10 +216,10 @@ class Looker:
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
         if self.options.write_strategy == "replace" or self.items[position].path is None:
-            placement = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
+            placed = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
             reuse = reuse and isinstance(old.source, OwnBytes)
             first = chain.index_nbytes if chain.index_at_start else 0
-            return old.described(placement, ONTO if reuse and placement.only_packs(first) else None)
+            return old.described(placed, ONTO if reuse and placed.only_packs(first) else None)
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
             sizes["user_nbytes"] = user.header_nbytes + len(user.footer)
@@ -237,10 +237,10 @@ class Looker:
         sizes.pop("user_nbytes", None)
         if user is None:
             return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
-        placement = place_between(
+        placed = place_between(
             old.entries, flags, user, new_nbytes=new_nbytes(), dead_share=sizes["dead_share"]
         )
-        return old.described(placement, None, user)
+        return old.described(placed, None, user)
 
     def _facts(self, position: int, old: OldIndex, n_new: int) -> Facts | None:
         """What decides how a shard is updated in its own file; None: it is to be replaced."""

@@ -310,6 +310,7 @@ class _Round:
             if answer is not None and actual == nbytes:
                 continue
             end = offset + actual
+            key: str | None
             which = next((s for s in spans if s.offset < offset + nbytes and s.offset + s.nbytes > end), None)
             if which is not None:
                 position, key = which.wanted.position, which.wanted.key
