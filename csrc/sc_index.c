@@ -95,8 +95,7 @@ suspicion(const uint8_t *pairs, size_t n, bool big_endian, uint64_t first, uint6
 }
 
 #ifdef SC_ARCH_X86_64
-SC_TARGET("avx2") static uint64_t
-suspicion_avx2(const uint8_t *pairs, size_t n, uint64_t first, uint64_t end)
+SC_TARGET("avx2") static uint64_t suspicion_avx2(const uint8_t *pairs, size_t n, uint64_t first, uint64_t end)
 {
     return suspicion(pairs, n, false, first, end);
 }

@@ -108,7 +108,9 @@ def create(
         head = memoryview(header).cast("B")
         first = int(aligned(start + head.nbytes, alignment))
         place, temp, staging, n_made = file.place
-        layout = _Layout(spec, place, temp, staging, n_made, first, alignment, write_empty_chunks, kept, head.nbytes)
+        layout = _Layout(
+            spec, place, temp, staging, n_made, first, alignment, write_empty_chunks, kept, head.nbytes
+        )
         file.truncate(first + spec.n_chunks * layout.slot(chain))
         if head.nbytes:
             file.write(head, start)

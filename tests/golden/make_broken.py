@@ -326,7 +326,9 @@ def entry_cases() -> Iterator[Case]:
     yield bad_second("nbytes-2^40", bounds, "a claim of 1 TiB", (4, 2**40))
     yield bad_second("nbytes-2^62", bounds, "a claim of 4 EiB", (4, 2**62))
     yield bad_second("beyond-the-end-start", bounds, "the same, index at the start", (900, 4), START)
-    yield bad_second("beyond-the-end-checked", bounds, "the same, inner chunks have checksums", (900, 8), CHECKED)
+    yield bad_second(
+        "beyond-the-end-checked", bounds, "the same, inner chunks have checksums", (900, 8), CHECKED
+    )
     length = "SC-31"
     yield bad_second("too-short", length, "3 bytes of 4", (4, 3))
     yield bad_second("too-long", length, "5 bytes of 4", (4, 5))

@@ -19,7 +19,10 @@ from shardcodec.access.userbytes import MAGIC
 
 SHAPE, CHUNK = (8, 8), (4, 4)
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-CODECS = {"raw": [LITTLE], "zstd": [LITTLE, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}]}
+CODECS = {
+    "raw": [LITTLE],
+    "zstd": [LITTLE, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
+}
 ZARRS = "zarrs.ZarrsCodecPipeline"
 
 
@@ -48,7 +51,9 @@ class Tensorstore:
         self.array[selection].write(value).result()
 
 
-OTHERS = pytest.mark.parametrize("other", [by_zarr, by_zarrs, Tensorstore], ids=["zarr", "zarrs", "tensorstore"])
+OTHERS = pytest.mark.parametrize(
+    "other", [by_zarr, by_zarrs, Tensorstore], ids=["zarr", "zarrs", "tensorstore"]
+)
 EVERY = pytest.mark.parametrize("codecs", CODECS)
 LOCATIONS = pytest.mark.parametrize("location", ["end", "start"])
 

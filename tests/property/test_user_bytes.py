@@ -66,7 +66,9 @@ class UserBytes(FolderMachine):
                 self.twin[place] = number
             writer.footer = footer
         self.header, self.footer, self.alignment, self.next = header, footer, alignment, 1000
-        self.is_plain = not header and not footer and alignment == 1  # without a mark, so chance may look like an alignment
+        self.is_plain = (
+            not header and not footer and alignment == 1
+        )  # without a mark, so chance may look like an alignment
 
     def opened(self) -> Any:
         return shardcodec.open_shard(self.folder, "shard", self.spec, mode="r+")

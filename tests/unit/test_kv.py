@@ -381,7 +381,11 @@ def test_only_a_damaged_entry_fails(path: Path) -> None:
     assert list(store) == [key(0, 0), key(0, 1)] and key(0, 1) in store
     with shardcodec.options(allow_in_index=True):
         assert store[key(0, 0)] == b"good"
-    for read in (lambda: store[key(0, 0)], lambda: store[key(0, 1)], lambda: store.read_many_sync([key(0, 0)])):
+    for read in (
+        lambda: store[key(0, 0)],
+        lambda: store[key(0, 1)],
+        lambda: store.read_many_sync([key(0, 0)]),
+    ):
         with pytest.raises(ShardFormatError, match="100000") as caught:
             read()
         assert caught.value.chunk_coords == (0, 1) and caught.value.shard == str(path)

@@ -305,7 +305,9 @@ def test_distant_chunks_are_fetched_apart_and_near_ones_together() -> None:
     wanted = np.s_[:: 6 << 18]  # one element each of six inner chunks, which are 1.5 MiB apart
     assert bits(array[wanted]) == bits(values[wanted])
     requests = [wanted for _, wanted in store.chunk_requests()]
-    last = (8 << 20) + 32 * 16 + 4  # the store does not tell the size; one byte shows that all entries can be true
+    last = (
+        (8 << 20) + 32 * 16 + 4
+    )  # the store does not tell the size; one byte shows that all entries can be true
     assert len(requests) == 1 + 6 + 1
     assert sorted(requests[1:])[:2] == [(0, 1 << 18), (6 << 18, 7 << 18)]
     assert (last - 1, last) in requests

@@ -36,7 +36,9 @@ async def test_damage_is_told_and_left(kind: str, blob: bytes, text: str, tmp_pa
     if text != "too short":
         assert caught.value.chunk_coords == (0, 0)
         assert caught.value.context["chunk_key"] == "a/c/3/0"
-        if kind != "any" or text == "inner chunk":  # the other chunk is absent, but nothing of this shard can be trusted
+        if (
+            kind != "any" or text == "inner chunk"
+        ):  # the other chunk is absent, but nothing of this shard can be trusted
             with pytest.raises(ShardFormatError):
                 await value(store, "a/c/3/1")
     works = [

@@ -32,7 +32,9 @@ def chunk(number: int) -> Any:
     return np.full((1, *CHUNK), number, "int32")
 
 
-def made(path: Path, spec: Any, n: int, alignment: int, header: bytes = HEADER, footer: bytes = FOOTER) -> Any:
+def made(
+    path: Path, spec: Any, n: int, alignment: int, header: bytes = HEADER, footer: bytes = FOOTER
+) -> Any:
     """A shard with its first n places written."""
     with shardcodec.ShardWriter(path, spec, header=header, footer=footer, alignment=alignment) as writer:
         for number, place in enumerate(PLACES[:n]):
@@ -65,7 +67,9 @@ updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
 locations = pytest.mark.parametrize("location", ["start", "end"])
 
 
-def check(shard: Any, twin: dict[Any, int], alignment: int, header: bytes = HEADER, footer: bytes = FOOTER) -> None:
+def check(
+    shard: Any, twin: dict[Any, int], alignment: int, header: bytes = HEADER, footer: bytes = FOOTER
+) -> None:
     """All is there, and every inner chunk where it shall be."""
     assert (shard.header, shard.footer, shard.alignment) == (header, footer, alignment)
     for place in np.ndindex(*shard.grid_shape):
@@ -154,7 +158,9 @@ def test_memory_and_other_updates(tmp_path: Path, location: str) -> None:
 
 @updates
 @locations
-def test_without_user_bytes_nothing_is_marked(tmp_path: Path, location: str, update: Callable[..., None]) -> None:
+def test_without_user_bytes_nothing_is_marked(
+    tmp_path: Path, location: str, update: Callable[..., None]
+) -> None:
     """A new shard, and one that is replaced, are what they were before there were marks."""
     path = tmp_path / "shard"
     shard = made(path, spec_of(location), 3, 1, b"", b"")
