@@ -62,8 +62,25 @@ def chunk(number: int) -> tuple[slice, slice]:
     return np.s_[row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE]
 
 
-def test_writers_on_two_mounts_lose_no_update(two: tuple[Mount, Mount]) -> None:
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        # a server that keeps removed files for those that have them open, and a client that remembers attributes
+        {
+            "stale_handles": False,
+            "stale_open": 0,
+            "attr_seconds": 0.3,
+            "write_back": True,
+            "settle_seconds": 0.01,
+        },
+    ],
+    ids=["gluster", "late attributes"],
+)
+def test_writers_on_two_mounts_lose_no_update(two: tuple[Mount, Mount], switches: dict[str, Any]) -> None:
     n_writers = 4
+    for mounted in two:
+        mounted.set(**switches)
 
     def write(number: int) -> None:
         with quiet():
@@ -112,6 +129,17 @@ def test_readers_on_the_other_mount_see_the_old_or_the_new_shard(two: tuple[Moun
 
     in_threads(4, work)
     assert min(n_reads) > 2
+
+
+@pytest.mark.parametrize("strategy", ["append", "replace"])
+def test_times_that_settle_later_stop_no_write(two: tuple[Mount, Mount], strategy: str) -> None:
+    """A server replaces the times that a client has given a file by its own; 34 of 200 appends took that for a foreign write."""
+    two[0].set(settle_seconds=0.02, write_back=True)
+    array = ours(two[0].path / "a", write_strategy=strategy)
+    for i in range(30):
+        array[chunk(i)] = i
+        time.sleep(0.002 * (i % 4))
+    assert array[::SIDE, ::SIDE].ravel()[:30].tolist() == list(range(30))
 
 
 @pytest.fixture
