@@ -95,15 +95,19 @@ $(eval $(call special_build,system,SHARDCODEC_LIBS=system SHARDCODEC_DEBUG=1))
 $(eval $(call special_build,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
 $(eval $(call special_build,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
 
-# $(call environment,purpose,extras): .venv/<purpose>-<version>/stamp
-# What the package needs is installed before the package, so that it need not wait for the wheel.
-define environment
+# $(call needed,purpose,extras): .venv/<purpose>-<version>/needed, what the package needs without the package
+define needed
 .venv/$(1)-$(VERSION)/needed: pyproject.toml | .venv/$(1)-$(VERSION)/bin/python
 	$(call venv,$(1)) -c 'import sys, tomllib; made = tomllib.load(open("$$<", "rb"))["project"]; \
 	  print(*made["dependencies"], *(need for extra in sys.argv[1:] for need in made["optional-dependencies"][extra]), sep="\n")' \
 	  $(2) > $$@.txt
 	$(call venv,$(1)) $(pip_install) -r $$@.txt
 	touch $$@
+endef
+
+# $(call environment,purpose,extras): .venv/<purpose>-<version>/stamp, with the wheel
+define environment
+$(call needed,$(1),$(2))
 
 .venv/$(1)-$(VERSION)/stamp: build/wheels/plain-$(WHEEL_VERSION)/stamp .venv/$(1)-$(VERSION)/needed
 	$(call venv,$(1)) $(pip_install) --no-deps --force-reinstall $$(<D)/*.whl
@@ -111,12 +115,25 @@ define environment
 endef
 $(eval $(call environment,demo,demo))
 $(eval $(call environment,test,test))
-$(eval $(call environment,check,dev))
 $(eval $(call environment,bench,bench))
 $(eval $(call environment,suite,))
 $(eval $(call environment,xarray,))
 
+# The checkout itself, importable; entry points are found through the .dist-info folder.
+$(eval $(call needed,dev,test dev))
+.venv/dev-$(VERSION)/stamp: .venv/dev-$(VERSION)/needed
+	$(call venv,dev) $(pip_install) --no-deps $$($(call venv,dev) -c \
+	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	site=$$($(call venv,dev) -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  $(call venv,dev) setup.py --quiet dist_info --output-dir "$$site"; echo '$(CURDIR)' > "$$site/shardcodec-dev.pth"
+	touch $@
+
+.PHONY: dev
+dev: .venv/dev-$(VERSION)/stamp ## build what has changed into the checkout; .venv/dev-*/bin/python imports it
+	$(one_build) $(call venv,dev) setup.py --quiet build_ext --inplace
+
 # Environments for later, such as prepare-test: with -j, two are made at the same time.
+prepare-check: .venv/dev-$(VERSION)/needed
 prepare-suite prepare-xarray: prepare-%: .venv/%-$(VERSION)/requirements.txt
 prepare-system prepare-asan prepare-tsan: prepare-%: build/special/%-$(VERSION)/stamp
 prepare-%: .venv/%-$(VERSION)/stamp
@@ -179,25 +196,25 @@ C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-
 .PHONY: check check-python check-types check-c check-project
 check: check-python check-types check-c check-project ## formatters, linters, types, C warnings, layers, symbols
 
-check-python: .venv/check-$(VERSION)/stamp
-	$(call venv,check) -m ruff check
-	$(call venv,check) -m ruff format --check
+check-python: .venv/dev-$(VERSION)/needed
+	$(call venv,dev) -m ruff check
+	$(call venv,dev) -m ruff format --check
 
-check-types: .venv/check-$(VERSION)/stamp
-	$(call venv,check) -m mypy
+check-types: .venv/dev-$(VERSION)/needed
+	$(call venv,dev) -m mypy
 
-check-c: .venv/check-$(VERSION)/stamp
-	.venv/check-$(VERSION)/bin/clang-format --dry-run --Werror $(C_FILES)
+check-c: .venv/dev-$(VERSION)/needed
+	.venv/dev-$(VERSION)/bin/clang-format --dry-run --Werror $(C_FILES)
 	for file in $$(find csrc -name '*.c'); do gcc -std=c11 -O2 -fsyntax-only $(C_WARNINGS) -Icsrc $$file; done
 
 check-project: .venv/test-$(VERSION)/stamp
 	$(call pytest,test) -q -m 'not slow' tests/test_project.py
 
 .PHONY: format
-format: .venv/check-$(VERSION)/stamp ## mend what `make check` would complain about, where a tool can
-	$(call venv,check) -m ruff check --fix-only
-	$(call venv,check) -m ruff format
-	.venv/check-$(VERSION)/bin/clang-format -i $(C_FILES)
+format: .venv/dev-$(VERSION)/needed ## mend what `make check` would complain about, where a tool can
+	$(call venv,dev) -m ruff check --fix-only
+	$(call venv,dev) -m ruff format
+	.venv/dev-$(VERSION)/bin/clang-format -i $(C_FILES)
 
 # The sanitizers' libraries must come first in the process; libstdc++ with them, or a C++ exception thrown by
 # TensorStore finds no interceptor. Tests that limit address space read SHARDCODEC_TEST_SANITIZER and step aside.

@@ -178,6 +178,16 @@ def fingerprint(ext: Extension) -> str:
     return "-".join([LIBS, *(kind for kind, on in kinds.items() if on), digest])
 
 
+def is_current(made: Path, headers: Path, sources: list[str]) -> bool:
+    """Return whether an object file is newer than its sources and the headers that the compiler listed."""
+    try:
+        listed = headers.read_text().replace("\\\n", " ").partition(":")[2].split()
+        written = made.stat().st_mtime_ns
+        return all(os.stat(path).st_mtime_ns < written for path in [*sources, *listed])
+    except OSError:  # no object yet, or a header is gone
+        return False
+
+
 class Build(build):
     """`build` with a folder for each configuration."""
 
@@ -213,12 +223,16 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
     def compile(self, ext: Extension, source: str) -> str:
-        """Object file of one source."""
-        args = list(ext.extra_compile_args)
+        """Return the object file of one source; compile it only if it or a header that it includes is newer."""
+        (made,) = self.compiler.object_filenames([source], output_dir=self.build_temp)
+        headers = Path(made).with_suffix(".d")
+        if not self.force and is_current(Path(made), headers, [source, "setup.py"]):
+            return made
+        args = [*ext.extra_compile_args, "-MMD", "-MF", str(headers)]
         if "undefined" in SANITIZE and source == ext.sources[0]:
             # Cython's own C has nothing for UBSan, under which it takes as long to compile as all the rest.
             args.append("-fno-sanitize=undefined")
-        (made,) = self.compiler.compile(
+        self.compiler.compile(
             [source],
             self.build_temp,
             list(ext.define_macros),

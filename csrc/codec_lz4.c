@@ -142,4 +142,4 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return status;
 }
 
-const struct sc_codec sc_codec_lz4 = { "lz4", bound, encode, decode, NULL };
+const struct sc_codec sc_codec_lz4 = { "lz4", MAX_INPUT_NBYTES, bound, encode, decode, NULL };

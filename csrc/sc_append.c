@@ -56,10 +56,10 @@ open_same(const struct sc_append *append, int flags, int *fd, bool *refused, str
 {
     struct stat now, then;
 
-    *fd = open(append->path, O_RDWR | O_CLOEXEC | flags);
+    *fd = sc_file_open_now(append->path, O_RDWR | flags);
     if (*fd < 0) {
         *refused = means_refused(errno);
-        return *refused ? SC_OK : sc_file_error(where, "open");
+        return *refused ? SC_OK : sc_file_open_failed(append->path, where);
     }
     if (fstat(*fd, &now) || fstat(append->old_fd, &then))
         return sc_file_error(where, "fstat");
@@ -102,12 +102,13 @@ write_all(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offse
     return sc_file_error(where, "pwrite");
 }
 
+/* What was written so far has arrived; with `sync`, on the disk. */
 static enum sc_status
 barrier(int fd, const struct sc_append *append, struct sc_where *where)
 {
     if (append->sync && (!sc_file_allows("fdatasync", append->path, NULL) || fdatasync(fd)))
         return sc_file_error(where, "fdatasync");
-    return SC_OK;
+    return sc_file_flush(fd, append->path, where);
 }
 
 static enum sc_status
@@ -122,7 +123,7 @@ truncate_to(int fd, const struct sc_append *append, uint64_t nbytes, struct sc_w
 }
 
 /* Back to the old size, where the old index is still the last thing in the file. Once more if that fails: while it is larger it
- * may have no index. */
+ * may have no index. There is an error to report already, so that of a second failure is not. */
 static void
 cut_back(int fd, const struct sc_append *append)
 {
@@ -217,6 +218,8 @@ append_leap(int fd, const struct sc_append *append, struct sc_where *where)
         status = sc_file_write(fd, append->path, append->index, n, end - n, where);
     if (!status)
         status = truncate_to(fd, append, end, where);
+    if (!status)
+        status = barrier(fd, append, where);
     if (status)
         cut_back(fd, append);
     return status;
@@ -247,7 +250,7 @@ append_index(int fd, const struct sc_append *append, struct sc_where *where)
         struct sc_where ignored;
 
         /* the new chunks stay: should the old index not come back, the new one needs them */
-        if (!sc_file_write(fd, append->path, old, n, 0, &ignored))
+        if (!sc_file_write(fd, append->path, old, n, 0, &ignored) && !sc_file_flush(fd, append->path, &ignored))
             cut_back(fd, append);
     }
     return status;
@@ -272,7 +275,7 @@ sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused,
         status = append_direct(fd, append, refused, where);
     else if (!status && !*refused)
         status = way == SC_APPEND_LEAP ? append_leap(fd, append, where) : append_index(fd, append, where);
-    sc_file_close(fd);
+    sc_file_close(fd); /* flushed, or cut back */
     return status;
 }
 

@@ -33,6 +33,7 @@ sc_cached_index_new(const struct sc_chain *shard)
     if (index) {
         atomic_init(&index->n_users, 1);
         index->n_entries = shard->n_chunks;
+        index->is_sound = false;
     }
     return index;
 }
@@ -41,6 +42,25 @@ uint8_t *
 sc_cached_index_stored(struct sc_cached_index *index, const struct sc_chain *shard)
 {
     return shard->index.in_c_order ? (uint8_t *)index->entries : NULL;
+}
+
+void
+sc_cached_index_fill(struct sc_cached_index *index, const struct sc_chain *shard, const uint8_t *stored,
+                     const struct sc_index_extent *extent)
+{
+    struct sc_where ignored;
+
+    sc_index_load(shard, stored, index->entries);
+    index->is_sound = sc_index_must_be_sound(shard) && !sc_cached_index_check(index, shard, extent, &ignored);
+}
+
+enum sc_status
+sc_cached_index_check(const struct sc_cached_index *index, const struct sc_chain *shard,
+                      const struct sc_index_extent *extent, struct sc_where *where)
+{
+    if (index->is_sound || !sc_index_must_be_sound(shard))
+        return SC_OK;
+    return sc_index_check(index->entries, index->n_entries, extent, false, where);
 }
 
 static struct sc_cached_index *

@@ -39,6 +39,7 @@ struct sc_cache;
 struct sc_cached_index {
     atomic_uint n_users;
     uint64_t n_entries;
+    bool is_sound; /* all entries have been checked, and are right */
     struct sc_entry entries[];
 };
 
@@ -91,6 +92,14 @@ struct sc_cached_index *sc_cached_index_new(const struct sc_chain *shard);
 /* Where the stored index may be read to: pairs in C order are decoded where they lie, so they take no memory twice.
  * NULL: of another order, it needs memory of its own. */
 uint8_t *sc_cached_index_stored(struct sc_cached_index *index, const struct sc_chain *shard);
+
+/* Decode a stored index whose checksums have been verified, and look whether it is sound where that counts. */
+void sc_cached_index_fill(struct sc_cached_index *index, const struct sc_chain *shard, const uint8_t *stored,
+                          const struct sc_index_extent *extent);
+
+/* Check all entries where nothing else tells that one is wrong (sc_index_must_be_sound); an index that passed is not looked at again. */
+enum sc_status sc_cached_index_check(const struct sc_cached_index *index, const struct sc_chain *shard,
+                                     const struct sc_index_extent *extent, struct sc_where *where);
 
 void sc_cached_index_release(struct sc_cached_index *index);
 

@@ -87,6 +87,21 @@ prepare_bounds(struct sc_chain *chain)
 }
 
 enum sc_status
+sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where)
+{
+    for (; chain; chain = chain->inner)
+        for (size_t i = 0; i < chain->n_ops; i++) {
+            const struct sc_codec *codec = sc_codec_get(chain->ops[i].codec); /* NULL: crc32c, which has no limit */
+
+            if (codec && chain->bounds[i] > codec->max_nbytes) {
+                where->limit = codec->max_nbytes;
+                return sc_codec_failed(SC_CODEC_ENCODE, where, codec->name, "more than it takes", 0, chain->bounds[i]);
+            }
+        }
+    return SC_NO_MEMORY;
+}
+
+enum sc_status
 sc_chain_prepare(struct sc_chain *chain)
 {
     if (!prepare_shape(chain) || chain->n_ops > SC_MAX_OPS)

@@ -147,12 +147,15 @@ enum sc_status sc_chain_encode(const struct sc_chain *chain, struct sc_worker *w
                                const uint8_t *src, const int64_t *src_strides, const struct sc_write_rules *rules,
                                uint8_t *dst, size_t dst_capacity, uint64_t *n, struct sc_where *where);
 
-/* Most bytes that one encoded chunk can take; 0: more than fits memory. */
+/* Most bytes that one encoded chunk can take; 0: more than fits memory, or than a codec takes (sc_chain_too_large). */
 static inline size_t
 sc_chain_bound(const struct sc_chain *chain)
 {
     return chain->bounds[chain->n_ops];
 }
+
+/* Say why sc_chain_bound() is 0: SC_CODEC_ENCODE with the codec, its input and its limit; else SC_NO_MEMORY. */
+enum sc_status sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where);
 
 /* Is `count` the whole chunk? A box inside the chunk with as many elements as the chunk is the chunk. */
 static inline bool
@@ -219,6 +222,18 @@ void sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t 
 
 /* Check the crc32c's behind the pairs of a stored index (all of them). */
 enum sc_status sc_index_verify(const struct sc_index_layout *index, const uint8_t *stored, struct sc_where *where);
+
+/* Does nothing in the inner chunks tell that they are read from a wrong place? Then one wrong entry makes all of them doubtful: a
+ * shard that lost its first bytes has a sound index, and of its entries perhaps only the last one reaches too far. */
+static inline bool
+sc_index_must_be_sound(const struct sc_chain *shard)
+{
+    return !sc_chain_is_checked(shard->inner);
+}
+
+/* Check all entries of a stored index; where->entry is the lowest bad one. */
+enum sc_status sc_index_check_stored(const struct sc_chain *shard, const uint8_t *pairs,
+                                     const struct sc_index_extent *extent, struct sc_where *where);
 
 /* The pair of the inner chunk at grid coordinates c, from the bytes of the pairs; `pairs` starts at their 8-byte word
  * first_word. */

@@ -286,6 +286,18 @@ decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
     return status;
 }
 
+/* Note where a failure is: the outermost shard writes the entry last, the innermost one writes the nested entry first. */
+static enum sc_status
+failed_at(uint64_t entry, unsigned depth, enum sc_status status, struct sc_where *where)
+{
+    where->entry = entry;
+    if (depth > where->level) {
+        where->level = depth;
+        where->nested_entry = entry;
+    }
+    return status;
+}
+
 /* A shard whose bytes are all in memory: one nested in an inner chunk, or one behind further bytes -> bytes codecs. */
 static enum sc_status
 decode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned depth, const uint8_t *src, size_t n,
@@ -302,6 +314,10 @@ decode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned de
         where->level = depth;
         return status;
     }
+    if (!worker->allow_in_index && sc_index_must_be_sound(chain))
+        status = sc_index_check_stored(chain, src + extent.offset, &extent, where);
+    if (status)
+        return failed_at(where->entry, depth, status, where);
     sc_walk_begin(&walk, chain, box, dst_strides);
     do {
         struct sc_box part;
@@ -319,14 +335,8 @@ decode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned de
         if (!status)
             status = sc_chain_decode(inner, worker, depth + 1, src + e.offset, (size_t)e.nbytes, &part, dst + offset,
                                      walk.strides, where);
-        if (status) {
-            where->entry = sc_walk_entry(chain, walk.c); /* the outermost shard writes this last, */
-            if (depth > where->level) {           /* the innermost this first */
-                where->level = depth;
-                where->nested_entry = where->entry;
-            }
-            return status;
-        }
+        if (status)
+            return failed_at(sc_walk_entry(chain, walk.c), depth, status, where);
     } while (sc_walk_next(&walk, chain->ndim));
     return SC_OK;
 }

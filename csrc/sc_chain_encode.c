@@ -143,7 +143,7 @@ encode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned de
     enum sc_status status;
 
     if (!sc_chain_bound(chain))
-        return SC_NO_MEMORY;
+        return sc_chain_too_large(chain, where);
     if (has_compressor(chain)) {
         status = sc_buffer_reserve(&level->chunk, chain->bounds[0]);
         if (status)

@@ -77,6 +77,27 @@ store_word(const struct sc_index_layout *index, uint8_t *pairs, uint64_t word, u
         store_le64(pairs + 8 * word, value);
 }
 
+enum sc_status
+sc_index_check_stored(const struct sc_chain *shard, const uint8_t *pairs, const struct sc_index_extent *extent,
+                      struct sc_where *where)
+{
+    uint64_t c[SC_MAX_NDIM] = { 0 }, i = 0;
+
+    if (shard->index.in_c_order)
+        return sc_index_check_pairs(pairs, shard->n_chunks, shard->index.big_endian, extent, where);
+    do {
+        struct sc_entry e = sc_index_get(shard, pairs, 0, c);
+        enum sc_status status = sc_entry_is_absent(e) ? SC_OK : sc_entry_check(e, extent, false, where);
+
+        if (status) {
+            where->entry = i;
+            return status;
+        }
+        i++;
+    } while (next_coordinates(c, shard->grid, shard->ndim));
+    return SC_OK;
+}
+
 void
 sc_index_store(const struct sc_chain *shard, const struct sc_entry *entries, uint8_t *stored)
 {

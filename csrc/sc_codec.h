@@ -62,6 +62,8 @@ sc_comb_touches(const struct sc_comb *comb, uint64_t low, uint64_t high)
 struct sc_codec {
     const char *name; /* as in Zarr metadata */
 
+    size_t max_nbytes; /* most bytes that encode() takes; SIZE_MAX: as many as there are */
+
     /* Most bytes that encode() may write for nbytes of input; 0 when the codec cannot take that many. */
     size_t (*bound)(const struct sc_op *op, size_t nbytes);
 

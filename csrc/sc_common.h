@@ -43,6 +43,8 @@ load_le32(const uint8_t *p)
     return v;
 }
 
+#define SC_IS_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+
 static inline uint64_t
 load_le64(const uint8_t *p)
 {

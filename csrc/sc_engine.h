@@ -146,6 +146,9 @@ struct sc_write_item {
     bool
         in_place; /* shard: new chunks that fit a slot which `entries` names overwrite it (one that belongs to no other chunk,
                     * nor touches the index), with an undo journal; the others are appended that way, if there is one */
+    bool onto_old; /* shard without a path: old.data may be written to, and the new object is made of it: old.data up to
+                    * data_offset, then the result. The runs lie side by side up to data_offset, in the order of the
+                    * old object, and none is moved away from its beginning */
     bool only_new; /* there was no object when the caller looked: one that is there by now must not be replaced */
 
     /* out */

@@ -66,7 +66,7 @@ read_index(struct sc_fetch *fetch, struct sc_where *where)
     if (!status)
         status = sc_index_verify(&shard->index, stored, where);
     if (!status)
-        sc_index_load(shard, stored, fetch->index->entries);
+        sc_cached_index_fill(fetch->index, shard, stored, &fetch->extent);
     sc_free(memory);
     return status;
 }
@@ -157,8 +157,17 @@ sc_fetch_version(const struct sc_fetch *fetch, struct sc_file_version *version)
 }
 
 enum sc_status
-sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index, struct sc_entry *entry,
-               struct sc_where *where)
+sc_fetch_check(const struct sc_fetch *fetch, bool allow_in_index, struct sc_where *where)
+{
+    sc_where_clear(where);
+    if (allow_in_index || !fetch->index)
+        return SC_OK;
+    return sc_cached_index_check(fetch->index, fetch->shard, &fetch->extent, where);
+}
+
+static enum sc_status
+find_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index, struct sc_entry *entry,
+           struct sc_where *where)
 {
     enum sc_status status = SC_OK;
 
@@ -179,13 +188,22 @@ sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_in
     return status;
 }
 
+enum sc_status
+sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index, struct sc_entry *entry,
+               struct sc_where *where)
+{
+    enum sc_status status = sc_fetch_check(fetch, allow_in_index, where);
+
+    return status ? status : find_entry(fetch, position, allow_in_index, entry, where);
+}
+
 /* Check positions until the batch is full; places hold entries of the object afterwards. */
 static enum sc_status
 take(const struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
 {
     for (size_t i = 0; i < batch->n; i++) {
         struct sc_entry e;
-        enum sc_status status = sc_fetch_entry(fetch, batch->positions[i], batch->allow_in_index, &e, where);
+        enum sc_status status = find_entry(fetch, batch->positions[i], batch->allow_in_index, &e, where);
 
         if (status)
             return status;
@@ -308,6 +326,9 @@ sc_fetch_chunks(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_
     batch->n_taken = 0;
     batch->nbytes = 0;
     batch->bytes = NULL;
+    status = sc_fetch_check(fetch, batch->allow_in_index, where); /* also if no position is named */
+    if (status)
+        return status;
     status = take(fetch, batch, where);
     if (status)
         return status;

@@ -34,6 +34,9 @@ void sc_fetch_end(struct sc_fetch *fetch);
 /* Which state of the file the index belongs to; false: it is no file. */
 bool sc_fetch_version(const struct sc_fetch *fetch, struct sc_file_version *version);
 
+/* Check all entries where nothing else tells that one is wrong (sc_index_must_be_sound). The calls below do so, too. */
+enum sc_status sc_fetch_check(const struct sc_fetch *fetch, bool allow_in_index, struct sc_where *where);
+
 /* Where an inner chunk is, checked; absent if it is. */
 enum sc_status sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index,
                               struct sc_entry *entry, struct sc_where *where);

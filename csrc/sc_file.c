@@ -16,6 +16,8 @@
 #endif
 
 #define COPY_NBYTES ((size_t)1 << 20)
+/* So often a name that is known is opened before the file counts as stale. */
+#define MAX_OPENS 3
 /* Linux moves at most 0x7ffff000 bytes a call; less is asked for, so that an interrupted call loses little. */
 #define MAX_CALL_NBYTES ((size_t)1 << 30)
 /* What is copied at least before a clone is tried: a clone of little costs more than the copy. */
@@ -56,6 +58,16 @@ static bool
 means_missing(int error)
 {
     return error == ENOENT || error == ENOTDIR || error == EISDIR;
+}
+
+/* As sc_file_error() of a call on an open file. That file cannot be missing: ENOENT says, as ESTALE does, that another client of a
+ * network file system has replaced it. */
+static enum sc_status
+handle_error(struct sc_where *where, const char *call)
+{
+    if (errno == ENOENT)
+        errno = ESTALE;
+    return sc_file_error(where, call);
 }
 
 static int64_t
@@ -104,7 +116,7 @@ sc_file_identify(const char *path, struct sc_file_id *id)
     int64_t seen_ns = now_ns();
     struct stat st;
 
-    if (stat(path, &st) || S_ISDIR(st.st_mode))
+    if (stat(path, &st) || !S_ISREG(st.st_mode))
         return false;
     id_of(&st, seen_ns, id);
     return true;
@@ -117,7 +129,7 @@ sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
     struct stat st;
 
     if (fstat(fd, &st))
-        return sc_file_error(where, "fstat");
+        return handle_error(where, "fstat");
     id_of(&st, seen_ns, id);
     return SC_OK;
 }
@@ -136,30 +148,89 @@ sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *
 #endif
 }
 
+/* ---- opening ---- */
+
+static int
+open_with(const char *path, int flags)
+{
+    int fd;
+
+    do
+        fd = open(path, flags | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+static int
+open_once(const char *path, int flags)
+{
+    int fd = open_with(path, flags | O_NONBLOCK);
+    struct stat st;
+
+    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
+    if (fd < 0 && errno == EWOULDBLOCK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        fd = open_with(path, flags);
+    return fd;
+}
+
+int
+sc_file_open_now(const char *path, int flags)
+{
+    struct stat st;
+    int fd;
+
+    for (int i = 0; i < MAX_OPENS; i++) {
+        fd = open_once(path, flags);
+        if (fd >= 0 || (errno != ENOENT && errno != ESTALE))
+            return fd;
+        if (errno == ENOENT && stat(path, &st)) { /* no such file, nor a name that was remembered */
+            errno = ENOENT;
+            return -1;
+        }
+    }
+    errno = ESTALE;
+    return -1;
+}
+
+enum sc_status
+sc_file_check_kind(const struct stat *st, struct sc_where *where)
+{
+    if (SC_LIKELY(S_ISREG(st->st_mode)) || S_ISDIR(st->st_mode))
+        return SC_OK;
+    where->detail = S_ISFIFO(st->st_mode)   ? "FIFO"
+                    : S_ISSOCK(st->st_mode) ? "socket"
+                    : S_ISCHR(st->st_mode)  ? "character device"
+                    : S_ISBLK(st->st_mode)  ? "block device"
+                                            : "file of an unknown kind";
+    return SC_NOT_A_FILE;
+}
+
+enum sc_status
+sc_file_open_failed(const char *path, struct sc_where *where)
+{
+    enum sc_status status = sc_file_error(where, "open");
+    struct stat st;
+
+    return stat(path, &st) == 0 && sc_file_check_kind(&st, where) ? SC_NOT_A_FILE : status;
+}
+
 enum sc_status
 sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
 {
+    enum sc_status status;
     struct stat st;
     int64_t seen_ns;
 
     memset(id, 0, sizeof *id);
-    do
-        *fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (*fd < 0 && errno == EINTR);
+    *fd = sc_file_open_now(path, O_RDONLY);
     if (*fd < 0)
-        return means_missing(errno) ? SC_OK : sc_file_error(where, "open");
+        return means_missing(errno) ? SC_OK : sc_file_open_failed(path, where);
     seen_ns = now_ns();
-    if (fstat(*fd, &st)) {
-        enum sc_status status = sc_file_error(where, "fstat");
-
+    status = fstat(*fd, &st) ? handle_error(where, "fstat") : sc_file_check_kind(&st, where);
+    if (status || S_ISDIR(st.st_mode)) {
         sc_file_close(*fd);
         *fd = -1;
         return status;
-    }
-    if (S_ISDIR(st.st_mode)) {
-        sc_file_close(*fd);
-        *fd = -1;
-        return SC_OK;
     }
     id_of(&st, seen_ns, id);
     return SC_OK;
@@ -185,7 +256,7 @@ sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where)
     if (*fd < 0)
         return sc_file_error(where, "fcntl");
     if (fstat(*fd, &st)) {
-        enum sc_status status = sc_file_error(where, "fstat");
+        enum sc_status status = handle_error(where, "fstat");
 
         sc_file_close(*fd);
         *fd = -1;
@@ -215,7 +286,7 @@ sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, size_t *got, struc
         if (r < 0 && errno == EINTR)
             continue;
         if (r < 0)
-            return sc_file_error(where, "pread");
+            return handle_error(where, "pread");
         if (r == 0)
             break;
         *got += (size_t)r;
@@ -244,7 +315,7 @@ sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *
     struct stat st;
 
     if (fstat(fd, &st))
-        return sc_file_error(where, "fstat");
+        return handle_error(where, "fstat");
     id_of(&st, 0, &id);
     if (id.nbytes == stamp->nbytes && id.mtime_ns == stamp->mtime_ns && id.ctime_ns == stamp->ctime_ns)
         return SC_OK;
@@ -281,6 +352,26 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
         done += (size_t)r;
     }
     return SC_OK;
+}
+
+enum sc_status
+sc_file_flush(int fd, const char *path, struct sc_where *where)
+{
+    for (;;) {
+        int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0), r;
+
+        if (duplicate < 0)
+            return sc_file_error(where, "fcntl");
+        r = sc_file_allows("close", path, NULL) ? 0 : errno;
+        if (close(duplicate) && !r)
+            r = errno;
+        if (!r)
+            return SC_OK;
+        if (r != EINTR) { /* interrupted: the descriptor is gone, but not everything may have been sent */
+            errno = r;
+            return sc_file_error(where, "close");
+        }
+    }
 }
 
 uint64_t
@@ -354,82 +445,15 @@ sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t 
     return n ? copy_by_hand(fd, path, from, from_offset, n, offset, where) : SC_OK;
 }
 
-char *
-sc_file_folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    if (!slash)
-        return sc_strdup(".");
-    return sc_strndup(path, slash == path ? 1 : (size_t)(slash - path));
-}
-
-/* 0 also when somebody else was quicker. */
-static int
-make_folder(const char *folder, unsigned *n_made)
-{
-    if (!sc_file_allows("mkdir", folder, NULL))
-        return -1;
-    if (mkdir(folder, 0777) == 0) {
-        ++*n_made;
-        return 0;
-    }
-    return errno == EEXIST ? 0 : -1;
-}
-
-int
-sc_file_make_folders(char *folder, unsigned *n_made)
-{
-    char *slash;
-    int r = make_folder(folder, n_made);
-
-    if (r == 0 || errno != ENOENT)
-        return r;
-    slash = strrchr(folder, '/');
-    if (!slash || slash == folder)
-        return -1;
-    *slash = 0;
-    r = sc_file_make_folders(folder, n_made);
-    *slash = '/';
-    return r ? r : make_folder(folder, n_made);
-}
-
-static enum sc_status
-sync_folder(const char *folder, struct sc_where *where)
-{
-    enum sc_status status = SC_OK;
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0)
-        return sc_file_error(where, "open");
-    if (!sc_file_allows("fsync", folder, NULL) ||
-        (fsync(fd) && errno != EINVAL)) /* EINVAL: a folder has nothing to sync here */
-        status = sc_file_error(where, "fsync");
-    sc_file_close(fd);
-    return status;
-}
-
-enum sc_status
-sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where)
-{
-    char *folder = sc_file_folder_of(path);
-    enum sc_status status = folder ? SC_OK : SC_NO_MEMORY;
-
-    for (unsigned i = 0; !status && i <= n_above; i++) {
-        char *above = i ? sc_file_folder_of(folder) : folder;
-
-        if (i)
-            sc_free(folder);
-        folder = above;
-        status = folder ? sync_folder(folder, where) : SC_NO_MEMORY;
-    }
-    sc_free(folder);
-    return status;
-}
-
 enum sc_status
 sc_file_remove(const char *path, bool sync, struct sc_where *where)
 {
+    struct stat st;
+
+    if (stat(path, &st))
+        return means_missing(errno) ? SC_OK : sc_file_error(where, "stat");
+    if (sc_file_check_kind(&st, where))
+        return SC_NOT_A_FILE;
     if (!sc_file_allows("unlink", path, NULL))
         return sc_file_error(where, "unlink");
     if (unlink(path) == 0)

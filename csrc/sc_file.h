@@ -55,6 +55,22 @@ struct sc_file_version {
 /* That of an open file, which looked like `id`. */
 void sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version);
 
+/* ---- opening ----
+ *
+ * A shard is a regular file, or a symbolic link to one. A FIFO would make open() wait for ever, and a device may be anything, so
+ * every path that is opened goes through these. */
+
+/* open() without waiting for a FIFO; -1 and errno. ESTALE: there is a file, but not yet (any more) the one that this client of a
+ * network file system knows by that name, because another client has replaced it; that takes up to a second or so to pass.
+ * The other calls on open files say ESTALE then, too. */
+int sc_file_open_now(const char *path, int flags);
+
+/* SC_NOT_A_FILE unless it is a regular file or a folder, which every caller treats in its own way. */
+enum sc_status sc_file_check_kind(const struct stat *st, struct sc_where *where);
+
+/* After a failed open(): SC_IO with its errno, or SC_NOT_A_FILE if that is why (a socket, a device that has no driver). */
+enum sc_status sc_file_open_failed(const char *path, struct sc_where *where);
+
 /* As sc_file_open(), and identify what was opened. */
 enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where);
 
@@ -64,6 +80,8 @@ enum sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct 
 
 /* A second descriptor of an open file, to be closed on its own; and the file's size. */
 enum sc_status sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where);
+
+/* Close a file that was read only, or whose bytes do not matter (any more). For one that was written see sc_file_flush(). */
 void sc_file_close(int fd);
 
 /* Read up to n bytes at `offset`; *got is less only at the end of the file. */
@@ -87,6 +105,11 @@ enum sc_status sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, st
 enum sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset,
                              struct sc_where *where);
 
+/* Learn what close() would report, of a descriptor that stays open: network file systems say only then that the disk is full, or
+ * send the bytes at all. A duplicate is closed, which has the same effect. To be asked before the bytes count: before the file gets
+ * its name, before success is reported. `path` names the file to the hook. */
+enum sc_status sc_file_flush(int fd, const char *path, struct sc_where *where);
+
 /* Let both files share whole blocks, as many of n bytes as can be; returns how many bytes that were, 0 where the file system
  * cannot. */
 uint64_t sc_file_clone(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset);
@@ -104,7 +127,7 @@ int sc_file_make_folders(char *folder, unsigned *n_made);
 /* Bring the names in the folder of `path` to the disk, and in n_above folders above it. */
 enum sc_status sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where);
 
-/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to. */
+/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to; one to nothing is no file. */
 enum sc_status sc_file_remove(const char *path, bool sync, struct sc_where *where);
 
 #endif

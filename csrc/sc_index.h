@@ -61,6 +61,10 @@ sc_entry_check(struct sc_entry e, const struct sc_index_extent *extent, bool all
 enum sc_status sc_index_check(const struct sc_entry *entries, size_t n, const struct sc_index_extent *extent,
                               bool allow_in_index, struct sc_where *where);
 
+/* The same for n stored pairs in C order, any alignment, with allow_in_index false. A quick look at all of them comes first. */
+enum sc_status sc_index_check_pairs(const uint8_t *pairs, size_t n, bool big_endian,
+                                    const struct sc_index_extent *extent, struct sc_where *where);
+
 /* Sort positions of present, non-empty entries by (offset, position): order[] holds n slots, *n_out are used.
  * `entries` must have passed sc_index_check(). scratch: n more slots. No allocation; linear when offsets ascend. */
 void sc_index_by_offset(const struct sc_entry *entries, size_t n, uint64_t *order, uint64_t *scratch, size_t *n_out);

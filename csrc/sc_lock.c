@@ -7,6 +7,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/sysmacros.h>
+#endif
 #include <unistd.h>
 
 #include "sc_closer.h"
@@ -126,6 +129,13 @@ means_missing(int error)
     return error == ENOENT || error == ENOTDIR || error == EISDIR;
 }
 
+/* Of a file that is known by its name or by a descriptor: another client of a network file system has replaced it. */
+static bool
+means_replaced(int error)
+{
+    return error == ESTALE || error == ENOENT;
+}
+
 static bool
 means_denied(int error)
 {
@@ -142,15 +152,20 @@ means_unsupported(int error)
 static enum sc_status
 try_open(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
 {
-    do
-        lock->fd = open(path, O_RDWR | O_CLOEXEC);
-    while (lock->fd < 0 && errno == EINTR);
+    int error;
+
+    lock->fd = sc_file_open_now(path, O_RDWR);
     if (lock->fd >= 0)
         return SC_OK;
-    if (!means_missing(errno) && !means_denied(errno))
-        return io_error(where, "open");
-    *outcome = means_missing(errno) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
-    return SC_OK;
+    error = errno;
+    if (error == ESTALE) {
+        *outcome = SC_LOCK_BUSY;
+        return SC_OK;
+    }
+    *outcome = means_missing(error) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
+    if (means_missing(error))
+        return SC_OK;
+    return sc_file_open_failed(path, where) == SC_NOT_A_FILE ? SC_NOT_A_FILE : means_denied(error) ? SC_OK : SC_IO;
 }
 
 static enum sc_status
@@ -160,7 +175,7 @@ try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *out
         *outcome = SC_LOCK_HELD;
         return SC_OK;
     }
-    if (errno == EAGAIN)
+    if (errno == EAGAIN || means_replaced(errno))
         *outcome = SC_LOCK_BUSY;
     else if (means_denied(errno))
         *outcome = SC_LOCK_DENIED; /* by a security module */
@@ -171,19 +186,41 @@ try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *out
     return SC_OK;
 }
 
-/* Is the open file still the one that has the name? */
+/* fstat(), or stat() of a path, without what a client of a network file system remembers: what another one has replaced is gone. */
+static int
+stat_now(int fd, const char *path, struct stat *st)
+{
+#if defined(__linux__) && defined(STATX_BASIC_STATS)
+    struct statx now;
+
+    if (statx(fd, path, AT_STATX_FORCE_SYNC | AT_EMPTY_PATH, STATX_TYPE | STATX_NLINK | STATX_INO, &now) == 0) {
+        *st = (struct stat){ .st_dev = makedev(now.stx_dev_major, now.stx_dev_minor) };
+        st->st_ino = now.stx_ino;
+        st->st_mode = now.stx_mode;
+        st->st_nlink = now.stx_nlink;
+        return 0;
+    }
+    if (errno != ENOSYS && errno != EPERM) /* EPERM: from sandboxes that are older than the call */
+        return -1;
+#endif
+    return *path ? stat(path, st) : fstat(fd, st);
+}
+
+/* Is it a file, and still the one that has the name? */
 static enum sc_status
 is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
 {
     struct stat ours, named;
 
     *current = false;
-    if (fstat(lock->fd, &ours))
-        return io_error(where, "fstat");
+    if (stat_now(lock->fd, "", &ours))
+        return means_replaced(errno) ? SC_OK : io_error(where, "fstat");
+    if (sc_file_check_kind(&ours, where))
+        return SC_NOT_A_FILE;
     lock->n_links = (uint64_t)ours.st_nlink;
-    if (stat(path, &named))
-        return means_missing(errno) ? SC_OK : io_error(where, "stat");
-    *current = ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+    if (stat_now(AT_FDCWD, path, &named))
+        return means_missing(errno) || means_replaced(errno) ? SC_OK : io_error(where, "stat");
+    *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
     return SC_OK;
 }
 
@@ -201,13 +238,14 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
         if (status || lock->fd < 0)
             return status;
         status = try_lock(lock, path, outcome, where);
-        if (!status && *outcome == SC_LOCK_HELD)
+        if (!status)
             status = is_current(lock, path, &current, where);
-        if (current) {
+        if (current && *outcome == SC_LOCK_HELD) {
             enlist(lock);
             return SC_OK;
         }
-        close(lock->fd); /* a lock on a file without this name goes with it: nobody has use for it */
+        sc_file_close(
+            lock->fd); /* nothing was written; a lock on a file without this name goes with it: nobody has use for it */
         lock->fd = -1;
         if (status || *outcome != SC_LOCK_HELD)
             return status;

@@ -15,7 +15,7 @@
 #endif
 
 #include "sc_alloc.h"
-#include "sc_file.h"
+#include "sc_attributes.h"
 #include "sc_closer.h"
 #include "sc_staging.h"
 
@@ -159,40 +159,42 @@ open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
     return status;
 }
 
-/* What a symbolic link points to; any other path as it is. */
-static char *
-resolved(const char *path, const struct stat *st)
+/* Look at what has the name, if anything, and follow a symbolic link: file->path. A link to nothing is replaced. */
+static enum sc_status
+look(struct sc_newfile *file, const char *path, struct stat *st, bool *exists, struct sc_where *where)
 {
-    char *target = NULL;
+    bool is_link;
 
-    if (st && S_ISLNK(st->st_mode))
-        target = realpath(path, NULL); /* NULL for a dangling link: it is replaced */
-    return target ? target : sc_strdup(path);
+    *exists = lstat(path, st) == 0;
+    is_link = *exists && S_ISLNK(st->st_mode);
+    file->path = is_link ? realpath(path, NULL) : NULL;
+    if (!file->path && !(file->path = sc_strdup(path)))
+        return SC_NO_MEMORY;
+    if (is_link && stat(file->path, st)) {
+        *exists = false;
+        file->dangling = errno == ENOENT;
+        return file->dangling ? SC_OK : sc_file_error(where, "stat");
+    }
+    if (!*exists || !S_ISDIR(st->st_mode))
+        return *exists ? sc_file_check_kind(st, where) : SC_OK;
+    errno = EISDIR; /* an exchange of names would succeed and hide the folder */
+    return sc_file_error(where, "open");
 }
 
 static enum sc_status
 begin(struct sc_newfile *file, const char *path, const char *staging, bool shared, struct sc_where *where)
 {
-    struct stat st;
-    bool exists = lstat(path, &st) == 0;
     enum sc_status status;
+    struct stat st;
+    bool exists;
 
     sc_closer_wait();
-    *file = (struct sc_newfile){ .fd = -1, .staging = staging, .path = resolved(path, exists ? &st : NULL) };
-    if (!file->path)
-        return SC_NO_MEMORY;
-    file->dangling = exists && stat(file->path, &st);
-    exists = exists && !file->dangling;
-    if (exists && S_ISDIR(st.st_mode)) {
-        /* an exchange of names would succeed and hide the folder */
-        forget(file);
-        errno = EISDIR;
-        return sc_file_error(where, "open");
-    }
-    status = open_new(file, shared, where);
-    if (!status && exists && S_ISREG(st.st_mode) &&
-        (!sc_file_allows("fchmod", file->path, NULL) || fchmod(file->fd, st.st_mode & 07777)))
-        status = sc_file_error(where, "fchmod");
+    *file = (struct sc_newfile){ .fd = -1, .staging = staging };
+    status = look(file, path, &st, &exists, where);
+    if (!status)
+        status = open_new(file, shared, where);
+    if (!status && exists)
+        status = sc_attributes_copy(file->fd, file->path, &st, where);
     if (status)
         sc_newfile_abort(file);
     return status;
@@ -212,10 +214,30 @@ sc_newfile_begin_shared(struct sc_newfile *file, const char *path, const char *s
     return begin(file, path, staging, true, where);
 }
 
+/* Open the file by its temporary name, which must still be that of a file. */
+static enum sc_status
+open_again(struct sc_newfile *file, struct sc_where *where)
+{
+    enum sc_status status;
+    struct stat st;
+
+    file->fd = sc_file_open_now(file->temp, O_WRONLY | O_NOFOLLOW);
+    if (file->fd < 0)
+        return sc_file_open_failed(file->temp, where);
+    status = fstat(file->fd, &st) ? sc_file_error(where, "fstat") : sc_file_check_kind(&st, where);
+    if (status) {
+        sc_file_close(file->fd);
+        file->fd = -1;
+    }
+    return status;
+}
+
 enum sc_status
 sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
                 struct sc_where *where)
 {
+    enum sc_status status;
+
     *file = (struct sc_newfile){ .fd = -1, .staging = staging, .staged = staging != NULL, .n_made = n_made };
     file->path = sc_strdup(path);
     file->temp = sc_strdup(temp);
@@ -223,10 +245,8 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
         forget(file);
         return SC_NO_MEMORY;
     }
-    file->fd = open(temp, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file->fd < 0) {
-        enum sc_status status = sc_file_error(where, "open");
-
+    status = open_again(file, where);
+    if (status) {
         forget(file);
         return status;
     }
@@ -234,18 +254,30 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
     return SC_OK;
 }
 
+/* The last look at what was written: an error that comes later would be nobody's. */
+static enum sc_status
+flush(const struct sc_newfile *file, bool sync, struct sc_where *where)
+{
+    if (sync && (!sc_file_allows("fsync", file->path, NULL) || fsync(file->fd)))
+        return sc_file_error(where, "fsync");
+    return sc_file_flush(file->fd, file->path, where);
+}
+
 enum sc_status
 sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where)
 {
-    enum sc_status status = SC_OK;
+    enum sc_status status = flush(file, sync, where);
 
-    if (sync && (!sc_file_allows("fsync", file->path, NULL) || fsync(file->fd)))
-        status = sc_file_error(where, "fsync");
-    /* network file systems tell here that what was written does not fit */
-    if (close(file->fd) && errno != EINTR && !status)
-        status = sc_file_error(where, "close");
-    forget(file);
+    if (!status)
+        sc_newfile_disown(file);
     return status;
+}
+
+void
+sc_newfile_disown(struct sc_newfile *file)
+{
+    sc_file_close(file->fd);
+    forget(file);
 }
 
 enum sc_status
@@ -391,23 +423,53 @@ give_name(struct sc_newfile *file, bool *taken, struct sc_where *where)
     return status;
 }
 
-enum sc_status
-sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_where *where)
+static enum sc_status
+note_version(int fd, struct sc_file_version *made, struct sc_where *where)
 {
-    enum sc_status status = SC_OK;
+    struct sc_file_id id;
+    enum sc_status status = sc_file_identify_open(fd, &id, where);
+
+    if (!status)
+        sc_file_version_of(fd, &id, made);
+    return status;
+}
+
+/* All is written: what is left to be done needs a descriptor only if the file has no name. */
+static enum sc_status
+close_named(struct sc_newfile *file, struct sc_where *where)
+{
+    int fd = file->fd;
+
+    if (!file->named)
+        return SC_OK;
+    file->fd = -1;
+    return close(fd) && errno != EINTR ? sc_file_error(where, "close") : SC_OK; /* EINTR: it was flushed before */
+}
+
+enum sc_status
+sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_file_version *made, struct sc_where *where)
+{
+    enum sc_status status = flush(file, sync, where);
 
     if (taken)
         *taken = false;
     if (file->dangling)
         taken = NULL;
-    if (sync && (!sc_file_allows("fsync", file->path, NULL) || fsync(file->fd)))
-        status = sc_file_error(where, "fsync");
+    if (!status && made)
+        status = note_version(file->fd, made, where);
+    if (!status)
+        status = close_named(file, where);
     if (!status)
         status = give_name(file, taken, where);
-    if (!status && sync && !(taken && *taken))
+    if (!status && taken && *taken) {
+        status = file->fd < 0 ? open_again(file, where) : SC_OK;
+        if (!status)
+            return SC_OK;
+        *taken = false;
+    }
+    if (!status && sync)
         status = sc_file_sync_folders(file->path, file->n_made, where);
-    if (status || !(taken && *taken))
-        sc_newfile_abort(file);
+    sc_newfile_abort(file);
     return status;
 }
 
@@ -415,7 +477,7 @@ void
 sc_newfile_abort(struct sc_newfile *file)
 {
     if (file->named && sc_file_allows("unlink", file->temp, NULL))
-        unlink(file->temp);
-    sc_file_close(file->fd);
+        unlink(file->temp); /* if it stays, it is litter, which the next writer removes */
+    sc_file_close(file->fd); /* nobody will read it, or it was flushed before it got its name */
     forget(file);
 }

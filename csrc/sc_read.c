@@ -457,13 +457,19 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
 enum sc_status
 sc_read(struct sc_read_plan *plan, struct sc_where *where)
 {
+    struct sc_where stale = { .shard = SC_NOWHERE };
     enum sc_status status = SC_OK;
 
     plan->stats = (struct sc_stats){ 0 };
     for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
         status = run_plan(plan, where);
+        if (!status && stale.shard < plan->n_items && plan->items[stale.shard].missing) { /* it was there before */
+            *where = stale;
+            status = SC_IO;
+        }
         if (status != SC_IO || where->sys_errno != ESTALE)
             break;
+        stale = *where;
         if (plan->cache)
             sc_cache_drop_files(plan->cache);
     }

@@ -1,6 +1,7 @@
 /* sc_read_index.c - the index of a shard that is read: all of it for the cache, or the part that a selection needs
  *
- * Its checksum is verified here; entries are checked when they are used.
+ * Its checksum is verified here. Where inner chunks have checksums, entries are checked when they are used; where they have none,
+ * all of them are checked here (sc_index_must_be_sound).
  *
  * SPDX-License-Identifier: MIT */
 #include "sc_crc32c.h"
@@ -29,6 +30,24 @@ index_window(const struct stall *stall, uint64_t *first, uint64_t *end)
     *end = 2 * (high + 1);
 }
 
+/* Must all entries be right before one of them is used? */
+static bool
+checks_all(const struct reader *reader, const struct stall *stall)
+{
+    return !reader->run->plan->allow_in_index && sc_index_must_be_sound(chain_of(stall));
+}
+
+/* Check the pairs of one block. What is wrong with them is told later: a wrong checksum counts more. */
+static void
+check_block(const struct reader *reader, const struct stall *stall, const uint8_t *bytes, uint64_t at, uint64_t n,
+            enum sc_status *found, struct sc_where *where)
+{
+    if (*found || !checks_all(reader, stall))
+        return;
+    *found = sc_index_check_pairs(bytes, n / 16, chain_of(stall)->index.big_endian, &stall->extent, where);
+    where->entry += at / 16;
+}
+
 /* Read an index in blocks, checking its one checksum on the way, and keep only the window. */
 static enum sc_status
 stream_index(struct reader *reader, struct stall *stall, uint64_t first, uint64_t end)
@@ -37,6 +56,8 @@ stream_index(struct reader *reader, struct stall *stall, uint64_t first, uint64_
     uint64_t low = 8 * first, high = 8 * end;
     struct sc_buffer *block = &reader->worker->io;
     enum sc_status status = sc_buffer_reserve(&stall->index, (size_t)(high - low));
+    enum sc_status found = SC_OK;
+    struct sc_where bad = reader->where;
     const uint8_t *bytes;
     uint32_t crc = 0;
 
@@ -46,6 +67,7 @@ stream_index(struct reader *reader, struct stall *stall, uint64_t first, uint64_
         if (status)
             break;
         crc = sc_crc32c_extend(crc, bytes, (size_t)n);
+        check_block(reader, stall, bytes, at, n, &found, &bad);
         if (at < high && at + n > low) {
             uint64_t from = max_u64(at, low), to = min_u64(at + n, high);
 
@@ -60,13 +82,16 @@ stream_index(struct reader *reader, struct stall *stall, uint64_t first, uint64_
         reader->where.nbytes = index->pairs_nbytes;
         reader->where.in_index = true;
         status = SC_INDEX_CHECKSUM;
+    } else if (!status && found) {
+        reader->where = bad;
+        status = found;
     }
     stall->pairs = stall->index.data;
     stall->first_word = first;
     return status;
 }
 
-/* Read and decode the index for everybody. Its entries are checked when they are used, as without a cache. */
+/* Read and decode the index for everybody. It is kept even if entries are wrong, for readers who allow that. */
 static enum sc_status
 load_for_cache(struct reader *reader, struct stall *stall)
 {
@@ -83,7 +108,7 @@ load_for_cache(struct reader *reader, struct stall *stall)
     if (!status)
         status = sc_index_verify(&shard->index, stored, &reader->where);
     if (!status)
-        sc_index_load(shard, stored, index->entries);
+        sc_cached_index_fill(index, shard, stored, &stall->extent);
     sc_cache_loaded(cache_of(reader), stall->item->source.path, &stall->file.id, shard, status ? NULL : index);
     if (status)
         sc_cached_index_release(index);
@@ -108,44 +133,54 @@ sc_stall_load_index(struct reader *reader, struct stall *stall)
                               reader->run->plan->cancel, &stall->known);
         *(answer == SC_CACHE_HIT ? &reader->stats.index_hits : &reader->stats.index_misses) += 1;
         if (answer == SC_CACHE_LOAD)
-            return load_for_cache(reader, stall);
-        if (answer == SC_CACHE_HIT)
-            return SC_OK;
+            status = load_for_cache(reader, stall);
+        if (!status && stall->known && checks_all(reader, stall))
+            status = sc_cached_index_check(stall->known, chain_of(stall), &stall->extent, &reader->where);
+        if (answer != SC_CACHE_PASS)
+            return status;
     }
     if (index->in_c_order && index->n_checksums <= 1 && stall->fd >= 0 && index->nbytes > INDEX_BLOCK_NBYTES) {
         index_window(stall, &first, &end);
         if (index->n_checksums)
             return stream_index(reader, stall, first, end);
-        stall->first_word = first; /* nothing to check: the window alone is read */
+        stall->first_word = first; /* to check all entries takes far longer than to read the window alone */
         return sc_stall_fetch(reader, stall, stall->extent.offset + 8 * first, 8 * (end - first), &stall->index,
                               &stall->pairs);
     }
     stall->first_word = 0;
     status = sc_stall_fetch(reader, stall, stall->extent.offset, index->nbytes, &stall->index, &stall->pairs);
-    return status ? status : sc_index_verify(index, stall->pairs, &reader->where);
+    if (!status)
+        status = sc_index_verify(index, stall->pairs, &reader->where);
+    if (!status && checks_all(reader, stall))
+        status = sc_index_check_stored(chain_of(stall), stall->pairs, &stall->extent, &reader->where);
+    return status;
 }
 
 /* ---- indexes by themselves ---- */
 
-/* Lengths are checked too: a chunk that is carried over is never decoded, and must not pass for a good one. */
+/* Lengths are checked too: a chunk that is carried over is never decoded, and must not pass for a good one. What is replaced may be
+ * damaged; but an update must not turn a shard that readers refuse into one that they believe. */
 static enum sc_status
 check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent, bool allow_in_index,
               const uint8_t *replaced, struct sc_entry *entries, uint64_t *n_bad, struct sc_where *where)
 {
+    bool forgives = allow_in_index || !sc_index_must_be_sound(shard);
     uint64_t least, most;
 
     sc_chain_nbytes_limits(shard->inner, &least, &most);
     for (uint64_t i = 0; i < shard->n_chunks; i++) {
         enum sc_status status;
+        bool is_outside;
 
         if (sc_entry_is_absent(entries[i]))
             continue;
         status = sc_entry_check(entries[i], extent, allow_in_index, where);
+        is_outside = status != SC_OK;
         if (!status && (entries[i].nbytes < least || entries[i].nbytes > most))
             status = sc_chain_check_nbytes(shard->inner, entries[i].nbytes, where);
         if (!status)
             continue;
-        if (!replaced || !replaced[i]) {
+        if (!replaced || !replaced[i] || (is_outside && !forgives)) {
             where->entry = i;
             return status;
         }

@@ -31,6 +31,7 @@ enum sc_status {
 
     /* a system call failed: .sys_errno and .call */
     SC_IO = 40,
+    SC_NOT_A_FILE = 41, /* what is there is no regular file: .detail says what */
 
     /* the caller asked to stop */
     SC_CANCELLED = 50,

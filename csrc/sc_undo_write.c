@@ -75,10 +75,10 @@ open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct
     struct sc_file_id id;
     struct stat then;
 
-    change->fd = open(change->path, O_RDWR | O_CLOEXEC);
+    change->fd = sc_file_open_now(change->path, O_RDWR);
     if (change->fd < 0) {
         *refused = means_refused(errno);
-        return *refused ? SC_OK : sc_file_error(where, "open");
+        return *refused ? SC_OK : sc_file_open_failed(change->path, where);
     }
     if (fstat(change->fd, st) || fstat(change->old_fd, &then))
         return sc_file_error(where, "fstat");
@@ -179,6 +179,8 @@ write_temp(struct sc_undo_change *change, size_t n, mode_t mode, bool *made_fold
         status = sc_file_error(where, "fchmod");
     if (!status && change->sync && (!sc_file_allows("fsync", change->temp, NULL) || fsync(fd)))
         status = sc_file_error(where, "fsync");
+    if (!status)
+        status = sc_file_flush(fd, change->temp, where);
     sc_file_close(fd);
     return status;
 }
@@ -255,6 +257,8 @@ sc_undo_commit(struct sc_undo_change *change, bool *done, struct sc_where *where
     enum sc_status status = change->sync ? sync_file(change->fd, change->path, where) : SC_OK;
 
     *done = false;
+    if (!status)
+        status = sc_file_flush(change->fd, change->path, where);
     if (status)
         return status;
     if (set_mtime(change->fd, change->path, change->begun_ns + 1))
@@ -285,6 +289,8 @@ restore(int fd, const char *path, const struct sc_undo *undo, const char *marker
         status = sc_file_error(where, "ftruncate");
     if (!status && sync)
         status = sync_file(fd, path, where);
+    if (!status)
+        status = sc_file_flush(fd, path, where);
     if (!status && set_mtime(fd, path, undo->begun_ns + 2))
         status = sc_file_error(where, "futimens");
     if (!status && remove_name(undo->path))
@@ -310,7 +316,7 @@ sc_undo_roll_back(struct sc_undo_change *change)
 void
 sc_undo_end(struct sc_undo_change *change)
 {
-    sc_file_close(change->fd);
+    sc_file_close(change->fd); /* flushed before the journal went; else the journal is there still */
     change->fd = -1;
     sc_free(change->temp);
     sc_free(change->marker);
@@ -370,9 +376,9 @@ sc_undo_settle(const char *path, int fd, char **folder, struct sc_where *where)
     if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) { /* whoever holds no lock has opened it for reading */
         struct stat st;
 
-        own = open(path, O_RDWR | O_CLOEXEC);
+        own = sc_file_open_now(path, O_RDWR);
         if (own < 0 || fstat(own, &st))
-            status = sc_file_error(where, "open");
+            status = sc_file_open_failed(path, where);
         else if (st.st_ino != shard.st_ino || st.st_dev != shard.st_dev)
             status = SC_CHANGED;
     }

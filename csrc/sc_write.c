@@ -137,6 +137,8 @@ end_shard(struct writer *writer, struct bench *bench)
         status = put_tail(writer, bench);
     if (status)
         return status;
+    if (bench->item->onto_old)
+        sc_bench_pack_old(bench);
     sc_index_store(shard, bench->entries, bench->index.data);
     if (in_own_file(bench->item))
         return SC_OK; /* it has a way of its own */
@@ -160,7 +162,7 @@ write_whole(struct writer *writer, struct bench *bench)
     return status;
 }
 
-/* Note the state that a file gets, while nobody else can have changed it. */
+/* Note the state that a file got in which something was changed, while nobody else can have changed it. */
 static enum sc_status
 note_version(struct writer *writer, struct sc_write_item *item, int fd)
 {
@@ -197,12 +199,8 @@ finish(struct writer *writer, struct bench *bench)
         status = item->in_place ? sc_bench_overwrite(writer, bench) : sc_bench_append(writer, bench, false);
         return status || item->declined ? status : note_version(writer, item, bench->old_fd);
     }
-    status = note_version(writer, item, bench->file.fd);
-    if (status)
-        return status;
-    status =
-        sc_newfile_commit(&bench->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &writer->where);
-    return status;
+    return sc_newfile_commit(&bench->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &item->made,
+                             &writer->where);
 }
 
 /* Encode the inner chunks, letting others help; on return every unit is written and every guest gone. */

@@ -175,10 +175,31 @@ sc_bench_carry(struct writer *writer, struct bench *bench)
 
     if (item->n_carries && item->path && bench->old_fd >= 0)
         return carry_in_files(writer, bench);
+    if (item->onto_old) {
+        for (size_t i = 0; i < item->n_carries; i++)
+            writer->stats.bytes_written += item->carries[i].nbytes;
+        return SC_OK;
+    }
+    /* Once, with room for what is new: to grow afterwards is to copy all of it. Memory that is not used stays untouched. */
+    if (item->n_carries && !item->path && item->data_offset < PTRDIFF_MAX / 2)
+        status = sc_buffer_reserve(&bench->result, (size_t)(item->data_offset + item->data_offset / 2));
     for (size_t i = 0; !status && i < item->n_carries; i++) {
         const struct sc_carry *run = &item->carries[i];
 
         status = sc_bench_put(writer, bench, item->old.data + run->from, (size_t)run->nbytes, run->to);
     }
     return status;
+}
+
+void
+sc_bench_pack_old(struct bench *bench)
+{
+    const struct sc_write_item *item = bench->item;
+
+    for (size_t i = 0; i < item->n_carries; i++) {
+        const struct sc_carry *run = &item->carries[i];
+
+        if (run->to != run->from)
+            memmove(old_memory(item) + run->to, item->old.data + run->from, (size_t)run->nbytes);
+    }
 }

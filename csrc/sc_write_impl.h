@@ -94,6 +94,20 @@ in_own_file(const struct sc_write_item *item)
     return item->append != SC_APPEND_NOT || item->in_place;
 }
 
+/* The result is no whole object, but what comes from data_offset on. */
+static inline bool
+is_tail(const struct sc_write_item *item)
+{
+    return in_own_file(item) || item->onto_old;
+}
+
+/* onto_old: the old object's memory, which is the new one's from now on. */
+static inline uint8_t *
+old_memory(const struct sc_write_item *item)
+{
+    return (uint8_t *)(uintptr_t)item->old.data;
+}
+
 /* Is there no use in going on with the object: an earlier one has failed, or the plan is cancelled? */
 bool sc_bench_stopped(const struct run *run, const struct bench *bench);
 
@@ -105,6 +119,9 @@ enum sc_status sc_bench_begin_file(struct writer *writer, struct bench *bench);
 
 /* Copy what the new object keeps of the old one, and what of the given encoded chunks has its place there. */
 enum sc_status sc_bench_carry(struct writer *writer, struct bench *bench);
+
+/* onto_old: move together what is kept. All inner chunks are encoded by then, so that nobody needs what was replaced. */
+void sc_bench_pack_old(struct bench *bench);
 
 /* Encode one unit of the bench, place and write what can be. False: nothing is left to claim. */
 bool sc_bench_work(struct writer *writer, struct bench *bench);

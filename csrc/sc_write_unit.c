@@ -156,7 +156,9 @@ encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *ch
     int64_t strides[SC_MAX_NDIM];
     enum sc_status status;
 
-    if (!bound || bound > PTRDIFF_MAX - unit->used)
+    if (!bound)
+        return sc_chain_too_large(chain, &writer->where);
+    if (bound > PTRDIFF_MAX - unit->used)
         return SC_NO_MEMORY;
     if (!is_whole(given, chain)) {
         status = merge_chunk(writer, chain, level, old, old_nbytes, given);

@@ -18,7 +18,7 @@ from cpython.ref cimport Py_INCREF
 from cpython.slice cimport PySlice_AdjustIndices, PySlice_Unpack
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memset, strlen
 
 from shardcodec.csrc cimport *
 
@@ -26,7 +26,7 @@ import atexit
 import os
 from threading import get_ident, main_thread
 
-from shardcodec.errors import ChecksumError, CodecError, ShardFormatError
+from shardcodec.errors import ChecksumError, CodecError, ShardFileError, ShardFormatError
 
 
 cdef extern from "Python.h":
@@ -57,6 +57,7 @@ include "binding/present.pxi"
 include "binding/open_shard.pxi"
 include "binding/write.pxi"
 include "binding/files.pxi"
+include "binding/lock_table.pxi"
 
 
 def pool_size():

@@ -33,6 +33,7 @@ cdef extern from "sc_status.h" nogil:
         SC_CODEC_DATA
         SC_CODEC_ENCODE
         SC_IO
+        SC_NOT_A_FILE
         SC_CANCELLED
 
     struct sc_where:
@@ -193,6 +194,7 @@ cdef extern from "sc_codec.h" nogil:
 
     struct sc_codec:
         const char *name
+        size_t max_nbytes
         size_t (*bound)(const sc_op *op, size_t nbytes) noexcept nogil
         sc_status (*encode)(const sc_op *op, sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
                             size_t dst_capacity, size_t *dst_nbytes, sc_where *where) noexcept nogil
@@ -248,6 +250,7 @@ cdef extern from "sc_chain.h" nogil:
         bint keep_empty
 
     sc_status sc_chain_prepare(sc_chain *chain)
+    bint sc_index_must_be_sound(const sc_chain *shard)
     sc_status sc_index_verify(const sc_index_layout *index, const uint8_t *stored, sc_where *where)
     void sc_index_store(const sc_chain *shard, const sc_entry *entries, uint8_t *stored)
     void sc_index_load(const sc_chain *shard, const uint8_t *pairs, sc_entry *entries)
@@ -297,6 +300,24 @@ cdef extern from "sc_undo.h" nogil:
     sc_status sc_undo_settle(const char *path, int fd, char **folder, sc_where *where)
 
 
+cdef extern from "sc_file.h" nogil:
+    struct sc_file_stamp:
+        uint64_t nbytes
+        int64_t mtime_ns
+        int64_t ctime_ns
+
+    struct sc_file_version:
+        uint64_t device
+        uint64_t inode
+        uint64_t number
+        uint64_t nbytes
+        int64_t mtime_ns
+
+    sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, sc_where *where)
+    sc_status sc_file_remove(const char *path, bint sync, sc_where *where)
+    sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
+
+
 cdef extern from "sc_newfile.h" nogil:
     struct sc_newfile:
         int fd
@@ -311,8 +332,9 @@ cdef extern from "sc_newfile.h" nogil:
     sc_status sc_newfile_join(sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
                               sc_where *where)
     sc_status sc_newfile_leave(sc_newfile *file, bint sync, sc_where *where)
+    void sc_newfile_disown(sc_newfile *file)
     sc_status sc_newfile_truncate(sc_newfile *file, uint64_t nbytes, sc_where *where)
-    sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_where *where)
+    sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_file_version *made, sc_where *where)
     void sc_newfile_abort(sc_newfile *file)
 
 
@@ -336,22 +358,6 @@ cdef extern from "sc_pick.h" nogil:
     uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
     size_t sc_rows_check(const sc_pick *pick, const sc_chain *object, const int *axes, const uint64_t *array_shape,
                          bint repeat)
-
-cdef extern from "sc_file.h" nogil:
-    struct sc_file_stamp:
-        uint64_t nbytes
-        int64_t mtime_ns
-        int64_t ctime_ns
-
-    struct sc_file_version:
-        uint64_t device
-        uint64_t inode
-        uint64_t number
-        uint64_t nbytes
-        int64_t mtime_ns
-
-    sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
-
 
 cdef extern from "sc_cancel.h" nogil:
     struct sc_cancel:
@@ -404,6 +410,10 @@ cdef extern from "sc_append.h" nogil:
         SC_APPEND_INDEX
 
     bint sc_append_direct_works(const char *folder)
+
+
+cdef extern from "sc_mount.h" nogil:
+    uint64_t sc_mount_magic(int fd)
 
 
 cdef extern from "sc_fault.h" nogil:
@@ -508,6 +518,7 @@ cdef extern from "sc_engine.h" nogil:
         const sc_file_stamp *stamp
         sc_append_way append
         bint in_place
+        bint onto_old
         bint only_new
         bint declined
         bint exists
@@ -558,6 +569,7 @@ cdef extern from "sc_fetch.h" nogil:
 
     sc_status sc_fetch_begin(sc_fetch *fetch, const sc_chain *shard, const sc_source *source, sc_cache *cache,
                              sc_where *where)
+    sc_status sc_fetch_check(const sc_fetch *fetch, bint allow_in_index, sc_where *where)
     bint sc_fetch_version(const sc_fetch *fetch, sc_file_version *version)
     sc_status sc_fetch_entry(const sc_fetch *fetch, uint64_t position, bint allow_in_index, sc_entry *entry,
                              sc_where *where)

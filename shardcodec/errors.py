@@ -18,6 +18,7 @@ __all__ = [
     "GroupWriteError",
     "LockError",
     "ShardError",
+    "ShardFileError",
     "ShardFormatError",
     "SpecError",
     "UnsupportedError",
@@ -118,6 +119,13 @@ class ShardError(Exception):
 
 class ShardFormatError(ShardError, ValueError):
     """The bytes of a shard contradict its metadata: sizes, offsets, or an index that cannot be true."""
+
+
+class ShardFileError(ShardError, OSError):
+    """What is found under the name of a shard is no regular file, but for instance a FIFO or a device (``kind``).
+
+    It was neither read nor written to. Also an `OSError`.
+    """
 
 
 class ChecksumError(ShardError, ValueError):

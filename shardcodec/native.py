@@ -16,7 +16,7 @@ from types import ModuleType
 
 from .errors import UnsupportedError
 
-__all__ = ["load", "loaded"]
+__all__ = ["load", "loaded", "require"]
 
 
 @functools.cache
@@ -24,11 +24,6 @@ def _load() -> ModuleType | ImportError:
     try:
         from . import _native
     except ImportError as error:
-        beside = Path(__file__).with_name("_native.pyx").exists()
-        hint = (
-            "; this is its source: start Python in another folder to find what is installed" if beside else ""
-        )
-        _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {error}{hint}")
         return error
     cpu = _native.cpu_features()
     if not cpu["override_valid"]:
@@ -38,8 +33,20 @@ def _load() -> ModuleType | ImportError:
     return _native
 
 
+@functools.cache
 def _warn(what: str) -> None:
-    warnings.warn(what, RuntimeWarning, stacklevel=4)
+    warnings.warn(what, RuntimeWarning, stacklevel=3)
+
+
+def _why(error: ImportError) -> str:
+    """Say why the extension cannot be loaded, and what to do where its source stands in the way."""
+    beside = Path(__file__).with_name("_native.pyx").exists()
+    hint = (
+        f"; {Path(__file__).parent} is its source: start Python in another folder to find what is installed"
+        if beside
+        else ""
+    )
+    return f"{error}{hint}"
 
 
 def load() -> ModuleType:
@@ -52,8 +59,23 @@ def load() -> ModuleType:
     """
     module = _load()
     if isinstance(module, ImportError):
-        raise UnsupportedError(f"the extension module cannot be loaded: {module}") from module
+        why = _why(module)
+        _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {why}")
+        raise UnsupportedError(f"the extension module cannot be loaded: {why}") from module
     return module
+
+
+def require() -> None:
+    """Load the extension for a caller who asks for it, and not only for what zarr may do as well.
+
+    Raises
+    ------
+    UnsupportedError
+        It cannot be loaded, for this reason; there is no warning beside it.
+    """
+    module = _load()
+    if isinstance(module, ImportError):
+        raise UnsupportedError(f"shardcodec cannot load its extension module: {_why(module)}") from module
 
 
 def loaded() -> ModuleType | None:

@@ -30,6 +30,7 @@ class Statistics:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._fallbacks: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._told: set[str] = set()
 
     def __call__(self) -> dict[str, Any]:
@@ -43,13 +44,15 @@ class Statistics:
             being fetched); ``opens`` of files for reading; inner chunks ``chunks_decoded``, ``chunks_filled`` because
             they were missing, and ``chunks_encoded``; ``bytes_written`` to files and buffers; ``index_hits`` and
             ``index_misses`` of index caches; ``file_hits``, opens that a cache of open files spared; ``fallbacks``:
-            for each reason how often zarr's own pipeline did the work.
+            for each reason how often zarr's own pipeline did the work; ``strategy_refused``: for each write strategy and
+            file system, such as ``"append on nfs4"``, how often an update did not use the strategy there.
         """
         done = native.load().totals()
         done["requests"] = done.pop("reads")
         done["bytes_fetched"] = done.pop("bytes_read")
         with self._mutex:
             done["fallbacks"] = dict(self._fallbacks)
+            done["strategy_refused"] = dict(self._refused)
         return done  # type: ignore[no-any-return]
 
     def reset(self) -> None:
@@ -57,6 +60,7 @@ class Statistics:
         native.load().totals_reset()
         with self._mutex:
             self._fallbacks.clear()
+            self._refused.clear()
 
     def fallback(self, reason: str) -> None:
         """Count that zarr's own pipeline does the work, and say so once for each reason."""
@@ -69,6 +73,11 @@ class Statistics:
             self._told.add(reason)
         logger.info("left to zarr's own pipeline: %s", reason)
 
+    def refused(self, strategy: str, file_system: str) -> None:
+        """Count that an update did not use a write strategy, since it is not proved on this file system."""
+        with self._mutex:
+            self._refused[f"{strategy} on {file_system}"] += 1
+
     def __repr__(self) -> str:
         return "<shardcodec.stats: call it>"
 
@@ -76,6 +85,7 @@ class Statistics:
         """A forked child counts for itself; its parent's threads may have held the mutex."""
         self._mutex = threading.Lock()
         self._fallbacks = Counter()
+        self._refused = Counter()
         if (module := native.loaded()) is not None:
             module.totals_reset()
 

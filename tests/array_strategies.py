@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from reference import ShardMeta, decode_shard, encode_shard
 from shard_strategies import Array, Layout, assert_same_bits, layouts
+from spec_json import metadata, named
 
 
 def load_engine() -> Any:
@@ -45,17 +46,13 @@ class SomeArray(NamedTuple):
     shape: tuple[int, ...]
 
     def document(self) -> bytes:
-        document = {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": list(self.shape),
-            "data_type": self.layout.data_type,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.layout.meta.shape)}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": self.layout.fill_json,
-            "codecs": [{"name": "sharding_indexed", "configuration": self.layout.meta.configuration}],
-            "attributes": {},
-        }
+        document = metadata(
+            named("sharding_indexed", **self.layout.meta.configuration),
+            shape=list(self.shape),
+            data_type=self.layout.data_type,
+            chunk_grid=named("regular", chunk_shape=list(self.layout.meta.shape)),
+            fill_value=self.layout.fill_json,
+        )
         return json.dumps(document).encode()
 
     def shards(self) -> Iterator[tuple[str, tuple[slice, ...]]]:

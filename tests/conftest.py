@@ -45,6 +45,21 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests of appends run on the file system of the tests even where it is a local one that is not proved, as the
+    overlay of a container.
+    """
+    from shardcodec.storage import filesystem
+
+    with pytest.MonkeyPatch.context() as patch:
+        fd = os.open(tmp_path_factory.getbasetemp(), os.O_RDONLY)
+        if filesystem.is_local(fd):
+            patch.setattr(filesystem, "APPEND_TYPES", filesystem.APPEND_TYPES | {filesystem.name_of(fd)})
+        os.close(fd)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _leaves_no_setting() -> Iterator[None]:
     """Each test leaves zarr's configuration, in which the pipeline is chosen, and our options as it found them, and no block of

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import zarr
 from reference import crc32c
-from spec_json import CRC, LITTLE, named
+from spec_json import CRC, LITTLE
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
@@ -188,13 +188,18 @@ def shard_path(array: Any, key: str = "c/0/0") -> Path:
     return Path(array.store.root) / array.path / key
 
 
+@contextmanager
+def descriptor(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def files_below(folder: Path) -> list[str]:
     """Everything in a folder, hidden or not."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
-
-
-def zstd(level: int = 1) -> dict[str, Any]:
-    return named("zstd", level=level, checksum=False)
 
 
 # ---- stores
@@ -226,32 +231,51 @@ def gap_of(nbytes: int) -> Iterator[None]:
 
 
 class RecordingStore(WrapperStore):  # type: ignore[type-arg]
-    """Passes everything on and notes the requests for values: (key, "all" | "last n" | (start, end))."""
+    """Records each call to the store within: ("get", requests), ("set", key) or ("delete", key).
+
+    A request is (key, "all" | "last n" | (start, end)); `get_partial_values` is one call with several.
+    """
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
-        self.requests: list[tuple[str, Any]] = []
-        self.written: list[str] = []
+        self.calls: list[tuple[str, Any]] = []
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        wanted: Any = "all"
-        if isinstance(byte_range, SuffixByteRequest):
-            wanted = f"last {byte_range.suffix}"
-        elif isinstance(byte_range, RangeByteRequest):
-            wanted = (byte_range.start, byte_range.end)
-        self.requests.append((key, wanted))
+        self.calls.append(("get", [(key, wanted_of(byte_range))]))
         return await super().get(key, prototype, byte_range)
 
+    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
+        key_ranges = list(key_ranges)
+        self.calls.append(("get", [(key, wanted_of(byte_range)) for key, byte_range in key_ranges]))
+        return await super().get_partial_values(prototype, key_ranges)
+
     async def set(self, key: str, value: Any) -> None:
-        self.written.append(key)
+        self.calls.append(("set", key))
         await super().set(key, value)
 
+    async def delete(self, key: str) -> None:
+        self.calls.append(("delete", key))
+        await super().delete(key)
+
     def forget(self) -> None:
-        self.requests.clear()
-        self.written.clear()
+        self.calls.clear()
+
+    @property
+    def requests(self) -> list[tuple[str, Any]]:
+        return [request for call, requests in self.calls if call == "get" for request in requests]
+
+    @property
+    def written(self) -> list[str]:
+        return [key for call, key in self.calls if call == "set"]
 
     def chunk_requests(self) -> list[tuple[str, Any]]:
         return [request for request in self.requests if not request[0].endswith("zarr.json")]
+
+
+def wanted_of(byte_range: Any) -> Any:
+    if isinstance(byte_range, SuffixByteRequest):
+        return f"last {byte_range.suffix}"
+    return (byte_range.start, byte_range.end) if isinstance(byte_range, RangeByteRequest) else "all"
 
 
 # ---- processes

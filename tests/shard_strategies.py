@@ -9,11 +9,10 @@ import numpy.typing as npt
 from hypothesis import event
 from hypothesis import strategies as st
 from reference import ShardMeta
+from spec_json import BIG, BYTE, CRC, LITTLE, named, transpose
 
 Array = npt.NDArray[Any]
 JSON = dict[str, Any]
-
-CRC = {"name": "crc32c"}
 
 # Names that Zarr and NumPy share.
 DTYPES = [
@@ -34,14 +33,13 @@ class Layout(NamedTuple):
 # metadata
 
 
-def bytes_codec(draw: st.DrawFn, itemsize: int) -> JSON:
-    endian = draw(st.sampled_from(["little", "big"] if itemsize > 1 else ["little", "big", None]))
-    return {"name": "bytes"} if endian is None else {"name": "bytes", "configuration": {"endian": endian}}
+def some_bytes(draw: st.DrawFn, itemsize: int) -> JSON:
+    return draw(st.sampled_from([LITTLE, BIG] if itemsize > 1 else [LITTLE, BIG, BYTE]))
 
 
 def transposes(draw: st.DrawFn, ndim: int) -> list[JSON]:
     orders = draw(st.lists(st.permutations(range(ndim)), max_size=2 if ndim > 1 else 0))
-    return [{"name": "transpose", "configuration": {"order": list(order)}} for order in orders]
+    return [transpose(*order) for order in orders]
 
 
 @st.composite
@@ -62,7 +60,7 @@ def compressors(draw: st.DrawFn, itemsize: int) -> JSON:
         }
     else:
         conf = {"level": draw(st.sampled_from([1, 6]))}
-    return {"name": name, "configuration": conf}
+    return named(name, **conf)
 
 
 @st.composite
@@ -73,9 +71,9 @@ def chains(draw: st.DrawFn, shape: tuple[int, ...], itemsize: int, depth: int, c
     if depth and draw(st.integers(0, 4)) == 0:
         inner = tuple(draw(st.sampled_from(divisors(n))) for n in shape)
         nested = draw(configurations(inner, shape, itemsize, depth - 1, compress))
-        codecs.append({"name": "sharding_indexed", "configuration": nested})
+        codecs.append(named("sharding_indexed", **nested))
     else:
-        codecs.append(bytes_codec(draw, itemsize))
+        codecs.append(some_bytes(draw, itemsize))
     rest = st.one_of(st.just(CRC), compressors(itemsize)) if compress else st.just(CRC)
     return codecs + draw(st.lists(rest, max_size=2))
 
@@ -91,7 +89,7 @@ def configurations(
 ) -> JSON:
     assert all(n % c == 0 for n, c in zip(shard, inner, strict=True))
     index_codecs = transposes(draw, len(inner) + 1) if draw(st.integers(0, 3)) == 0 else []
-    index_codecs += [bytes_codec(draw, 8), *[CRC] * draw(st.sampled_from([1, 1, 0, 2]))]
+    index_codecs += [some_bytes(draw, 8), *[CRC] * draw(st.sampled_from([1, 1, 0, 2]))]
     return {
         "chunk_shape": list(inner),
         "codecs": draw(chains(inner, itemsize, depth, compress)),

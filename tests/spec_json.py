@@ -1,52 +1,66 @@
-# spec_json.py - JSON of Zarr metadata for tests of specs, valid but for what a test changes
+# spec_json.py - the JSON of codecs, shards and arrays as tests write it
 # SPDX-License-Identifier: MIT
-"""What the tests of `shardcodec.format` write into a ``zarr.json``, and what they draw at random."""
+"""Builders of valid metadata. They import no implementation, so each one is given the same text."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
 
-import hypothesis.extra.numpy as npst
-import hypothesis.strategies as st
-import numpy as np
-import pytest
-
-from shardcodec.errors import SpecError
-from shardcodec.format import codecs as codec_module
-from shardcodec.format.chain_spec import ChainSpec
-from shardcodec.format.spec import ShardSpec
+Json = dict[str, Any]
 
 
-def named(name: str, /, **configuration: Any) -> dict[str, Any]:
+def named(name: str, /, **configuration: Any) -> Json:
     return {"name": name, "configuration": configuration}
 
 
-def struct(*fields: tuple[str, Any]) -> dict[str, Any]:
+def struct(*fields: tuple[str, Any]) -> Json:
     return named("struct", fields=[{"name": name, "data_type": data_type} for name, data_type in fields])
 
 
-LITTLE = named("bytes", endian="little")
-BIG = named("bytes", endian="big")
-CRC = {"name": "crc32c"}
+def zstd(level: int = 1, *, checksum: bool = False) -> Json:
+    return named("zstd", level=level, checksum=checksum)
 
 
-def transpose(*order: int) -> dict[str, Any]:
+def blosc(cname: str, shuffle: str, typesize: int, *, clevel: int = 5, blocksize: int = 0) -> Json:
+    return named("blosc", cname=cname, clevel=clevel, shuffle=shuffle, typesize=typesize, blocksize=blocksize)
+
+
+def transpose(*order: int) -> Json:
     return named("transpose", order=list(order))
 
 
-def config(**changes: Any) -> dict[str, Any]:
+BYTE = {"name": "bytes"}
+LITTLE = named("bytes", endian="little")
+BIG = named("bytes", endian="big")
+CRC = {"name": "crc32c"}
+GZIP = named("gzip", level=1)
+CHECKED_INDEX = [LITTLE, CRC]
+
+
+def config(
+    chunk_shape: Any = (2, 3),
+    codecs: Any = (LITTLE,),
+    index_codecs: Any = (LITTLE, CRC),
+    index_location: Any = "end",
+    **more: Any,
+) -> Json:
     """A valid configuration of `sharding_indexed` for shards of 4 x 6; a value of ... takes the key away."""
-    base = {"chunk_shape": [2, 3], "codecs": [LITTLE], "index_codecs": [LITTLE, CRC], "index_location": "end"}
-    return {key: value for key, value in (base | changes).items() if value is not ...}
+    base = {
+        "chunk_shape": chunk_shape,
+        "codecs": codecs,
+        "index_codecs": index_codecs,
+        "index_location": index_location,
+    }
+    kept = {key: value for key, value in (base | more).items() if value is not ...}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
 
 
-def sharding(**changes: Any) -> dict[str, Any]:
-    return {"name": "sharding_indexed", "configuration": config(**changes)}
+def sharding(*given: Any, **more: Any) -> Json:
+    """A codec with `config`."""
+    return named("sharding_indexed", **config(*given, **more))
 
 
-def metadata(*codecs: Any, **changes: Any) -> dict[str, Any]:
+def metadata(*codecs: Any, **changes: Any) -> Json:
     """A valid zarr.json with chunks of 4 x 6; a value of ... takes the key away."""
     base = {
         "zarr_format": 3,
@@ -62,73 +76,25 @@ def metadata(*codecs: Any, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in (base | changes).items() if value is not ...}
 
 
-def shard(shard_shape: Any = (4, 6), dtype: Any = "int32", fill_value: Any = 0, **changes: Any) -> ShardSpec:
-    return ShardSpec.from_json(config(**changes), shard_shape=shard_shape, dtype=dtype, fill_value=fill_value)
-
-
-def refused(data: dict[str, Any], path: str, *words: str, **numbers: Any) -> None:
-    """Expect `SpecError` at ``path``, with these words in the message and these attributes."""
-    with pytest.raises(SpecError) as caught:
-        ChainSpec.from_metadata(data)
-    error = caught.value
-    assert error.path == path
-    assert str(error).startswith(f"{path}: ")
-    for word in words:
-        assert word in str(error)
-    for name, value in numbers.items():
-        assert getattr(error, name) == value
-
-
-AT = "codecs[0].configuration"
-
-# What the repr of a spec needs to be evaluated.
-NAMESPACE = {**vars(codec_module), "ShardSpec": ShardSpec, "ChainSpec": ChainSpec}
-
-
-def stored_json(array: Any) -> dict[str, Any]:
-    from zarr.core.buffer import default_buffer_prototype
-
-    buffer = asyncio.run(array.store.get("zarr.json", default_buffer_prototype()))
-    return dict(json.loads(buffer.to_bytes()))
-
-
-fixed_dtypes = st.one_of(
-    npst.boolean_dtypes(),
-    npst.integer_dtypes(endianness="="),
-    npst.unsigned_integer_dtypes(endianness="="),
-    npst.floating_dtypes(endianness="=", sizes=(16, 32, 64)),
-    npst.complex_number_dtypes(endianness="=", sizes=(64, 128)),
-    npst.unicode_string_dtypes(endianness="=", min_len=1, max_len=4),
-    npst.byte_string_dtypes(endianness="=", min_len=1, max_len=4),
-    npst.datetime64_dtypes(endianness="="),
-    npst.timedelta64_dtypes(endianness="="),
-    st.builds(lambda n: np.dtype(f"V{n}"), st.integers(1, 9)),
-)
-any_dtypes = st.recursive(
-    fixed_dtypes,
-    lambda inner: npst.array_dtypes(subtype_strategy=inner, allow_subarrays=True),
-    max_leaves=6,
-).filter(lambda dtype: dtype.subdtype is None and 0 < dtype.itemsize < 4096)
-
-
-def counted_bytes(n: int) -> bytes:
-    """Bytes in which neighbours differ, so that no exchange of two goes unseen."""
-    return bytes(i % 251 + 1 for i in range(n))
-
-
-def element_bytes(dtype: np.dtype[Any]) -> st.SearchStrategy[bytes]:
-    """Any bits that are a value of the type: all of them, but for booleans and text."""
-    if dtype.subdtype is not None:
-        n = dtype.itemsize // dtype.subdtype[0].itemsize
-        return st.lists(element_bytes(dtype.subdtype[0]), min_size=n, max_size=n).map(b"".join)
-    if dtype.names is not None:
-        return st.tuples(*(element_bytes(dtype[name]) for name in dtype.names)).map(b"".join)
-    if dtype.kind == "b":
-        return st.sampled_from([b"\0", b"\1"])
-    if dtype.kind == "U":
-        n = dtype.itemsize // 4
-        return st.text(max_size=n).map(lambda text: np.array(text, dtype).tobytes())
-    return st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize)
-
-
-elements = any_dtypes.flatmap(lambda dtype: st.tuples(st.just(dtype), element_bytes(dtype)))
+def array_2022(*, shape: Any = (21, 13), chunk_shape: Any = (4, 3), chunks_per_shard: Any = (2, 3)) -> Json:
+    """A valid array.json of the 2022 format, as zarr-python 2.18.7 writes it."""
+    return {
+        "attributes": {},
+        "chunk_grid": {"chunk_shape": list(chunk_shape), "separator": "/", "type": "regular"},
+        "chunk_memory_layout": "C",
+        "compressor": {
+            "codec": "https://purl.org/zarr/spec/codec/blosc/1.0",
+            "configuration": {"blocksize": 0, "clevel": 5, "cname": "lz4", "shuffle": 1},
+        },
+        "data_type": "<i4",
+        "extensions": [],
+        "fill_value": 7,
+        "shape": list(shape),
+        "storage_transformers": [
+            {
+                "configuration": {"chunks_per_shard": list(chunks_per_shard)},
+                "extension": "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
+                "type": "indexed",
+            }
+        ],
+    }

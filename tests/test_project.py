@@ -65,7 +65,7 @@ C_LAYERS: list[tuple[str, ...]] = [
         "sc_cancel",
         "sc_closer",
     ),
-    ("sc_cache", "sc_lock", "sc_staging", "sc_append", "sc_fault"),
+    ("sc_attributes", "sc_cache", "sc_lock", "sc_mount", "sc_staging", "sc_append", "sc_fault"),
     ("sc_newfile", "sc_undo"),
     ("sc_engine", "sc_read", "sc_write", "sc_fetch", "sc_scan"),
 ]
@@ -373,6 +373,28 @@ def test_readme_code_runs(tmp_path: Path) -> None:
         [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+RULE = re.compile(r"\b(SC|KV|ST|IS|PR)-(\d+)(?: (?:to|\.\.\.) (?:SC|KV|ST|IS|PR)-(\d+))?")
+TEST_OF_RULE = re.compile(r"def test_(sc|kv|st|is|pr)(\d+)_")
+
+
+def test_the_page_of_requirements_has_the_rules_that_are_cited() -> None:
+    """A citation without a rule explains nothing, and a rule without a citation is not known to hold."""
+    page = (ROOT / "docs/requirements.md").read_text()
+    listed = [(kind, int(n)) for kind, n in re.findall(r"^- \*\*([A-Z]+)-(\d+)\*\* ", page, re.M)]
+    assert listed
+    assert len(listed) == len(set(listed))
+    cited: dict[tuple[str, int], str] = {}
+    for path in source_files(".py", ".pyx", ".pxi", ".pyi", ".pxd", ".c", ".h"):
+        text, name = path.read_text(), str(path.relative_to(ROOT))
+        cited |= {(kind.upper(), int(n)): name for kind, n in TEST_OF_RULE.findall(text)}
+        for kind, first, last in RULE.findall(text):
+            ends = {int(first), int(last or first)}
+            cited |= {(kind, n): name for n in ends}
+            cited |= {rule: name for rule in listed if rule[0] == kind and min(ends) <= rule[1] <= max(ends)}
+    assert {rule: name for rule, name in cited.items() if rule not in listed} == {}
+    assert [rule for rule in listed if rule not in cited] == []
 
 
 def test_make_commands_in_the_readme_exist() -> None:

@@ -4,43 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import RecordingStore
+from spec_json import CHECKED_INDEX
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from shardcodec.transformer import ShardingStorageTransformer
 
 PROTOTYPE = default_buffer_prototype()
-CRC = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-
-
-class Recording(WrapperStore[Any]):
-    """Notes what is asked of the store within."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self.calls: list[tuple[str, Any]] = []
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        self.calls.append(("get", [(key, byte_range)]))
-        return await self._store.get(key, prototype, byte_range)
-
-    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
-        key_ranges = list(key_ranges)
-        self.calls.append(("get", key_ranges))
-        return await self._store.get_partial_values(prototype, key_ranges)
-
-    async def set(self, key: str, value: Any) -> None:
-        self.calls.append(("set", key))
-        await self._store.set(key, value)
-
-    async def delete(self, key: str) -> None:
-        self.calls.append(("delete", key))
-        await self._store.delete(key)
 
 
 def buffer(data: bytes) -> Any:
@@ -78,13 +54,15 @@ def below(kind: str, folder: Path) -> Any:
         case "local":
             return LocalStore(folder)
         case "any":
-            return Recording(MemoryStore())
+            return RecordingStore(MemoryStore())
         case "conditional":
             return obstore_memory()
         case "stack":
             return ShardingStorageTransformer(LocalStore(folder), (2, 1))
         case "stack of any":
-            return ShardingStorageTransformer(Recording(MemoryStore()), (1, 3), index_codecs=CRC)
+            return ShardingStorageTransformer(
+                RecordingStore(MemoryStore()), (1, 3), index_codecs=CHECKED_INDEX
+            )
     raise AssertionError
 
 

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,8 +25,12 @@ from ..format.metadata import parse_array
 from ..options import Options, check, resolve
 from ..storage import cache
 from ..storage.cache import IndexCache
+from ..storage.files import check_name, open_file
+from ..storage.replaced import Patience
+from . import gathering
 from .boxes import Box, Boxes, as_void, whole
-from .codec import compiled
+from .codec import compiled, destination
+from .edges import axis_parts, box_rows
 from .reader import MAX_GAP_NBYTES, ReadItem, read, slice_reader
 from .whole import parse_selection
 
@@ -44,6 +47,9 @@ class Objects(Protocol):
 
     def source(self, key: str) -> Any:
         """Return what the engine reads: a path, a buffer, None for no object."""
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Name objects for locks, and for what is gathered of them; as `ShardObject.identity`."""
 
     @property
     def fetches(self) -> bool:
@@ -65,14 +71,18 @@ class Folder:
 
     def get(self, key: str) -> bytes | None:
         """Return a file's bytes."""
-        try:
-            return Path(self._prefix + key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        if (found := open_file(self._prefix + key)) is None:
             return None
+        with found as file:
+            return file.read()
 
     def source(self, key: str) -> str:
         """Return a file's path."""
         return self._prefix + key
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Return the paths behind all links."""
+        return [os.path.realpath(self._prefix + key) for key in keys]
 
     def fetch(
         self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Ints, options: Options
@@ -144,7 +154,7 @@ def open_array(
 
 def objects_of(path_or_store: Any, path: str) -> Objects:
     """Find out where an array is."""
-    path = path.strip("/")
+    path = check_name(path.strip("/"))
     if isinstance(path_or_store, str) and "://" in path_or_store:
         raise ValueError(f"{path_or_store!r} is a URL: open a zarr store for it")
     if isinstance(path_or_store, str | os.PathLike):
@@ -157,6 +167,8 @@ def objects_of(path_or_store: Any, path: str) -> Objects:
 
 class ArrayReader:
     """An array open for reading; made by `open_array`.
+
+    In a block of `shardcodec.group_writes` what was gathered of the objects that a call reads is stored first.
 
     May be used by many threads at once. It can be pickled: whoever unpickles it opens the array again, with an empty
     cache.
@@ -243,18 +255,21 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; the error says which.
         """
-        if self._slices is not None:
+        patience = None
+        if self._slices is not None and not gathering.is_any():
             try:
                 if (part := self._slices.get(selection)) is not None:
                     return part
             except ShardError:
                 pass  # below it is said what is wrong, if it still is
+            except OSError as error:
+                patience = Patience.after(error)
         if selection is None:  # as numpy writes a new axis
             selection = (None,)
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
-            self._read([(coords, part) for coords, part in self._cut(box)], out, axes)
+            self._read([(coords, part) for coords, part in self._cut(box)], out, axes, patience)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -368,7 +383,7 @@ class ArrayReader:
         """The objects under a box, and of each its own part."""
         steps = box.step or (1,) * self.ndim
         along = [
-            _axis_parts(*of_axis) for of_axis in zip(box.start, box.count, steps, self._extents, strict=True)
+            axis_parts(*of_axis) for of_axis in zip(box.start, box.count, steps, self._extents, strict=True)
         ]
         for parts in itertools.product(*along):
             if not parts:
@@ -381,16 +396,15 @@ class ArrayReader:
         self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
         shape = (len(begin), *count.tolist())
-        if out is None:
-            out = np.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype:
-            raise ValueError(f"out is {out.dtype} of {out.shape}; {self.dtype} of {shape} is due")
+        out, native_order = destination(out, shape, self.dtype)
+        if not native_order:
+            raise TypeError(f"out: expected dtype {self.dtype}, got {out.dtype}")
         if 0 in shape:
             return out
         if self.ndim == 0:  # one object, of one element
             out[...] = self[()]
             return out
-        coords, rows = _rows(begin, count, np.array(self._extents, dtype=np.int64))
+        coords, rows = box_rows(begin, count, np.array(self._extents, dtype=np.int64))
         order = np.lexsort(coords.T[::-1])
         coords, rows = coords[order], rows[order]
         first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
@@ -400,8 +414,16 @@ class ArrayReader:
         self._read(parts, out, tuple(range(1, self.ndim + 1)))
         return out
 
-    def _read(self, parts: list[tuple[Ints, Any]], out: np.ndarray[Any, Any], axes: Ints) -> None:
+    def _read(
+        self,
+        parts: list[tuple[Ints, Any]],
+        out: np.ndarray[Any, Any],
+        axes: Ints,
+        patience: Patience | None = None,
+    ) -> None:
         objects, chain, key = self._objects, self._chain, self._keys.key
+        if gathering.is_any():
+            gathering.settle_named(objects.names([key(coords) for coords, _ in parts]))
         if objects.fetches:
             items = [ReadItem(chain, None, part, key(coords)) for coords, part in parts]
             objects.fetch(items, out, axes, self._options)
@@ -411,15 +433,19 @@ class ArrayReader:
             read(items, out, axes, self._options)
             return
         plan = [(chain, objects.source(key(coords)), part) for coords, part in parts]
-        try:
-            native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
-        except ShardError:
-            # once more: it says what is wrong, if it still is. Somebody may have changed a file meanwhile
-            items = [
-                _item(chain, source, part, key(at))
-                for (at, part), (_, source, _) in zip(parts, plan, strict=True)
-            ]
-            read(items, out, axes, self._options)
+        if patience is None:
+            try:
+                native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
+                return
+            except ShardError:
+                pass  # once more: it says what is wrong, if it still is. A file may have been changed meanwhile
+            except OSError as error:
+                patience = Patience.after(error)
+        items = [
+            _item(chain, source, part, key(at))
+            for (at, part), (_, source, _) in zip(parts, plan, strict=True)
+        ]
+        read(items, out, axes, self._options, patience)
 
     # ---- the handle
 
@@ -446,20 +472,6 @@ def _logical(chain: Any) -> Ints:
     return tuple(shape)
 
 
-def _axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
-    """Along one axis: (object, first element in it, number of elements, where they go) for each object."""
-    parts = []
-    done = 0
-    while done < count:
-        first = start + done * step
-        position = first // extent
-        within = first - position * extent
-        n = min(count - done, (extent - 1 - within) // step + 1)
-        parts.append((position, within, n, done))
-        done += n
-    return parts
-
-
 def _coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     numbers = np.asarray(values)
     if numbers.size == 0 and numbers.dtype.kind == "f":  # an empty list
@@ -471,31 +483,3 @@ def _coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[
             raise ValueError(f"{name} must be of shape (n, {ndim}), not {numbers.shape}")
         numbers = numbers.reshape(0, ndim)
     return numbers.astype(np.int64)
-
-
-def _rows(
-    begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], extents: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Cut boxes at the edges of objects: the objects' grid positions, and rows as `Boxes` has them."""
-    ndim = begin.shape[1]
-    end = begin + count
-    first, last = begin // extents, (end - 1) // extents
-    coords, rows = [], []
-    for more in itertools.product(*(range(k) for k in ((last - first).max(axis=0) + 1).tolist())):
-        at = first + np.array(more, dtype=np.int64)
-        touched = (at <= last).all(axis=1)
-        if not touched.any():
-            continue
-        number = np.flatnonzero(touched)
-        at = at[touched]
-        low = np.maximum(begin[touched], at * extents)
-        high = np.minimum(end[touched], (at + 1) * extents)
-        row = np.empty((len(number), 4 * ndim + 1), dtype=np.uint64)
-        row[:, :ndim] = low - at * extents
-        row[:, ndim : 2 * ndim] = high - low
-        row[:, 2 * ndim : 3 * ndim] = 1
-        row[:, 3 * ndim] = number
-        row[:, 3 * ndim + 1 :] = low - begin[touched]
-        coords.append(at)
-        rows.append(row)
-    return np.concatenate(coords), np.concatenate(rows)

@@ -16,7 +16,7 @@ from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from .clipped import ClippedCodecs
 
-__all__ = ["byte_map", "compiled", "memory_order", "staged_shard", "staged_whole"]
+__all__ = ["byte_map", "compiled", "destination", "memory_order", "staged_shard", "staged_whole"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,6 +69,37 @@ def staged_whole(shape: tuple[int, ...], stage: Any) -> Any:
 def byte_map(spec: ShardSpec) -> Any:
     """Return a chain for a shard whose inner chunks are bytes of any size and meaning; of the spec only the index counts."""
     return staged_shard(spec, None)
+
+
+def destination(
+    out: np.ndarray[Any, Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[np.ndarray[Any, Any], bool]:
+    """Return the array to read into, and whether its elements are in the byte order of the dtype.
+
+    Parameters
+    ----------
+    out : ndarray or None
+        As the caller gave it; None stands for a new array in C order.
+
+    Raises
+    ------
+    TypeError
+        `out` is no numpy array, or one of another dtype.
+    ValueError
+        `out` has another shape, or is read-only.
+    """
+    if out is None:
+        return np.empty(shape, dtype), True
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a numpy array, got {type(out).__name__}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+    native_order = memory_order(out.dtype, dtype)
+    if native_order is None:
+        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out: expected a writable array, got a read-only one")
+    return out, native_order
 
 
 def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:

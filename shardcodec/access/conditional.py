@@ -120,6 +120,7 @@ async def exchange(
         olds = await all_of(get(i) for i in left)
         news = await renew(left, olds)
         done = await all_of(put(*each) for each in zip(left, olds, news, strict=True))
+        olds = news = []  # before others are fetched
         left = [i for i, is_done in zip(left, done, strict=True) if not is_done]
         if left and time.monotonic() >= deadline:
             key = keys[left[0]]

@@ -20,7 +20,7 @@ from ..options import Options
 from ..storage import cache
 from .placement import ABSENT, Gone, new_sizes
 from .updates import Looker, run
-from .userbytes import Extents, UserBytes, find, lay_out
+from .userbytes import Extents, Kept, UserBytes, find, kept_alignment, lay_out
 
 __all__ = ["NOTHING", "EncodedItem", "check_size", "ordered", "write_encoded"]
 
@@ -167,27 +167,30 @@ def _sizes(item: EncodedItem) -> dict[int, int]:
 def _laid_out(
     looker: Looker, position: int, unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]]
 ) -> tuple[tuple[Any, ...], Any]:
-    """The same where the item says what becomes of header and footer: every place is settled here."""
+    """The same where the item says what becomes of header and footer: every place is settled here. What there is of them is marked."""
     item = looker.items[position]
     chain, user = item.chain, item.user
     old = looker.index(position, unread)
     first = chain.index_nbytes if chain.index_at_start else 0
     entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-    where, kept = Extents(first, first, first, first), b""
+    found: Kept | None = Kept(Extents(first, first, first, first), b"", 1)
     if old is not None:
         entries = old.entries
         found = find(entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
-        if found is None:
-            raise UnsupportedError(
-                f"shard {item.key!r}: inner chunks that lie in the index leave no header and footer to keep",
-                shard=item.key,
-            )
-        where, kept = found.where, found.footer
-    placement = lay_out(entries, _sizes(item), item.gone, where, user)
-    footer = kept if user.footer is None else user.footer
-    if old is None:
-        return (None, None, None, None, placement.entries, placement.data_offset, None, None, None), footer
-    return old.described(placement), footer
+    if found is None:
+        raise UnsupportedError(
+            f"shard {item.key!r}: inner chunks that lie in the index leave no header and footer to keep",
+            shard=item.key,
+        )
+    alignment = user.alignment or kept_alignment(found, entries)
+    placement = lay_out(entries, _sizes(item), item.gone, found.where, user._replace(alignment=alignment))
+    footer = found.footer if user.footer is None else memoryview(user.footer).cast("B")
+    new = found._replace(footer=footer, alignment=user.alignment or found.alignment)
+    marked = new._replace(alignment=alignment) if new.has_any else None
+    if old is not None:
+        return old.described(placement, user=marked), footer
+    told = None if marked is None else (0, footer, alignment)
+    return (None, None, None, None, placement.entries, placement.data_offset, None, None, told), footer
 
 
 def check_size(chain: Any, position: int, nbytes: int) -> None:

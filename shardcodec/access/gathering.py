@@ -23,7 +23,16 @@ from .flush import flush
 from .gathered import Gathered
 from .objects import ShardObject
 
-__all__ = ["GatheredChunks", "Gatherer", "has", "register_gatherer", "settle", "take"]
+__all__ = [
+    "GatheredChunks",
+    "Gatherer",
+    "has",
+    "is_any",
+    "register_gatherer",
+    "settle",
+    "settle_named",
+    "take",
+]
 
 
 class Gatherer(Protocol):
@@ -31,6 +40,10 @@ class Gatherer(Protocol):
 
     def name_of(self, target: ShardObject) -> str:
         """Name an object, which is resolved once."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is gathered of any object."""
 
     def has(self, name: str) -> bool:
         """Whether anything is gathered of this object."""
@@ -161,6 +174,20 @@ def settle(target: ShardObject) -> None:
     group = None if _find is None else _find()
     if group is None:
         return
-    name = group.name_of(target)
-    if group.has(name) and not locks.table().holds(name):
-        group.settle_now(name)
+    settle_named([group.name_of(target)])
+
+
+def is_any() -> bool:
+    """Tell whether anything is gathered of any object."""
+    group = None if _find is None else _find()
+    return group is not None and not group.is_empty
+
+
+def settle_named(names: Sequence[str]) -> None:
+    """As `settle`, for objects by their names."""
+    group = None if _find is None else _find()
+    if group is None:
+        return
+    for name in names:
+        if group.has(name) and not locks.table().holds(name):
+            group.settle_now(name)

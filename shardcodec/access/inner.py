@@ -115,7 +115,14 @@ def batches(n: int, chunk_nbytes: int) -> Iterator[slice]:
 
 
 def encode_chunks(
-    chain: Any, chunks: np.ndarray[Any, Any], options: Options, *, write_empty: bool = False
+    chain: Any,
+    chunks: np.ndarray[Any, Any],
+    options: Options,
+    *,
+    shard: str,
+    where: Sequence[int],
+    grid_shape: Ints,
+    write_empty: bool = False,
 ) -> list[Any]:
     """Encode inner chunks.
 
@@ -124,6 +131,8 @@ def encode_chunks(
     chain
         Compiled chain of one inner chunk.
     chunks : ndarray, shape (n, *chunk shape)
+    shard, where, grid_shape
+        Name of their shard, their positions in it, and its grid: for errors.
     write_empty : bool
         Encode chunks that equal the fill value bit by bit.
 
@@ -131,19 +140,30 @@ def encode_chunks(
     -------
     list
         A buffer for each; None for one that is nothing but fill value.
+
+    Raises
+    ------
+    CodecError
+        A codec does not take an inner chunk; ``.chunk_coords`` says which.
     """
     engine = native.load()
     results: list[Any] = []
-    for _, base, places in _joined(chunks):
+    for first, base, places in _joined(chunks):
         items = [(chain, None, (*whole(chain.shape)[:3], place), None) for place in places]
-        encoded, *_ = engine.write(
-            items,
-            as_void(base),
-            tuple(range(len(chain.shape))),
-            order=options.order,
-            write_empty=write_empty,
-            n_threads=options.threads,
-        )
+        try:
+            encoded, *_ = engine.write(
+                items,
+                as_void(base),
+                tuple(range(len(chain.shape))),
+                order=options.order,
+                write_empty=write_empty,
+                n_threads=options.threads,
+            )
+        except ShardError as error:
+            if not isinstance(error.shard, int):
+                raise
+            error.entry, error.shard = where[first + error.shard], None
+            raise error.with_context(shard=shard, chunk_coords=coordinates(error.entry, grid_shape)) from None
         results += encoded
     return results
 

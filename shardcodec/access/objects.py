@@ -76,6 +76,9 @@ class OpenObject(Protocol):
     def nbytes(self) -> int:
         """Size of the object."""
 
+    def check(self) -> None:
+        """Check all entries where nothing else tells that one is wrong; whatever reads inner chunks does so by itself."""
+
     def entries(self, *, check: bool) -> Entries:
         """Return the index, checked or as it is stored."""
 
@@ -179,6 +182,9 @@ class NativeShard:
         if self.missing:
             return NO_OBJECT
         return bytes(self._shard.version) or content_generation(self._source)
+
+    def check(self) -> None:
+        self._shard.check(allow_in_index=self._allow_in_index)
 
     def entries(self, *, check: bool) -> Entries:
         out = np.empty((self._chain.n_chunks, 2), dtype=np.uint64)

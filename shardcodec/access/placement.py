@@ -139,6 +139,13 @@ class Placement:
     data_offset: int
     compact: bool
 
+    def only_packs(self, first: int) -> bool:
+        """Tell whether the runs become, in their order and moved towards `first` at most, all that is there up to `data_offset`."""
+        source, nbytes, to = self.carries.T
+        ends = np.concatenate(([np.uint64(first)], to + nbytes))
+        in_order = np.all(source[1:] >= source[:-1] + nbytes[:-1]) and np.all(to <= source)
+        return bool(in_order and np.array_equal(to, ends[:-1]) and int(ends[-1]) == self.data_offset)
+
 
 def place(
     entries: Entries,
@@ -219,6 +226,8 @@ class Facts(NamedTuple):
         Decoded bytes of the inner chunks to be written.
     n_links : int
         Names of the file.
+    appends : bool
+        Whether shards are appended to on this file system (`storage.filesystem`).
     direct : bool
         Whether one write that makes a file longer leaves all of it or nothing (`storage.filesystem`).
     sync : bool
@@ -230,6 +239,7 @@ class Facts(NamedTuple):
     index_checksum: bool
     new_nbytes: int
     n_links: int
+    appends: bool
     direct: bool
     sync: bool
 
@@ -242,7 +252,7 @@ def way_to_append(facts: Facts) -> str | None:
     {"direct", "leap", "index"} or None
         See csrc/sc_append.h.
     """
-    if facts.n_links != 1 or facts.new_nbytes > APPEND_NBYTES:
+    if not facts.appends or facts.n_links != 1 or facts.new_nbytes > APPEND_NBYTES:
         return None
     if facts.index_at_start:
         most = SECTOR_NBYTES if facts.sync else BLOCK_NBYTES

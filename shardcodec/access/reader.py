@@ -8,7 +8,6 @@ fills in what does not exist.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from .. import cancel, native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import cache
+from ..storage.replaced import Patience
 from . import staged, staged_reader
 from .boxes import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
 
@@ -140,7 +140,11 @@ def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatErro
 
 
 def read(
-    items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
+    items: Sequence[ReadItem],
+    out: np.ndarray[Any, Any],
+    axes: Sequence[int],
+    options: Options,
+    patience: Patience | None = None,
 ) -> list[int]:
     """Read parts of objects into an array.
 
@@ -153,6 +157,8 @@ def read(
         Destination; any strides. Its dtype is the one the chains were compiled for.
     axes : sequence of int
         Which axis of `out` each axis of the chunks is; -1 for an axis that it lacks. Points need none.
+    patience : Patience, optional
+        How long to wait for files that another client replaces: a thread that runs an event loop must not at all.
 
     Returns
     -------
@@ -177,17 +183,23 @@ def read(
     if not (in_stages := staged.is_staged(items)):
         kept = cache.shared(options.index_cache, options.open_files)
         native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
-    for attempt in itertools.count(1):
+    patience = patience or Patience()
+    attempt = 1
+    while True:
         try:
             if in_stages:
                 missing, _ = staged_reader.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)
             else:
                 missing, _ = native.load().read(plan, as_void(out), axes, **native_how)
-            break
         except ShardError as error:
             if attempt == ATTEMPTS or not _is_changing(error, items):
                 raise explain(error, items) from error.__cause__
-    return missing  # type: ignore[no-any-return]
+            attempt += 1
+        except OSError as error:
+            patience.wait(error)
+        else:
+            if not missing or not patience.misses(items[i].source for i in missing):
+                return missing  # type: ignore[no-any-return]
 
 
 def slice_reader(chain: Any, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:

@@ -41,6 +41,7 @@ from .arrivals import Arrivals
 from .boxes import n_touched, outline, touched
 from .placement import ABSENT
 from .reader import INLINE_NBYTES, ReadItem, decoded_nbytes, explain, index_too_short
+from .soundness import check_index, must_be_sound, reach
 
 __all__ = ["fetch", "wants_whole"]
 
@@ -219,7 +220,8 @@ class _Object:
         if self.chain.is_shard and self.n_wanted < self.chain.n_chunks:  # more of it may be wanted later
             n = self.chain.index_nbytes
             stored = answer.data[:n] if self.chain.index_at_start else answer.data[-n:]
-            self.keep(self.loaded(answer._replace(data=stored)), since)
+            index = self.loaded(answer._replace(data=stored))
+            self.keep(index._replace(is_sound=must_be_sound(self.chain, self.call.options)), since)
         return True
 
     def kept_index(self) -> RemoteIndex | None:
@@ -246,7 +248,7 @@ class _Object:
         native.load().totals_add(index_misses=1)
         if answer is None:
             return None
-        index = self.loaded(answer)
+        index = self.checked(self.loaded(answer))
         self.keep(index, since)
         return index
 
@@ -264,10 +266,22 @@ class _Object:
             raise self.explained(error) from None
         return RemoteIndex(entries, answer.nbytes, answer.version)
 
+    def checked(self, index: RemoteIndex) -> RemoteIndex:
+        """Check all entries where `must_be_sound`; what is left to check is the end of an object of unknown size."""
+        if index.is_sound or not must_be_sound(self.chain, self.call.options):
+            return index
+        try:
+            check_index(self.chain, index.entries, index.nbytes, self.call.options)
+        except ShardError as error:
+            raise self.explained(error) from None
+        return index._replace(is_sound=index.nbytes is not None)
+
     async def read_ranges(self, index: RemoteIndex, is_kept: bool) -> None:
         """Fetch what the box needs and decode it range by range."""
         limits = self.call.limits
         engine = native.load()
+        since = indexes.ticket(self.call.options)
+        index = self.checked(index)
         try:
             ranges = engine.plan_ranges(
                 self.chain,
@@ -287,10 +301,12 @@ class _Object:
         wanted = self.with_room_for_index(index, coalesced(ranges, limits, self.call.n_objects))
         if len(wanted) == 1:
             await self.read_range(index, *wanted[0], fill_absent=True)
-            return
-        work = [self.read_range(index, *one) for one in wanted]
-        absent = engine.Fetched(self.chain, index.entries, None, 0, fill_absent=True)
-        await all_of([*work, self.decode(absent)])
+        else:
+            work = [self.read_range(index, *one) for one in wanted]
+            absent = engine.Fetched(self.chain, index.entries, None, 0, fill_absent=True)
+            await all_of([*work, self.decode(absent)])
+        if ranges and not index.is_sound and must_be_sound(self.chain, self.call.options):
+            self.keep(index._replace(is_sound=True), since)  # the last range had room for all entries
 
     async def read_range(
         self, index: RemoteIndex, offset: int, nbytes: int, room: int, *, fill_absent: bool = False
@@ -319,18 +335,24 @@ class _Object:
     def with_room_for_index(
         self, index: RemoteIndex, ranges: list[tuple[int, int]]
     ) -> list[tuple[int, int, int]]:
-        """Ask for so much more that an inner chunk which touches an index at the end does not pass unseen.
+        """Ask for so much more that an object which ends too early does not pass unseen.
 
-        Where the size of the object is not known, behind the last inner chunk there must at least be room for the
-        index. If that is small, the last range is longer by it; else one more byte is asked for.
+        Where its size is not known, behind the last inner chunk there must at least be room for an index at the end; and,
+        where `must_be_sound`, for all that any entry claims. If that is little more, the last range is longer by it; else
+        one more byte is asked for.
         """
         wanted = [(offset, nbytes, 0) for offset, nbytes in ranges]
-        if not self.leaves_room or index.nbytes is not None or not ranges:
+        if index.nbytes is not None or not ranges:
             return wanted
         offset, nbytes = ranges[-1]
-        if self.chain.index_nbytes <= INDEX_ROOM_NBYTES:
-            return [*wanted[:-1], (offset, nbytes, self.chain.index_nbytes)]
-        return [*wanted, (offset + nbytes + self.chain.index_nbytes - 1, 0, 1)]
+        last = end = offset + nbytes
+        if must_be_sound(self.chain, self.call.options) and not index.is_sound:
+            end = reach(self.chain, index.entries)
+        elif self.leaves_room:
+            end += self.chain.index_nbytes
+        if end - last <= INDEX_ROOM_NBYTES:
+            return [*wanted[:-1], (offset, nbytes, max(0, end - last))]
+        return [*wanted, (end - 1, 0, 1)]
 
     def check_length(self, answer: Answer, offset: int, nbytes: int) -> None:
         """Refuse an answer that is longer than what was asked for."""
@@ -347,8 +369,9 @@ class _Object:
     def too_short(self, entries: np.ndarray[Any, Any], end: int) -> ShardError:
         """The error for an object that has no bytes from `end` on, though an inner chunk of the box needs them."""
         chain = self.chain
-        wanted = touched(self.item.box, chain.perm, chain.inner.shape, chain.grid_shape)
-        wanted &= entries[:, 0] != ABSENT
+        wanted = entries[:, 0] != ABSENT
+        if not must_be_sound(chain, self.call.options):
+            wanted &= touched(self.item.box, chain.perm, chain.inner.shape, chain.grid_shape)
         last = max(0, end - (chain.index_nbytes if self.leaves_room else 0))
         entry = int(np.flatnonzero(wanted & (entries.sum(axis=1, dtype=np.uint64) > last))[0])
         offset, nbytes = (int(number) for number in entries[entry])

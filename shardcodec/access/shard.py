@@ -21,13 +21,13 @@ from ..options import NOTHING, Options, Resolver, check, resolve
 from ..storage.filelocks import settle
 from . import gathering
 from .change import Change, Found, change
-from .codec import compiled, memory_order
+from .codec import compiled, destination
 from .encoded import check_size
 from .inner import as_chunks, coordinates, distinct, encode_chunks, position_array, positions
 from .objects import ShardObject
 from .placement import ABSENT, DEAD_SHARE, sum_up
 from .snapshot import Snapshot
-from .userbytes import UserBytes, check_alignment, guess_alignment
+from .userbytes import UserBytes, check_alignment, guess_alignment, kept_alignment
 from .whole import parse_selection
 
 __all__ = ["Shard"]
@@ -42,6 +42,9 @@ class Shard:
     meanwhile. `refresh` looks again, and so does each write through this handle.
 
     An object that does not exist is a shard without inner chunks. Use as a context manager closes it.
+
+    A handle is for one thread at a time. Threads that work at the same time open a handle each: a write through one shared
+    handle makes it look again, so the parts of another thread's read could belong to different states of the shard.
     """
 
     def __init__(
@@ -141,13 +144,13 @@ class Shard:
 
     @property
     def header(self) -> bytes:
-        """Bytes before the first inner chunk; behind the index, where that is at the start."""
+        """The user's bytes before the first inner chunk; behind the index, where that is at the start."""
         found = self._seen.user_bytes()
         return b"" if found is None else self._seen.range(found.where.first, found.where.chunks)
 
     @property
     def footer(self) -> bytes:
-        """Bytes behind the last inner chunk; before the index, where that is at the end."""
+        """The user's bytes behind the last inner chunk; before the index, where that is at the end."""
         found = self._seen.user_bytes()
         return b"" if found is None else found.footer
 
@@ -155,9 +158,8 @@ class Shard:
     def alignment(self) -> int:
         """What a mark says (`docs/user-bytes.md`); else 4096 or 512 where every inner chunk begins at a multiple of that; else 1."""
         found = self._seen.user_bytes()
-        if found is not None and found.is_marked:
-            return found.alignment
-        return guess_alignment(sum_up(self._seen.entries(check=True)))
+        entries = self._seen.entries(check=True)
+        return guess_alignment(sum_up(entries)) if found is None else kept_alignment(found, entries)
 
     # ---- reading
 
@@ -252,13 +254,7 @@ class Shard:
                 )
 
     def _destination(self, out: Array | None, shape: tuple[int, ...], spec: Any) -> tuple[Array, Any]:
-        if out is None:
-            out = np.empty(shape, dtype=self._spec.dtype)
-        elif out.shape != shape:
-            raise ValueError(f"out has shape {out.shape} where {shape} is due")
-        native_order = memory_order(out.dtype, self._spec.dtype)
-        if native_order is None:
-            raise TypeError(f"out has dtype {out.dtype}, the shard {self._spec.dtype}")
+        out, native_order = destination(out, shape, self._spec.dtype)
         return out, compiled(spec, native_order)
 
     # ---- writing
@@ -291,7 +287,15 @@ class Shard:
             self.refresh()
             return
         chain = compiled(self._spec.inner, native_order)
-        encoded = encode_chunks(chain, array, options, write_empty=write_empty_chunks)
+        encoded = encode_chunks(
+            chain,
+            array,
+            options,
+            shard=self.key,
+            where=where,
+            grid_shape=self.grid_shape,
+            write_empty=write_empty_chunks,
+        )
         self._write(self._change(where, encoded), **how)
 
     def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:
@@ -378,7 +382,7 @@ class Shard:
         """Pack inner chunks together, header and footer kept; return how many bytes that saved."""
         before = self.refresh().nbytes
         if self.exists:
-            self._write(Change({}), keep_user_bytes=True, dead_share=0.0)
+            self._write(Change({}, keep_empty=True), keep_user_bytes=True, dead_share=0.0)
         return before - self.nbytes
 
     def _change(self, where: list[int], chunks: Sequence[Any]) -> Change:
@@ -405,10 +409,8 @@ class Shard:
 
         def decide(_found: Found) -> Change:
             self.refresh()
-            user = None
-            if keep_user_bytes:
-                user = UserBytes(footer, alignment or self.alignment, dead_share)
-            return wanted._replace(keep_empty=bool(footer), user=user)
+            user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
+            return wanted._replace(keep_empty=wanted.keep_empty or bool(footer), user=user)
 
         gathering.settle(self._object)
         try:

@@ -37,7 +37,7 @@ from .codec import compiled
 from .encoded import check_size, ordered
 from .inner import as_chunks, batches, coordinates, encode_chunks, positions
 from .placement import ABSENT, aligned
-from .userbytes import check_alignment
+from .userbytes import check_alignment, marked_footer
 
 __all__ = ["SlotWriter", "create"]
 
@@ -59,6 +59,7 @@ class _Layout(NamedTuple):
     alignment: int
     write_empty: bool
     choices: dict[str, Any]
+    header_nbytes: int
 
     def token(self) -> bytes:
         fields = self._asdict() | {"spec": self.spec.chain.to_metadata(self.spec.shard_shape)}
@@ -107,7 +108,9 @@ def create(
         head = memoryview(header).cast("B")
         first = int(aligned(start + head.nbytes, alignment))
         place, temp, staging, n_made = file.place
-        layout = _Layout(spec, place, temp, staging, n_made, first, alignment, write_empty_chunks, kept)
+        layout = _Layout(
+            spec, place, temp, staging, n_made, first, alignment, write_empty_chunks, kept, head.nbytes
+        )
         file.truncate(first + spec.n_chunks * layout.slot(chain))
         if head.nbytes:
             file.write(head, start)
@@ -182,7 +185,15 @@ class SlotWriter:
 
     def _encode(self, where: list[int], chain: Any, array: np.ndarray[Any, Any]) -> None:
         for part in batches(len(where), self._spec.inner.nbytes):
-            encoded = encode_chunks(chain, array[part], self._options, write_empty=self._layout.write_empty)
+            encoded = encode_chunks(
+                chain,
+                array[part],
+                self._options,
+                shard=self._layout.path,
+                where=where[part],
+                grid_shape=self.grid_shape,
+                write_empty=self._layout.write_empty,
+            )
             for position, data in zip(where[part], encoded, strict=True):
                 if data is not None:
                     self._write(position, data)
@@ -274,19 +285,22 @@ class SlotWriter:
             entries[position] = self._offset(position), nbytes
         at_start = self._spec.index_location == "start"
         end = max((self._offset(position) + nbytes for position in where), default=self._layout.first)
-        tail = memoryview(footer).cast("B")
+        tail = marked_footer(end, self._layout.header_nbytes, footer, self._layout.alignment)
         index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
         native.load().store_index(self._chain, entries, index)
         file.truncate(end)
-        if tail.nbytes:
+        if tail:
             file.write(tail, end)
-        file.write(index, 0 if at_start else end + tail.nbytes)
+        file.write(index, 0 if at_start else end + len(tail))
         self._file = None
         keys = [os.path.realpath(self._layout.path)]
         sync = self._options.durability == "fsync"
         with locks.table().hold(keys):
             filelocks.update(
-                keys[0], self._options, lambda fd: file.commit(sync=sync, only_new=fd == filelocks.NO_FILE)
+                keys[0],
+                self._options,
+                lambda fd: file.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
+                repeats=False,
             )
 
     def abort(self) -> None:

@@ -8,7 +8,6 @@ forgets it, so that the next question opens what is there then.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from .. import native
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver
+from ..storage.replaced import Patience, retried
 from . import gathering
 from .boxes import Box, touched
 from .inner import decode_chunks
@@ -61,14 +61,13 @@ class Snapshot:
 
     def drop(self) -> None:
         """Let go of the object."""
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
+        self._view = None  # the last reference closes it: another thread may be reading it
 
     def _opened(self) -> OpenObject:
         if self._view is None:
             gathering.settle(self._object)
-            self._view = self._try(self._object.open, self._chain, self._resolver.resolve(NOTHING, None))
+            options = self._resolver.resolve(NOTHING, None)
+            self._view = retried(lambda: self._try(self._object.open, self._chain, options))
         return self._view
 
     # ---- the index
@@ -129,8 +128,10 @@ class Snapshot:
 
     def fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""
+        return self._fetch(self._opened(), where)
+
+    def _fetch(self, view: OpenObject, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         left = np.asarray(where, dtype=np.uint64)
-        view = self._opened()
         while len(left):
             part = left[:FETCH_CHUNKS]
             places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
@@ -163,13 +164,16 @@ class Snapshot:
         def fill(source: Any) -> None:
             read([ReadItem(chain, source, box, self._object.key)], out, axes, options)
 
-        if not self.exists:
+        view = self._opened()
+        if view.missing:
             fill(None)
             return
+        self._try(self._opened().check)
         engine = native.load()
-        fill(engine.Fetched(chain, self.entries(check=False), None, 0, fill_absent=True))
+        stored = self._try(view.entries, check=False)
+        fill(engine.Fetched(chain, stored, None, 0, fill_absent=True))
         wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
-        for part, data, places in self.fetch(wanted):
+        for part, data, places in self._fetch(view, wanted):
             entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
             entries[part] = places
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
@@ -177,7 +181,9 @@ class Snapshot:
     def read(self, work: Callable[[], T]) -> T:
         """Do work that reads; anew, from a fresh look at a file, when what was seen of it may have been changed in place since."""
         is_old = self._view is not None
-        for attempt in itertools.count(1):
+        patience = Patience()
+        attempt = 1
+        while True:
             try:
                 return work()
             except ShardError:
@@ -185,8 +191,10 @@ class Snapshot:
                 if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
                     raise
                 is_old = False
-                self.drop()
-        raise AssertionError
+                attempt += 1
+            except OSError as error:
+                patience.wait(error)
+            self.drop()
 
     # ---- errors
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from .. import native
 from ..errors import CodecError, ShardError
+from ..storage.files import open_file
 from .cuts import Cuts
 
 __all__ = [
@@ -136,11 +137,10 @@ def whole_object(source: Any) -> memoryview | None:
             return memoryview(file.read())
     if not isinstance(source, str):
         return memoryview(source).cast("B")
-    try:
-        with open(source, "rb") as file:
-            return memoryview(file.read())
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    if (found := open_file(source)) is None:
         return None
+    with found as file:
+        return memoryview(file.read())
 
 
 # ---- threads

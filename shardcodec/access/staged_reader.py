@@ -86,6 +86,7 @@ class _Reading:
         if shard.missing:
             self._fill_missing(item, cuts, chain.stage)
             return
+        shard.check(allow_in_index=limits["allow_in_index"])
         positions = self._present(shard, chain, cuts, chain.stage)
         while len(positions):
             positions = positions[self._fetch(item, chain.stage, shard, positions, cuts, limits) :]

@@ -20,6 +20,7 @@ from .. import cancel, native
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
+from ..storage.replaced import Patience
 from .codec import compiled
 from .placement import ABSENT
 from .reader import explain
@@ -182,15 +183,21 @@ def scan_files(chain: Any, sources: Sequence[Any], keys: Sequence[str], options:
         An index is damaged, or one of its entries cannot be true.
     """
     sizes = np.empty((len(sources), chain.n_chunks), dtype=np.uint64)
-    try:
-        native.load().scan(
-            chain,
-            sources,
-            sizes,
-            n_threads=options.threads,
-            allow_in_index=options.allow_in_index,
-            cancel=cancel.current(),
-        )
-    except ShardError as error:
-        raise explain(error, [_Named(chain, key) for key in keys]) from None
-    return sizes
+    patience = Patience()
+    while True:
+        try:
+            native.load().scan(
+                chain,
+                sources,
+                sizes,
+                n_threads=options.threads,
+                allow_in_index=options.allow_in_index,
+                cancel=cancel.current(),
+            )
+        except ShardError as error:
+            raise explain(error, [_Named(chain, key) for key in keys]) from None
+        except OSError as error:
+            patience.wait(error)
+        else:
+            if not patience.misses(s for s, own in zip(sources, sizes, strict=True) if (own == ABSENT).all()):
+                return sizes

@@ -27,7 +27,7 @@ from .encoded import check_size, ordered
 from .inner import as_chunks, batches, coordinates, encode_chunks, positions
 from .placement import ABSENT, aligned
 from .slots import SlotWriter, create
-from .userbytes import check_alignment
+from .userbytes import check_alignment, marked_footer
 
 __all__ = ["ShardWriter"]
 
@@ -95,6 +95,7 @@ class ShardWriter:
         self._alignment = check_alignment(alignment)
         self._write_empty = write_empty_chunks
         self.footer = footer
+        self._header_nbytes = memoryview(header).nbytes
         self._entries = np.full((spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         self._given = np.zeros(spec.n_chunks, dtype=np.bool_)
         self._mutex = threading.Lock()
@@ -168,7 +169,15 @@ class ShardWriter:
             some = sequence[part]
             rows = [place[position] for position in some]
             chosen = array[part] if rows == list(range(part.start, part.stop)) else array[rows]
-            encoded = encode_chunks(chain, chosen, self._options, write_empty=self._write_empty)
+            encoded = encode_chunks(
+                chain,
+                chosen,
+                self._options,
+                shard=self._path or "",
+                where=some,
+                grid_shape=self.grid_shape,
+                write_empty=self._write_empty,
+            )
             for position, data in zip(some, encoded, strict=True):
                 if data is not None:
                     self._write(position, memoryview(data))
@@ -293,22 +302,25 @@ class ShardWriter:
 
     def _write_end(self, sink: Any) -> None:
         """Write what follows the inner chunks, and an index before them."""
-        footer = memoryview(self.footer).cast("B")
-        if footer.nbytes:
-            sink.write(footer, self._at)
+        tail = marked_footer(self._at, self._header_nbytes, self.footer, self._alignment)
+        if tail:
+            sink.write(tail, self._at)
         index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
         native.load().store_index(self._chain, self._entries, index)
-        sink.write(index, 0 if self._spec.index_location == "start" else self._at + footer.nbytes)
+        sink.write(index, 0 if self._spec.index_location == "start" else self._at + len(tail))
 
     def _store(self, sink: Any) -> Any:
         """Give the shard its name, under its lock; without a path return it."""
         if self._path is None:
             return sink.commit()
-        path = os.path.realpath(self._path)
+        path = os.path.realpath(sink.place[0])  # what is replaced, also if a link leads elsewhere by now
         sync = self._options.durability == "fsync"
         with locks.table().hold([path]):
             filelocks.update(
-                path, self._options, lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE)
+                path,
+                self._options,
+                lambda fd: sink.commit(sync=sync, only_new=fd == filelocks.NO_FILE),
+                repeats=False,
             )
         return None
 

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Self
@@ -24,8 +23,10 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
+from ..statistics import stats
 from ..storage.filelocks import NO_FILE
-from ..storage.filesystem import appends_directly, is_local
+from ..storage.filesystem import appends, appends_directly, is_local, name_of
+from ..storage.remote import OwnBytes
 from .placement import (
     DEAD_SHARE,
     Facts,
@@ -49,6 +50,9 @@ GROUP_NBYTES = 64 << 20
 
 # How often something may appear between our look and our write, having disappeared before the look.
 ATTEMPTS = 32
+
+# How the engine makes a new object in memory of the old one's memory, where only the rest needs memory of its own.
+ONTO = "onto"
 
 # What `write` of the engine takes for an object that did not exist when it was looked at.
 NOTHING_YET = (None, None, None, None, None, None, None, None, None)
@@ -83,6 +87,8 @@ class OldIndex(NamedTuple):
 
         Parameters
         ----------
+        append : str, optional
+            How it is appended to; `ONTO`: the new object is made of its memory.
         user : Kept, optional
             Header and footer, which are kept and marked.
         """
@@ -90,12 +96,12 @@ class OldIndex(NamedTuple):
             self.source,
             self.nbytes,
             self.entries,
-            placement.carries if append is None else None,
+            placement.carries if append in (None, ONTO) else None,
             placement.entries,
             placement.data_offset,
             self.stamp,
             append,
-            None if user is None else (user.where.chunks - user.where.first, user.footer, user.alignment),
+            None if user is None else (user.header_nbytes, user.footer, user.alignment),
         )
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -125,6 +131,7 @@ class Looker:
         self.options = options
         self.declined = declined
         self._stack = contextlib.ExitStack()
+        self._fds: dict[int, int] = {}  # of old objects, by position
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +188,8 @@ class Looker:
         unread: Callable[[], np.ndarray[Any, np.dtype[np.bool_]]],
         new_nbytes: Callable[[], NewSizes],
         gone: Gone | None = None,
+        *,
+        reuse: bool = False,
     ) -> tuple[Any, ...] | None:
         """Describe an old shard and what a partly rewritten one keeps of it.
 
@@ -192,6 +201,8 @@ class Looker:
             As for `index`.
         gone : ndarray of intp, optional
             Positions of those among `replaced` that are known to be absent from now on.
+        reuse : bool
+            The new object may be made of the old one's memory if that is `OwnBytes`.
         """
         chain = self.items[position].chain
         old = self.index(position, unread)
@@ -205,10 +216,13 @@ class Looker:
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
         if self.options.write_strategy == "replace" or self.items[position].path is None:
-            return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
+            placed = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
+            reuse = reuse and isinstance(old.source, OwnBytes)
+            first = chain.index_nbytes if chain.index_at_start else 0
+            return old.described(placed, ONTO if reuse and placed.only_packs(first) else None)
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
-            sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)
+            sizes["user_nbytes"] = user.header_nbytes + len(user.footer)
         facts = self._facts(position, old, int(np.count_nonzero(flags)) - (0 if gone is None else len(gone)))
         way = None if facts is None else way_to_append(facts)
         if facts is not None and self.options.write_strategy == "in_place":
@@ -223,10 +237,10 @@ class Looker:
         sizes.pop("user_nbytes", None)
         if user is None:
             return old.described(place(old.entries, flags, new_nbytes=new_nbytes(), **sizes))
-        placement = place_between(
+        placed = place_between(
             old.entries, flags, user, new_nbytes=new_nbytes(), dead_share=sizes["dead_share"]
         )
-        return old.described(placement, None, user)
+        return old.described(placed, None, user)
 
     def _facts(self, position: int, old: OldIndex, n_new: int) -> Facts | None:
         """What decides how a shard is updated in its own file; None: it is to be replaced."""
@@ -234,12 +248,19 @@ class Looker:
         # where an entry is bad, what is written cannot be compared with what is stored
         if item.path is None or position in self.declined or old.n_bad:
             return None
-        return facts_of(item, self.options, os.fstat(old.source), n_new * item.chain.inner.nbytes)
+        facts = facts_of(item, self.options, old.source, n_new * item.chain.inner.nbytes)
+        if facts is not None and not facts.appends and self.options.write_strategy == "append":
+            stats.refused("append", name_of(old.source))
+        return facts
 
     def _may_overwrite(self, position: int, old: OldIndex, facts: Facts) -> bool:
         """Tell whether a shard may be updated in place: also, nobody else may be at it."""
         locked = self.items[position].old_fd is not None or self.options.locking == "thread"
-        return locked and may_overwrite(facts) and is_local(os.fstat(old.source).st_dev)
+        if not locked or not may_overwrite(facts):
+            return False
+        if not (local := is_local(old.source)):
+            stats.refused("in_place", name_of(old.source))
+        return local
 
     def none(self, position: int) -> tuple[Any, ...] | None:
         """Describe that there is no old object."""
@@ -248,6 +269,19 @@ class Looker:
     def unread(self, position: int) -> tuple[Any, ...] | None:
         """Describe an old object of which nothing is kept: all that counts is whether the caller knows that there is none."""
         return self.none(position) if self.items[position].old_fd == NO_FILE else None
+
+    def explained(self, error: ShardError) -> ShardError | OSError:
+        """Explain an error of the engine.
+
+        On a network file system the times of a file that was just written settle later, when the server has set its own. A
+        file that seems to have been changed has gone stale there: the caller looks again, under its lock.
+        """
+        position, is_changed = error.shard, getattr(error, "changed", False)
+        fd = self._fds.get(position) if is_changed and isinstance(position, int) else None
+        error = explain(error, self.items)
+        if fd is None or is_local(fd):
+            return error
+        return OSError(errno.ESTALE, str(error), self.items[position].path)  # type: ignore[index]
 
     def _source(self, position: int) -> tuple[Any, int, tuple[int, int, int] | None]:
         """Find the old object: a descriptor or a buffer (None: there is none), its size, and a file's stamp."""
@@ -258,24 +292,24 @@ class Looker:
         if fd == NO_FILE:
             return None, 0, None
         if fd is None:
-            try:
-                fd = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
+            fd = native.load().open_file(item.path)
+            if fd < 0:
                 return None, 0, None
             self._stack.callback(os.close, fd)
             if os.fstat(fd).st_nlink > 1:  # whoever locks a file has seen to that
                 native.load().settle(item.path, fd)
+        self._fds[position] = fd
         found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode):
-            return None, 0, None
         return fd, found.st_size, (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def facts_of(item: Any, options: Options, found: os.stat_result, new_nbytes: int) -> Facts | None:
-    """What decides how a shard, a file of which this is known, is updated in itself; None: it is to be replaced.
+def facts_of(item: Any, options: Options, fd: int, new_nbytes: int) -> Facts | None:
+    """Collect what decides how a shard, an open file, is updated in itself; None: it is to be replaced.
 
     Parameters
     ----------
+    fd : int
+        Descriptor of the shard.
     new_nbytes : int
         Decoded bytes of the inner chunks that are to be written.
     """
@@ -286,8 +320,9 @@ def facts_of(item: Any, options: Options, found: os.stat_result, new_nbytes: int
         index_at_start=item.chain.index_at_start,
         index_checksum=item.chain.index_checksums > 0,
         new_nbytes=new_nbytes,
-        n_links=found.st_nlink,
-        direct=appends_directly(item.path, found.st_dev),
+        n_links=os.fstat(fd).st_nlink,
+        appends=appends(fd),
+        direct=appends_directly(item.path, fd),
         sync=options.durability == "fsync",
     )
 
@@ -306,13 +341,12 @@ def copied_nbytes(item: Any, options: Options) -> int:
         return memoryview(item.old).nbytes
     if item.old_fd is None:  # not opened yet
         return int(math.prod(item.chain.shape) * item.chain.itemsize)
-    found = os.fstat(item.old_fd)
-    facts = facts_of(item, options, found, 0) if item.chain.is_shard else None
+    facts = facts_of(item, options, item.old_fd, 0) if item.chain.is_shard else None
     if facts is not None:
         overwrites = options.write_strategy == "in_place" and may_overwrite(facts)
         if overwrites or way_to_append(facts) is not None:
             return 0
-    return found.st_size
+    return os.fstat(item.old_fd).st_size
 
 
 def run(
@@ -361,7 +395,7 @@ def run(
                 try:
                     made, _, (there, refused) = call([describe(looker, i) for i in range(len(some))])
                 except ShardError as error:
-                    raise explain(error, some) from error.__cause__
+                    raise looker.explained(error) from error.__cause__
             for position, result in zip(group, made, strict=True):
                 results[position] = result
             declined |= {group[i] for i in refused}

@@ -5,10 +5,10 @@
     index at the end     [header][inner chunks, gaps][footer][index]
     index at the start   [index][header][inner chunks, gaps][footer]
 
-The *header* is what precedes the first inner chunk, the *footer* what follows the last one. Nothing in the format marks
-them: the bytes of an inner chunk that was erased at either end count as well, which is why a write that replaces a shard
-keeps them only when it is asked to. An update of a shard's own file leaves a mark that tells which they are
-(csrc/sc_write_tail.c), so that every such update keeps them, and nothing else.
+The *header* precedes the first inner chunk, the *footer* follows the last one. Nothing in the format marks them. So every
+write of ours that stores or keeps a header, a footer or an alignment leaves a mark that tells which they are
+(csrc/sc_write_tail.c); readers pass over it. Without a mark they can only be guessed, and the bytes of an inner chunk that was
+erased at either end look just like them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ __all__ = [
     "extents",
     "find",
     "guess_alignment",
+    "kept_alignment",
     "lay_out",
+    "marked_footer",
 ]
 
 MAX_ALIGNMENT = 1 << 30
@@ -56,7 +58,7 @@ MARK = struct.Struct("<16s4QLL")
 
 # Zeros in front of the index, fewer than a block, are what was needed to end with a block.
 BLOCK_NBYTES = 4096
-# Of a shard without inner chunks: bytes in front of the index in which a mark is looked for.
+# Of a shard without inner chunks: bytes that are looked through for a mark at a time.
 SEARCH_NBYTES = 1 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
@@ -69,14 +71,14 @@ class UserBytes(NamedTuple):
     ----------
     footer : buffer or None
         A new footer, in place of the old one.
-    alignment : int
-        Inner chunks that are written or moved begin at a multiple of this.
+    alignment : int or None
+        Inner chunks that are written or moved begin at a multiple of this. None: as it is.
     dead_share : float
         As for `placement.place`.
     """
 
     footer: Any = None
-    alignment: int = 1
+    alignment: int | None = None
     dead_share: float = DEAD_SHARE
 
 
@@ -123,9 +125,34 @@ class Kept(NamedTuple):
     """
 
     where: Extents
-    footer: bytes
+    footer: Any
     alignment: int
     is_marked: bool = False
+
+    @property
+    def header_nbytes(self) -> int:
+        """Size of the header."""
+        return self.where.chunks - self.where.first
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is anything to mark."""
+        return bool(self.header_nbytes or len(self.footer) or self.alignment > 1)
+
+
+def _mark(at: int, end: int, header_nbytes: int, footer_nbytes: int, alignment: int) -> bytes:
+    """Make the mark that lies at offset `at`, of a footer that ends at `end`."""
+    told = MARK.pack(MAGIC, at, end, header_nbytes, footer_nbytes, alignment, 0)[:-4]
+    return told + native.load().crc32c(told).to_bytes(4, "little")  # type: ignore[no-any-return]
+
+
+def marked_footer(at: int, header_nbytes: int, footer: Any, alignment: int) -> bytes:
+    """Return what follows the last inner chunk of a new shard, which ends at `at`: mark and footer; nothing without user bytes."""
+    data = bytes(footer)
+    if not header_nbytes and not data and alignment == 1:
+        return b""
+    end = at + MARK.size + len(data)
+    return _mark(at, end, header_nbytes, len(data), alignment) + data
 
 
 def find(
@@ -150,18 +177,12 @@ def find(
     where = extents(sums, shard_nbytes, index_nbytes, index_at_start)
     if not where.first <= where.chunks <= where.footer <= where.end:
         return None
-    is_bare = where.chunks == where.end
-    low = max(where.first, where.end - SEARCH_NBYTES) if is_bare else where.footer
-    tail = read(low, where.end - low) if low < where.end else b""
-    mark = _find_mark(tail, low, where)
-    if mark is not None:
-        header, footer, alignment = mark
-        return Kept(
-            Extents(where.first, where.first + header, where.end - footer, where.end),
-            tail[len(tail) - footer :],
-            alignment,
-            is_marked=True,
-        )
+    is_bare = not sums.n_stored
+    found, tail = _search(where, read) if is_bare else _mark_behind(where, read)
+    if found is not None:
+        header, footer, alignment = found
+        where = Extents(where.first, where.first + header, where.end - footer, where.end)
+        return Kept(where, tail[len(tail) - footer :], alignment, is_marked=True)
     if is_bare:
         return Kept(where, b"", 1)
     if len(tail) < BLOCK_NBYTES and not any(tail):
@@ -169,16 +190,38 @@ def find(
     return Kept(where, tail, _padded_to(sums))
 
 
-def _find_mark(tail: bytes, low: int, where: Extents) -> tuple[int, int, int] | None:
-    """Look for a mark that counts in what lies between the last inner chunk and the index: the last that does."""
-    at = len(tail)
-    while (at := tail.rfind(MAGIC, 0, at + len(MAGIC) - 1)) >= 0:
-        if at + MARK.size <= len(tail):
-            _, own, end, header, footer, alignment, checksum = MARK.unpack_from(tail, at)
-            fits = own == low + at and end == where.end and footer <= len(tail) - at - MARK.size
-            fits = fits and header <= where.chunks - where.first and alignment <= MAX_ALIGNMENT
+Mark = tuple[int, int, int]  # size of the header, size of the footer, alignment
+Read = Callable[[int, int], bytes]
+
+
+def _mark_behind(where: Extents, read: Read) -> tuple[Mark | None, bytes]:
+    """Look for the mark behind the last inner chunk; also return all that lies there."""
+    tail = read(where.footer, where.end - where.footer) if where.footer < where.end else b""
+    return _find_mark(tail, where.footer, where), tail
+
+
+def _search(where: Extents, read: Read) -> tuple[Mark | None, bytes]:
+    """Look for the mark of a shard without inner chunks, from the end on, some bytes at a time; also return what follows it."""
+    high = where.end
+    while high - where.first >= MARK.size:
+        low = max(where.first, high - SEARCH_NBYTES)
+        found = _find_mark(read(low, high - low), low, where)
+        if found is not None:
+            return found, read(where.end - found[1], found[1])
+        high = low + MARK.size - 1 if low > where.first else where.first
+    return None, b""
+
+
+def _find_mark(part: bytes, low: int, where: Extents) -> Mark | None:
+    """Look for a mark that counts in a part of what no inner chunk lies in; the last one that does."""
+    at = len(part)
+    while (at := part.rfind(MAGIC, 0, at + len(MAGIC) - 1)) >= 0:
+        if at + MARK.size <= len(part):
+            _, own, end, header, footer, alignment, checksum = MARK.unpack_from(part, at)
+            fits = own == low + at and end == where.end and footer <= end - own - MARK.size
+            fits = fits and header <= min(own, where.chunks) - where.first and alignment <= MAX_ALIGNMENT
             fits = fits and not alignment & (alignment - 1)  # 0 or a power of two: no other is ever written
-            if fits and native.load().crc32c(tail[at : at + MARK.size - 4]) == checksum:
+            if fits and native.load().crc32c(part[at : at + MARK.size - 4]) == checksum:
                 return header, footer, max(1, alignment)
     return None
 
@@ -187,6 +230,11 @@ def _padded_to(sums: Sums) -> int:
     """The alignment that gaps between inner chunks can only come from; 1 where there are none such."""
     alignment = guess_alignment(sums)
     return alignment if sums.n_stored > 1 and sums.nbytes_bits % alignment else 1
+
+
+def kept_alignment(found: Kept, entries: Entries) -> int:
+    """Return what an update that keeps the alignment keeps: that of the mark, else one that all inner chunks have."""
+    return found.alignment if found.is_marked else guess_alignment(sum_up(entries))
 
 
 def guess_alignment(sums: Sums) -> int:
@@ -244,6 +292,7 @@ def lay_out(
         Positions of those that go.
     where : Extents
     user : UserBytes
+        Its alignment is known.
 
     Returns
     -------
@@ -253,13 +302,14 @@ def lay_out(
     replaced = np.zeros(len(entries), dtype=np.bool_)
     replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
     replaced[gone] = True
+    alignment = user.alignment or 1
     body = _body(entries, replaced, where, user, new_sizes(sizes, len(entries)) if sizes else None)
     carries = _with_header(body.carries, where)
     placed = body.entries.copy()
     end = body.data_offset
     for position, nbytes in sizes.items():
         if placed[position, 0] == ABSENT or placed[position, 1] != nbytes:
-            start = aligned(end, user.alignment) if nbytes else end  # what has no bytes needs no gap
+            start = aligned(end, alignment) if nbytes else end  # what has no bytes needs no gap
             placed[position] = start, nbytes
             end = start + nbytes
     return Placement(carries, placed, end, body.compact)
@@ -272,7 +322,8 @@ def _body(
     user: UserBytes,
     new_nbytes: NewSizes,
 ) -> Placement:
-    """Place what is kept between header and footer, with nothing dead beside either: it would be taken for a part of it."""
+    """Place what is kept between header and footer, with nothing dead beside either: whoever knows no mark would take it for them."""
+    alignment = user.alignment or 1
 
     def settled(dead_share: float) -> Placement:
         # seen from here, the shard begins behind its header and ends before its footer
@@ -284,12 +335,12 @@ def _body(
             index_at_start=True,
             new_nbytes=new_nbytes,
             dead_share=dead_share,
-            alignment=user.alignment,
+            alignment=alignment,
         )
 
     body = settled(user.dead_share)
     left = sum_up(body.entries)
-    if not body.compact and not (left.n_stored and left.first == where.chunks):
+    if not body.compact and not (left.n_stored and left.first == aligned(where.chunks, alignment)):
         body = settled(PACK)  # what is dead there would be taken for a part of the header
     if body.compact:
         return body

@@ -15,7 +15,7 @@ from ..format.fill import fill_bytes, fill_scalar
 from ..format.spec import ShardSpec
 from ..options import check, resolve
 from .boxes import Box, whole
-from .codec import compiled, memory_order
+from .codec import compiled, destination, memory_order
 from .reader import ReadItem, read
 from .writer import WriteItem, write
 
@@ -130,7 +130,7 @@ def decode(
     TypeError
         `out` is no array of the spec's dtype; the spec is none.
     ValueError
-        `out` has another shape.
+        `out` has another shape, or is read-only.
     IndexError
         The selection is not of this kind, or leaves the shard.
     ShardFormatError, ChecksumError, CodecError
@@ -139,15 +139,7 @@ def decode(
     chain = _chain(spec)
     options = resolve(argument=check({"threads": threads}))
     box, axes, shape = parse_selection(selection, chain.shape)
-    if out is None:
-        out = np.empty(shape, dtype=chain.dtype)
-    elif not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a numpy array, got {type(out).__name__}")
-    elif out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}, the selection {shape}")
-    native_order = memory_order(out.dtype, chain.dtype)
-    if native_order is None:
-        raise TypeError(f"out has dtype {out.dtype}, the shard {chain.dtype}")
+    out, native_order = destination(out, shape, chain.dtype)
     memoryview(buffer)  # None and str mean something else further down
     if 0 not in box.count:
         read([ReadItem(compiled(chain, native_order), buffer, box, "")], out, axes, options)

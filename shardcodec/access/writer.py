@@ -94,7 +94,8 @@ def write(
     -------
     list
         For each item without a path its new bytes, a buffer; None where nothing but fill value is left, so that the
-        object is to be deleted. With a path always None.
+        object is to be deleted. If its old object is `OwnBytes`, the new bytes may be a tuple of buffers, one behind the
+        other, and the old object's memory is theirs. With a path always None.
 
     Raises
     ------
@@ -107,9 +108,12 @@ def write(
     def erases(item: WriteItem) -> bool:
         return not write_empty and is_filled(item.box, value, axes, item.chain.fill)
 
+    is_staged = staged.is_staged(items)
+
     def described(looker: Looker, position: int) -> tuple[Any, ...]:
         item = looker.items[position]
-        old = _old_object(looker, position, erases) if _keeps(item) else looker.unread(position)
+        keeps = _keeps(item)
+        old = _old_object(looker, position, erases, reuse=not is_staged) if keeps else looker.unread(position)
         return (item.chain, item.path, item.box, old)
 
     how: dict[str, Any] = {
@@ -124,7 +128,7 @@ def write(
     }
 
     def call(plan: list[tuple[Any, ...]]) -> Any:
-        if staged.is_staged(items):
+        if is_staged:
             return staged_writer.write(plan, value, axes, staging_nbytes=options.staging_nbytes, **how)
         return native.load().write(plan, as_void(value), axes, **how)
 
@@ -147,7 +151,9 @@ def _keeps(item: WriteItem) -> bool:
     return not covers(item.box, item.chain.shape)
 
 
-def _old_object(looker: Looker, position: int, erases: Callable[[WriteItem], bool]) -> tuple[Any, ...] | None:
+def _old_object(
+    looker: Looker, position: int, erases: Callable[[WriteItem], bool], *, reuse: bool
+) -> tuple[Any, ...] | None:
     """What the engine needs to know of the object that is updated; None where it does not count."""
     item = looker.items[position]
     chain = item.chain
@@ -159,10 +165,11 @@ def _old_object(looker: Looker, position: int, erases: Callable[[WriteItem], boo
     if item.chunks is not None:
         given = np.zeros(chain.n_chunks, dtype=np.bool_)
         given[item.chunks] = True
-        return looker.shard(position, lambda: given, lambda: given, lambda: fixed_nbytes)
+        return looker.shard(position, lambda: given, lambda: given, lambda: fixed_nbytes, reuse=reuse)
     return looker.shard(
         position,
         lambda: touched(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
         lambda: covered(item.box, chain.perm, chain.inner.shape, chain.grid_shape),
         lambda: fixed_nbytes,
+        reuse=reuse,
     )

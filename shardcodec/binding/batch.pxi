@@ -7,6 +7,7 @@ cdef class Batch:
     cdef View array
     cdef list keep
     cdef list paths
+    cdef dict kept # by number of the item: what its new object keeps of the old one's memory
     cdef int ndim
     cdef int axes[32]
 
@@ -15,6 +16,7 @@ cdef class Batch:
         self.array = View(array, flags | PyBUF_STRIDES)
         self.keep = []
         self.paths = []
+        self.kept = {}
         self.ndim = read_rank(axes)
         for a in range(self.ndim):
             self.axes[a] = axes[a]
@@ -40,12 +42,12 @@ cdef class Batch:
             self.paths.append(b"")
             out[0] = part.source
         elif isinstance(source, int):
-            self.paths.append(b"")
+            self.paths.append(source)
             out.is_open, out.fd = True, source
         elif isinstance(source, str):
-            path = os.fsencode(source)
+            path = path_bytes(source)
             self.paths.append(path)
-            out.path = PyBytes_AsString(path)
+            out.path = path_chars(path)
         else:
             view = View(source)
             self.keep.append(view)
@@ -58,8 +60,8 @@ cdef class Batch:
     cdef const char *read_folder(self, object folder) except? NULL:
         if folder is None:
             return NULL
-        self.keep.append(encoded := os.fsencode(folder))
-        return PyBytes_AsString(encoded)
+        self.keep.append(encoded := path_bytes(folder))
+        return path_chars(encoded)
 
     cdef int read_box(self, const sc_chain *chain, object start, object count, object step, sc_box *box) except -1:
         """A box inside the chunk: nothing below relies on the caller for that."""

@@ -1,6 +1,25 @@
 # buffers.pxi - memory that Python owns, held while C works on it
 # SPDX-License-Identifier: MIT
 
+cdef extern from "Python.h":
+    bytes PyUnicode_EncodeFSDefault(object text)  # what os.fsencode does, less the way there
+
+
+cdef const char *path_chars(bytes encoded) except NULL:
+    """A path as C has it. One with a null byte would be cut there, and be the path of another file."""
+    cdef const char *chars = PyBytes_AsString(encoded)
+    if strlen(chars) != <size_t>len(encoded):
+        raise ValueError(f"a path or key cannot have a null byte: {os.fsdecode(encoded)!r}")
+    return chars
+
+
+cdef bytes path_bytes(str path):
+    """A path whose `path_chars` can be had."""
+    cdef bytes encoded = PyUnicode_EncodeFSDefault(path)
+    path_chars(encoded)
+    return encoded
+
+
 cdef class Bytes:
     """Memory that C code allocated; readable through the buffer protocol, freed with its last view."""
 

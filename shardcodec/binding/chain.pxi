@@ -208,6 +208,11 @@ cdef class Chain:
         return self.chain.nbytes
 
     @property
+    def needs_sound_index(self):
+        """Does one wrong entry make all inner chunks doubtful? Where these have no checksums (csrc/sc_chain.h)."""
+        return self.inner is not None and bool(sc_index_must_be_sound(&self.chain))
+
+    @property
     def index_checksums(self):
         return self.chain.index.n_checksums
 

@@ -49,7 +49,7 @@ cdef object format_error(sc_status status, const sc_where *at):
     return ShardFormatError(
         f"{where}file has {at.nbytes} bytes where {at.limit} were expected, or other times: it was changed while it was "
         f"in use",
-        entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level)
+        entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level, changed=True)
 
 
 cdef object checksum_error(sc_status status, const sc_where *at):
@@ -61,10 +61,28 @@ cdef object checksum_error(sc_status status, const sc_where *at):
 
 cdef object codec_error(sc_status status, const sc_where *at):
     cdef str codec = text(at.codec) or "codec"
+    if status == SC_CODEC_ENCODE and at.limit:
+        return CodecError(
+            f"{place(at)}{codec}: cannot encode {at.nbytes} bytes, the codec takes at most {at.limit}: choose smaller "
+            f"inner chunks or another codec",
+            entry=known(at.entry), codec=codec, nbytes=at.nbytes, limit=at.limit, level=at.level)
     cdef str detail = text(at.detail) or ("cannot encode" if status == SC_CODEC_ENCODE else "malformed data")
     return CodecError(
         f"{place(at)}{codec}: {detail} ({at.nbytes} bytes, library code {at.library_code})",
         entry=known(at.entry), codec=codec, nbytes=at.nbytes, library_code=at.library_code, level=at.level)
+
+
+cdef object path_of(const sc_where *at, object paths):
+    """The file in question, be it open under a number only; None where that is not known."""
+    if paths is None or at.shard == SC_NOWHERE:
+        return None
+    path = paths[at.shard]
+    if isinstance(path, int):
+        try:
+            return os.readlink(f"/proc/self/fd/{path}")
+        except OSError:
+            return None
+    return os.fsdecode(path) or None
 
 
 cdef int raise_status(sc_status status, const sc_where *at, object paths=None) except -1:
@@ -79,15 +97,15 @@ cdef int raise_status(sc_status status, const sc_where *at, object paths=None) e
     if status == SC_BAD_ARGUMENT:
         raise ValueError(f"{text(at.codec) or 'engine'}: {text(at.detail) or 'argument out of range'}")
     if status == SC_IO:
-        path = None
-        if paths is not None and at.shard != SC_NOWHERE:
-            path = os.fsdecode(paths[at.shard])
-        error = OSError(at.sys_errno, f"{os.strerror(at.sys_errno)} [{text(at.call)}]", path)
+        error = OSError(at.sys_errno, f"{os.strerror(at.sys_errno)} [{text(at.call)}]", path_of(at, paths))
         raise error
     if status in (SC_INDEX_CHECKSUM, SC_CHUNK_CHECKSUM):
         error = checksum_error(status, at)
     elif status in (SC_CODEC_DATA, SC_CODEC_ENCODE):
         error = codec_error(status, at)
+    elif status == SC_NOT_A_FILE:
+        path = path_of(at, paths)
+        error = ShardFileError(f"expected a regular file, found a {text(at.detail)}: {path!r}", kind=text(at.detail))
     elif SC_TOO_SHORT <= status <= SC_CHANGED:
         error = format_error(status, at)
     else:

@@ -18,8 +18,8 @@ cdef class FileLock:
 
     def try_acquire(self, str path):
         """Take the lock if nobody has it: "held", "no file", "busy", "unsupported" or "denied"."""
-        cdef bytes name = os.fsencode(path)
-        cdef const char *chars = PyBytes_AsString(name)
+        cdef bytes name = path_bytes(path)
+        cdef const char *chars = path_chars(name)
         cdef sc_lock_outcome outcome
         cdef sc_status status
         cdef sc_where where
@@ -61,8 +61,8 @@ def settle(str path, int fd):
 
     fd: the shard, locked by the caller.
     """
-    cdef bytes name = os.fsencode(path)
-    cdef const char *chars = PyBytes_AsString(name)
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
     cdef char *folder = NULL
     cdef sc_where where
     cdef sc_status status
@@ -76,6 +76,35 @@ def settle(str path, int fd):
     where.shard = 0
     raise_status(status, &where, [name])
     return found
+
+
+def open_file(str path):
+    """Open a regular file for reading, without waiting for whatever else is there; -1 when there is no file, or a folder."""
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
+    cdef uint64_t nbytes
+    cdef sc_where where
+    cdef sc_status status
+    cdef int fd
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_file_open(chars, &fd, &nbytes, &where)
+    where.shard = 0
+    raise_status(status, &where, [name])
+    return fd
+
+
+def remove_file(str path, *, bint sync=False):
+    """Remove a file, or a symbolic link to one; that there is none is no error. sync: the folder is on disk then."""
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
+    cdef sc_where where
+    cdef sc_status status
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_file_remove(chars, sync, &where)
+    where.shard = 0
+    raise_status(status, &where, [name])
 
 
 def file_locks_held():
@@ -104,15 +133,15 @@ cdef class NewFile:
         cdef sc_where where
         cdef sc_status status
         self.file.fd = -1
-        self.path = os.fsencode(path)
-        chars = PyBytes_AsString(self.path)
+        self.path = path_bytes(path)
+        chars = path_chars(self.path)
         self.joined = temp is not None
         if staging is not None:
-            self.staging = os.fsencode(staging)
-            staging_chars = PyBytes_AsString(self.staging)
+            self.staging = path_bytes(staging)
+            staging_chars = path_chars(self.staging)
         if self.joined:
-            self.temp = os.fsencode(temp)
-            temp_chars = PyBytes_AsString(self.temp)
+            self.temp = path_bytes(temp)
+            temp_chars = path_chars(self.temp)
         sc_where_clear(&where)
         with nogil:
             if temp_chars != NULL:
@@ -124,11 +153,10 @@ cdef class NewFile:
         self.settle(status, &where)
 
     def __dealloc__(self):
-        cdef sc_where where
         if self.file.fd < 0:
             return
         if self.joined:
-            sc_newfile_leave(&self.file, False, &where)
+            sc_newfile_disown(&self.file)
         else:
             self.forget()
 
@@ -199,14 +227,17 @@ cdef class NewFile:
         self.check_idle()
         sc_where_clear(&where)
         with nogil:
-            status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, &where)
+            status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, NULL, &where)
             if not taken:
                 self.forget()
         self.settle(status, &where)
         return not taken
 
     def leave(self, *, bint sync=False):
-        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then."""
+        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then.
+
+        After an error it is still open, to be aborted or forgotten.
+        """
         cdef sc_where where
         cdef sc_status status
         self.check_idle()

@@ -20,7 +20,7 @@ def read_encoded(Chain chain, bytes path, uint64_t position, Cache cache=None, *
     if not chain.is_shard:
         raise ValueError("only a shard has an index")
     memset(&source, 0, sizeof(sc_source))
-    source.path = PyBytes_AsString(path)
+    source.path = path_chars(path)
     try:
         with nogil:
             status = sc_fetch_begin(&held, &chain.chain, &source, NULL if cache is None else cache.cache, &where)
@@ -113,6 +113,13 @@ cdef class OpenShard:
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
         return None if entry.offset == SC_ABSENT and entry.nbytes == SC_ABSENT else (entry.offset, entry.nbytes)
+
+    def check(self, *, bint allow_in_index=False):
+        """Check all entries where nothing else tells that one is wrong. What reads inner chunks does so by itself."""
+        cdef sc_where where
+        cdef sc_status status = sc_fetch_check(&self.held, allow_in_index, &where)
+        where.shard = 0
+        raise_status(status, &where, self.batch.paths)
 
     def positions(self, uint64_t first, uint64_t end):
         """Which of the inner chunks at positions [first, end) exist: `Positions`."""

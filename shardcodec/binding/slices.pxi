@@ -1,10 +1,6 @@
 # slices.pxi - one box of one object, given as slices: small reads, and small writes that are gathered, without detours
 # SPDX-License-Identifier: MIT
 
-cdef extern from "Python.h":
-    bytes PyUnicode_EncodeFSDefault(object text)  # what os.fsencode does, less the way there
-
-
 EVERYTHING = slice(None)
 
 
@@ -87,8 +83,8 @@ cdef class SliceReader:
         if not read_slices(item.chain, chunk_selection, array_selection, &view.view, &item.box, &offset, strides):
             return None
         item.dst = view.data() + offset
-        encoded = PyUnicode_EncodeFSDefault(path)
-        item.source.path = PyBytes_AsString(encoded)
+        encoded = path_bytes(path)
+        item.source.path = path_chars(encoded)
         if not self.is_small(&item):
             return None
         self.run(&item, strides)
@@ -137,7 +133,7 @@ cdef class ArraySlices(SliceReader):
             raise ValueError(f"array of shape {shape} with separator {separator!r} and a chain of rank {chain.chain.ndim}")
         for a in range(chain.chain.ndim):
             self.shape[a] = shape[a]
-        self.folder, self.separator, self.empty, self.dtype = os.fsencode(folder), ord(separator), empty, dtype
+        self.folder, self.separator, self.empty, self.dtype = path_bytes(folder), ord(separator), empty, dtype
 
     def get(self, selection):
         """Return what slices and integers select of the array; None when nothing has been done."""

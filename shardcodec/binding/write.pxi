@@ -11,12 +11,20 @@ UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 def direct_append_works(str folder):
     """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/sc_append.h)."""
-    cdef bytes name = os.fsencode(folder)
-    cdef const char *chars = PyBytes_AsString(name)
+    cdef bytes name = path_bytes(folder)
+    cdef const char *chars = path_chars(name)
     cdef bint works
     with nogil:
         works = sc_append_direct_works(chars)
     return bool(works)
+
+
+def file_system_magic(int fd):
+    """The number that statfs gives for the file system of an open file; 0 where that is not known."""
+    cdef uint64_t magic
+    with nogil:
+        magic = sc_mount_magic(fd)
+    return magic
 
 
 FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERROR, "short": SC_FAULT_SHORT,
@@ -59,7 +67,7 @@ cdef class Stamp:
         self.stamp.nbytes, self.stamp.mtime_ns, self.stamp.ctime_ns = nbytes, mtime_ns, ctime_ns
 
 
-cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
+cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) except -1:
     """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append,
     (size of the header, footer, alignment) or None).
 
@@ -74,7 +82,12 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
     batch.paths.pop()
     if source is None:
         item.only_new = True
-    if append is not None:
+    if append == "onto":  # the new object is made of the old one's memory
+        if source is None or entries is None or carries is None or item.path != NULL:
+            raise ValueError("only a shard in memory can be made of the old one")
+        batch.keep.append(View(source, PyBUF_WRITABLE))
+        item.onto_old = True
+    elif append is not None:
         if append not in UPDATE_WAYS or old_entries is None or entries is None or carries is not None or \
                 not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
             raise ValueError(f"cannot update in this way: {append!r}")
@@ -111,6 +124,14 @@ cdef int read_old(Batch batch, object old, sc_write_item *item) except -1:
                     item.carries[i].nbytes > item.old.nbytes - item.carries[i].source_offset:
                 raise ValueError(f"carried run of {item.carries[i].nbytes} bytes at {item.carries[i].source_offset} "
                                  f"is not inside the old object of {item.old.nbytes}")
+            if item.onto_old and (item.carries[i].to > item.carries[i].source_offset or
+                                  item.carries[i].nbytes > item.data_offset - item.carries[i].to):
+                raise ValueError(f"carried run of {item.carries[i].nbytes} bytes goes to {item.carries[i].to}, which is "
+                                 f"behind its place or {item.data_offset}")
+    if item.onto_old:
+        if item.data_offset > item.old.nbytes:
+            raise ValueError(f"new chunks at {item.data_offset} are beyond the old object of {item.old.nbytes} bytes")
+        batch.kept[number] = memoryview(source).cast("B")[:item.data_offset]
     return 0
 
 
@@ -121,7 +142,8 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
 
     items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced,
     updated in the way that `old` says, or removed when nothing is left in it; else the new object comes back.
-    staging: folder for temporary names. Returns ([Bytes of the new object, None when it is empty or in a file],
+    staging: folder for temporary names. Returns ([Bytes of the new object, None when it is empty or in a file; a tuple of
+    buffers, one behind the other, when it is made of the old one],
     counters, ([positions of items that were to be made but exist], [of those whose file cannot be appended to]));
     nothing has been done with these.
     """
@@ -152,7 +174,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
             item.src = src
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
             if old is not None:
-                read_old(batch, old, item)
+                read_old(batch, old, item, i)
             i += 1
         plan.n_items = n
         plan.rules.write_empty = write_empty
@@ -179,8 +201,11 @@ cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel, dict versi
     results = []
     for i in range(plan.n_items):
         if plan.items[i].result != NULL:
-            results.append(adopt(plan.items[i].result, plan.items[i].result_nbytes))
+            result = adopt(plan.items[i].result, plan.items[i].result_nbytes)
             plan.items[i].result = NULL
+            results.append((batch.kept[i], result) if i in batch.kept else result)
+        elif i in batch.kept and not plan.items[i].empty:
+            results.append((batch.kept[i],))
         else:
             results.append(None)
     cancel.raise_caught()
@@ -270,7 +295,7 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None
                 item.footer, item.footer_nbytes = view.data(), view.nbytes()
             item.data_offset = chain.chain.index.nbytes if chain.chain.index.at_start else 0
             if old is not None:
-                read_old(batch, old, item)
+                read_old(batch, old, item, i)
             i += 1
         plan.n_items = n
         plan.rules.keep_empty = keep_empty

@@ -61,19 +61,19 @@ def spec_repr(spec: Any, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, repr=False, init=False)
 class ChainSpec:
-    """How a chunk becomes bytes: its array, and the codecs it goes through.
+    """The encoding of a chunk: its shape and data type, and the codecs that make bytes of it.
 
     Parameters
     ----------
     shape : tuple of int
         Shape of the chunk, each at least 1; empty for an array without axes.
-    dtype
-        Anything `numpy.dtype` takes, or the JSON of a Zarr data type. Kept in native byte order.
-    fill_value
-        A Python or numpy scalar, or the JSON of a Zarr fill value. Kept as a numpy scalar of ``dtype``.
+    dtype : dtype-like or JSON
+        Anything that `numpy.dtype` accepts, or the JSON of a Zarr data type. Stored in native byte order.
+    fill_value : scalar or JSON
+        A Python or numpy scalar, or the JSON of a Zarr fill value. Stored as a numpy scalar of ``dtype``.
     codecs : iterable
-        Codecs of `shardcodec.format.codecs`, JSON objects, or bare names, in any mixture. Kept as codecs with
-        everything filled in that the JSON may leave open.
+        Codecs of `shardcodec.format.codecs`, JSON objects and names. Stored as codecs, with the defaults
+        of the JSON filled in.
 
     Attributes
     ----------
@@ -128,9 +128,14 @@ class ChainSpec:
         shape, dtype, fill_value
             As for the class.
         lenient : bool
-            Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
+            Accept a shard without ``codecs`` and ``index_codecs``, as zarr-python does.
         clip : bool
-            Take a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
+            Accept a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            As for the class; ``.path`` is the place in the JSON.
         """
         with bounded_depth("codecs"):
             parsed = parse_codecs(codecs, "codecs", lenient=lenient)
@@ -152,12 +157,17 @@ class ChainSpec:
         metadata : mapping
             The parsed JSON, or what ``to_dict()`` of zarr's metadata returns.
         shape : tuple of int, optional
-            Shape of the chunk in question where the grid is rectilinear; without it, the first one. Every
-            chunk size of the grid is checked in either case.
+            Shape of the chunk, for a rectilinear grid; by default that of the first chunk. Every chunk size of the
+            grid is checked in both cases.
         lenient : bool
-            Let a shard go without ``codecs`` and ``index_codecs``, as zarr-python does.
+            Accept a shard without ``codecs`` and ``index_codecs``, as zarr-python does.
         clip : bool
-            Take a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
+            Accept a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            As for the class; ``.path`` is the place in the JSON.
         """
         with bounded_depth("metadata"):
             layout = parse_array(metadata)
@@ -173,11 +183,26 @@ class ChainSpec:
         return spec if shape is None else spec.with_shape(shape)
 
     def with_shape(self, shape: Iterable[int]) -> Self:
-        """Return the spec of a chunk of another shape."""
+        """Return the spec of a chunk of another shape.
+
+        Parameters
+        ----------
+        shape : tuple of int
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            The codecs do not permit this shape.
+        """
         return replace(self, shape=as_items(shape, "shape"))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the ``codecs`` for a ``zarr.json``."""
+        """Return the ``codecs`` of a ``zarr.json``.
+
+        Returns
+        -------
+        list of dict
+        """
         return [codec.to_json() for codec in self.codecs]
 
     def to_metadata(
@@ -187,7 +212,26 @@ class ChainSpec:
         attributes: Mapping[str, Any] | None = None,
         dimension_names: Iterable[str | None] | None = None,
     ) -> dict[str, Any]:
-        """Return a ``zarr.json`` for an array on a regular grid of such chunks."""
+        """Return the ``zarr.json`` of an array on a regular grid of such chunks.
+
+        Parameters
+        ----------
+        array_shape : tuple of int
+            Shape of the array.
+        attributes : mapping, optional
+            User attributes.
+        dimension_names : iterable of (str or None), optional
+            Name of each axis.
+
+        Returns
+        -------
+        dict
+
+        Raises
+        ------
+        SpecError
+            The array has another number of axes than the chunk.
+        """
         array_shape = as_int_tuple(array_shape, "shape", minimum=0)
         if len(array_shape) != self.ndim:
             reason = f"{len(array_shape)} axes given for chunks of {self.ndim}"
@@ -239,12 +283,12 @@ class ChainSpec:
 
     @property
     def stored_shape(self) -> Shape:
-        """The shape behind the transposes."""
+        """Shape after the transposes."""
         return tuple(self.shape[axis] for axis in self.perm)
 
     @cached_property
     def inner(self) -> ChainSpec | None:
-        """How the inner chunks are encoded, or None without sharding."""
+        """Encoding of an inner chunk, or None without sharding."""
         sharding = self.sharding
         if sharding is None:
             return None
@@ -252,19 +296,19 @@ class ChainSpec:
 
     @property
     def is_clipped(self) -> bool:
-        """True for a shard of which some inner chunks are clipped; see `ShardSpec`."""
+        """True for a shard with clipped inner chunks; see `ShardSpec`."""
         return self.sharding is not None and self.sharding.clips(self.stored_shape)
 
     @property
     def fixed_nbytes(self) -> int | None:
-        """Size that every encoded chunk has, or None when it depends on the data."""
+        """Size of an encoded chunk in bytes, or None if it depends on the data."""
         if self.sharding is None and all(isinstance(codec, Crc32c) for codec in self.bytes_codecs):
             return self.nbytes + 4 * len(self.bytes_codecs)
         return None
 
     @property
     def has_checksum(self) -> bool:
-        """True when a checksum protects the encoded chunk, so that one damaged bit is noticed."""
+        """True if the encoded chunk has a checksum, which detects a damaged bit."""
         return any(isinstance(c, Crc32c) or (isinstance(c, Zstd) and c.checksum) for c in self.bytes_codecs)
 
     @property

@@ -50,25 +50,25 @@ def _options(sharding: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, repr=False, init=False)
 class ShardSpec:
-    """How a shard becomes one object: inner chunks, their codecs, and the index.
+    """The encoding of a shard: its inner chunks, their codecs, and the index.
 
     Parameters
     ----------
     shard_shape : tuple of int
         Shape of the shard, which is a chunk of the array's grid.
     chunk_shape : tuple of int
-        Shape of an inner chunk; divides ``shard_shape`` as it is behind the transposes of ``before``.
+        Shape of an inner chunk; divides the shape of the shard after the transposes of ``before``.
     dtype, fill_value
         As in `ChainSpec`.
     codecs, index_codecs : iterable
-        As ``codecs`` of `ChainSpec`. Those of the index need a fixed size: `transpose`, `bytes`, `crc32c`.
+        As ``codecs`` of `ChainSpec`. An index permits only `transpose`, `bytes` and `crc32c`, whose size is fixed.
     index_location : {"end", "start"}
     before, after : iterable, keyword-only
-        What the array's own list of codecs has around `sharding_indexed`: transposes before it,
-        bytes -> bytes codecs after it.
+        The codecs around `sharding_indexed` in the array's list: transposes before it, bytes -> bytes codecs
+        after it.
     clip : bool, keyword-only
-        Take a ``chunk_shape`` that does not divide the shard, as draft 1.1 of the codec has it: the last inner chunks
-        along an axis are clipped to the shard, and stored so. It makes no difference to other shards.
+        Accept a ``chunk_shape`` that does not divide the shard, as in draft 1.1 of the codec: the last inner chunks
+        along an axis are stored clipped to the shard. Other shards are not affected.
 
     Attributes
     ----------
@@ -143,15 +143,20 @@ class ShardSpec:
         Parameters
         ----------
         config : mapping
-            ``{"name": "sharding_indexed", "configuration": {...}}`` or what stands in ``configuration``.
+            ``{"name": "sharding_indexed", "configuration": {...}}``, or the value of ``configuration``.
         shard_shape : tuple of int
-            The shape that is handed to the codec: behind transposes, if there are any.
+            The shape that the codec receives, after any transposes.
         dtype, fill_value
             As in `ChainSpec`.
         lenient : bool
-            Let it go without ``codecs`` and ``index_codecs``, as zarr-python does.
+            Accept missing ``codecs`` and ``index_codecs``, as zarr-python does.
         clip : bool
-            Take a ``chunk_shape`` that does not divide the shard; see the class.
+            Accept a ``chunk_shape`` that does not divide the shard; see the class.
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            As for the class; ``.path`` is the place in the JSON.
         """
         place = ""
         if "name" in as_mapping(config, ""):
@@ -167,7 +172,17 @@ class ShardSpec:
 
     @classmethod
     def from_chain(cls, chain: ChainSpec) -> Self:
-        """Make a spec from that of a chunk which is a shard."""
+        """Make a spec from that of a chunk which is a shard.
+
+        Parameters
+        ----------
+        chain : ChainSpec
+
+        Raises
+        ------
+        SpecError
+            The codecs have no `sharding_indexed`.
+        """
         sharding = chain.sharding
         if sharding is None:
             wrong("codecs", "not a shard: there is no sharding_indexed", actual=chain.serializer.json_name)
@@ -185,20 +200,67 @@ class ShardSpec:
         lenient: bool = False,
         clip: bool = False,
     ) -> Self:
-        """Make a spec from a whole ``zarr.json`` of a sharded array; see `ChainSpec.from_metadata`."""
+        """Make a spec from a whole ``zarr.json`` of a sharded array.
+
+        Parameters
+        ----------
+        metadata : mapping
+            The parsed JSON, or what ``to_dict()`` of zarr's metadata returns.
+        shard_shape : tuple of int, optional
+            Shape of the shard, for a rectilinear grid; by default that of the first shard.
+        lenient, clip : bool
+            As in `from_json`.
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            As for the class; ``.path`` is the place in the JSON.
+        """
         chain = ChainSpec.from_metadata(metadata, shape=shard_shape, lenient=lenient, clip=clip)
         return cls.from_chain(chain)
 
     def with_shard_shape(self, shard_shape: Iterable[int]) -> Self:
-        """Return the spec of a shard of another shape: on a rectilinear grid they differ."""
+        """Return the spec of a shard of another shape, for rectilinear grids.
+
+        Parameters
+        ----------
+        shard_shape : tuple of int
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            The inner chunks do not divide this shape, for example.
+        """
         return replace(self, shard_shape=as_items(shard_shape, "shard_shape"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the `sharding_indexed` codec for a ``zarr.json``; for those around it see ``chain``."""
+        """Return the `sharding_indexed` codec for a ``zarr.json``. ``chain.to_json()`` has also the codecs around it.
+
+        Returns
+        -------
+        dict
+        """
         return self.sharding.to_json()
 
     def to_metadata(self, array_shape: Iterable[int], **keywords: Any) -> dict[str, Any]:
-        """Return a ``zarr.json`` for an array of such shards; see `ChainSpec.to_metadata`."""
+        """Return the ``zarr.json`` of an array of such shards.
+
+        Parameters
+        ----------
+        array_shape : tuple of int
+            Shape of the array.
+        **keywords
+            As in `ChainSpec.to_metadata`.
+
+        Returns
+        -------
+        dict
+
+        Raises
+        ------
+        SpecError
+            The array has another number of axes than the shard.
+        """
         return self.chain.to_metadata(array_shape, **keywords)
 
     @property
@@ -214,7 +276,7 @@ class ShardSpec:
 
     @cached_property
     def inner(self) -> ChainSpec:
-        """How one inner chunk is encoded."""
+        """Encoding of one inner chunk."""
         return ChainSpec(self.chunk_shape, self.dtype, self.fill_value, self.codecs)
 
     @property
@@ -224,7 +286,7 @@ class ShardSpec:
 
     @property
     def stored_shape(self) -> Shape:
-        """Shape of the shard behind the transposes: what is cut into inner chunks."""
+        """Shape of the shard after the transposes; it is divided into inner chunks."""
         return self.chain.stored_shape
 
     @cached_property
@@ -244,7 +306,7 @@ class ShardSpec:
 
     @property
     def n_index_checksums(self) -> int:
-        """Number of crc32c codecs behind the index; with none, damage to it may go unnoticed."""
+        """Number of crc32c codecs of the index; without one, damage to it may stay undetected."""
         return sum(isinstance(codec, Crc32c) for codec in self.index_codecs)
 
     @property
@@ -264,10 +326,9 @@ class ShardSpec:
 
     @property
     def supports_partial_access(self) -> bool:
-        """True when an inner chunk can be read without the rest of the shard.
+        """True if an inner chunk can be read without the rest of the shard.
 
-        Codecs that follow the sharding codec encode the shard as a whole, so its index is out of reach until
-        all of it has been decoded.
+        Codecs after the sharding codec encode the whole shard, so its index is readable only after all of it is decoded.
         """
         return not self.after
 

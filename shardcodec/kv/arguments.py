@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index
+from reprlib import repr as shown
 from typing import Any
 
 from ..access.objects import OpenObject
 from ..errors import ShardError
 from .entries import ByteRange
-from .keys import as_bytes
+from .keys import KeyRange, as_bytes
 from .results import FAILED, NO_VALUE, UNNAMED, ReadResult, Stamp
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "is_known",
     "is_there",
     "pairs_of",
+    "range_of",
     "result_of",
     "value_of",
 ]
@@ -118,6 +120,25 @@ def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRan
     if len(parts) != n:
         raise ValueError(f"{n} keys, but {len(parts)} byte ranges")
     return None if all(part is None for part in parts) else parts
+
+
+def range_of(given: Any) -> KeyRange:
+    """Return a range of keys.
+
+    Only a `KeyRange` or another pair is one: an iterable with fewer bounds would stand for all keys.
+
+    Raises
+    ------
+    TypeError
+        It is neither a `KeyRange` nor a tuple or list of two keys.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError(
+            f"range: expected a KeyRange or a pair (lower bound, upper bound) of keys, "
+            f"got {type(given).__name__}: {shown(given)}"
+        )
+    low, high = given
+    return KeyRange(as_bytes(low, "bound"), as_bytes(high, "bound"))
 
 
 def pairs_of(given: Any) -> Iterable[tuple[Any, Any]]:

@@ -11,7 +11,16 @@ from typing import Any, Self, TypeVar
 
 from ..access.objects import OpenObject
 from ..errors import ConflictError, UnsupportedError
-from .arguments import byte_range_of, byte_ranges_of, condition_of, is_known, is_there, result_of, value_of
+from .arguments import (
+    byte_range_of,
+    byte_ranges_of,
+    condition_of,
+    is_known,
+    is_there,
+    range_of,
+    result_of,
+    value_of,
+)
 from .entries import ByteRange
 from .keys import Key, KeyRange
 from .listing import no_positions, positions_among
@@ -208,7 +217,7 @@ class BoundStore(ShardedKeyValueStore):
 
     def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
         """Delete the entries of a range when the transaction commits."""
-        first, end = self._grid.span(KeyRange(*range))
+        first, end = self._grid.span(range_of(range))
         if first < end:
             with self.bound_to.mutex:
                 member = self.bound_to.member(self._entries)

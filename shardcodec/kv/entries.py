@@ -26,6 +26,7 @@ from ..access.reader import INLINE_NBYTES, ReadItem, explain
 from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
 from ..storage import cache, locks
+from ..storage.replaced import retried
 from .listing import flags_of, no_positions
 from .nested import NestedObject
 from .pending import Pending
@@ -120,7 +121,7 @@ class Entries:
             _, kept_indexes, allow = self._known
             try:
                 return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
-            except ShardError:
+            except (ShardError, OSError):
                 pass  # read again, more slowly: it may be another object by now
         return self.look(lambda shard: self.value_in(shard, position))
 
@@ -139,6 +140,9 @@ class Entries:
             It is damaged.
         """
         self.settle()
+        return retried(lambda: self._look(work, whole))
+
+    def _look(self, work: Callable[[OpenObject], T], whole: bool) -> T:
         options = resolve()
         for tries_left in reversed(range(MAX_TRIES if self.target.is_near else MAX_TRIES + 1)):
             begin = self.target.open_whole if whole else self.target.open

@@ -28,6 +28,7 @@ from .arguments import (
     is_known,
     is_there,
     pairs_of,
+    range_of,
     result_of,
     value_of,
 )
@@ -205,9 +206,8 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
             "cache_pool": self._cache_pool,
             "data_copy_concurrency": self._concurrency,
         }
-        base = (
-            self._base if isinstance(self._base, tuple) else self.target.path
-        )  # not relative to this process
+        # a path that was given may be relative to this process's folder
+        base = self._base if isinstance(self._base, tuple) else self.target.path
         return partial(ShardedKeyValueStore, base, **layout, **rest), ()
 
     def __eq__(self, other: object) -> bool:
@@ -383,8 +383,8 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
 
         Parameters
         ----------
-        range : KeyRange, optional
-            Any bounds: they are compared byte by byte.
+        range : KeyRange or pair of keys, optional
+            Any bounds: they are compared byte by byte. Default: all keys.
         strip_prefix_length : int
             So many bytes are left out at the beginning of each key.
 
@@ -395,7 +395,7 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
         """
         if strip_prefix_length < 0:
             raise ValueError(f"strip_prefix_length {strip_prefix_length} is negative")
-        first, end = self._grid.span(KeyRange(*range) if range else ALL)
+        first, end = self._grid.span(ALL if range is None else range_of(range))
         skip = min(len(self._grid.prefix) + strip_prefix_length, self._grid.key_nbytes)
         return KeyList(self._present(first, end), skip)
 
@@ -457,8 +457,8 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
         return self.write_sync(key, None, if_equal=if_equal)
 
     def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
-        """Delete all entries of a range, whose bounds may be any bytes, in one write."""
-        first, end = self._grid.span(KeyRange(*range))
+        """Delete all entries of a range, a `KeyRange` or a pair of keys, in one write; the bounds may be any bytes."""
+        first, end = self._grid.span(range_of(range))
         if first < end:
             pending = Pending()
             pending.clear(first, end)

@@ -31,8 +31,19 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from .aio import to_its_end
+from .replaced import Patience
 
-__all__ = ["NO_FILE", "FileLocks", "check_deadline", "hold", "hold_async", "settle", "update", "update_async"]
+__all__ = [
+    "NO_FILE",
+    "FileLocks",
+    "check_deadline",
+    "hold",
+    "hold_async",
+    "patience_of",
+    "settle",
+    "update",
+    "update_async",
+]
 
 T = TypeVar("T")
 
@@ -211,7 +222,7 @@ async def _run(work: Callable[[], T], *, inline: bool) -> T:
     return work() if inline else await to_its_end(asyncio.to_thread(work))
 
 
-def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:
+def update(path: str, options: Options, work: Callable[[int | None], bool], *, repeats: bool = True) -> None:
     """Do something to one file under its lock. Not for a thread that runs an event loop.
 
     Parameters
@@ -226,9 +237,16 @@ def update(path: str, options: Options, work: Callable[[int | None], bool]) -> N
         The lock was not to be had in time, or the file comes and goes all the time.
     """
     deadline = time.monotonic() + options.lock_timeout
+    patience = patience_of(options)
     while True:
-        with hold([path], options) as held:
-            done = work(held[0])
+        try:
+            with hold([path], options) as held:
+                done = work(held[0])
+        except OSError as error:
+            if not repeats:
+                raise
+            patience.wait(error)
+            continue
         if done:
             return
         check_deadline(deadline, path, options)
@@ -239,19 +257,28 @@ async def update_async(
 ) -> None:
     """Do something to one file under its lock; as `update`, without blocking the event loop (see `hold_async`)."""
     deadline = time.monotonic() + options.lock_timeout
+    patience = patience_of(options)
     while True:
-        async with hold_async([path], options, prompt=prompt) as held:
-            done = await work(held[0])
+        try:
+            async with hold_async([path], options, prompt=prompt) as held:
+                done = await work(held[0])
+        except OSError as error:
+            await asyncio.sleep(patience.pause(error))
+            continue
         if done:
             return
         check_deadline(deadline, path, options)
 
 
+def patience_of(options: Options) -> Patience:
+    """Return for how long a writer locks and reads a file anew that other clients replace."""
+    return Patience(max(options.lock_timeout, MIN_PATIENCE))
+
+
 def settle(path: str) -> None:
     """Roll back what a writer that died left of an update in place of a file that is not locked."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+    fd = native.load().open_file(path)
+    if fd < 0:
         return
     try:
         native.load().settle(os.path.realpath(path), fd)

@@ -28,18 +28,22 @@ MAX_STATES = 1 << 16
 
 
 class RemoteIndex(NamedTuple):
-    """An index: n_chunks pairs, and of the state of its object what the store told."""
+    """An index: n_chunks pairs, and of the state of its object what the store told.
+
+    `is_sound`: the object has been seen to be as long as all entries say.
+    """
 
     entries: np.ndarray[Any, Any]
     nbytes: int | None
     version: Any
+    is_sound: bool = False
 
     def is_that_of(self, other: RemoteIndex) -> bool:
         """Tell whether nothing speaks for another state of the object."""
         return bool(self.version == other.version and np.array_equal(self.entries, other.entries))
 
 
-_states: OrderedDict[str, tuple[int | None, Any]] = OrderedDict()
+_states: OrderedDict[str, tuple[int | None, Any, bool]] = OrderedDict()
 _mutex = threading.Lock()
 
 
@@ -88,10 +92,10 @@ def get(name: str, chain: Any, options: Options, kept: cache.IndexCache | None =
         if state is None:
             return None
         _states.move_to_end(name)
-    nbytes, version = state
+    nbytes, version, is_sound = state
     kept = _cache_of(options, version, kept)
     entries = None if kept is None else kept.get(_name_of_state(name, version), chain)
-    return None if entries is None else RemoteIndex(entries, nbytes, version)
+    return None if entries is None else RemoteIndex(entries, nbytes, version, is_sound)
 
 
 def put(
@@ -108,7 +112,7 @@ def put(
         return
     kept.put(_name_of_state(name, index.version), chain, index.entries, since)
     with _mutex:
-        _states[name] = index.nbytes, index.version
+        _states[name] = index.nbytes, index.version, index.is_sound
         _states.move_to_end(name)
         while len(_states) > MAX_STATES:
             _states.popitem(last=False)

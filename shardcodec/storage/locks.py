@@ -5,7 +5,7 @@
 A partial write reads a shard, changes it and writes it back; of two that do so at once, one would lose its inner
 chunks. Every writer of this process, whole or partial, holds the lock of each shard it writes.
 
-A lock may be waited for by threads and by coroutines alike, and passes to whoever asked first. A coroutine never
+A lock may be waited for by threads and by coroutines alike, and passes to the one that asked first. A coroutine never
 blocks its event loop: zarr runs all its work on one. Several locks are taken in ascending order of their keys, so that
 two writers cannot wait for each other.
 """
@@ -14,116 +14,68 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from .. import native
+
+if TYPE_CHECKING:
+    from .._native import Hold
 
 __all__ = ["LockTable", "table"]
 
-Grant = Callable[[], None]
-
-# Counters of locks that were taken; keys share them.
-N_COUNTERS = 1024
-
 
 class LockTable:
-    """Locks by key. A lock exists only while somebody holds it or waits for it."""
+    """Locks by key. A lock exists only while it is held or waited for.
+
+    A block that holds locks, `hold`, is native: a signal handler that raises cannot leave them locked.
+    """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._queues: dict[Hashable, deque[Grant]] = {}
-        self._n_taken = [0] * N_COUNTERS
+        self._engine = native.load()
+        self._native = self._engine.LockTable()
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return len(self._native)
 
-    def try_acquire(self, key: Hashable) -> bool:
-        """Take the lock if nobody has it."""
-        return self._enter(key, None)
+    def try_acquire(self, key: str) -> bool:
+        """Take the lock if it is free."""
+        return self._native.enter(key, None)  # type: ignore[no-any-return]
 
-    def calm(self, key: Hashable) -> int | None:
-        """Return a number that stays the same until somebody takes the lock; None while somebody holds it.
+    def calm(self, key: str) -> int | None:
+        """Return a number that stays the same until the lock is taken; None while it is held.
 
         So a reader who asks twice can tell whether there was a writer meanwhile. Other keys may change the number too.
         """
-        with self._mutex:
-            return None if key in self._queues else self._n_taken[hash(key) % N_COUNTERS]
+        return self._native.calm(key)  # type: ignore[no-any-return]
 
-    def n_taken(self, key: Hashable) -> int:
-        """What `calm` will say when the lock, which the caller holds, has been released and nobody has taken it since."""
-        with self._mutex:
-            return self._n_taken[hash(key) % N_COUNTERS]
+    def n_taken(self, key: str) -> int:
+        """What `calm` will say when the caller has released the lock and before it is taken again."""
+        return self._native.n_taken(key)  # type: ignore[no-any-return]
 
-    @staticmethod
-    def holds(key: Hashable) -> bool:
-        """Tell whether the caller, or his own caller, has the lock."""
-        return key in _held.get()
+    def n_waiting(self, key: str) -> int:
+        """Count the threads and coroutines that wait for the lock."""
+        return self._native.n_waiting(key)  # type: ignore[no-any-return]
 
-    def _enter(self, key: Hashable, grant: Grant | None) -> bool:
-        """Take the lock, or queue up: `grant` is called, by the thread that releases it, when it is ours."""
-        with self._mutex:
-            queue = self._queues.get(key)
-            if queue is None:
-                self._queues[key] = deque()
-                self._n_taken[hash(key) % N_COUNTERS] += 1
-                return True
-            if grant is not None:
-                queue.append(grant)
-            return False
+    def holds(self, key: str) -> bool:
+        """Tell whether the caller, or its own caller, has the lock."""
+        return self._native.holds(key)  # type: ignore[no-any-return]
 
-    def release(self, key: Hashable) -> None:
+    def release(self, key: str) -> None:
         """Pass the lock on."""
-        with self._mutex:
-            queue = self._queues.get(key)
-            if queue is None:  # a forked child has a new table: the parent's lock is the parent's
-                return
-            if not queue:
-                del self._queues[key]
-                return
-            grant = queue.popleft()
-        grant()
+        self._native.release(key)
 
-    def _withdraw(self, key: Hashable, grant: Grant) -> bool:
-        """Leave the queue; False when the lock has been granted already."""
-        with self._mutex:
-            try:
-                self._queues[key].remove(grant)
-            except (KeyError, ValueError):
-                return False
-            return True
-
-    def acquire(self, key: Hashable) -> None:
+    def acquire(self, key: str) -> None:
         """Wait for the lock. Not for a thread that runs an event loop."""
-        granted = threading.Event()
-        grant = granted.set
-        if self._enter(key, grant):
-            return
-        try:
-            granted.wait()
-        except BaseException:  # an interrupt: nobody would release what is granted later
-            if not self._withdraw(key, grant):
-                self.release(key)
-            raise
+        self._native.acquire(key)
 
-    async def acquire_async(self, key: Hashable) -> None:
+    async def acquire_async(self, key: str) -> None:
         """Wait for the lock without blocking the event loop."""
         loop = asyncio.get_running_loop()
         granted = loop.create_future()
-
-        def grant() -> None:
-            try:
-                loop.call_soon_threadsafe(settle)
-            except RuntimeError:  # that loop is closed, nobody waits there any more
-                self.release(key)
-
-        def settle() -> None:
-            if granted.cancelled():
-                self.release(key)
-            else:
-                granted.set_result(None)
-
-        if self._enter(key, grant):
+        grant = self._grant(key, loop, granted)
+        if self._native.enter(key, grant):
             return
         try:
             await granted
@@ -131,91 +83,78 @@ class LockTable:
             if granted.done() and not granted.cancelled():
                 self.release(key)
             else:
-                self._withdraw(key, grant)
+                self._native.withdraw(key, grant)
             raise
 
-    def hold(self, keys: Iterable[Hashable]) -> Hold:
+    def _grant(
+        self, key: str, loop: asyncio.AbstractEventLoop, granted: asyncio.Future[None]
+    ) -> Callable[[], bool]:
+        """Make what tells a coroutine that it has the lock; it may be called again where a signal interrupted it."""
+        settled = False
+
+        def settle() -> None:
+            nonlocal settled
+            if settled:
+                return
+            settled = True
+            if granted.cancelled():
+                self.release(key)
+            else:
+                granted.set_result(None)
+
+        def grant() -> bool:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:
+                if loop.is_closed():  # nothing waits there any more
+                    return False
+                raise
+            return True
+
+        return grant
+
+    def hold(self, keys: Iterable[str]) -> AbstractContextManager[None]:
         """Hold several locks; those that the caller's own caller holds already are left to it."""
-        return Hold(self, keys)
+        return self._engine.Hold(self._native, keys)  # type: ignore[no-any-return]
 
-    def hold_async(self, keys: Iterable[Hashable]) -> AsyncHold:
+    def hold_async(self, keys: Iterable[str]) -> AsyncHold:
         """Hold several locks, from a coroutine; otherwise as `hold`."""
-        return AsyncHold(self, keys)
+        return AsyncHold(self, self._engine.Hold(self._native, keys))
 
 
-# Held by this thread or task, or by whoever started it and waits for it.
-_held: ContextVar[frozenset[Hashable]] = ContextVar("shardcodec.locks", default=frozenset())
+class AsyncHold:
+    """A block of a coroutine in which locks are held."""
 
+    __slots__ = ("_hold", "_table")
 
-class Hold:
-    """A block in which locks are held. No generator: every write passes here, and the first after a pause dearly."""
-
-    __slots__ = ("_keys", "_table", "_taken", "_token")
-
-    def __init__(self, table: LockTable, keys: Iterable[Hashable]) -> None:
+    def __init__(self, table: LockTable, hold: Hold) -> None:
         self._table = table
-        self._keys = keys
-        self._taken: list[Hashable] = []
-        self._token: Token[frozenset[Hashable]]
-
-    def _missing(self) -> list[Hashable]:
-        """What is to be taken, in order."""
-        return sorted(set(self._keys) - _held.get(), key=str)
-
-    def _note(self) -> None:
-        self._token = _held.set(_held.get().union(self._taken))
-
-    def _give_back(self) -> None:
-        while self._taken:
-            self._table.release(self._taken.pop())
-
-    def __enter__(self) -> None:
-        try:
-            for key in self._missing():
-                self._table.acquire(key)
-                self._taken.append(key)
-        except BaseException:
-            self._give_back()
-            raise
-        self._note()
-
-    def __exit__(self, *exception: object) -> None:
-        _held.reset(self._token)
-        self._give_back()
-
-
-class AsyncHold(Hold):
-    """The same for coroutines."""
-
-    __slots__ = ()
+        self._hold = hold
 
     async def __aenter__(self) -> None:
         try:
-            for key in self._missing():
-                if not self._table.try_acquire(key):
+            for key in self._hold.missing():
+                if not self._hold.try_take(key):
                     await self._table.acquire_async(key)
-                self._taken.append(key)
+                    self._hold.took(key)
+            self._hold.begin()
         except BaseException:
-            self._give_back()
+            self._hold.give_back()
             raise
-        self._note()
 
     async def __aexit__(self, *exception: object) -> None:
-        self.__exit__()
+        self._hold.__exit__(*exception)
 
 
-_table = LockTable()
+# The table of this process, once it is needed: it takes the extension.
+_tables: dict[str, LockTable] = {}
 
 
 def table() -> LockTable:
     """Return the table of this process."""
-    return _table
-
-
-def _forget() -> None:
-    global _table
-    _table = LockTable()
+    found = _tables.get("")
+    return _tables.setdefault("", LockTable()) if found is None else found
 
 
 # A forked child has none of the threads that hold its parent's locks, and could wait for them for ever.
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_tables.clear)

@@ -14,7 +14,18 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Answer", "ByteBudget", "Changed", "ConditionalRemote", "Limits", "Remote"]
+import numpy as np
+
+__all__ = ["Answer", "ByteBudget", "Changed", "ConditionalRemote", "Limits", "OwnBytes", "Remote"]
+
+
+class OwnBytes(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Bytes of an object, in memory that nothing else uses: a new object may be made of it, which destroys the old one."""
+
+    @classmethod
+    def of_size(cls, nbytes: int) -> OwnBytes:
+        """Return so many bytes, not set."""
+        return np.empty(nbytes, dtype=np.uint8).view(cls)
 
 
 class Answer(NamedTuple):
@@ -58,8 +69,12 @@ class ConditionalRemote(Remote, Protocol):
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
         """Store an object if it is in the state of that answer (None: if there is none); else raise `Changed`.
 
-        An answer without a version sets no condition. Returns the version of what was stored.
+        The object is a buffer, or a tuple of buffers that are stored one behind the other. An answer without a version
+        sets no condition; the user is warned of that. Returns the version of what was stored.
         """
+
+    async def replace(self, key: str, data: Any) -> Any:
+        """Store an object, whatever is there. Returns the version of what was stored."""
 
 
 class Limits(NamedTuple):

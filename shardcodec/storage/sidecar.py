@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
+from ..errors import ShardFileError
+from .files import open_file
 
 __all__ = ["Sidecar"]
 
@@ -67,7 +69,7 @@ class Sidecar:
     def __init__(
         self, path: str | os.PathLike[str], identity: str, n_chunks: int, max_nbytes: int = MAX_NBYTES
     ) -> None:
-        self._path = os.fspath(path)
+        self._path = os.path.realpath(path)  # a link stays one when the file is replaced
         self._identity = identity
         self._n_chunks = n_chunks
         self._max_nbytes = max_nbytes
@@ -75,14 +77,16 @@ class Sidecar:
         self._kept: dict[str, _Kept] = {}  # ascending by when they were used
         try:
             self._kept = self._load()
-        except FileNotFoundError:
-            pass
+        except ShardFileError:
+            raise
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             self._is_changed = True  # to be replaced
             _log.warning("%s is no use as a cache and is ignored: %s", self._path, error)
 
     def _load(self) -> dict[str, _Kept]:
-        with open(self._path, "rb") as file:
+        if (opened := open_file(self._path)) is None:
+            return {}
+        with opened as file:
             data = file.read(self._max_nbytes + 1)
         if len(data) > self._max_nbytes:
             raise ValueError(f"it has more than {self._max_nbytes} bytes")

@@ -1,16 +1,17 @@
-# convert.py - `convert_2022`: shards from one format to the other, inner chunks as they are
+# convert.py - `convert_2022`: arrays of the 2022 format to Zarr v3, inner chunks as they are
 # SPDX-License-Identifier: MIT
-"""Between the 2022 format and Zarr v3.
+"""Convert arrays of the 2022 format to Zarr v3.
 
-An encoded inner chunk is the same bytes in both, so shards are copied: inner chunks in the order in which they lie, without
-the gaps between them, and an index of the other kind. Metadata comes last. What is interrupted leaves objects that
-no metadata refers to.
+An encoded inner chunk has the same bytes in both formats. So each shard is copied: its inner chunks in the order of their offsets,
+without the gaps between them, and a new index. The metadata of an array is written last: after an interruption the destination has
+objects, but no metadata that refers to them.
+
+Source: requirement ST-18.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,6 @@ from ..access.placement import ABSENT
 from ..access.shard import Shard
 from ..access.stream import ShardWriter
 from ..errors import ShardFormatError
-from ..format.keys import KeyEncoding
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..zarr_plugin.compat import (
@@ -40,20 +40,19 @@ from ..zarr_plugin.compat import (
 from ..zarr_plugin.shards import shard_object
 from ..zarr_plugin.stores import check_writable, is_local, local_path
 from ..zarr_plugin.switch import attach
-from .backward import from_v3
-from .destination import Destination, destination_2022, destination_v3, put
-from .legacy import LegacyArray, array_key, data_prefix, normalized, parse_array
-from .opened import as_store, check_understood, legacy_store, naming, open_2022
-from .translate import Sharding, outer_sharding, to_v3
+from .destination import Destination, destination_v3, put
+from .legacy import LegacyArray, array_key, data_prefix, normalized
+from .opened import as_store, check_understood, legacy_store, naming
+from .translate import to_v3
 
 __all__ = ["convert_2022"]
 
 Progress = Callable[[int, int], Any]
 
-# Encoded bytes of a shard that are held at a time by each thread, where the destination takes them piece by piece.
+# Bytes of encoded inner chunks that each thread holds at a time, if the destination is written piece by piece.
 PIECE_NBYTES = 16 << 20
 
-# From so many shards on, one listing is worth it: what it does not show need not be asked for.
+# From this number of shards on, one listing replaces a request for each shard that may be absent.
 LISTING_SHARDS = 4096
 
 
@@ -63,73 +62,75 @@ def convert_2022(
     *,
     path: str = "",
     dst_path: str | None = None,
-    to: str = "v3",
     index_checksum: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
     threads: int | None = None,
     durability: str | None = None,
 ) -> Any:
-    """Convert an array, or all arrays of a group, between the 2022 format and Zarr v3; no inner chunk is decoded.
+    """Convert an array, or all arrays of a group, from the 2022 format to Zarr v3; no inner chunk is decoded.
 
     Parameters
     ----------
     src : path-like, zarr store, StorePath, Array or Group
-        The source: for ``to="v3"`` a hierarchy of the 2022 format, for ``to="2022"`` one of Zarr v3.
+        The source, a hierarchy of the 2022 format.
     dst : path-like, zarr store or StorePath
-        Where the other hierarchy is, or will be.
-    path, dst_path : str
-        Of the array or group in its hierarchy; `dst_path` is `path` where it is not given.
-    to : {"v3", "2022"}
+        The destination, a hierarchy of Zarr v3, which need not exist.
+    path : str
+        Path of the array or group in the source.
+    dst_path : str, optional
+        Its path in the destination; the same as `path` by default.
     index_checksum : bool
-        Give the index of shards of Zarr v3 a crc32c, which the 2022 format does not have.
+        Add a crc32c to the index of each shard, which the 2022 format does not have.
     overwrite : bool
-        Remove what is in the place of an array first. Without it that must be free, also of what an interrupted
-        conversion has left.
+        Remove an array at the destination first. Without it the destination must be empty, also of the chunks of an
+        interrupted conversion.
     progress : callable, optional
-        Called with the number of objects that have been copied, and of all of the array.
+        Called with the number of objects that are copied and the number of all objects of the array.
     threads : int, optional
-        Shards that are copied at a time.
+        Number of shards that are copied at a time.
     durability : {"rename", "fsync"}, optional
+        Durability of each file, as in `shardcodec.options`.
 
     Returns
     -------
     zarr.Array or zarr.Group
-        What has been made, opened.
+        The converted array or group, opened.
 
     Raises
     ------
     SpecError, UnsupportedError
-        The metadata is wrong, or says what the other format cannot: nothing has been written.
+        The metadata is wrong, or Zarr v3 cannot express it; nothing was written.
     FileExistsError
-        The place is taken, or the destination is a hierarchy of another format.
+        The destination is not empty, or it is a hierarchy of another format.
+    FileNotFoundError
+        The source has no such array or group.
+    TypeError, ValueError
+        An argument is wrong.
     ShardFormatError, ChecksumError
-        The index of a shard is damaged, or an inner chunk that is not compressed has a size which none can have. The
+        The index of a shard is damaged, or an uncompressed inner chunk has an impossible size. The
         destination has no metadata of this array.
 
     Notes
     -----
-    Bytes that no index refers to (replaced inner chunks, headers, footers) are left behind. Memory is bounded by `threads` times
-    16 MiB or the largest inner chunk, where the destination is a local file; a whole shard elsewhere. Other writers
-    must not change the source meanwhile: each shard is consistent in itself, the array is not.
+    Bytes to which no index entry refers (replaced inner chunks, headers, footers) are not copied. Memory is bounded by `threads`
+    times 16 MiB or the largest inner chunk, if the destination is a local folder; otherwise by `threads` times a whole shard.
+    Each converted shard is consistent. The array is consistent only if no other writer changes the source during the conversion.
 
     Examples
     --------
     >>> shardcodec.transformer.convert_2022("old.zr3", "new.zarr", path="volume")
-    >>> shardcodec.transformer.convert_2022("new.zarr", "back.zr3", path="volume", to="2022")
     """
-    if to not in ("v3", "2022"):
-        raise ValueError(f"to must be 'v3' or '2022', not {to!r}")
     options = resolve(
         argument=check({"threads": threads, "durability": durability}),
         config=options_of_zarr(),
         max_workers=max_workers(),
     )
-    source: _Source2022 | _SourceV3 = _Source2022(src, path) if to == "v3" else _SourceV3(src, path)
+    source = _Source2022(src, path)
     base, prefix = as_store(dst)
     check_writable(base)
     place = normalized(f"{prefix}/{path if dst_path is None else dst_path}")
-    target: Destination = destination_v3(base) if to == "v3" else destination_2022(base)
+    target = destination_v3(base)
     nodes = list(source.nodes())
     plans = [
         (source.plan(node, index_checksum), normalized(f"{place}/{node}"))
@@ -149,8 +150,6 @@ def convert_2022(
         target.finish(at, plan.document, sync=options.durability == "fsync")
     for attributes, at in sorted(groups, key=lambda group: -len(group[1])):  # the innermost first
         target.finish_group(at, attributes, sync=options.durability == "fsync")
-    if to == "2022":
-        return open_2022(base, place)
     with quiet():
         made = zarr.open(store=base, path=place, mode="r+", zarr_format=3)
     return attach(made) if isinstance(made, zarr.Array) else made
@@ -161,10 +160,10 @@ def convert_2022(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How an array is copied.
+    """How to copy an array.
 
-    ``document`` is the metadata of the copy; ``here`` and ``there`` describe shards without regard to what is in their
-    inner chunks, None for an array that is not sharded; ``fixed_nbytes`` is the size of each inner chunk, where all have one.
+    ``document`` is the metadata of the copy. ``here`` and ``there`` describe the shards of source and destination as maps from
+    positions to encoded bytes, None for an array without shards. ``fixed_nbytes`` is the size of every inner chunk, None if it varies.
     """
 
     store: Store
@@ -177,13 +176,12 @@ class _Plan:
     prefix: str
 
 
-def _carrier(sharding: Sharding, index_codecs: Any = None, index_location: str = "end") -> ShardSpec:
-    """A shard as a map from positions to bytes of any size."""
-    grid = [a // b for a, b in zip(sharding.shard_shape, sharding.chunk_shape, strict=True)]
-    if index_codecs is None:
-        index_codecs, index_location = sharding.index_codecs, sharding.index_location
-    location: Any = index_location
-    return ShardSpec(grid, [1] * len(grid), "uint8", 0, ["bytes", "gzip"], index_codecs, location)
+def _outer_shard(document: Mapping[str, Any]) -> ShardSpec:
+    """Describe the outermost shards of an array as maps from positions to bytes of any size."""
+    sharding = document["codecs"][0]["configuration"]
+    shard_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
+    grid = [a // b for a, b in zip(shard_shape, sharding["chunk_shape"], strict=True)]
+    return ShardSpec(grid, [1] * len(grid), "uint8", 0, ["bytes", "gzip"], sharding["index_codecs"])
 
 
 def _grid(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[int, ...]:
@@ -201,7 +199,7 @@ class _Source2022:
         return normalized(f"{self._path}/{node}")
 
     def nodes(self) -> Iterator[tuple[str, bool]]:
-        """Yield paths within the source and whether there is an array; the metadata of all are looked at."""
+        """Yield (path in the source, True for an array); parses the metadata of all arrays."""
         if self._array(""):
             yield "", True
             return
@@ -237,11 +235,9 @@ class _Source2022:
         with naming(array_key(path, self._view.suffix)):
             document = to_v3(array, index_checksum=index_checksum, names=True)
             check_understood(document)
-            shown = to_v3(array)
             here = there = None
             if array.is_sharded:
-                here = _carrier(_sharding(shown))
-                there = _carrier(_sharding(document))
+                here, there = _outer_shard(to_v3(array)), _outer_shard(document)
         prefix, separator = f"{data_prefix(path)}c", array.separator
 
         def key(coords: tuple[int, ...]) -> str:
@@ -254,68 +250,6 @@ class _Source2022:
         return _Plan(self._view.base, document, key, grid, here, there, fixed, data_prefix(path))
 
 
-class _SourceV3:
-    """A hierarchy of Zarr v3."""
-
-    def __init__(self, src: Any, path: str) -> None:
-        self._store, prefix = as_store(src, read_only=True)
-        self._path = normalized(f"{prefix}/{path}")
-
-    def _node(self, node: str) -> Any:
-        with quiet():
-            mode: Any = "r+" if not self._store.read_only else "r"
-            return zarr.open(
-                store=self._store, path=normalized(f"{self._path}/{node}"), mode=mode, zarr_format=3
-            )
-
-    def nodes(self) -> Iterator[tuple[str, bool]]:
-        """Yield paths within the source and whether there is an array."""
-        top = self._node("")
-        yield "", isinstance(top, zarr.Array)
-        if isinstance(top, zarr.Group):
-            with quiet():
-                members = top.members(max_depth=None)
-            for name, member in members:
-                yield name, isinstance(member, zarr.Array)
-
-    def attributes(self, node: str) -> Mapping[str, Any]:
-        """Return the attributes of a group."""
-        return dict(self._node(node).attrs)
-
-    def plan(self, node: str, index_checksum: bool) -> _Plan:
-        """Describe the conversion of an array."""
-        path = normalized(f"{self._path}/{node}")
-        name = f"{path}/zarr.json" if path else "zarr.json"
-        buffer = sync(self._store.get(name, prototype=default_buffer_prototype()))
-        if buffer is None:
-            raise FileNotFoundError(f"there is no {name} in {self._store}")
-        metadata = json.loads(buffer.to_bytes())
-        with naming(name):
-            check_understood(metadata)
-            document = from_v3(metadata)
-            array = parse_array(document)
-            keys = KeyEncoding.from_metadata(metadata)
-            sharding = outer_sharding(metadata)
-            here = there = None
-            if sharding is not None:
-                here, there = _carrier(sharding), _carrier(_sharding(to_v3(array)))
-        fixed = None
-        if array.compressor is None and not array.filters and len(array.stack) == 1:
-            fixed = math.prod(array.chunk_shape) * array.dtype.itemsize
-
-        def key(coords: tuple[int, ...]) -> str:
-            return f"{path}/{keys.key(coords)}" if path else keys.key(coords)
-
-        grid = _grid(array.shape, array.shard_shape)
-        return _Plan(self._store, document, key, grid, here, there, fixed, f"{path}/" if path else "")
-
-
-def _sharding(metadata: Mapping[str, Any]) -> Sharding:
-    sharding = outer_sharding(metadata)
-    assert sharding is not None
-    return sharding
-
-
 async def _collected(keys: Any) -> list[str]:
     return [key async for key in keys]
 
@@ -324,7 +258,7 @@ async def _collected(keys: Any) -> list[str]:
 
 
 def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progress: Progress | None) -> None:
-    """Copy all objects, several at a time; after an error nothing new is begun."""
+    """Copy all objects, several at a time; start no further one after an error."""
     coords = _existing(plan)
     total, done = len(coords), 0
     failed = threading.Event()
@@ -363,7 +297,7 @@ def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progr
 
 
 def _existing(plan: _Plan) -> list[tuple[int, ...]]:
-    """Positions of objects that may exist, in order: those that a listing shows, or all."""
+    """Return the positions of objects that may exist: those in a listing if it is worth one, else all."""
     n = math.prod(plan.grid_shape)
     if n < LISTING_SHARDS or not plan.store.supports_listing:
         return [_coords(i, plan.grid_shape) for i in range(n)]
@@ -372,7 +306,7 @@ def _existing(plan: _Plan) -> list[tuple[int, ...]]:
 
 
 def _position_of(plan: _Plan) -> Callable[[str], tuple[int, ...] | None]:
-    """From keys to positions in the grid; None for what is no chunk of it."""
+    """Return a function from keys to positions in the grid; it returns None for a key that is no chunk."""
 
     def position(key: str) -> tuple[int, ...] | None:
         numbers = "".join(c if c.isdecimal() else " " for c in key.removeprefix(plan.prefix)).split()
@@ -413,7 +347,7 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
             if entries[i, 1] != plan.fixed_nbytes:
                 at = _coords(i, grid)
                 raise ShardFormatError(
-                    f"shard {shard.key!r}: inner chunk {at}: {entries[i, 1]} bytes stored where {plan.fixed_nbytes} are due",
+                    f"shard {shard.key!r}: inner chunk {at}: expected {plan.fixed_nbytes} bytes, got {entries[i, 1]}",
                     shard=shard.key,
                     chunk_coords=at,
                     expected=plan.fixed_nbytes,
@@ -437,7 +371,7 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
 
 
 def _pieces(entries: list[tuple[int, int]]) -> Iterator[slice]:
-    """Inner chunks that lie one behind the other, some at a time."""
+    """Yield slices of entries that are contiguous in the shard, at most `PIECE_NBYTES` each unless one entry is larger."""
     first = total = 0
     end = None
     for i, (offset, nbytes) in enumerate(entries):

@@ -15,6 +15,7 @@ import numpy as np
 from ..access.placement import ABSENT
 from ..access.reader import ATTEMPTS, CHANGING_SECONDS
 from ..errors import ShardError
+from ..storage.replaced import retried
 from .values import Bad, Wanted, explained, read_opened
 from .windows import Entries, Opened
 
@@ -72,7 +73,7 @@ def _while_it_changes(chain: Any, shard: str, path: str | None, work: Callable[[
     """Read a shard; again, if a writer may be appending to its file just now."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return work()
+            return retried(work)
         except (ShardError, Bad) as error:
             if attempt == ATTEMPTS or path is None or not _just_changed(path):
                 if isinstance(error, Bad):

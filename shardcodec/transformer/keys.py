@@ -30,20 +30,25 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True)
 class KeyLayout:
-    """How the chunks of an array are named: ``<folder>/<path of the array>/<lead>1<separator>2``.
+    """Names of the chunks of an array: ``<folder>/<path of the array>/<lead>1<separator>2``.
 
     Use `v3`, `v2` or `draft_2022` to make one.
 
     Attributes
     ----------
     folder : str
-        What stands before the paths of arrays.
+        Folder of all arrays.
     lead : str
-        What stands before the first number.
-    separator : str
-        What stands between numbers.
+        Text before the first number.
+    separator : {"/", "."}
+        Text between two numbers.
     scalar : str
-        The name of the only chunk of an array without axes.
+        Name of the only chunk of an array without axes.
+
+    Raises
+    ------
+    ValueError
+        The separator is neither "/" nor ".".
     """
 
     folder: str
@@ -53,17 +58,32 @@ class KeyLayout:
 
     @classmethod
     def v3(cls, separator: str = "/") -> Self:
-        """The ``default`` encoding of Zarr v3: ``a/c/96/18``, or ``a/c.96.18``."""
+        """Return the ``default`` encoding of Zarr v3: ``a/c/96/18``, or ``a/c.96.18``.
+
+        Parameters
+        ----------
+        separator : {"/", "."}
+        """
         return cls._of(KeyEncoding(True, separator))
 
     @classmethod
     def v2(cls, separator: str = ".") -> Self:
-        """The ``v2`` encoding of Zarr v3: ``a/96.18``, or ``a/96/18``."""
+        """Return the ``v2`` encoding of Zarr v3: ``a/96.18``, or ``a/96/18``.
+
+        Parameters
+        ----------
+        separator : {"/", "."}
+        """
         return cls._of(KeyEncoding(False, separator))
 
     @classmethod
     def draft_2022(cls, separator: str = "/") -> Self:
-        """The draft of 2022: ``data/root/a/c96/18``, or ``data/root/a/c96.18``."""
+        """Return the encoding of the draft of 2022: ``data/root/a/c96/18``, or ``data/root/a/c96.18``.
+
+        Parameters
+        ----------
+        separator : {"/", "."}
+        """
         return cls("data/root", "c", separator, "c0")
 
     @classmethod
@@ -75,16 +95,54 @@ class KeyLayout:
             raise ValueError(f'separator must be "/" or ".", not {self.separator!r}')
 
     def base(self, path: str) -> str:
-        """Return what every key of an array begins with."""
+        """Return the prefix of all chunk keys of an array.
+
+        Parameters
+        ----------
+        path : str
+            Path of the array in the store.
+
+        Returns
+        -------
+        str
+            Empty, or with a slash at its end.
+        """
         return "".join(f"{part}/" for part in (self.folder, path) if part)
 
     def key(self, path: str, coords: Ints) -> str:
-        """Return the key of the chunk at a grid position of an array."""
+        """Return the key of a chunk.
+
+        Parameters
+        ----------
+        path : str
+            Path of the array in the store.
+        coords : tuple of int
+            Grid position of the chunk.
+
+        Returns
+        -------
+        str
+        """
         name = self.lead + self.separator.join(map(str, coords)) if coords else self.scalar
         return self.base(path) + name
 
     def coords(self, path: str, key: str, ndim: int) -> Ints | None:
-        """Return the grid position of the chunk of that key; None where it is no chunk of an array of so many axes."""
+        """Return the grid position of a chunk.
+
+        Parameters
+        ----------
+        path : str
+            Path of the array in the store.
+        key : str
+            Any key.
+        ndim : int
+            Number of axes of the array.
+
+        Returns
+        -------
+        tuple of int or None
+            None if the key is no chunk key of this array.
+        """
         name = key.removeprefix(self.base(path))
         if len(name) + len(self.base(path)) != len(key):
             return None

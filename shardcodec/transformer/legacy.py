@@ -42,13 +42,9 @@ from ..format.checks import (
 from ..format.fill import fill_from_json
 
 __all__ = [
-    "CODEC_URI",
-    "HIERARCHY",
-    "SHARDING_URI",
     "LegacyArray",
     "array_key",
     "data_prefix",
-    "data_type_to_json",
     "group_key",
     "normalized",
     "parse_array",
@@ -61,22 +57,14 @@ DType = np.dtype[Any]
 
 PROTOCOL_URI = "https://purl.org/zarr/spec/protocol/core/3.0"
 CODEC_URI = "https://purl.org/zarr/spec/codec/"
-SHARDING_URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
-# The first is what every release of zarr-python writes; the others are the specification's of 2022-11 (de0ceaf) and of
+# Every release of zarr-python writes the first; the others are the specification's of 2022-11 (de0ceaf) and of
 # 2023-02 (0610641).
 SHARDING_SPELLINGS = (
-    SHARDING_URI,
+    "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
     "https://purl.org/zarr/spec/extensions/storage_transformers/sharding/1.0",
     "sharding",
 )
-
-HIERARCHY = {
-    "zarr_format": PROTOCOL_URI,
-    "metadata_encoding": PROTOCOL_URI,
-    "metadata_key_suffix": ".json",
-    "extensions": [],
-}
 
 COMPRESSORS = ("gzip", "zlib", "blosc", "lz4", "bz2", "lzma", "zstd")
 
@@ -87,15 +75,6 @@ _CORE_TYPE = re.compile(r"bool|\|b1|\|?[iu]1|[<>][iu][248]|[<>]f[248]")
 _EXTENDED_TYPE = re.compile(
     r"[<>]c(8|16)|[<>][mM]8\[(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\]|\|S\d+|[<>]U\d+|\|V\d+|\|O"
 )
-_EXTENSIONS = {
-    "c": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/complex-dtypes/v1.0.html",
-    "m": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
-    "M": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
-    "O": "TODO: object array protocol URL",
-    "S": "TODO: bytestring array protocol URL",
-    "U": "TODO: unicode array protocol URL",
-    "V": "TODO: structured array protocol URL",
-}
 
 
 @dataclass(frozen=True)
@@ -223,7 +202,8 @@ def parse_hierarchy(document: Mapping[str, Any]) -> str:
             wrong(key, "3: the final Zarr v3, which zarr itself opens", expected=PROTOCOL_URI, actual=value)
         if value != PROTOCOL_URI:
             wrong(key, f"expected {PROTOCOL_URI}, got {show(value)}", expected=PROTOCOL_URI, actual=value)
-    check_keys(document, "", required=list(HIERARCHY)[:3], optional=["extensions"])
+    required = ("zarr_format", "metadata_encoding", "metadata_key_suffix")
+    check_keys(document, "", required=required, optional=["extensions"])
     if document.get("extensions"):
         unsupported("extensions", f"{show(document['extensions'])}: none is implemented here")
     suffix = document["metadata_key_suffix"]
@@ -428,28 +408,6 @@ def _struct(data: object) -> DType:
         return np.dtype(fields)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{show(data)}: {error}", path="", actual=data) from error
-
-
-def data_type_to_json(dtype: DType) -> Any:
-    """Return the ``data_type`` of a dtype, its byte order included.
-
-    Raises
-    ------
-    UnsupportedError
-        The format has none.
-    """
-    if dtype.str in ("|b1", "|u1", "|i1"):
-        return {"b": "bool", "u": "u1", "i": "i1"}[dtype.kind]
-    if _CORE_TYPE.fullmatch(dtype.str) and dtype.names is None:
-        return dtype.str
-    if dtype.kind not in _EXTENSIONS or not (dtype.kind == "V" or _EXTENDED_TYPE.fullmatch(dtype.str)):
-        unsupported("data_type", f"the 2022 format has none for {dtype}", data_type=str(dtype))
-    kind = dtype.descr if dtype.kind == "V" else dtype.str
-    return {"extension": _EXTENSIONS[dtype.kind], "type": _as_json(kind), "fallback": None}
-
-
-def _as_json(descr: Any) -> Any:
-    return [_as_json(item) for item in descr] if isinstance(descr, list | tuple) else descr
 
 
 def _parse_fill(value: object, dtype: DType) -> Any:

@@ -23,15 +23,16 @@ MOVED_AT_A_TIME = 64
 
 
 class ChunkMapping(MutableMapping[str, bytes]):
-    """A dictionary of keys and values on a `ShardingStorageTransformer`.
+    """A dictionary of keys and values over a `ShardingStorageTransformer`.
 
     Parameters
     ----------
     store : ShardingStorageTransformer
+        The transformer that does the work.
 
     Notes
     -----
-    Each call blocks until it is done, so it is not for a thread that runs an event loop. ``update`` writes each shard once.
+    Each call blocks until it is done: do not use it in a thread that runs an event loop. Errors are those of the transformer.
 
     Examples
     --------
@@ -82,7 +83,13 @@ class ChunkMapping(MutableMapping[str, bytes]):
         return len(self.list())
 
     def update(self, *given: Any, **more: Any) -> None:
-        """Store many values, each shard once; one whose chunks are all given is not read."""
+        """Store many values and write each shard once. A shard whose chunks are all given is not read.
+
+        Parameters
+        ----------
+        *given, **more
+            Keys and values, as for ``dict.update``.
+        """
         values = dict(*given, **more)
         sync(self.store.set_many([(key, _buffer(value)) for key, value in values.items()]))
 
@@ -93,39 +100,81 @@ class ChunkMapping(MutableMapping[str, bytes]):
     # ---- the calls of the draft
 
     def get_partial_values(self, key_ranges: Iterable[tuple[str, Any]]) -> Sequence[bytes | None]:
-        """Return parts of values, with two calls to the store below; None where there is no value.
+        """Return parts of values with two calls to the store below.
 
         Parameters
         ----------
-        key_ranges : iterable
-            Of keys, each with a pair (start, length or None), or None for all.
+        key_ranges : iterable of (str, (int, int or None) or None)
+            A key with the start and the length of a part. A length of None means the rest, None instead of a pair all.
+
+        Returns
+        -------
+        list of (bytes or None)
+            In the order of the requests; None for an absent value.
         """
         found = sync(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
         return [None if value is None else value.to_bytes() for value in found]
 
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
-        """Overwrite parts of values, each shard once; see the store."""
+        """Overwrite parts of values and write each shard once.
+
+        Parameters
+        ----------
+        key_start_values : iterable of (str, int, bytes-like)
+            As for `ShardingStorageTransformer.set_partial_values`.
+
+        Raises
+        ------
+        ValueError
+            A part begins beyond the end of its value, or two parts overlap.
+        """
         sync(self.store.set_partial_values(key_start_values))
 
     def erase(self, key: str) -> None:
-        """Erase a value, if there is one."""
+        """Erase a value if it exists.
+
+        Parameters
+        ----------
+        key : str
+        """
         sync(self.store.delete(key))
 
     def erase_values(self, keys: Iterable[str]) -> None:
-        """Erase values, as far as they exist, each shard once."""
+        """Erase those of the values that exist and write each shard once.
+
+        Parameters
+        ----------
+        keys : iterable of str
+
+        Raises
+        ------
+        TypeError
+            `keys` is one str.
+        """
         sync(self.store.erase_values(keys))
 
     def erase_prefix(self, prefix: str) -> None:
-        """Erase all values below a folder."""
+        """Erase all values below a folder.
+
+        Parameters
+        ----------
+        prefix : str
+            Name of the folder.
+        """
         sync(self.store.delete_dir(prefix))
 
     def rmdir(self, path: str = "") -> None:
-        """Erase an array or a group, with all below it: metadata and chunks.
+        """Erase an array or a group with all below it: metadata and chunks.
 
         Parameters
         ----------
         path : str
-            Of the array or group; "" for all.
+            Path of the array or group; "" erases everything.
+
+        Raises
+        ------
+        ValueError
+            The path has an empty part, or one of dots.
         """
         folders, files = self._node(path)
         for folder in folders:
@@ -133,10 +182,15 @@ class ChunkMapping(MutableMapping[str, bytes]):
         self.erase_values(files)
 
     def rename(self, src_path: str, dst_path: str) -> None:
-        """Give an array or a group another path, with all below it; what is there under the same keys is replaced.
+        """Move an array or a group with all below it. Values with the same keys at the new path are replaced.
 
-        Values are moved, some at a time; a move that is interrupted has moved some, and lost none. They keep
-        their bytes: under a path that is not among those of the store below they are objects of their own.
+        Values are moved in groups. An interrupted move has moved some of them and lost none. Values keep
+        their bytes: under a path that is not one of the transformer's each chunk becomes an object.
+
+        Parameters
+        ----------
+        src_path, dst_path : str
+            The old and the new path.
 
         Raises
         ------
@@ -173,11 +227,27 @@ class ChunkMapping(MutableMapping[str, bytes]):
         return [f"{data.replace('data', 'meta', 1)}/{below}", f"{data}/{below}"], files
 
     def list(self) -> Keys:
-        """List all keys."""
+        """Return all keys.
+
+        Returns
+        -------
+        list of str
+            Sorted.
+        """
         return self.list_prefix("")
 
     def list_prefix(self, prefix: str) -> Keys:
-        """List the keys that begin so."""
+        """Return the keys with a prefix.
+
+        Parameters
+        ----------
+        prefix : str
+
+        Returns
+        -------
+        list of str
+            Sorted.
+        """
 
         async def listed() -> Keys:
             return [key async for key in self.store.list_prefix(prefix)]
@@ -185,7 +255,18 @@ class ChunkMapping(MutableMapping[str, bytes]):
         return sorted(sync(listed()))
 
     def list_dir(self, prefix: str) -> tuple[Keys, Keys]:
-        """List what is directly below a folder: keys of values, and prefixes, which end with a slash."""
+        """Return the contents of a folder.
+
+        Parameters
+        ----------
+        prefix : str
+            Name of the folder, with or without a slash at its end.
+
+        Returns
+        -------
+        keys, prefixes : list of str
+            Keys of values directly in the folder, and prefixes of folders in it, each with a slash at its end.
+        """
         folder = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
         async def listed() -> tuple[Keys, Keys]:

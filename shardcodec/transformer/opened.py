@@ -38,11 +38,11 @@ def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -
     Parameters
     ----------
     store : path-like, zarr store or StorePath
-        Where the hierarchy is: the folder that has ``meta`` and ``data``.
+        The hierarchy: the folder with ``meta`` and ``data``.
     path : str
-        Of the array, or of a group, in the hierarchy.
+        Path of the array or group in the hierarchy.
     mode : {"r", "r+"}
-        Read only, or with changes. Nothing new is made.
+        Read only, or read and write. Nothing is created.
     **choices
         Options of shardcodec for this array, as for `shardcodec.attach`.
 
@@ -50,16 +50,18 @@ def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -
     -------
     zarr.Array or zarr.Group
         Elements are read and written in place, and every zarr-python 2 that could read the array still can. New
-        attributes and another shape go into ``array.json``. The dtype is in native byte order, whatever is stored.
+        attributes and a new shape are stored in ``array.json``. The dtype has native byte order.
 
     Raises
     ------
     FileNotFoundError
         There is no such array or group.
     SpecError
-        The metadata is wrong; ``.path`` says where, ``.document`` in which one.
+        The metadata are wrong; ``.document`` names the document and ``.path`` the place in it.
     UnsupportedError
-        It asks for something that is not done here.
+        The metadata need a data type, codec or extension that shardcodec does not implement.
+    TypeError, ValueError
+        An argument is wrong.
 
     Examples
     --------

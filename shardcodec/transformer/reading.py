@@ -24,6 +24,7 @@ from .. import native
 from ..access.objects import NativeShard, joined
 from ..access.placement import ABSENT
 from ..access.reader import ATTEMPTS, index_too_short
+from ..access.soundness import check_index, must_be_sound, reach
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes, locks
@@ -38,7 +39,7 @@ from ..zarr_plugin.compat import (
 )
 from ..zarr_plugin.stores import index_names
 from .ranges import cut
-from .values import Bad, Wanted, explained, read_opened
+from .values import Bad, Wanted, about, explained, read_opened
 from .windows import check_entries
 
 __all__ = ["Ask", "at_a_time", "read", "read_sizes"]
@@ -67,7 +68,14 @@ class _Span(NamedTuple):
 def _spans(
     chain: Any, entries: Entries, nbytes: int, wanted: Sequence[Wanted], options: Options
 ) -> list[_Span]:
-    """Find what is wanted in a shard; nothing for chunks that are absent. Only their own entries are checked."""
+    """Find what is wanted in a shard; nothing for chunks that are absent.
+
+    Their own entries are checked, and all others where nothing else tells that one is wrong.
+    """
+    try:
+        check_index(chain, entries, nbytes, options)
+    except ShardError as error:
+        raise about(error, wanted) from None
     own = entries[[part.position for part in wanted]]
     try:
         check_entries(chain, own, nbytes, options)
@@ -248,7 +256,6 @@ class _Round:
 
     async def _fetch(self, known: Mapping[str, RemoteIndex]) -> None:
         """Ask for ranges of all shards."""
-        n = int(self._chain.index_nbytes)
         spans: dict[str, list[_Span]] = {}
         ranges: dict[str, list[tuple[int, int]]] = {}
         requests = []
@@ -260,14 +267,8 @@ class _Round:
                 self._repeat(shard, index, explained(bad.error, self._chain, shard, bad.key))
                 continue
             parts = [(s.offset, s.nbytes) for s in spans[shard] if s.nbytes]
-            if (
-                parts
-                and index.nbytes is None
-                and not self._chain.index_at_start
-                and not self._options.allow_in_index
-            ):
-                # The size is not known: behind the last chunk that is wanted there must be room for the index.
-                parts.append((self._last(shard, index)[1] + n - 1, 1))
+            if parts and index.nbytes is None and (end := self._due_end(shard, index)):
+                parts.append((end - 1, 1))  # the size is not known, so it must be seen to have this byte
             if not parts and shard in self._kept and not self._options.immutable:
                 self.again[shard] = index  # perhaps it has changed: no request would tell
                 continue
@@ -278,15 +279,23 @@ class _Round:
             data = [next(answers) for _ in parts]
             self._take(shard, known[shard], spans[shard], parts, data)
 
-    def _last(self, shard: str, index: RemoteIndex) -> tuple[Wanted, int]:
-        """Find the last of the chunks that are wanted, and where it ends."""
-        ends = [
-            (sum(index.entries[part.position].tolist()), part)
-            for part in self._shards[shard]
-            if index.entries[part.position, 0] != ABSENT
-        ]
-        end, part = max(ends, key=lambda each: each[0])
-        return part, end
+    def _due_end(self, shard: str, index: RemoteIndex) -> int:
+        """Return where a shard must at least end: behind all entries, or behind what is wanted; 0 if answers tell anyway."""
+        if must_be_sound(self._chain, self._options):
+            return reach(self._chain, index.entries)
+        if self._chain.index_at_start or self._options.allow_in_index:
+            return 0
+        return self._last(shard, index)[2] + int(self._chain.index_nbytes)
+
+    def _last(self, shard: str, index: RemoteIndex) -> tuple[int, str | None, int]:
+        """Find the last of the chunks that matter: its position, its key if it is wanted, and where it ends."""
+        keys: dict[int, str | None] = {part.position: part.key for part in self._shards[shard]}
+        if must_be_sound(self._chain, self._options):
+            keys = dict.fromkeys(range(int(self._chain.n_chunks))) | keys
+        entries = index.entries[[*keys]]
+        ends = np.where(entries[:, 0] == ABSENT, 0, entries.sum(axis=1, dtype=np.uint64))
+        position = [*keys][int(ends.argmax())]
+        return position, keys[position], int(ends.max())
 
     def _take(
         self,
@@ -301,17 +310,19 @@ class _Round:
             if answer is not None and actual == nbytes:
                 continue
             end = offset + actual
+            key: str | None
             which = next((s for s in spans if s.offset < offset + nbytes and s.offset + s.nbytes > end), None)
             if which is not None:
-                part, text = (
-                    which.wanted,
-                    f"{nbytes} bytes at offset {offset} are due, but the store has {actual}",
-                )
+                position, key = which.wanted.position, which.wanted.key
+                text = f"{nbytes} bytes at offset {offset} are due, but the store has {actual}"
             else:
-                part, last = self._last(shard, index)
-                text = f"the chunk ends at {last}, and behind it is no room for the index of {self._chain.index_nbytes} bytes"
-            error = ShardFormatError(text, entry=part.position, offset=offset, expected=nbytes, actual=actual)
-            self._repeat(shard, index, explained(error, self._chain, shard, part.key))
+                position, key, last = self._last(shard, index)
+                text = (
+                    f"the chunk ends at {last}, and the store has too few bytes behind it: its index has "
+                    f"{self._chain.index_nbytes}"
+                )
+            error = ShardFormatError(text, entry=position, offset=offset, expected=nbytes, actual=actual)
+            self._repeat(shard, index, explained(error, self._chain, shard, key))
             return
         self.found.update(_sliced(spans, parts, [answer.data for answer in data if answer is not None]))
 

@@ -375,5 +375,13 @@ class Shards:
 
 
 def as_folder(prefix: str) -> str:
-    """Return a prefix that ends with a slash, if it is any."""
+    """Return a prefix that ends with a slash, if it is any.
+
+    Raises
+    ------
+    TypeError
+        It is no text.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix: expected str, got {type(prefix).__name__}")
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"

@@ -37,35 +37,40 @@ INDEX_2022 = ({"name": "bytes", "configuration": {"endian": "little"}},)
 
 
 class ShardingStorageTransformer(PartStore):
-    """A store that shows the chunks of arrays whose shards lie in another store.
+    """A zarr store that shows the chunks of sharded arrays; their shards are in another store.
 
-    Whoever knows nothing of shards can read and write a sharded array through it: the array's metadata has the shape of a
-    chunk as that of its chunks, and no sharding. All other keys are those of the store below.
+    A program that does not know shards can read and write a sharded array through it: the metadata of the array have the
+    shape of a chunk and no `sharding_indexed`. All other keys are those of the store below.
 
     Parameters
     ----------
     store : Store, StorePath or path-like
-        Where the shards are; any store of zarr, another transformer too.
+        The store below with the shards: any store of zarr, also another transformer.
     chunks_per_shard : sequence of int
-        For each axis of the array.
+        Number of chunks in a shard along each axis of the array.
     path : str or iterable of str
-        Of the array in the store, or of several whose shards are alike.
+        Path of the array in the store, or paths of several arrays with such shards.
     layout : KeyLayout
-        How chunks and shards are named: `KeyLayout.v3` (the default), `KeyLayout.v2` or `KeyLayout.draft_2022`, each
-        with a separator.
+        Names of chunks and shards: `KeyLayout.v3` (the default), `KeyLayout.v2` or `KeyLayout.draft_2022`.
     index_codecs : sequence
         As in the metadata of `sharding_indexed`. Default: the index of the draft, without a checksum.
     index_location : {"end", "start"}
-        The draft knows only the end.
+        The draft has only the end.
     read_only : bool, optional
-        Refuse to write. Default: as the store.
+        Refuse to write. Default: as the store below.
     **choices
         Options for this store, as in `shardcodec.options`.
 
+    Raises
+    ------
+    TypeError, ValueError, SpecError, UnsupportedError
+        An argument is wrong.
+
     Notes
     -----
-    A change of a chunk is a partial write of its shard: what holds for these (``docs/durability.md``) holds here. Changes of a
-    shard that come while it is being written are then written together.
+    Methods that every zarr store has are described in `zarr.abc.store.Store`; here stands what is special. A change of a chunk is a
+    partial write of its shard, with the promises of ``docs/durability.md``. Changes that arrive while their shard is written
+    are written together afterwards.
 
     Source: ST-1 to ST-17.
 
@@ -126,26 +131,26 @@ class ShardingStorageTransformer(PartStore):
 
     @property
     def layout(self) -> KeyLayout:
-        """How chunks and shards are named."""
+        """Names of chunks and shards."""
         return self._layout
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the arrays."""
+        """Paths of the arrays."""
         return tuple(array.path for array in self._arrays)
 
     @property
     def index_codecs(self) -> tuple[Any, ...]:
-        """How the index of a shard is encoded."""
+        """Codecs of the index."""
         return self._spec.index_codecs
 
     @property
     def index_location(self) -> str:
-        """Where in a shard its index is."""
+        """End of a shard at which its index is."""
         return self._spec.index_location
 
     def object_of(self, key: str) -> StorePath | None:
-        """Return the object that a chunk is a part of, in the lowest store; None for a key of the store below."""
+        """Return the object in the lowest store that contains the chunk `key`; None if the key is no chunk."""
         place = self.shards.locate(key)
         return None if place is None else self.shards.object_of(place[0])
 
@@ -161,7 +166,7 @@ class ShardingStorageTransformer(PartStore):
         }
 
     def with_read_only(self, read_only: bool = False) -> Self:
-        """Return a store on the same shards that may, or may not, be written."""
+        """Return a store on the same shards that refuses writes if `read_only`."""
         below = (
             self.shards.below.with_read_only(read_only)
             if self.shards.below.read_only and not read_only
@@ -227,12 +232,12 @@ class ShardingStorageTransformer(PartStore):
     # ---- reading
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        """Return a value, or a part of it; None where there is none.
+        """Return a value or a part of it; None if it is absent.
 
         Raises
         ------
         ShardFormatError, ChecksumError
-            The shard's index, or its entry of the chunk, cannot be true; ``.shard`` and ``.chunk_key`` say which.
+            The index of the shard, or its entry of the chunk, is wrong; see ``.shard`` and ``.chunk_key``.
         """
         prototype = prototype or default_buffer_prototype()
         request = as_request(byte_range)
@@ -242,35 +247,35 @@ class ShardingStorageTransformer(PartStore):
         return (await self.get_partial_values(prototype, [(key, request)]))[0]
 
     async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
-        """Return parts of values, with two calls to the store below: one for all indexes, one for all ranges.
+        """Return parts of values with two calls to the store below: one for all indexes, one for all ranges.
 
         Parameters
         ----------
         prototype : BufferPrototype
-        key_ranges : iterable
-            Of keys, each with a byte request of zarr, a pair of the draft (start, length or None), or None for all.
-            What a range has beyond the value is left out.
+        key_ranges : iterable of (str, request)
+            A request is a byte request of zarr, a pair of the draft (start, length or None), or None for all.
+            Ranges are cut to the value.
 
         Returns
         -------
-        list of Buffer
-            In that order; None where there is no value.
+        list of (Buffer or None)
+            In the order of the requests; None for an absent value.
         """
         await self._ensure_open()
         prototype = prototype or default_buffer_prototype()
         return await self.shards.values(prototype, key_ranges)
 
     async def exists(self, key: str) -> bool:
-        """Tell whether there is a value; for a chunk from the index of its shard alone."""
+        """Return True if there is a value. For a chunk only the index of its shard is read."""
         return await self._size(key) is not None
 
     async def getsize(self, key: str) -> int:
-        """Return the size of a value; for a chunk from the index of its shard alone.
+        """Return the size of a value in bytes. For a chunk only the index of its shard is read.
 
         Raises
         ------
         FileNotFoundError
-            There is none.
+            The value is absent.
         """
         if self.shards.locate(key) is None:
             await self._ensure_open()
@@ -291,14 +296,14 @@ class ShardingStorageTransformer(PartStore):
     # ---- writing
 
     async def set(self, key: str, value: Any) -> None:
-        """Store a value; an empty one too.
+        """Store a value, which may be empty.
 
         Raises
         ------
         ShardFormatError, ChecksumError
-            The shard is damaged where it would have been carried over; it is as it was.
+            An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process writes to the shard, and did not end in time.
+            Another process held the lock of the shard for longer than ``lock_timeout``.
         """
         await self._check_value(value)
         place = self.shards.locate(key)
@@ -308,7 +313,7 @@ class ShardingStorageTransformer(PartStore):
             await self.shards.change({place[0]: put({place[1]: value.as_numpy_array()})})
 
     async def set_if_not_exists(self, key: str, value: Any) -> None:
-        """Store a value where there is none; of several who do so at once one succeeds."""
+        """Store a value if it is absent; of several calls at a time one stores its value."""
         await self._check_value(value)
         place = self.shards.locate(key)
         if place is None:
@@ -318,7 +323,7 @@ class ShardingStorageTransformer(PartStore):
             await self.shards.change({place[0]: change})
 
     async def set_many(self, values: Iterable[tuple[str, Any]]) -> None:
-        """Store values, each shard once; one whose chunks are all given is not read."""
+        """Store pairs of key and Buffer and write each shard once. A shard whose chunks are all given is not read."""
         values = list(values)
         shards: dict[str, dict[int, Any]] = {}
         others = []
@@ -336,18 +341,18 @@ class ShardingStorageTransformer(PartStore):
     _set_many = set_many
 
     async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
-        """Overwrite parts of values, each shard once.
+        """Overwrite parts of values and write each shard once.
 
         Parameters
         ----------
         key_start_values : iterable of (str, int, bytes-like or Buffer)
-            A start below 0 counts from the end. A value grows where a part goes beyond its end; one that does not exist
-            begins with a part that starts at 0.
+            A start below 0 counts from the end. A value grows if a part goes beyond its end. An absent value needs
+            a part that starts at 0.
 
         Raises
         ------
         ValueError
-            A part begins beyond the end of the value, or parts of one value overlap. Values of that shard are as they were.
+            A part begins beyond the end of its value, or two parts overlap. Values of that shard are unchanged.
         """
         self._check_writable()
         await self._ensure_open()
@@ -375,13 +380,25 @@ class ShardingStorageTransformer(PartStore):
     # ---- erasing
 
     async def delete(self, key: str) -> None:
-        """Erase a value, if there is one; a shard without chunks is deleted."""
+        """Erase a value if it exists; a shard without chunks is deleted."""
         await self.erase_values([key])
 
     erase = delete
 
     async def erase_values(self, keys: Iterable[str]) -> None:
-        """Erase values, as far as they exist, each shard once."""
+        """Erase those of the values that exist and write each shard once.
+
+        Parameters
+        ----------
+        keys : iterable of str
+
+        Raises
+        ------
+        TypeError
+            `keys` is one str, whose characters would be taken for keys.
+        """
+        if isinstance(keys, str):
+            raise TypeError(f"keys: expected several keys, got the str {keys!r}")
         self._check_writable()
         await self._ensure_open()
         shards: dict[str, set[int]] = {}
@@ -394,7 +411,13 @@ class ShardingStorageTransformer(PartStore):
         await self.shards.change({shard: self.shards.erasure(chunks) for shard, chunks in shards.items()})
 
     async def delete_dir(self, prefix: str) -> None:
-        """Erase all values below a prefix: whole shards where all their chunks are, else chunks of shards."""
+        """Erase all values below a folder: whole shards if all their chunks are below it, otherwise single chunks.
+
+        Raises
+        ------
+        NotImplementedError
+            The store below cannot delete or list.
+        """
         if not self.supports_deletes or not self.supports_listing:
             raise NotImplementedError("the store below cannot delete, or cannot be listed")
         self._check_writable()
@@ -424,12 +447,12 @@ class ShardingStorageTransformer(PartStore):
     # ---- listing
 
     async def list(self) -> AsyncIterator[str]:
-        """Yield all keys; those of chunks that exist."""
+        """Yield all keys; of chunks those that exist."""
         async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield keys with a prefix; those of chunks that exist. The index of each shard is read."""
+        """Yield keys with a prefix; of chunks those that exist. The index of each shard is read."""
         await self._ensure_open()
         await self.shards.settle()
         async for key in self.shards.others(prefix):
@@ -438,10 +461,7 @@ class ShardingStorageTransformer(PartStore):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the names right below a folder, of values and of folders that have any.
-
-        Only in folders of chunks indexes have to be read.
-        """
+        """Yield the names in a folder: values, and folders that are not empty. Indexes are read only in folders of chunks."""
         await self._ensure_open()
         await self.shards.settle()
         prefix = as_folder(prefix)
@@ -458,7 +478,7 @@ class ShardingStorageTransformer(PartStore):
                 yield name
 
     async def getsize_prefix(self, prefix: str) -> int:
-        """Return the size of all values below a folder; that of chunks from the indexes."""
+        """Return the size of all values below a folder in bytes; that of chunks is read from the indexes."""
         await self._ensure_open()
         await self.shards.settle()
         prefix = as_folder(prefix)

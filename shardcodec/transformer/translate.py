@@ -1,9 +1,9 @@
-# translate.py - between array.json of the 2022 format and zarr.json of Zarr v3
+# translate.py - from array.json of the 2022 format to zarr.json of Zarr v3
 # SPDX-License-Identifier: MIT
-"""The same array in the words of either format.
+"""Translate the metadata of an array.
 
-A sharding transformer and the codec `sharding_indexed` keep inner chunks in the same way, but for a checksum behind the
-index that the former does not have. So only the words differ:
+A sharding transformer and the codec `sharding_indexed` store inner chunks in the same way. The transformer has no checksum
+behind the index. So only the metadata differ:
 
     data_type "<i4" or ">i4"                      data_type "int32", codec `bytes` with that byte order
     chunk_memory_layout "F"                       codec `transpose` that reverses the axes
@@ -15,17 +15,15 @@ index that the former does not have. So only the words differ:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from zarr.dtype import parse_dtype
 
 from ..format.checks import (
     as_int,
-    as_int_tuple,
     as_items,
     check_keys,
-    parse_named,
     show,
     unsupported,
     within,
@@ -35,18 +33,7 @@ from ..format.codecs import Blosc, Gzip, Zstd
 from ..zarr_plugin.compat import quiet
 from .legacy import COMPRESSORS, LegacyArray
 
-__all__ = [
-    "ARRAY_FILTERS",
-    "BLOSC_SHUFFLES",
-    "BYTES_FILTERS",
-    "DIMENSIONS",
-    "OBJECT_CODECS",
-    "Sharding",
-    "filter_dtype",
-    "has_certain_fill",
-    "outer_sharding",
-    "to_v3",
-]
+__all__ = ["has_certain_fill", "to_v3"]
 
 DType = np.dtype[Any]
 Codecs = list[dict[str, Any]]
@@ -79,9 +66,6 @@ PARAMETERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 OBJECT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-
-
-# ---------------------------------------------------------------- 2022 to v3
 
 
 def has_certain_fill(array: LegacyArray) -> bool:
@@ -214,7 +198,7 @@ def _array_filter(config: Mapping[str, Any], dtype: DType) -> tuple[dict[str, An
     kinds: dict[str, DType] = {}
     for name in names:
         if config.get(name) is not None:
-            kinds[name] = filter_dtype(config[name], name)
+            kinds[name] = _filter_dtype(config[name], name)
             native[name] = kinds[name].newbyteorder("=").str
     due = kinds.get(names[0], dtype) if names else np.dtype(bool)
     if due != dtype:  # numcodecs takes the bytes for what the filter says, whatever they are
@@ -224,8 +208,7 @@ def _array_filter(config: Mapping[str, Any], dtype: DType) -> tuple[dict[str, An
     return _numcodecs(native), kinds.get(result, due)
 
 
-def filter_dtype(value: object, name: str) -> DType:
-    """Return the dtype that a filter names."""
+def _filter_dtype(value: object, name: str) -> DType:
     try:
         dtype: DType = np.dtype(value)  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
@@ -279,30 +262,3 @@ def _blosc(given: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
     return Blosc(
         given["cname"], given["clevel"], BLOSC_SHUFFLES[shuffle], typesize, given.get("blocksize", 0)
     ).to_json()
-
-
-# ---------------------------------------------------------------- shards
-
-
-class Sharding(NamedTuple):
-    """The outermost `sharding_indexed` of an array: all that matters where inner chunks are copied as they are."""
-
-    shard_shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]
-    index_codecs: Any
-    index_location: str
-
-
-def outer_sharding(metadata: Mapping[str, Any]) -> Sharding | None:
-    """Return how the shards of an array are made up; None for an array without."""
-    codecs = as_items(metadata["codecs"], "codecs")
-    if len(codecs) != 1:
-        return None
-    name, given = parse_named(codecs[0])
-    if name != "sharding_indexed":
-        return None
-    shard_shape = as_int_tuple(
-        metadata["chunk_grid"]["configuration"]["chunk_shape"], "chunk_grid", minimum=1
-    )
-    chunk_shape = as_int_tuple(given["chunk_shape"], "codecs[0].configuration.chunk_shape", minimum=1)
-    return Sharding(shard_shape, chunk_shape, given["index_codecs"], given.get("index_location", "end"))

@@ -58,6 +58,11 @@ class Bad(Exception):
         self.error, self.key = error, key
 
 
+def about(error: ShardError, wanted: Sequence[Wanted]) -> Bad:
+    """Name the chunk that an error is about, if it is wanted."""
+    return Bad(error, next((part.key for part in wanted if part.position == error.entry), None))
+
+
 def read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
     """Read chunks, or parts of them, and close the shard; nothing for chunks that do not exist.
 
@@ -66,10 +71,14 @@ def read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
     ShardError
         Bytes could not be read.
     Bad
-        The entry of a chunk cannot be true.
+        The entry of a chunk cannot be true: of one that is wanted, or of any where nothing else tells that one is wrong.
     """
     found: dict[int, Any] = {}
     try:
+        try:
+            opened.check()
+        except ShardError as error:
+            raise about(error, wanted) from None
         for part in [] if opened.missing else wanted:
             try:
                 entry = opened.entry(part.position)

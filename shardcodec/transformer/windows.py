@@ -15,6 +15,7 @@ import numpy as np
 from .. import native
 from ..access.placement import ABSENT
 from ..access.reader import index_too_short
+from ..access.soundness import check_index
 from ..options import Options
 
 __all__ = ["Entries", "Opened", "Window", "check_entries"]
@@ -30,6 +31,8 @@ class Opened(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+    def check(self) -> None: ...
 
     def entries(self, *, check: bool) -> Entries: ...
 
@@ -84,6 +87,10 @@ class Window:
         self._entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
         stored = self.range(0 if chain.index_at_start else self.nbytes - n, n)
         native.load().load_index(chain, stored, self._entries)
+        check_index(chain, self._entries, self.nbytes, options)
+
+    def check(self) -> None:
+        """Nothing: that was done when it was opened."""
 
     def entries(self, *, check: bool) -> Entries:
         if check:

@@ -35,6 +35,7 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.sync import _runner, sync
+from zarr.core.sync import loop as _zarrs_loop
 from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 
@@ -73,6 +74,7 @@ __all__ = [
     "is_regular",
     "is_sharding",
     "is_transpose",
+    "is_zarrs_loop",
     "max_workers",
     "memory_identity",
     "on_zarrs_loop",
@@ -316,6 +318,14 @@ def _frames(thread: int | None) -> Iterator[FrameType]:
 def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on zarr's event loop and wait for it. Not for a thread of that loop."""
     return sync(work)
+
+
+def is_zarrs_loop() -> bool:
+    """Tell whether this thread runs zarr's event loop, so that it must not wait for that."""
+    try:
+        return asyncio.get_running_loop() is _zarrs_loop[0]
+    except RuntimeError:
+        return False
 
 
 def max_workers() -> int | None:

@@ -24,30 +24,23 @@ from typing import Any
 import numpy as np
 
 from ..access.boxes import Box
-from ..access.conditional import exchange
-from ..access.flush import flush
 from ..access.gathered import Gathered
 from ..access.objects import ShardObject
 from ..access.reader import INLINE_NBYTES, decoded_nbytes
 from ..errors import GroupWriteError
 from ..options import Options
-from ..storage import filelocks, locks
+from ..storage import locks
 from ..storage.aio import all_of, to_its_end
-from . import reading, writing
-from .compat import StorePath, buffer_from, on_zarrs_loop
+from . import reading, storing, writing
+from .compat import StorePath, on_zarrs_loop
 from .held import Entry, Held, HeldEntry, is_held
-from .remote import conditional_remote_for
+from .names import Names
 from .requests import Part, Request
 from .stores import (
     check_writable,
-    is_local,
-    is_memory,
-    is_prompt,
+    is_link,
     lies_in,
-    local_path,
     lock_keys_async,
-    staging_async,
-    stored_bytes,
 )
 
 __all__ = ["Group"]
@@ -68,7 +61,7 @@ class Group:
         self._clock = itertools.count()
         self._nbytes = 0
         self._mutex = threading.Lock()
-        self._names: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._names = Names()
         self._is_closed = False
         self.max_nbytes = 0
         self.is_closing = False
@@ -101,14 +94,8 @@ class Group:
                 await self._write_at_once(request, [i], [keys[i]], options)
 
     async def _keys(self, request: Request) -> list[str]:
-        """Names of the request's objects for locks: each is resolved once."""
-        names = [(id(part.target.store), part.target.path) for part in request.parts]
-        unknown = [i for i, name in enumerate(names) if name not in self._names]
-        if unknown:
-            targets = [request.parts[i].target for i in unknown]
-            for i, target, key in zip(unknown, targets, await lock_keys_async(targets), strict=True):
-                self._names[names[i]] = target.store, key  # the store stays, so that its number does
-        return [self._names[name][1] for name in names]
+        """Names of the request's objects for locks."""
+        return await self._names.of([part.target for part in request.parts])
 
     def _gathers(self, part: Part) -> bool:
         """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
@@ -118,9 +105,13 @@ class Group:
     async def _write_at_once(
         self, request: Request, chosen: Sequence[int], keys: Sequence[str], options: Options
     ) -> None:
-        """Store parts of a request now. What was gathered of their objects comes first, or is overwritten whole."""
+        """Store parts of a request now. What was gathered of their objects comes first, or is overwritten whole.
+
+        What was gathered of a link comes first too: to erase one leaves the file as it was, which may have other names.
+        """
         parts = [request.parts[i] for i in chosen]
-        await self.settle(key for key, part in zip(keys, parts, strict=True) if not part.covers)
+        kept = (not part.covers or is_link(part.target) for part in parts)
+        await self.settle(itertools.compress(keys, kept))
         async with locks.table().hold_async(keys):
             positions = [request.positions[i] for i in chosen]
             await writing.run(replace(request, parts=parts, positions=positions), options)
@@ -160,14 +151,14 @@ class Group:
     def take_slices(self, item: Any, chain: Any, array: np.ndarray[Any, Any], options: Options) -> bool:
         """Take over the only item of a batch, if it is all of one small inner chunk of an object that is gathered already."""
         target, spec, chunk_selection, array_selection, _ = item
-        known = self._names.get((id(target.store), target.path))
-        if known is None or self.is_closing or target.store.read_only:
+        key = self._names.known(target)
+        if key is None or self.is_closing or target.store.read_only:
             return False
 
         def write(gathered: Gathered) -> bool:
             return gathered.write_slices(chunk_selection, array_selection, array)
 
-        return self._add(known[1], chain, write, target, spec, options)
+        return self._add(key, chain, write, target, spec, options)
 
     def _add(
         self,
@@ -247,11 +238,13 @@ class Group:
     # as an `access.gathering.Gatherer`, for threads that wait
 
     def name_of(self, target: ShardObject) -> str:
-        """Name an object, which is resolved once."""
-        known = self._names.get((id(target), ""))
-        if known is None:
-            known = self._names[id(target), ""] = target, target.identity
-        return known[1]
+        """Name an object."""
+        return self._names.of_object(target)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is gathered of any object."""
+        return not self._entries
 
     def has(self, name: str) -> bool:
         """Whether anything is gathered of this object."""
@@ -261,15 +254,11 @@ class Group:
         """As `hold`, for a change that can always wait, but False in a caller who holds the object's lock."""
         table = locks.table()
         while not self.is_closing and not table.holds(name):
-            if not table.try_acquire(name):
-                table.acquire(name)
-            try:
+            with table.hold([name]):
                 entry = self._entries.get(name)
                 if entry is None or is_held(entry, kind):
                     is_taken = self._take(name, entry, take)
                     break
-            finally:
-                table.release(name)
             self.settle_now(name)  # what is of another kind
         else:
             return False
@@ -402,65 +391,19 @@ class Group:
 
     async def _store(self, key: str, entry: Entry | HeldEntry) -> None:
         """Store one object; its lock in the table is held."""
-        if isinstance(entry, HeldEntry):
-            await entry.gathered.store()
-            self._forget(key)
-            return
-        target, prototype = entry.target, entry.spec.prototype
-        store: Any = target.store
-        if is_local(store):
-
-            async def write(old_fd: int | None) -> bool:
-                exist: list[int] = []
-                where = {"old_fd": old_fd, "staging": await staging_async(store), "exist": exist}
-                await self._flush(entry, local_path(target), None, **where)
-                return not exist
-
-            await filelocks.update_async(key, entry.options, write, prompt=is_prompt(store))
-        elif is_memory(store):
-            result = await self._flush(entry, None, stored_bytes(target, prototype))
-            if result is None:
-                store.delete_sync(target.path)
-            else:
-                store.set_sync(target.path, buffer_from(prototype, result))
-        elif (remote := conditional_remote_for(store)) is not None:
-
-            async def renew(_: Sequence[int], olds: Sequence[Any]) -> list[Any]:
-                (old,) = olds
-                if old is None:
-                    return [await self._flush(entry, None, None)]
-                return [await self._flush(entry, None, old.data, keep_empty=True)]
-
-            await exchange([target.path], renew, entry.options, remote, 1)
-        else:
-            old = None if entry.gathered.is_complete else await target.get(prototype=prototype)
-            result = await self._flush(entry, None, None if old is None else old.as_numpy_array())
-            if result is None:
-                await target.delete()
-            else:
-                await target.set(buffer_from(prototype, result))
+        await storing.store(entry)
         self._forget(key)
-
-    @staticmethod
-    async def _flush(entry: Entry, path: str | None, old: Any, **choices: Any) -> Any:
-        return await to_its_end(
-            asyncio.to_thread(
-                flush,
-                entry.gathered,
-                path,
-                old,
-                entry.target.path,
-                entry.options,
-                write_empty=bool(entry.spec.config.write_empty_chunks),
-                **choices,
-            )
-        )
 
     def _forget(self, key: str) -> None:
         with self._mutex:
             entry = self._entries.pop(key, None)
             if entry is not None:
                 self._nbytes -= entry.gathered.nbytes
+
+    def names(self) -> list[str]:
+        """List the objects of which anything is gathered."""
+        with self._mutex:
+            return list(self._entries)
 
     def close(self, *, drop: bool) -> bool:
         """Take nothing any more, and forget what there is if `drop`; False, and still open, when there is something."""

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import os
 import threading
 from types import TracebackType
 
-from .compat import on_zarrs_loop
+from . import ending
+from .compat import is_zarrs_loop, on_zarrs_loop
 from .group import Group
 
 __all__ = ["active", "group_writes"]
@@ -18,9 +21,13 @@ class _Blocks:
     """The blocks that are open, and what is gathered while any is."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = (
+            threading.RLock()
+        )  # a garbage collection in it may close a generator, and so leave a block
         self.open: list[group_writes] = []
+        self.threads: list[threading.Thread] = []  # that entered them
         self.group: Group | None = None
+        self.leaving: set[asyncio.Task[None]] = set()
 
     def enter(self, block: group_writes) -> None:
         with self.mutex:
@@ -28,7 +35,13 @@ class _Blocks:
                 raise RuntimeError(
                     "group_writes(flush_on_error=False) drops what was gathered, so no other block may be open beside it"
                 )
+            if not block.flush_on_error and self.group is not None and not self.group.is_empty:
+                raise RuntimeError(
+                    "group_writes(flush_on_error=False) could drop what an interrupted block has left: store that first, "
+                    "with an empty `with group_writes(): pass`"
+                )
             self.open.append(block)
+            self.threads.append(threading.current_thread())
             if self.group is None:
                 self.group = Group()
             self._adjust(self.group)
@@ -38,6 +51,7 @@ class _Blocks:
         with self.mutex:
             if block not in self.open:
                 return None
+            del self.threads[self.open.index(block)]
             self.open.remove(block)
             if self.group is not None:
                 self._adjust(self.group)
@@ -53,12 +67,65 @@ class _Blocks:
             self.group = None
             return True
 
+    def end(self) -> None:
+        """Store what is gathered, because the process ends; what is written from now on is stored at once."""
+        why: object = "group_writes(flush_on_error=False) was not left"
+        try:
+            ending.wait_for([*self.threads])
+            with self.mutex:
+                group = self.group
+                may_store = all(block.flush_on_error for block in self.open)
+                self._abandon()
+            while group is not None and may_store:
+                on_zarrs_loop(group.settle())
+                if self.close(group, drop=False):
+                    return
+        except BaseException as error:  # noqa: BLE001  # an interrupt too: no code is left that could catch it
+            why = str(error) or repr(error)
+        self.give_up(why)
+
+    def _abandon(self) -> None:
+        """Take blocks for left whose ends come too late."""
+        self.open.clear()
+        self.threads.clear()
+        if self.group is not None:
+            self._adjust(self.group)
+
+    def give_up(self, why: object = "the interpreter is past storing them") -> None:
+        """Report what is gathered still, and drop it."""
+        with self.mutex:
+            self._abandon()
+            names = [] if self.group is None else self.group.names()
+            if self.group is not None:
+                self.close(self.group, drop=True)
+        if names:
+            ending.fail(ending.unstored(names, why))
+
     def _adjust(self, group: Group) -> None:
         group.is_closing = not self.open
         group.max_nbytes = min((block.max_bytes for block in self.open), default=0)
 
 
 _blocks = _Blocks()
+_is_watched = False  # whether the end of this process is known to be ours
+
+
+def _end() -> None:
+    _blocks.end()
+
+
+def _watch() -> None:
+    """Store what is gathered when the process ends; registered late, so done early."""
+    global _is_watched
+    if not _is_watched:
+        _is_watched = True
+        ending.at_the_end(_end)
+
+
+@atexit.register
+def _give_up() -> None:
+    """Report blocks that were entered after `_end`; registered early, so done late."""
+    _blocks.give_up()
 
 
 def active() -> Group | None:
@@ -72,7 +139,7 @@ class group_writes:  # noqa: N801  # used as a function is
     In the block, assignments to arrays on shardcodec's pipeline, in any store and from any thread of this process, are
     kept in memory, where reads through that pipeline see them; so are chunks that are set in a
     `ShardingStorageTransformer`, and erased there, and inner chunks given to `Shard.write_chunks`, whose handles store them
-    before they read, as key-value stores and `chunk_state` do with what was gathered of their shards. Each shard is written once, with the strategy and
+    before they read, as key-value stores, `open_array` and `chunk_state` do with what was gathered of their shards. Each shard is written once, with the strategy and
     durability that hold for it, when the block ends, or before that when the memory is used up. Neighbouring elements
     that other processes write meanwhile are kept: only what was assigned here is changed.
 
@@ -91,6 +158,7 @@ class group_writes:  # noqa: N801  # used as a function is
         At the end of the block, or at an assignment that used up the memory: some shards could not be written;
         ``written`` and ``unwritten`` list them. At the end of the block the latter are dropped.
     RuntimeError
+        A block without ``async`` was entered on zarr's event loop, which it would wait for at its end.
         Blocks may be nested and may overlap in several threads: they gather together, and the end of each writes all
         that there is. Only one with ``flush_on_error=False`` has to be alone.
 
@@ -98,7 +166,8 @@ class group_writes:  # noqa: N801  # used as a function is
     -----
     Other pipelines, stores and processes see the writes when they are stored. Inside the block arrays must not be resized,
     overwritten or deleted. A child process forked inside starts with nothing gathered. In a coroutine
-    ``async with`` waits without blocking the event loop.
+    ``async with`` waits without blocking the event loop. What a block that was never left has gathered is stored when the
+    process ends; if that fails, a message on stderr names arrays and numbers of shards, and the exit status is 120.
 
     Examples
     --------
@@ -116,34 +185,62 @@ class group_writes:  # noqa: N801  # used as a function is
         self.flush_on_error = bool(flush_on_error)
 
     def __enter__(self) -> None:
+        if is_zarrs_loop():
+            raise RuntimeError(
+                "group_writes on zarr's event loop would wait for that loop at its end: use `async with group_writes()`"
+            )
         _blocks.enter(self)
+        _watch()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         group = _blocks.leave(self)
-        if group is not None:
+        if group is None:
+            return
+        if is_zarrs_loop():  # the garbage collector closes a generator in any thread
+            task = asyncio.ensure_future(self._end(group, failed=kind is not None, keep=True))
+            _blocks.leaving.add(task)
+            task.add_done_callback(_blocks.leaving.discard)
+            return
+        try:
             on_zarrs_loop(self._end(group, failed=kind is not None))
+        except BaseException as failure:
+            if ending.is_ending():
+                _blocks.give_up(failure)
+            raise
 
     async def __aenter__(self) -> None:
         _blocks.enter(self)
+        _watch()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is GeneratorExit and asyncio._get_running_loop() is None:
+            self.__exit__(kind, error, trace)  # the coroutine is closed, and no event loop would resume it
+            return
         group = _blocks.leave(self)
         if group is not None:
             await self._end(group, failed=kind is not None)
 
-    async def _end(self, group: Group, *, failed: bool) -> None:
-        drop = failed and not self.flush_on_error
-        try:
-            while not drop:
-                await group.settle()
-                if _blocks.close(group, drop=False):
-                    return  # else an assignment that was under way has come in
-        finally:
+    async def _end(self, group: Group, *, failed: bool, keep: bool = False) -> None:
+        """Store what was gathered, or drop it.
+
+        After an error it is dropped, unless the caller could not learn of it (`keep`). After a cancellation or an interrupt
+        it is kept as well: the next block, or the end of the process, stores it.
+        """
+        if failed and not self.flush_on_error:
             _blocks.close(group, drop=True)
+            return
+        try:
+            await group.settle()
+            while not _blocks.close(group, drop=False):
+                await group.settle()  # an assignment that was under way has come in
+        except Exception:
+            if not keep and not ending.is_ending():
+                _blocks.close(group, drop=True)
+            raise
 
 
 def _forget() -> None:

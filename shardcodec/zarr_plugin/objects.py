@@ -20,7 +20,16 @@ from ..options import Options
 from .compat import Store, StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from .remote import limits_for, remote_for
 from .renamed import RenamedStore, original
-from .stores import described, index_names, introduce, is_local, is_memory, local_path, stored_bytes
+from .stores import (
+    described,
+    index_names,
+    introduce,
+    is_local,
+    is_memory,
+    local_path,
+    lock_keys,
+    stored_bytes,
+)
 
 __all__ = ["objects_of_store"]
 
@@ -41,6 +50,10 @@ class MemoryObjects:
     def source(self, key: str) -> Any:
         """Return an object's buffer."""
         return stored_bytes(self._root / key, default_buffer_prototype())
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Name objects for locks."""
+        return lock_keys([self._root / key for key in keys])
 
     def fetch(
         self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: tuple[int, ...], options: Options
@@ -68,6 +81,10 @@ class RemoteObjects:
     def source(self, key: str) -> Any:
         """Never needed."""
         raise NotImplementedError
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Name objects for locks."""
+        return lock_keys([self._root / key for key in keys])
 
     def fetch(
         self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: tuple[int, ...], options: Options
@@ -104,6 +121,10 @@ class RenamedObjects:
     def source(self, key: str) -> Any:
         """Return what the engine reads."""
         return self._base.source(self._located(key))
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Name objects of the store behind for locks."""
+        return self._base.names([self._located(key) for key in keys])
 
     def fetch(
         self, items: Sequence[ReadItem], out: np.ndarray[Any, Any], axes: tuple[int, ...], options: Options

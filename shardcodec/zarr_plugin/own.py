@@ -11,9 +11,7 @@ another writer has made first is done again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -121,8 +119,7 @@ def _settle(path: str, data: Any, fd: int | None, sync: bool) -> bool:
     """Put an object in its place, or remove it; False when it was to be new, and is not."""
     if data is None:
         if fd != filelocks.NO_FILE:
-            with contextlib.suppress(FileNotFoundError):  # where there are no locks, nobody has looked
-                os.unlink(path)
+            native.load().remove_file(path, sync=sync)
         return True
     file = native.load().NewFile(path)
     try:

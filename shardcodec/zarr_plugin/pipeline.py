@@ -19,6 +19,7 @@ from ..errors import UnsupportedError
 from ..options import NOTHING, Options, Resolver
 from ..statistics import stats
 from ..storage import turns
+from ..storage.replaced import Patience
 from . import grouping, reading, writing
 from .compat import (
     ArrayV3Metadata,
@@ -142,8 +143,12 @@ class ShardCodecPipeline(CodecPipeline):
         if not batch:
             return ()
         group = grouping.active()
+        patience = None
         if self._shortcut is not None and len(batch) == 1 and group is None and not drop_axes:
-            exists = self._shortcut.read(batch[0], out, self._options(any_threads=True))
+            try:
+                exists = self._shortcut.read(batch[0], out, self._options(any_threads=True))
+            except OSError as error:
+                exists, patience = None, Patience.after(error)
             if exists is not None:
                 return (get_result(not exists),)
         options = self._options()
@@ -153,7 +158,8 @@ class ShardCodecPipeline(CodecPipeline):
             self._left_to_zarr(why, options)
             await self._settle(batch)
             return await self._own.read(batch, out, drop_axes)
-        missing = await (reading.run(request, options) if group is None else group.read(request, options))
+        reads = reading.run(request, options, patience) if group is None else group.read(request, options)
+        missing = await reads
         return tuple(get_result(position in missing) for position in range(len(batch)))
 
     async def write(self, batch_info: Iterable[Any], value: Any, drop_axes: tuple[int, ...] = ()) -> None:

@@ -17,6 +17,7 @@ from ..access.remote import fetch
 from ..errors import ShardError
 from ..options import Options
 from ..storage.aio import in_thread
+from ..storage.replaced import Patience
 from .compat import StorePath, as_numpy, has_loop_to_itself
 from .kinds import Kind
 from .remote import limits_for, remote_for
@@ -84,8 +85,11 @@ class Shortcut:
             return None
 
 
-async def run(request: Request, options: Options) -> set[int]:
-    """Fill the request's array; return the positions of objects that do not exist."""
+async def run(request: Request, options: Options, patience: Patience | None = None) -> set[int]:
+    """Fill the request's array; return the positions of objects that do not exist.
+
+    `patience` continues that of an attempt on the event loop, which must not wait.
+    """
     if not request.parts:
         return set()
     if is_local(request.store):
@@ -103,10 +107,16 @@ async def run(request: Request, options: Options) -> set[int]:
         remote, limits = remote_for(request.store, spec.prototype), limits_for(request.store, spec)
         names = index_names([part.target for part in request.parts])
         missing = await fetch(items, request.array, request.axes, options, remote, limits, names=names)
-    elif is_prompt(request.store) and (request.is_small or _may_stay(request, options)):
-        missing = read(items, request.array, request.axes, options)
     else:
-        missing = await in_thread(read, items, request.array, request.axes, options)
+        work = items, request.array, request.axes, options
+        inline = patience is None and is_prompt(request.store)
+        if inline and (request.is_small or _may_stay(request, options)):
+            try:
+                missing = read(*work, Patience(0))
+                return {request.positions[i] for i in missing}
+            except OSError as error:
+                patience = Patience.after(error)
+        missing = await in_thread(read, *work, patience)
     return {request.positions[i] for i in missing}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import itertools
 import json
 import os
@@ -40,12 +41,14 @@ from ..access.objects import (
 from ..access.placement import ABSENT
 from ..access.reader import index_too_short
 from ..access.shard import Shard
+from ..access.soundness import check_index, must_be_sound, reach
 from ..errors import LockError, ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage import indexes, locks
 from ..storage.aio import all_of
 from ..storage.cache import IndexCache
+from ..storage.files import check_name
 from ..storage.indexes import RemoteIndex
 from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
 from .compat import (
@@ -122,12 +125,13 @@ def shard_object(store: Any, key: str | None) -> ShardObject:
     """Return the place that a store and a key name."""
     if isinstance(store, StorePath):
         store, key = store.store, "/".join(filter(None, (store.path, key)))
+    check_name(key or "")
     if isinstance(store, Store):
         if not key:
             raise ValueError("a store needs the key of the shard")
         return StoreObject(original(StorePath(store, key)))
     if isinstance(store, str | os.PathLike):
-        path = os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store))
+        path = check_name(os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store)))
         return FileObject(str(path), key or str(path))
     try:
         return MemoryObject(memoryview(store).cast("B"), key or "")
@@ -231,7 +235,7 @@ class StoreObject:
                 self.target.store.store
             )  # knows no conditions, but may name what it stores
         if remote is not None:
-            return _generation(sync(remote.put(self.key, new, WHATEVER_IT_IS)))
+            return _generation(sync(remote.replace(self.key, new)))
         sync(self.target.set(buffer_from(self._prototype, new)))
         return content_generation(new) if is_memory(self.target.store) else UNKNOWN
 
@@ -257,12 +261,9 @@ class StoreObject:
                         shard=self.key,
                         n_tries=n_tries,
                     ) from None
+            old = new = None  # before another is fetched
             time.sleep(random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(n_tries, 10))))
         return NO_OBJECT
-
-
-# An answer that sets no condition.
-WHATEVER_IT_IS = Answer(b"")
 
 
 def _generation(version: Any) -> bytes:
@@ -312,7 +313,7 @@ class RemoteShard:
         chain: Any,
         options: Options,
         size: Callable[[], int],
-        lock: Hashable,
+        lock: str,
         kept: _Kept | None = None,
     ) -> None:
         self._remote = remote
@@ -328,8 +329,10 @@ class RemoteShard:
         if index is None:
             index, self._calm = self._fetch_index()
         else:
+            index = self._checked(index)
             native.load().totals_add(index_hits=1)
             self._calm = locks.table().calm(lock)
+        self._is_sound = index is not None and index.is_sound
         self.missing = index is None
         self._entries = (
             np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64) if index is None else index.entries
@@ -349,10 +352,22 @@ class RemoteShard:
             raise index_too_short(self._key, len(answer.data), n)
         entries = np.empty((self._chain.n_chunks, 2), dtype=np.uint64)
         native.load().load_index(self._chain, answer.data, entries)
-        index = RemoteIndex(entries, answer.nbytes, answer.version)
+        index = self._checked(RemoteIndex(entries, answer.nbytes, answer.version))
         if self._kept is not None:
             indexes.put(self._kept.name, self._chain, index, self._options, since, self._kept.cache)
         return index, calm
+
+    def _checked(self, index: RemoteIndex) -> RemoteIndex:
+        """Note whether all entries are true, where they must be. If not, who wants to read is told; the index can be looked at."""
+        if must_be_sound(self._chain, self._options) and index.nbytes is not None and not index.is_sound:
+            with contextlib.suppress(ShardFormatError):
+                check_index(self._chain, index.entries, index.nbytes, self._options)
+                return index._replace(is_sound=True)
+        return index
+
+    def check(self) -> None:
+        if not self._is_sound and not self.missing:
+            check_index(self._chain, self._entries, self._size, self._options)
 
     def confirm(self) -> None:
         """Find out whether the object is in the state that a kept index belongs to, if no request has told."""
@@ -411,6 +426,7 @@ class RemoteShard:
         native.load().index_check(entries, nbytes, first, n, allow_in_index=self._allow_in_index)
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
+        self.check()
         where = positions.astype(np.intp)
         only = np.full_like(self._entries, ABSENT)  # inner chunks that are not wanted may be damaged
         only[where] = self._entries[where]
@@ -423,7 +439,7 @@ class RemoteShard:
         try:
             data = self._get_ranges(ranges)
         except ShardFormatError as error:
-            error.entry = self._beyond(positions[:n], error)
+            error.entry = self._beyond(positions[:n], error) if error.entry is None else error.entry
             raise
         bases = np.cumsum([0, *(len(part) for part in data)]).astype(np.uint64)
         places[:n] = wanted
@@ -445,6 +461,21 @@ class RemoteShard:
         return min((int(p) for p in positions[wanted]), default=None)
 
     def _get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return ranges that inner chunks lie in; the first time see whether the object is as long as all entries say."""
+        if self._is_sound or not ranges or not must_be_sound(self._chain, self._options):
+            return self._get_bytes(ranges)
+        last = reach(self._chain, self._entries) - 1
+        try:
+            *data, _ = self._get_bytes([*ranges, (last, 1)])
+        except ShardFormatError as error:
+            if error.offset == last:  # the inner chunk that reaches furthest tells
+                ends = np.where(self._entries[:, 0] == ABSENT, 0, self._entries.sum(axis=1, dtype=np.uint64))
+                error.entry = int(ends.argmax())
+            raise
+        self._is_sound = True
+        return data
+
+    def _get_bytes(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         answers = sync(self._ask(ranges))
         if self._is_exchanged():
             raise self._exchanged()
@@ -473,10 +504,11 @@ class RemoteShard:
             raise self._exchanged() from None
 
     def range(self, offset: int, nbytes: int) -> bytes:
-        (data,) = self._get_ranges([(offset, nbytes)])
+        (data,) = self._get_bytes([(offset, nbytes)])
         return bytes(data)
 
     def entry(self, position: int) -> tuple[int, int] | None:
+        self.check()
         only = np.full_like(self._entries, ABSENT)
         only[position] = self._entries[position]
         self._check(only, MAX_OBJECT_NBYTES if self._size is None else self._size)

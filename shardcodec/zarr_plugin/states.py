@@ -10,6 +10,7 @@ store: size and entity tag, unless that is weak.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,8 @@ def _file_state(path: str) -> str | None:
     try:
         found = os.stat(path)
     except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
         return None
     last = max(found.st_mtime_ns, found.st_ctime_ns)
     if time.time_ns() - last < GRAIN_NS or found.st_nlink != 1:

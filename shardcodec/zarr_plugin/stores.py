@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ..storage import filesystem
@@ -29,6 +29,7 @@ __all__ = [
     "index_names",
     "introduce",
     "is_direct",
+    "is_link",
     "is_local",
     "is_memory",
     "is_prompt",
@@ -68,6 +69,11 @@ def is_direct(store: Store) -> bool:
 def local_path(target: StorePath) -> str:
     """Return the file of an object of a LocalStore."""
     return f"{_root(target.store)}/{target.path}"
+
+
+def is_link(target: StorePath) -> bool:
+    """Tell whether an object is reached by a symbolic link: an erase ends that, and so changes the object's name for locks."""
+    return is_local(target.store) and os.path.islink(local_path(target))
 
 
 def staging(store: Store) -> str | None:
@@ -145,11 +151,14 @@ def lock_keys(targets: Sequence[StorePath]) -> list[str]:
     return names
 
 
-async def lock_keys_async(targets: Sequence[StorePath]) -> list[str]:
-    """As `lock_keys`, without blocking the event loop."""
+async def lock_keys_async(
+    targets: Sequence[StorePath], resolve: Callable[[Sequence[StorePath]], list[str]] | None = None
+) -> list[str]:
+    """As `lock_keys`, or as `resolve`, which calls that, without blocking the event loop."""
+    resolve = resolve or lock_keys
     if all(_is_named_promptly(target) for target in targets[:1]):
-        return lock_keys(targets)
-    return await in_thread(lock_keys, targets)
+        return resolve(targets)
+    return await in_thread(resolve, targets)
 
 
 def _is_named_promptly(target: StorePath) -> bool:

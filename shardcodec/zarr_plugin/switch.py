@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from zarr import Array, AsyncArray
 
+from .. import native
 from ..errors import UnsupportedError
 from ..options import check
 from .compat import ArrayV3Metadata, config, pipeline_of, with_pipeline
@@ -98,6 +99,9 @@ def enable(**defaults: Any) -> _Enabled:
     ------
     TypeError, ValueError
         There is no such option, or it has no such value.
+    UnsupportedError
+        The extension module cannot be loaded, for instance because Python was started in a source tree, which hides the
+        installed package; zarr's configuration is as it was.
 
     Examples
     --------
@@ -105,6 +109,7 @@ def enable(**defaults: Any) -> _Enabled:
     >>> shardcodec.enable(threads=8)
     """
     call = _Enabled(check(defaults))
+    native.require()
     _switch.add(call)
     return call
 
@@ -129,13 +134,14 @@ def attach(array: A, **choices: Any) -> A:
     TypeError
         No array of zarr's.
     UnsupportedError
-        A Zarr v2 array.
+        A Zarr v2 array; or the extension module cannot be loaded.
     """
     handle: Any = array
     if not isinstance(handle, Array | AsyncArray):
         raise TypeError(f"expected a zarr.Array or zarr.AsyncArray, got {type(handle).__name__}")
     if not isinstance(handle.metadata, ArrayV3Metadata):
         raise UnsupportedError("shardcodec is for Zarr v3 arrays")
+    native.require()
     pipeline = pipeline_of(handle)
     if not isinstance(pipeline, ShardCodecPipeline):
         pipeline = ShardCodecPipeline(handle.metadata, handle.store)

@@ -164,14 +164,21 @@ def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
 async def _write_local(request: Request, paths: Sequence[str], options: Options) -> None:
     left = sorted(zip(paths, request.parts, strict=True), key=lambda pair: pair[0])
     deadline = time.monotonic() + options.lock_timeout
+    patience = filelocks.patience_of(options)
     prompt = is_prompt(request.store)
     while left:
-        async with filelocks.hold_async([path for path, _ in left], options, prompt=prompt) as held:
-            some, left = left[: len(held)], left[len(held) :]
-            parts = [part for _, part in some]
-            files = [local_path(part.target) for part in parts]
-            exist: list[int] = []
-            await _run_engine(request, parts, files, None, options, held, exist)
+        some: list[tuple[str, Part]] = []
+        exist: list[int] = []
+        try:
+            async with filelocks.hold_async([path for path, _ in left], options, prompt=prompt) as held:
+                some, left = left[: len(held)], left[len(held) :]
+                parts = [part for _, part in some]
+                files = [local_path(part.target) for part in parts]
+                await _run_engine(request, parts, files, None, options, held, exist)
+        except OSError as error:  # what has been written already is written once more
+            left = some + left
+            await asyncio.sleep(patience.pause(error))
+            continue
         # what others have made meanwhile has a lock now, to be taken in its turn
         if exist:
             filelocks.check_deadline(deadline, some[exist[0]][0], options)

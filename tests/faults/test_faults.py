@@ -27,7 +27,7 @@ from faults.scenes import (
     is_killed_at_every_call,
     is_torn_in_every_write,
 )
-from helpers import files_below, random_array
+from helpers import descriptor, files_below, random_array
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 from shardcodec.storage import filesystem
@@ -154,16 +154,21 @@ def test_what_each_case_does(tmp_path: Path) -> None:
             if not case.direct:
                 patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
             scene = Shards(folder, case)
-            direct = filesystem.appends_directly(str(scene.shard), scene.shard.stat().st_dev)
+            with descriptor(scene.shard) as fd:
+                direct = filesystem.appends_directly(str(scene.shard), fd)
             calls = [call for call in calls_of(scene) if call not in ("lock", "unlock")]
         if case.strategy == "replace" or (case.durability == "fsync" and not direct and case.grid == LARGE):
             assert "linkat" in calls and "fdatasync" not in calls
+            assert calls.index("close") < calls.index(
+                "linkat"
+            )  # the bytes have arrived before a name shows them
         elif case.location == "end" and direct:
-            assert calls == ["fallocate", "pwrite_once"] + ["fdatasync"] * (case.durability == "fsync")
+            barrier = ["fdatasync"] * (case.durability == "fsync") + ["close"]
+            assert calls == ["fallocate", "pwrite_once", *barrier]
         elif case.location == "end" and case.durability == "rename" and case.grid == SMALL:
-            assert calls == ["pwrite_once", "pwrite", "pwrite", "ftruncate"]
+            assert calls == ["pwrite_once", "pwrite", "pwrite", "ftruncate", "close"]
         elif case.location == "start" and case.grid == SMALL:
-            barrier = ["fdatasync"] * (case.durability == "fsync")
+            barrier = ["fdatasync"] * (case.durability == "fsync") + ["close"]
             assert calls == ["pwrite", *barrier, "pwrite_once", *barrier]
         else:
             assert "linkat" in calls

@@ -37,7 +37,7 @@ from faults.scenes import (
     was_killed,
     with_fault,
 )
-from helpers import files_below, in_child, ours, quiet, shard_path, zarrs_view
+from helpers import descriptor, files_below, in_child, ours, quiet, shard_path, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
@@ -91,8 +91,9 @@ assert set(CASES) >= QUICK
 @pytest.fixture(autouse=True)
 def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(filesystem, "_known", {})
-    if not filesystem.is_local(tmp_path.stat().st_dev):
-        pytest.skip("nothing is updated in place on this file system")
+    with descriptor(tmp_path) as fd:
+        if not filesystem.is_local(fd):
+            pytest.skip("nothing is updated in place on this file system")
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
         monkeypatch.setattr(filesystem, "DIRECT_TYPES", frozenset())
@@ -271,7 +272,8 @@ def test_what_each_case_does(tmp_path: Path) -> None:
                 patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
             scene = Shard(folder, case)
             calls = calls_of(scene)
-            direct = filesystem.appends_directly(str(scene.shard), scene.shard.stat().st_dev)
+            with descriptor(scene.shard) as fd:
+                direct = filesystem.appends_directly(str(scene.shard), fd)
         assert "link" in calls and "linkat" not in calls, (case, calls)
         assert ("fdatasync" in calls) == (case.durability == "fsync")
         assert ("fallocate" in calls) == (

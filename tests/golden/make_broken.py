@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from reference import crc32c
+from spec_json import BIG, BYTE, CRC, LITTLE, Json, sharding, transpose
 
 HERE = Path(__file__).parent
 ABSENT = 2**64 - 1
@@ -32,7 +33,6 @@ BODY = "".join(WORDS).encode()
 FILL = "...."
 
 Entry = tuple[int, int]
-Json = dict[str, Any]
 
 # What an inner chunk gives: its text, or one of these.
 BAD_ENTRY = "ShardFormatError at entry"  # also stops an update that would carry it over
@@ -65,22 +65,10 @@ class Layout:
 
     def codec(self) -> Json:
         """The codec as it stands in zarr.json."""
-        order = [*range(len(self.shape), -1, -1)]
-        index_codecs: list[Json] = [{"name": "transpose", "configuration": {"order": order}}]
-        index_codecs = index_codecs if self.transposed else []
-        index_codecs += [
-            {"name": "bytes", "configuration": {"endian": "big" if self.big_endian else "little"}}
-        ]
-        index_codecs += [{"name": "crc32c"}] * self.index_checksums
-        return {
-            "name": "sharding_indexed",
-            "configuration": {
-                "chunk_shape": list(self.inner),
-                "codecs": [{"name": "bytes"}, *([{"name": "crc32c"}] if self.chunk_checksum else [])],
-                "index_codecs": index_codecs,
-                "index_location": "start" if self.at_start else "end",
-            },
-        }
+        index_codecs = [transpose(*range(len(self.shape), -1, -1))] if self.transposed else []
+        index_codecs += [BIG if self.big_endian else LITTLE, *[CRC] * self.index_checksums]
+        codecs = [BYTE, CRC] if self.chunk_checksum else [BYTE]
+        return sharding(self.inner, codecs, index_codecs, "start" if self.at_start else "end")
 
     def index(self, entries: Sequence[Entry]) -> bytes:
         """An index of these entries, true or false."""
@@ -128,6 +116,9 @@ class Case:
         Attributes of the error of the lowest damaged inner chunk.
     array : tuple of int
         Shape of the array, where the shard reaches out of it.
+    refused : bool
+        Inner chunks have no checksum and an entry reaches out of the object or into the index: every read of the shard and every
+        update of a part of it gives the error of the lowest such entry.
     """
 
     name: str
@@ -141,6 +132,7 @@ class Case:
     shape: tuple[int, ...] = (4, 4)
     inner: tuple[int, ...] = (2, 2)
     array: tuple[int, ...] = (4, 4)
+    refused: bool = False
 
 
 END, START = Layout(), Layout(at_start=True)
@@ -187,10 +179,14 @@ def second(bad: Entry, layout: Layout = END, body: bytes = BODY) -> bytes:
 def bad_second(name: str, rules: str, note: str, bad: Entry, layout: Layout = END) -> Case:
     """The second entry cannot be true."""
     numbers = {"offset": bad[0], "nbytes": bad[1]}
-    if bad[0] == 4 and bad[1] < 8:  # the range is there, but not what the codecs make of an inner chunk
+    is_there = bad[0] == 4 and bad[1] < 8  # the range is, but not what the codecs make of an inner chunk
+    if is_there:
         numbers = {"expected": 4, "actual": bad[1]}
     chunks = [WORDS[0], BAD_ENTRY, *WORDS[2:]]
-    return case(name, rules, note, second(bad, layout), chunks, layout, numbers=numbers)
+    refused = not is_there and not layout.chunk_checksum
+    body = b"".join(layout.chunk(word) for word in WORDS)
+    shard = second(bad, layout, body)
+    return case(name, rules, note, shard, chunks, layout, numbers=numbers, refused=refused)
 
 
 def flipped(shard: bytes, at: int, mask: int = 16) -> bytes:
@@ -249,17 +245,6 @@ def sound_cases() -> Iterator[Case]:
         "trailing-bytes-start", "SC-42", "more bytes behind a shard with its index at the start",
         START.sound() + b"more", layout=START,
     )  # fmt: skip
-    outside = PLAIN.shard(BODY, [(0, 4), (4, 4), (900, 4), (ABSENT, 7)])
-    yield case(
-        "outside-the-array",
-        "SC-36",
-        "bad entries of inner chunks beyond the array's edge",
-        outside,
-        [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
-        PLAIN,
-        array=(2, 4),
-        numbers={"offset": 900, "nbytes": 4},
-    )
     yield case("edge", "SC-37", "the array ends inside an inner chunk", END.sound(), array=(3, 3))
     scalar = Layout(shape=(), inner=())
     yield case("rank-0", "SC-39", "a shard without axes", scalar.shard(b"x", [(0, 1)]), ["x"], scalar)
@@ -299,6 +284,7 @@ def index_cases() -> Iterator[Case]:
         PLAIN.sound(),
         [BAD_ENTRY] * 4,
         PLAIN_START,
+        refused=True,
     )
     scalar = Layout(shape=(), inner=())
     flipped_scalar = flipped(scalar.shard(b"x", [(0, 1)]), 3)
@@ -328,6 +314,9 @@ def entry_cases() -> Iterator[Case]:
     yield bad_second("nbytes-2^40", bounds, "a claim of 1 TiB", (4, 2**40))
     yield bad_second("nbytes-2^62", bounds, "a claim of 4 EiB", (4, 2**62))
     yield bad_second("beyond-the-end-start", bounds, "the same, index at the start", (900, 4), START)
+    yield bad_second(
+        "beyond-the-end-checked", bounds, "the same, inner chunks have checksums", (900, 8), CHECKED
+    )
     length = "SC-31"
     yield bad_second("too-short", length, "3 bytes of 4", (4, 3))
     yield bad_second("too-long", length, "5 bytes of 4", (4, 5))
@@ -346,6 +335,15 @@ def entry_cases() -> Iterator[Case]:
         END.sound()[3:],
         lost,
         numbers=numbers,
+        refused=True,
+    )
+    yield case(
+        "lost-head-checked",
+        index,
+        "the same where inner chunks have checksums, which tell",
+        CHECKED.sound()[3:],
+        [BAD_CHECKSUM] * 3 + [BAD_ENTRY],
+        CHECKED,
     )
     relative = START.shard(BODY, [(4 * i, 4) for i in range(4)])
     numbers = {"offset": 0, "nbytes": 4}
@@ -357,15 +355,27 @@ def entry_cases() -> Iterator[Case]:
         [BAD_ENTRY] * 4,
         START,
         numbers=numbers,
+        refused=True,
     )
     yield case(
         "tail-cut-start",
         "SC-43",
-        "the last six bytes are lost behind an index at the start: what is there can be read",
+        "the last six bytes are lost behind an index at the start",
         START.sound()[:-6],
         [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
         START,
         numbers={"offset": 76, "nbytes": 4},
+        refused=True,
+    )
+    checked = Layout(at_start=True, chunk_checksum=True)
+    yield case(
+        "tail-cut-start-checked",
+        "SC-43",
+        "the same where inner chunks have checksums: what is there can be read",
+        checked.sound()[:-10],
+        [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
+        checked,
+        numbers={"offset": 84, "nbytes": 8},
     )
     yield case(
         "no-checksum-flip",
@@ -375,6 +385,30 @@ def entry_cases() -> Iterator[Case]:
         [WORDS[0], BAD_ENTRY, *WORDS[2:]],
         PLAIN,
         numbers={"offset": 2**63 + 4, "nbytes": 4},
+        refused=True,
+    )
+    outside = [(0, 4), (4, 4), (900, 4), (ABSENT, 7)]
+    yield case(
+        "outside-the-array",
+        "SC-36",
+        "bad entries of inner chunks beyond the array's edge: a shard does not know where that is",
+        PLAIN.shard(BODY, outside),
+        [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
+        PLAIN,
+        array=(2, 4),
+        numbers={"offset": 900, "nbytes": 4},
+        refused=True,
+    )
+    checked_outside = Layout(index_checksums=0, chunk_checksum=True)
+    yield case(
+        "outside-the-array-checked",
+        "SC-36",
+        "the same where inner chunks have checksums: what is inside can be read",
+        checked_outside.shard(b"".join(map(checked_outside.chunk, WORDS)), [(0, 8), (8, 8), *outside[2:]]),
+        [*WORDS[:2], BAD_ENTRY, BAD_ENTRY],
+        checked_outside,
+        array=(2, 4),
+        numbers={"offset": 900, "nbytes": 4},
     )
 
 
@@ -414,7 +448,8 @@ def nested(inner: Json) -> Json:
 
 def sound_shard_for(codec: Json) -> bytes:
     """The shard of letters in the layout of a codec."""
-    for layout in (END, START, PLAIN, PLAIN_START, CHECKED, Layout(index_checksums=2), Layout(big_endian=True),
+    checked_start = Layout(at_start=True, chunk_checksum=True)
+    for layout in (END, START, PLAIN, PLAIN_START, CHECKED, checked_start, Layout(index_checksums=2), Layout(big_endian=True),
                    Layout(transposed=True)):  # fmt: skip
         if layout.codec() == codec:
             return layout.sound()

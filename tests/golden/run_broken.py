@@ -160,6 +160,8 @@ class Checker:
         """Kind of the error when these inner chunks are wanted together; empty where there is none."""
         if self.case["index"]:
             return str(self.case["index"])
+        if self.case["refused"]:
+            return "ShardFormatError"
         entries = [o for o in outcomes if o == BAD_ENTRY] if not self.is_nested else []
         errors = entries or [o for o in outcomes if not is_text(o)]
         return errors[0].partition(" ")[0] if errors else ""
@@ -186,7 +188,10 @@ class Checker:
 
     def check_numbers(self, what: str, error: Any, k: int | None) -> None:
         numbers = {n: getattr(error, n) for n in self.case["numbers"]}
-        if k is not None and self.case["chunks"].index(self.case["chunks"][k]) == k:
+        if self.case["refused"] and k is not None:
+            if numbers != self.case["numbers"]:
+                self.note(f"{what}: {numbers} instead of {self.case['numbers']}")
+        elif k is not None and self.case["chunks"].index(self.case["chunks"][k]) == k:
             if self.way == "requests" and error.actual == self.case["numbers"].get("nbytes"):
                 pass  # the size of the object is not known here, and the length alone refutes the entry
             elif numbers != self.case["numbers"]:
@@ -195,6 +200,8 @@ class Checker:
             if error.chunk_coords != (0, 0):
                 self.note(f"{what}: is said to be in {error.chunk_coords}")
         elif not self.case["index"] and k is not None:
+            if self.case["refused"]:
+                k = self.case["chunks"].index(BAD_ENTRY)
             grid = (2, 2) if self.case["shape"] else ()
             coords = tuple(int(i) for i in np.unravel_index(k, grid)) if grid else ()
             if error.chunk_coords != coords:
@@ -344,6 +351,7 @@ def run_huge(folder: Path) -> Iterator[str]:
             "chunks": [],
             "index": BAD_BYTES,
             "numbers": {"nbytes": 1000, "limit": layout.index_nbytes},
+            "refused": False,
         }
         for way, array in ways.of(case).items():
             print(case["name"], way, flush=True)

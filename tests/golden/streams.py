@@ -24,12 +24,12 @@ import numcodecs
 import numpy as np
 from golden.make_broken import Layout
 from reference import crc32c
+from spec_json import CRC, LITTLE, blosc, named, zstd
 
 import shardcodec
 
 HERE = Path(__file__).parent
 FILE = HERE / "broken" / "streams.json"
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 BLOCK_NBYTES = 128
 HAS_CHECKSUM = ("gzip", "numcodecs.zlib", "zstd with a checksum")
@@ -46,33 +46,20 @@ def recipes() -> Iterator[tuple[str, Json, bytes]]:
     """Name, codec as in zarr.json, and the stream."""
     data = content()
     raw = data.tobytes()
-    yield "zstd", zstd(checksum=False), bytes(numcodecs.Zstd(3).encode(raw))
-    yield "zstd with a checksum", zstd(checksum=True), bytes(numcodecs.Zstd(3, checksum=True).encode(raw))
-    yield "gzip", {"name": "gzip", "configuration": {"level": 6}}, gzip.compress(raw, 6, mtime=0)
-    yield "numcodecs.zlib", {"name": "numcodecs.zlib", "configuration": {"level": 6}}, zlib.compress(raw, 6)
-    lz4 = {"name": "numcodecs.lz4", "configuration": {"acceleration": 1}}
+    yield "zstd", zstd(3, checksum=False), bytes(numcodecs.Zstd(3).encode(raw))
+    yield "zstd with a checksum", zstd(3, checksum=True), bytes(numcodecs.Zstd(3, checksum=True).encode(raw))
+    yield "gzip", named("gzip", level=6), gzip.compress(raw, 6, mtime=0)
+    yield "numcodecs.zlib", named("numcodecs.zlib", level=6), zlib.compress(raw, 6)
+    lz4 = named("numcodecs.lz4", acceleration=1)
     yield "numcodecs.lz4", lz4, bytes(numcodecs.LZ4().encode(raw))
     for cname in ("blosclz", "lz4", "lz4hc", "zstd", "zlib"):
         for shuffle, number in SHUFFLES.items():
-            codec = {
-                "name": "blosc",
-                "configuration": {
-                    "cname": cname,
-                    "clevel": 5,
-                    "shuffle": shuffle,
-                    "typesize": 2,
-                    "blocksize": BLOCK_NBYTES,
-                },
-            }
+            codec = blosc(cname, shuffle, 2, blocksize=BLOCK_NBYTES)
             yield (
                 f"blosc {cname} {shuffle}",
                 codec,
                 bytes(numcodecs.Blosc(cname, 5, number, BLOCK_NBYTES).encode(data)),
             )
-
-
-def zstd(*, checksum: bool) -> Json:
-    return {"name": "zstd", "configuration": {"level": 3, "checksum": checksum}}
 
 
 def make_streams() -> None:
@@ -124,7 +111,7 @@ def run_streams(folder: Path) -> Iterator[str]:
 
 def run_stream(made: Json, stream: bytes, *, checked: bool) -> Iterator[str]:
     name = made["name"]
-    codecs = [LITTLE, made["codec"], *([{"name": "crc32c"}] if checked else [])]
+    codecs = [LITTLE, made["codec"], *([CRC] if checked else [])]
     spec = shardcodec.ShardSpec((16, 32), (16, 16), "int16", 0, codecs)
     raw = content().tobytes()
     tail = crc32c(stream).to_bytes(4, "little") if checked else b""

@@ -13,49 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from spec_json import BIG, BYTE, CRC, GZIP, LITTLE, Json, blosc, named, sharding, transpose, zstd
 
 Array = npt.NDArray[Any]
-Json = dict[str, Any]
 Box = tuple[slice, ...]
-
-
-def named(name: str, /, **configuration: Any) -> Json:
-    return {"name": name, "configuration": configuration} if configuration else {"name": name}
-
-
-LITTLE = named("bytes", endian="little")
-BIG = named("bytes", endian="big")
-BYTE = named("bytes")
-CRC = named("crc32c")
-GZIP = named("gzip", level=1)
-
-
-def zstd(level: int = 1, *, checksum: bool = False) -> Json:
-    return named("zstd", level=level, checksum=checksum)
-
-
-def blosc(cname: str, shuffle: str, typesize: int = 2, clevel: int = 5) -> Json:
-    return named("blosc", cname=cname, clevel=clevel, shuffle=shuffle, typesize=typesize, blocksize=0)
-
-
-def transpose(*order: int) -> Json:
-    return named("transpose", order=list(order))
-
-
-def sharding(
-    chunk: tuple[int, ...],
-    codecs: tuple[Json, ...],
-    *,
-    index_codecs: tuple[Json, ...] = (LITTLE, CRC),
-    index_location: str = "end",
-) -> Json:
-    return named(
-        "sharding_indexed",
-        chunk_shape=list(chunk),
-        codecs=list(codecs),
-        index_codecs=list(index_codecs),
-        index_location=index_location,
-    )
 
 
 @dataclass(frozen=True)
@@ -177,11 +138,11 @@ def _codecs() -> list[Case]:
         "crc32c": (LITTLE, CRC),
         "zstd-crc32c": (LITTLE, zstd(), CRC),
         "crc32c-gzip": (LITTLE, CRC, GZIP),
-        "two-compressors": (LITTLE, blosc("lz4", "shuffle"), zstd()),
+        "two-compressors": (LITTLE, blosc("lz4", "shuffle", 2), zstd()),
         "transpose": (transpose(1, 0), LITTLE),
         "transpose-big-zstd-crc32c": (transpose(1, 0), BIG, zstd(), CRC),
         "transpose-twice": (transpose(1, 0), transpose(1, 0), LITTLE),
-        "blosc-clevel-0": (LITTLE, blosc("lz4", "shuffle", clevel=0)),
+        "blosc-clevel-0": (LITTLE, blosc("lz4", "shuffle", 2, clevel=0)),
         "blosc-typesize-7": (LITTLE, blosc("zstd", "shuffle", typesize=7)),
     }
     return [Case(name, chain) for name, chain in chains.items()]
@@ -193,7 +154,7 @@ def _blosc() -> list[Case]:
     # Inner chunks of 2 KiB: shorter ones Blosc stores as they are.
     large = Case("", shape=(50, 70), shard=(64, 64), chunk=(32, 32))
     return [
-        replace(large, id=f"blosc-{cname}-{shuffle}", codecs=(LITTLE, blosc(cname, shuffle)))
+        replace(large, id=f"blosc-{cname}-{shuffle}", codecs=(LITTLE, blosc(cname, shuffle, 2)))
         for cname, shuffle in itertools.product(cnames, shuffles)
     ]
 

@@ -1,12 +1,11 @@
-# test_convert_2022.py - arrays of the 2022 format turned into those of Zarr v3, and back
+# test_convert_2022.py - arrays of the 2022 format converted to Zarr v3
 # SPDX-License-Identifier: MIT
-"""`convert_2022` on what zarr-python 2.18.7 has written, and zarr-python 2.18.7 on what it has."""
+"""`convert_2022` on arrays that zarr-python 2.18.7 has written."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ import zarr
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.errors import ShardError
+from shardcodec.errors import ShardError, SpecError
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME
 from .made_2022 import NAMES, assert_same, expected, store_of, zarr_fails, zarrs_own
-from .venv_2022 import Zarr2
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -31,31 +29,26 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="session")
-def converted(made: Path, zarr_2_18: Zarr2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``v3`` and ``back``, both of all cases, and for each what zarr 2.18.7 reads of the latter."""
+def converted(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hierarchy of Zarr v3 with all cases."""
     folder = tmp_path_factory.mktemp("converted")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in NAMES:
-            convert_2022(made / "h", folder / "v3", path=name)
-        for name in NAMES:
-            convert_2022(folder / "v3", folder / "back", path=name, to="2022")
-    zarr_2_18.run("read", folder / "back", folder, *NAMES)
+            convert_2022(made / "h", folder, path=name)
     return folder
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_converted(made: Path, converted: Path, name: str) -> None:
     case, wanted = BY_NAME[name], expected(made, name)
+    assert_same(shardcodec.attach(zarr.open_array(converted, path=name, mode="r"))[...], wanted, case)
     if not zarr_fails(case):
-        assert_same(zarrs_own(converted / "v3", name)[...], wanted, case)
-    metadata = json.loads((converted / "v3" / name / "zarr.json").read_text())
+        assert_same(zarrs_own(converted, name)[...], wanted, case)
+    metadata = json.loads((converted / name / "zarr.json").read_text())
     if case.per_shard:
         (sharding,) = metadata["codecs"]
         assert [codec["name"] for codec in sharding["configuration"]["index_codecs"]] == ["bytes", "crc32c"]
-    found = expected(converted, name)
-    if case.dtype is not object:
-        assert_same(found, wanted, case)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].speaks_tensorstore])
@@ -67,7 +60,7 @@ def test_tensorstore_reads_what_was_converted(made: Path, converted: Path, name:
     case = BY_NAME[name]
     if np.dtype(case.dtype).kind not in "biufc":
         pytest.skip("TensorStore has no such data type")
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(converted / "v3" / name)}}
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(converted / name)}}
     found = tensorstore.open(spec, read=True).result().read().result()
     assert_same(np.asarray(found), expected(made, name), case)
 
@@ -80,7 +73,7 @@ def encoded(folder: Path, array: Any, key: str) -> list[bytes | None]:
 
 @pytest.mark.parametrize("name", ["plain", "codec-gzip", "stack", "dots"])
 def test_inner_chunks_are_copied_as_they_are(made: Path, converted: Path, name: str) -> None:
-    old, new = open_2022(made / "h", name, mode="r"), zarr.open_array(converted / "v3", path=name)
+    old, new = open_2022(made / "h", name, mode="r"), zarr.open_array(converted, path=name)
     separator = BY_NAME[name].separator
     stored = sorted((made / "h/data/root" / name).rglob("c*"))
     files = [path for path in stored if path.is_file()] + [
@@ -91,7 +84,7 @@ def test_inner_chunks_are_copied_as_they_are(made: Path, converted: Path, name: 
         coords = path.relative_to(made / "h/data/root" / name).as_posix()[1:]
         there = f"c{separator}{coords}"
         assert encoded(made / "h/data/root" / name, old, f"c{coords}") == encoded(
-            converted / "v3" / name, new, there
+            converted / name, new, there
         )
 
 
@@ -103,36 +96,28 @@ def test_a_whole_hierarchy(made: Path, tmp_path: Path) -> None:
     assert dict(group.attrs) == {"kind": "made by zarr 2"}
     assert np.array_equal(group["within/array"][...], expected(made, "group/within/array"))
     assert calls[-1] == (len(calls), len(calls))
-    back = convert_2022(
-        zarr.open_group(tmp_path / "v3", path="a/b"), tmp_path / "h2", to="2022", dst_path="c"
+    again = convert_2022(
+        open_2022(made / "h", "group", mode="r"), tmp_path / "v3", dst_path="c", index_checksum=False
     )
-    assert np.array_equal(back["within/array"][...], expected(made, "group/within/array"))
-    assert dict(back.attrs) == {"kind": "made by zarr 2"}
+    assert np.array_equal(again["within/array"][...], group["within/array"][...])
 
 
 @pytest.mark.parametrize("kind", ["memory", "subclass"])
-def test_from_and_to_other_stores(made: Path, tmp_path: Path, kind: str) -> None:
-    target: Any = MemoryStore()
-    convert_2022(store_of(made / "h", kind), target, path="plain", index_checksum=False)
-    array = convert_2022(target, tmp_path / "h", path="plain", to="2022")
+def test_from_and_to_other_stores(made: Path, kind: str) -> None:
+    array = convert_2022(store_of(made / "h", kind), MemoryStore(), path="plain", index_checksum=False)
     assert np.array_equal(array[...], expected(made, "plain"))
     assert array.metadata.dimension_names == ("y", "x")
 
 
-@pytest.mark.parametrize(
-    ("name", "to"), [("plain", "v3"), ("dots", "v3"), ("one-axis", "2022"), ("dots", "2022")]
-)
+@pytest.mark.parametrize("name", ["plain", "dots", "one-axis"])
 @pytest.mark.parametrize("kind", ["folder", "subclass"])
 def test_only_shards_that_a_listing_shows_are_looked_for(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, to: str, kind: str
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     monkeypatch.setattr("shardcodec.transformer.convert.LISTING_SHARDS", 1)
     calls: list[tuple[int, int]] = []
-    if to == "2022":
-        convert_2022(made / "h", tmp_path / "v3", path=name)
-    source = made / "h" if to == "v3" else tmp_path / "v3"
-    given = source if kind == "folder" else store_of(source, kind)
-    array = convert_2022(given, tmp_path / "out", path=name, to=to, progress=lambda *n: calls.append(n))
+    source = made / "h" if kind == "folder" else store_of(made / "h", kind)
+    array = convert_2022(source, tmp_path / "out", path=name, progress=lambda *n: calls.append(n))
     assert np.array_equal(array[...], expected(made, name))
     files = [p for p in (made / "h/data/root" / name).rglob("*") if p.is_file()]
     assert calls == [(i + 1, len(files)) for i in range(len(files))]
@@ -141,29 +126,22 @@ def test_only_shards_that_a_listing_shows_are_looked_for(
 # ---------------------------------------------------------------- conversions that end early
 
 
-def test_metadata_come_last(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_come_last(made: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
-    for source, target, to in (
-        (made / "h", tmp_path / "v3", "v3"),
-        (tmp_path / "whole", tmp_path / "h", "2022"),
-    ):
-        if to == "2022":
-            convert_2022(made / "h", source, path="plain")
-        with pytest.raises(KeyboardInterrupt):
-            convert_2022(source, target, path="plain", to=to, progress=stop)
-        assert not [p for p in target.rglob("*.json") if "plain" in str(p)]
-        with pytest.raises(FileExistsError, match="overwrite"):
-            convert_2022(source, target, path="plain", to=to)
-        array = convert_2022(source, target, path="plain", to=to, overwrite=True, durability="fsync")
-        assert np.array_equal(array[...], expected(made, "plain"))
-        with pytest.raises(FileExistsError, match="plain"):
-            convert_2022(source, target, path="plain", to=to)
-        assert np.array_equal(
-            convert_2022(source, target, path="plain", to=to, overwrite=True)[...], array[...]
-        )
+    source, target = made / "h", tmp_path / "v3"
+    with pytest.raises(KeyboardInterrupt):
+        convert_2022(source, target, path="plain", progress=stop)
+    assert not [p for p in target.rglob("*.json") if "plain" in str(p)]
+    with pytest.raises(FileExistsError, match="overwrite"):
+        convert_2022(source, target, path="plain")
+    array = convert_2022(source, target, path="plain", overwrite=True, durability="fsync")
+    assert np.array_equal(array[...], expected(made, "plain"))
+    with pytest.raises(FileExistsError, match="plain"):
+        convert_2022(source, target, path="plain")
+    assert np.array_equal(convert_2022(source, target, path="plain", overwrite=True)[...], array[...])
 
 
 def test_overwriting_takes_nothing_but_the_array(made: Path, tmp_path: Path) -> None:
@@ -175,21 +153,17 @@ def test_overwriting_takes_nothing_but_the_array(made: Path, tmp_path: Path) -> 
         convert_2022(made / "h", tmp_path / "v3", path="plain", overwrite=True)
     with pytest.raises(FileExistsError, match="another format"):
         convert_2022(made / "h", made / "h", path="plain", dst_path="copy")
-    with pytest.raises(FileExistsError, match="hierarchy of Zarr v3"):
-        convert_2022(
-            convert_2022(made / "h", tmp_path / "w", path="plain", dst_path=""), tmp_path / "w", to="2022"
-        )
-    with pytest.raises(FileExistsError, match="within the array"):
-        convert_2022(
-            tmp_path / "w", shutil.copytree(made / "h", tmp_path / "h"), dst_path="plain/x", to="2022"
-        )
-    with pytest.raises(ValueError, match="letters"):
-        convert_2022(tmp_path / "w", tmp_path / "h", dst_path="ü", to="2022")
+
+
+def test_a_source_of_zarr_v3_is_refused(made: Path, tmp_path: Path) -> None:
+    convert_2022(made / "h", tmp_path / "v3", path="plain", dst_path="")
+    with pytest.raises(SpecError, match="final Zarr v3"):
+        convert_2022(tmp_path / "v3", tmp_path / "again")
 
 
 @pytest.mark.parametrize(
     ("entry", "value", "text"),
-    [(1, 3, "fewer|3 bytes"), (0, 2**40, "inner chunk"), (0, 2**64 - 1, "inner chunk")],
+    [(1, 3, "fewer|expected 48 bytes, got 3"), (0, 2**40, "inner chunk"), (0, 2**64 - 1, "inner chunk")],
 )
 def test_a_damaged_index_stops_a_conversion(
     hierarchy: Path, tmp_path: Path, entry: int, value: int, text: str

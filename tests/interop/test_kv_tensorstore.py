@@ -15,15 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spec_json import BIG, CRC, LITTLE
 
 from shardcodec.errors import ConflictError, ShardError
 from shardcodec.kv import NO_VALUE, KeyRange, ShardedKeyValueStore, Transaction
 
 ts = pytest.importorskip("tensorstore")
 
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-BIG = {"name": "bytes", "configuration": {"endian": "big"}}
-CRC = {"name": "crc32c"}
 GRID = (2, 3)
 
 

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from spec_json import CRC, LITTLE, zstd
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, chunk_state, open_shard
 
 SHAPE, SHARD, CHUNK = (40, 60), (20, 30), (5, 6)
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
-CRC = {"name": "crc32c"}
-CODECS = {"raw": [LITTLE], "checked": [LITTLE, CRC], "zstd": [LITTLE, ZSTD]}
+CODECS = {"raw": [LITTLE], "checked": [LITTLE, CRC], "zstd": [LITTLE, zstd()]}
 
 Values = np.ndarray[Any, Any]
 

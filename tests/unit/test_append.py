@@ -23,6 +23,7 @@ USUAL: dict[str, Any] = {
     "index_checksum": True,
     "new_nbytes": 1000,
     "n_links": 1,
+    "appends": True,
     "direct": False,
     "sync": False,
 }
@@ -35,6 +36,9 @@ USUAL: dict[str, Any] = {
         ({"direct": True}, "direct"),
         ({"direct": True, "sync": True, "index_nbytes": 1 << 24}, "direct"),
         ({"direct": True, "n_links": 2}, None),
+        ({"appends": False}, None),
+        ({"appends": False, "direct": True}, None),
+        ({"appends": False, "index_at_start": True}, None),
         ({"direct": True, "new_nbytes": 1 << 30}, None),
         ({"direct": True, "index_checksum": False}, "direct"),
         ({"sync": True}, None),

@@ -25,6 +25,7 @@ from helpers import (
     letters_spec,
     text_of,
 )
+from spec_json import BIG, transpose
 
 import shardcodec
 from shardcodec import IndexCache, native
@@ -104,8 +105,7 @@ def test_every_layout_of_index_is_kept(tmp_path: Path, at_start: bool, crc: bool
 
 
 # Pairs that do not lie in C order, or not as numbers of this machine.
-BIG = {"name": "bytes", "configuration": {"endian": "big"}}
-TURNED = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+TURNED = transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("index_codecs", [[BIG, CRC], [BIG], [TURNED, LITTLE, CRC], [LITTLE, CRC, CRC]])

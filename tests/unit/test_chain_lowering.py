@@ -11,7 +11,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from spec_json import BIG, CRC, LITTLE, any_dtypes, counted_bytes, named, shard, sharding, transpose
+from spec_checks import any_dtypes, counted_bytes, shard
+from spec_json import BIG, CRC, LITTLE, named, sharding, transpose
 
 from shardcodec.errors import UnsupportedError
 from shardcodec.format.chain import MAX_ITEMSIZE, MAX_NDIM, MAX_OPS, lower

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import OtherMemoryStore, RecordingStore
+from spec_json import CHECKED_INDEX
 from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
@@ -19,8 +20,6 @@ from shardcodec import ShardSpec, chunk_state, group_writes, iter_existing, open
 from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.zarr_plugin import grouping
 from shardcodec.zarr_plugin.stores import lies_in, lock_keys
-
-CRC = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 
 
 def object_store() -> Any:
@@ -124,7 +123,7 @@ def over(store: Any, name: str) -> Any:
     with shardcodec.enable():
         how: dict[str, Any] = {"shape": (8, 12), "chunks": (2, 2), "dtype": "u1", "compressors": None}
         plain = zarr.create_array(MemoryStore(), **how)
-        view = ShardingStorageTransformer(store, (2, 3), path=name, index_codecs=CRC)
+        view = ShardingStorageTransformer(store, (2, 3), path=name, index_codecs=CHECKED_INDEX)
         return zarr.Array(zarr.AsyncArray(plain.metadata, StorePath(view, name)))
 
 

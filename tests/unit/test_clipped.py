@@ -19,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from reference import Coords, ShardMeta, decode_shard, empty_shard, encode_shard, update_shard
 from shard_strategies import Layout, assert_same_bits, configurations, empty_like, random_array, selections
+from spec_json import LITTLE
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -31,7 +32,6 @@ from shardcodec.access.writer import WriteItem, write
 from shardcodec.errors import ChecksumError, CodecError, ShardFormatError, SpecError, UnsupportedError
 from shardcodec.options import resolve
 
-RAW_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}]
 TWELVE = np.arange(1, 13, dtype="u1")
 WORDS = r"inner chunk size 5 does not divide shard size 12 on axis 0 .*clip=True"
 
@@ -240,10 +240,10 @@ def test_a_grid_that_no_index_can_have_is_refused() -> None:
 @pytest.mark.parametrize("nbytes", [0, 1, 3, 5])
 def test_a_chunk_of_the_wrong_size_is_refused(nbytes: int) -> None:
     """One that is stored whole, as 1.0 has it at the edge of an array, is not taken for a clipped one."""
-    blob = bytearray(shardcodec.encode(TWELVE, twelve(index_codecs=RAW_INDEX)))
+    blob = bytearray(shardcodec.encode(TWELVE, twelve(index_codecs=[LITTLE])))
     blob[-8:] = nbytes.to_bytes(8, "little")
     blob[-16:-8] = (0).to_bytes(8, "little")
-    spec = twelve(index_codecs=RAW_INDEX)
+    spec = twelve(index_codecs=[LITTLE])
     with pytest.raises((ShardFormatError, CodecError)) as caught:
         shardcodec.decode(blob, spec)
     assert caught.value.chunk_coords == (2,)

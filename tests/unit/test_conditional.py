@@ -22,8 +22,8 @@ from shardcodec.access.conditional import update
 from shardcodec.access.writer import WriteItem
 from shardcodec.options import Options
 from shardcodec.storage.remote import Answer, Changed
+from shardcodec.zarr_plugin import conditions, writing
 from shardcodec.zarr_plugin import remote as zarr_remote
-from shardcodec.zarr_plugin import writing
 
 # ---- a store that does what a test tells it
 
@@ -240,13 +240,17 @@ def test_unsharded_chunks() -> None:
 
 
 def test_a_store_that_turns_out_to_know_no_conditions(tmp_path: Any) -> None:
-    """As S3 with ``conditional_put="disabled"``: the last writer wins."""
+    """As S3 with ``conditional_put="disabled"``: the last writer wins, and a warning says so."""
     from zarr.storage import ObjectStore
 
-    with mock.patch.object(zarr_remote, "CONDITIONAL", ("LocalStore",)):
+    with (
+        mock.patch.object(zarr_remote, "CONDITIONAL", ("LocalStore",)),
+        mock.patch.multiple(conditions, _checked=set(), _told=set()),
+    ):
         array = checked(ObjectStore(obstore.LocalStore(str(tmp_path))))
-        for value in (1, 2):
-            array[3:12, 5:20] = value
+        with pytest.warns(RuntimeWarning, match="know no conditions"):
+            array[3:12, 5:20] = 1
+        array[3:12, 5:20] = 2
     expected = np.full((16, 24), -1, "int32")
     expected[3:12, 5:20] = 2
     assert bits(zarrs_view(array)[...]) == bits(expected)

@@ -24,11 +24,10 @@ from helpers import (
     ours,
     random_array,
     text_of,
-    zstd,
 )
 from reference import crc32c
-from spec_json import CRC, LITTLE, config, named
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from spec_json import CRC, LITTLE, config, named, zstd
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
@@ -183,8 +182,11 @@ def test_an_entry_that_cannot_be_true(ways: Ways, bad: tuple[int, int]) -> None:
         nbytes=nbytes,
         limit=84,
     )
-    for read in ways.readers(blob):  # what is not asked for does not matter (SC-36)
-        assert read(np.s_[2:, 2:]).tobytes() == b"tres"
+    for read in ways.readers(blob):  # nor can what is not asked for be trusted
+        with pytest.raises(ShardFormatError):
+            read(np.s_[2:, 2:])
+        with shardcodec.options(allow_in_index=True):
+            assert read(np.s_[2:, 2:]).tobytes() == b"tres"
 
 
 @pytest.mark.parametrize("bad", [(0, 3), (0, 5), (0, 0), (7, 0)])
@@ -214,13 +216,14 @@ def test_gaps_overlaps_and_shared_ranges(ways: Ways) -> None:
 
 
 def test_a_tail_cut_off_behind_an_index_at_the_start(tmp_path: Path) -> None:
-    """What lies before the cut is readable, what lies behind it is an error (SC-43)."""
+    """It is an error, whatever is read; with `allow_in_index` what lies before the cut is readable (SC-43)."""
     ways = Ways(tmp_path, at_start=True)
     blob = letters(at_start=True)[:-6]
-    ways.refused(blob, ShardFormatError, FULL, np.s_[3, 3], limit=78)
+    ways.refused(blob, ShardFormatError, FULL, np.s_[3, 3], np.s_[:2, :2], limit=78)
     for read in ways.readers(blob):
-        assert read(np.s_[:2, :2]).tobytes() == b"zero"
-        assert read(np.s_[:2]).tobytes() == b"zeonroe."
+        with shardcodec.options(allow_in_index=True):
+            assert read(np.s_[:2, :2]).tobytes() == b"zero"
+            assert read(np.s_[:2]).tobytes() == b"zeonroe."
 
 
 def test_truncation_at_every_byte(tmp_path: Path) -> None:
@@ -299,12 +302,13 @@ def test_a_fault_in_a_nested_shard_says_so() -> None:
     )
     inner = assemble(b"abcdef", [(0, 3), (3, 3), (0, 3), (900, 3)])
     blob = assemble(inner, [(ABSENT, ABSENT), (0, len(inner)), *[(ABSENT, ABSENT)] * 2])
-    for selection in (FULL, np.s_[1, 10]):
+    for selection in (FULL, np.s_[1, 10], np.s_[0, 6:9]):
         with pytest.raises(ShardFormatError, match="nested") as raised:
             decode(blob, spec, selection)
         error = raised.value
         assert (error.entry, error.chunk_coords, error.level, error.offset) == (1, (0, 1), 1, 900)
-    assert decode(blob, spec, np.s_[0, 6:9]).tobytes() == b"abc"
+    with shardcodec.options(allow_in_index=True):
+        assert decode(blob, spec, np.s_[0, 6:9]).tobytes() == b"abc"
 
 
 # ---- which of several faults
@@ -397,6 +401,45 @@ def test_the_lowest_failing_chunk_of_an_update_is_reported(faults: tuple[int, ..
             array[::2, ::2] = 1
         assert raised.value.entry == min(faults)
         assert (tmp_path / KEY).read_bytes() == bytes(broken)
+
+
+BLOSC = named("blosc", cname="lz4", clevel=5, shuffle="noshuffle", typesize=1, blocksize=0)
+TOO_LARGE = 2**31
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("codec", "limit"), [(BLOSC, 2**31 - 17), (named("numcodecs.lz4"), 0x7E000000)], ids=["blosc", "lz4"]
+)
+@pytest.mark.parametrize("way", ["encode", "handle", "writer"])
+def test_an_inner_chunk_beyond_the_limit_of_a_codec(
+    tmp_path: Path, way: str, codec: Any, limit: int, nested: bool
+) -> None:
+    """It was a MemoryError, whatever memory there was. The elements take none: they are one, seen 2^32 times."""
+    inner = [named("bytes"), codec]
+    if nested:
+        inner = [named("sharding_indexed", chunk_shape=[TOO_LARGE], codecs=inner, index_codecs=[LITTLE, CRC])]
+    spec = ShardSpec((2 * TOO_LARGE,), (TOO_LARGE,), "uint8", 0, inner, [LITTLE, CRC])
+    ones = np.broadcast_to(np.uint8(1), (2, TOO_LARGE))
+    shard = shardcodec.open_shard(tmp_path, "c", spec, mode="r+")
+    ways = {
+        "encode": lambda: encode(np.broadcast_to(np.uint8(1), spec.shard_shape), spec),
+        "handle": lambda: shard.write_chunks([(0,), (1,)], ones),
+        "writer": lambda: shardcodec.ShardWriter(tmp_path / "d", spec).write_chunk((0,), ones[0]),
+    }
+    with pytest.raises(CodecError, match=f"cannot encode {TOO_LARGE} bytes, .* at most {limit}") as raised:
+        ways[way]()
+    error = raised.value
+    assert (error.nbytes, error.limit, error.chunk_coords) == (TOO_LARGE, limit, (0,))
+    assert bool(error.shard) == (way != "encode")
+
+
+def test_a_partial_write_beyond_the_limit_of_a_codec() -> None:
+    shape = (TOO_LARGE,)
+    array = zarr.create_array({}, shape=shape, chunks=shape, dtype="u1", compressors=BloscCodec(typesize=1))
+    array = shardcodec.attach(array)
+    with pytest.raises(CodecError, match=f"shard 'c/0': blosc: cannot encode {TOO_LARGE} bytes"):
+        array[:4] = 1
 
 
 def test_a_hostile_grid_takes_no_memory() -> None:

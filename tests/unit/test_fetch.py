@@ -110,9 +110,12 @@ def test_a_closed_shard_has_nothing(where: Any) -> None:
 def test_entries_are_checked_when_they_are_used(where: Any) -> None:
     entries = [(0, 4), (4, 4000), (8, 4), (12, 4)]
     shard = _native.OpenShard(CHAIN, where(assemble(BODY, entries)))
-    assert fetch_all(shard, [0, 2]) == [WORDS[0], WORDS[2]]
+    assert fetch_all(shard, [0, 2], allow_in_index=True) == [WORDS[0], WORDS[2]]
+    for positions in ([0, 1], [0, 2]):  # without checksums in inner chunks all entries count
+        with pytest.raises(ShardFormatError, match="4000 bytes at offset 4"):
+            fetch_all(shard, positions)
     with pytest.raises(ShardFormatError, match="4000 bytes at offset 4") as info:
-        fetch_all(shard, [0, 1])
+        fetch_all(shard, [0, 1], allow_in_index=True)
     assert (info.value.entry, info.value.nbytes, info.value.limit) == (1, 4000, 84)
     with pytest.raises(ShardFormatError):
         shard.entries(np.empty((4, 2), dtype=np.uint64), check=True)

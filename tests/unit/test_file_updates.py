@@ -25,6 +25,7 @@ from helpers import (
     text_of,
     zarrs_view,
 )
+from spec_json import sharding
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
@@ -257,7 +258,11 @@ def test_a_bad_entry_is_healed_by_writing_the_whole_inner_chunk(
     )
     with pytest.raises(shardcodec.ShardFormatError):
         array[0, 2] = 49
-    array[:2, 2:] = 49
+    if bad not in [(0, 5), (0, 3), (5, 0)]:  # all others may be in a wrong place: it takes a word of the user
+        with pytest.raises(shardcodec.ShardFormatError):
+            array[:2, 2:] = 49
+    with shardcodec.options(allow_in_index=True):
+        array[:2, 2:] = 49
     assert text_of(array[...]) == text_of(zarrs_view(array)[...]) == "zero 1111 two. tres"
 
 
@@ -281,16 +286,7 @@ def test_entries_in_the_index_on_demand(tmp_path: Path, at_start: bool) -> None:
 
 
 def test_entries_in_the_index_of_a_nested_shard_on_demand() -> None:
-    sharding = {
-        "name": "sharding_indexed",
-        "configuration": {
-            "chunk_shape": [1, 4],
-            "codecs": [{"name": "bytes"}],
-            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-            "index_location": "end",
-        },
-    }
-    spec = shardcodec.ShardSpec((4, 4), (2, 4), "uint8", 46, [sharding])
+    spec = shardcodec.ShardSpec((4, 4), (2, 4), "uint8", 46, [sharding([1, 4])])
     inner = assemble(b"abcd", [(0, 4), (2, 4)])
     blob = assemble(inner, [(ABSENT, ABSENT), (0, len(inner))])
     with pytest.raises(shardcodec.ShardFormatError) as raised:

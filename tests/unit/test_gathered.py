@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spec_json import LITTLE, named
+from spec_json import LITTLE, sharding, transpose
 
 import shardcodec
 from shardcodec.access.boxes import Box
@@ -29,16 +29,7 @@ def chain_of(
     """A shard, behind a transpose if `order` is given; of rank and extents in the axes of the object."""
     if order is None:
         return compiled(shardcodec.ShardSpec(shape, inner, dtype, 0, [LITTLE]).chain)
-    stored_inner = [inner[axis] for axis in order]
-    codecs = [
-        named("transpose", order=order),
-        named(
-            "sharding_indexed",
-            chunk_shape=stored_inner,
-            codecs=[LITTLE],
-            index_codecs=[LITTLE, named("crc32c")],
-        ),
-    ]
+    codecs = [transpose(*order), sharding([inner[axis] for axis in order])]
     return compiled(shardcodec.ChainSpec(shape, np.dtype(dtype), 0, codecs))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import KINDS_OF_STORE, create, in_child, shard_path, store_of, zarrs_view
+from spec_json import CHECKED_INDEX
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -56,8 +57,7 @@ def test_key_value_stores_and_chunk_state_work_on_what_is_gathered(store: Any, i
     """They knew nothing of it: the end of the block laid older elements over values that were written later."""
     array = create(store)
     base = Path(store) / "c/0/0" if isinstance(store, Path) else (store, "c/0/0")
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]
-    kv = ShardedKeyValueStore(base, grid_shape=(2, 4), index_codecs=codecs)
+    kv = ShardedKeyValueStore(base, grid_shape=(2, 4), index_codecs=CHECKED_INDEX)
     first, second, third = (struct.pack(">2I", *at) for at in GRID[:3])
     with group_writes():
         array[:4, :3] = chunk(1)
@@ -326,3 +326,37 @@ def test_a_forked_child_writes_by_itself(tmp_path: Path) -> None:
         shard.write_chunks([(0, 0)], [chunk(1)])
         in_child(child)
     assert np.array_equal(array[0:4, 0:6], np.concatenate([chunk(1), chunk(2)], axis=1))
+
+
+# ---- handles on arrays
+
+
+@pytest.mark.parametrize("immutable", [False, True])
+@pytest.mark.parametrize("how", ["slice", "boxes", "chunks", "whole"])
+def test_handles_on_arrays_see_what_is_gathered(store: Any, how: str, immutable: bool) -> None:
+    """They read what was stored, and nothing told that it was older than what had been assigned."""
+    array = create(store)
+    array[:] = 1
+    reader = shardcodec.open_array(store, immutable=immutable and not isinstance(store, Path))
+    ways: dict[str, Any] = {
+        "slice": lambda: reader[2, 1:3],
+        "boxes": lambda: reader.read_boxes([(2, 1), (9, 1)], (1, 1)).ravel(),
+        "chunks": lambda: reader.read_chunks([(0, 0), (2, 0)])[:, 2 % 4, 1],
+        "whole": lambda: reader[...][2, 1:3],
+    }
+    assert ways[how]()[0] == 1  # with an index that is kept
+    spec = spec_of(store)
+    with group_writes():
+        array[2, 1] = 5
+        array[15, 23] = 6
+        assert ways[how]()[0] == 5
+        group = grouping.active()
+        assert group is not None
+        assert len(group.names()) == int(how != "whole")  # what is not read waits on
+        with open_shard(store, "c/0/0", spec, mode="r+") as shard:
+            shard.write_chunks([(0, 0)], np.full((1, 4, 3), 7, np.int32))
+        assert ways[how]()[0] == 7
+        array[:] = 0
+        array[2, 1] = 8
+        assert ways[how]()[0] == 8
+    assert ways[how]()[0] == 8

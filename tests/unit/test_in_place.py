@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import files_below, ours, quiet, shard_path, zarrs_view
+from helpers import descriptor, files_below, ours, quiet, shard_path, zarrs_view
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.test_opens import MARK, calls_of
@@ -30,8 +30,9 @@ ZSTD_CRC = [*ZSTD, Crc32cCodec()]
 
 @pytest.fixture(autouse=True)
 def _local(tmp_path: Path) -> None:
-    if not filesystem.is_local(tmp_path.stat().st_dev):
-        pytest.skip("nothing is updated in place on this file system")
+    with descriptor(tmp_path) as fd:
+        if not filesystem.is_local(fd):
+            pytest.skip("nothing is updated in place on this file system")
 
 
 def make(folder: Path, codecs: list[Any], location: str = "end", **options: Any) -> Any:
@@ -72,6 +73,7 @@ USUAL: dict[str, Any] = {
     "index_checksum": True,
     "new_nbytes": 1 << 20,
     "n_links": 1,
+    "appends": True,
     "direct": True,
     "sync": False,
 }

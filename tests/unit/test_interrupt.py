@@ -234,3 +234,122 @@ def test_calls_of_other_tasks_are_left_alone(tmp_path: Path) -> None:
         assert array[0:1200, 0:1200].shape == (1200, 1200)
     thread.join()
     assert seen == [True] * 5
+
+
+ALARMS = """
+import asyncio, json, random, signal, sys, threading, time
+import numpy as np
+import shardcodec
+from shardcodec import native
+from shardcodec.storage import locks
+
+folder = sys.argv[1]
+sys.unraisablehook = lambda unraisable: None  # a handler may also raise in a finalizer
+armed = False
+
+class Alarm(Exception):
+    pass
+
+def raise_alarm(*_):
+    if armed:
+        raise Alarm
+
+def usual_seconds(work):
+    begin = time.perf_counter()
+    for _ in range(10):
+        work()
+    return (time.perf_counter() - begin) / 10
+
+def interrupted(work, look, seconds=0.5):
+    "Interrupt work at random; tell how often, and what `look` saw then that should not be."
+    global armed
+    work()
+    signal.signal(signal.SIGALRM, raise_alarm)
+    usual, n, seen = usual_seconds(work), 0, set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + random.uniform(0, 2 * usual))
+            work()
+            work()
+            armed = False
+        except Alarm:
+            armed = False
+            n += 1
+            seen.update(look())
+        armed = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print(json.dumps({"interrupts": n, "seen": sorted(seen)}), flush=True)
+
+def locks_left():
+    return [f"{len(locks.table())} locks"] if len(locks.table()) or locks.table().holds("a") else []
+"""
+
+
+def alarms(tmp_path: Path, code: str) -> dict[str, Any]:
+    """Run the code in a child, whose timer's handler raises; what it says."""
+    program = tmp_path / "child.py"
+    program.write_text(ALARMS + textwrap.dedent(code))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(program), str(tmp_path)]
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, text=True, timeout=HUNG_SECONDS, check=True
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["interrupts"] > 20
+    return told
+
+
+def test_a_handler_that_raises_leaves_no_lock(tmp_path: Path) -> None:
+    """Taking and giving back were Python code, and one interrupt in five left a shard locked for ever."""
+    code = """
+    def work():
+        with locks.table().hold(["a", "b"]):
+            pass
+
+    interrupted(work, locks_left)
+    """
+    assert alarms(tmp_path, code)["seen"] == []
+
+
+def test_a_handler_that_raises_in_a_write_leaves_no_lock(tmp_path: Path) -> None:
+    """The lock of the file goes with the exception; that of this process is free while it is handled."""
+    code = """
+    spec = shardcodec.ShardSpec((64, 64), (32, 32), "u1", 0)
+    shard, chunk = shardcodec.open_shard(folder + "/shard", None, spec, mode="r+"), np.ones((32, 32), "u1")
+    work = lambda: shard.write_chunks([(0, 1)], [chunk])
+    interrupted(work, locks_left)
+    assert native.load().file_locks_held() == 0
+    work()
+    """
+    assert alarms(tmp_path, code)["seen"] == []
+
+
+def test_a_handler_that_raises_loses_no_grant(tmp_path: Path) -> None:
+    """A coroutine waits for a lock while the thread that hands it over is interrupted: it gets the lock."""
+    code = """
+    table, served = locks.table(), [0]
+
+    async def others():
+        while True:
+            async with table.hold_async(["a"]):
+                served[0] += 1
+                await asyncio.sleep(0)
+
+    def work():
+        with table.hold(["a"]):
+            end = time.monotonic() + 0.01
+            while not table.n_waiting("a") and time.monotonic() < end:
+                pass
+
+    def nothing_goes_on():
+        before, end = served[0], time.monotonic() + 10
+        while served[0] == before and time.monotonic() < end:
+            time.sleep(0.0001)
+        return ["the coroutine waits for ever"] if served[0] == before else []
+
+    threading.Thread(target=asyncio.run, args=(others(),), daemon=True).start()
+    interrupted(work, nothing_goes_on)
+    """
+    assert alarms(tmp_path, code)["seen"] == []

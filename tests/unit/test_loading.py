@@ -65,6 +65,38 @@ def test_without_the_extension_zarr_goes_on_alone(no_extension: Path) -> None:
     assert said.startswith("shardcodec cannot load its extension module") and "|" not in said
 
 
+ASK = """
+import warnings
+import zarr
+import shardcodec
+
+warnings.simplefilter("error")
+before = zarr.config.get("codec_pipeline.path")
+array = zarr.create_array({}, shape=(8,), chunks=(2,), shards=(4,), dtype="i4")
+for ask in (shardcodec.enable, lambda: shardcodec.enable(threads=2), lambda: shardcodec.attach(array)):
+    try:
+        ask()
+    except shardcodec.UnsupportedError as error:
+        print(error)
+assert zarr.config.get("codec_pipeline.path") == before
+array = zarr.create_array({}, shape=(8,), chunks=(2,), shards=(4,), dtype="i4")
+array[:] = 1
+"""
+
+
+@pytest.mark.parametrize("is_source", [False, True])
+def test_enable_and_attach_say_why_the_extension_is_missing(no_extension: Path, is_source: bool) -> None:
+    """`enable` succeeded, and zarr did all the work; one warning at the first array told of it."""
+    if is_source:
+        (no_extension / "shardcodec" / "_native.pyx").touch()
+    said = run(ASK, PYTHONPATH=str(no_extension))
+    assert len(said) == 3 and len(set(said)) == 1
+    assert "cannot load its extension module: cannot import name '_native'" in said[0]
+    assert (
+        f"{no_extension}/shardcodec is its source: start Python in another folder" in said[0]
+    ) == is_source
+
+
 def test_the_source_is_told_from_what_is_installed(no_extension: Path) -> None:
     """Who works in a checkout imports it in place of what pip has installed."""
     (no_extension / "shardcodec" / "_native.pyx").touch()

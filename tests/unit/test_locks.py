@@ -22,7 +22,7 @@ PATIENCE = 30.0
 
 
 def waiting(table: LockTable, key: str) -> int:
-    return len(table._queues.get(key, ()))
+    return table.n_waiting(key)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

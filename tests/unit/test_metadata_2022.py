@@ -1,6 +1,6 @@
 # test_metadata_2022.py - metadata of the 2022 format: what is refused, and by what name
 # SPDX-License-Identifier: MIT
-"""array.json without zarr 2: hostile values, spellings, and what only one of the two formats can say."""
+"""array.json without zarr 2: hostile values and spellings."""
 
 from __future__ import annotations
 
@@ -13,33 +13,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spec_json import array_2022
 
 from shardcodec.errors import ShardError, SpecError, UnsupportedError
 from shardcodec.transformer import open_2022
-from shardcodec.transformer.backward import from_v3
-from shardcodec.transformer.legacy import HIERARCHY, parse_array, parse_hierarchy
+from shardcodec.transformer.legacy import parse_array, parse_hierarchy
 from shardcodec.transformer.translate import to_v3
 
-# As zarr-python 2.18.7 writes it.
-ARRAY: dict[str, Any] = {
-    "attributes": {},
-    "chunk_grid": {"chunk_shape": [4, 3], "separator": "/", "type": "regular"},
-    "chunk_memory_layout": "C",
-    "compressor": {
-        "codec": "https://purl.org/zarr/spec/codec/blosc/1.0",
-        "configuration": {"blocksize": 0, "clevel": 5, "cname": "lz4", "shuffle": 1},
-    },
-    "data_type": "<i4",
+ARRAY = array_2022()
+HIERARCHY = {
+    "zarr_format": "https://purl.org/zarr/spec/protocol/core/3.0",
+    "metadata_encoding": "https://purl.org/zarr/spec/protocol/core/3.0",
+    "metadata_key_suffix": ".json",
     "extensions": [],
-    "fill_value": 7,
-    "shape": [21, 13],
-    "storage_transformers": [
-        {
-            "configuration": {"chunks_per_shard": [2, 3]},
-            "extension": "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
-            "type": "indexed",
-        }
-    ],
 }
 SHARDING = "storage_transformers[0]"
 CODEC = "compressor.configuration"
@@ -164,7 +150,6 @@ def test_anything_anywhere_is_taken_or_refused(path: str, value: Any) -> None:
     except ShardError:
         return
     json.dumps(metadata)
-    assert parse_array(from_v3(metadata)).shape == tuple(metadata["shape"])
 
 
 def test_errors_name_the_document(tmp_path: Path) -> None:
@@ -235,75 +220,3 @@ def test_a_number_for_one_axis() -> None:
     document = changed(f"{SHARDING}.configuration.chunks_per_shard", 5)
     document["shape"], document["chunk_grid"]["chunk_shape"] = [50], [4]
     assert parse_array(document).stack == ((5,),)
-
-
-# ---------------------------------------------------------------- what only Zarr v3 can say
-
-BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
-CRC = {"name": "crc32c"}
-GZIP = {"name": "gzip", "configuration": {"level": 1}}
-
-
-def sharded(
-    codecs: list[Any], index_codecs: Any = (BYTES, CRC), chunk_shape: Any = (4, 3), **more: Any
-) -> dict[str, Any]:
-    given = {"chunk_shape": list(chunk_shape), "codecs": codecs, "index_codecs": list(index_codecs), **more}
-    return {"name": "sharding_indexed", "configuration": given}
-
-
-def v3(*codecs: Any, **more: Any) -> dict[str, Any]:
-    grid = {"name": "regular", "configuration": {"chunk_shape": [8, 9]}}
-    metadata = {**to_v3(parse_array(ARRAY)), "chunk_grid": grid, **more}
-    return {**metadata, "codecs": list(codecs)} if codecs else metadata
-
-
-INNER = "codecs[0].configuration.codecs"
-UNSAYABLE = [
-    (v3(sharded([BYTES, CRC])), f"{INNER}[1].name"),
-    (v3(sharded([BYTES, GZIP, GZIP])), f"{INNER}[1].name"),
-    (v3(sharded([sharded([BYTES])], chunk_shape=(8, 9))), f"{INNER}[0].configuration.index_codecs"),
-    (
-        v3(sharded([sharded([BYTES], [BYTES], index_location="start")], chunk_shape=(8, 9))),
-        f"{INNER}[0].configuration.index_location",
-    ),
-    (v3(sharded([BYTES]), GZIP), "codecs[0].name"),
-    (v3({"name": "transpose", "configuration": {"order": [1, 0]}}, sharded([BYTES])), "codecs[0]"),
-    (v3(sharded([{"name": "vlen-utf8"}])), f"{INNER}[0]"),
-    (v3(data_type="bfloat16"), f"{INNER}"),
-    (
-        v3(data_type={"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 10}}),
-        "data_type",
-    ),
-    (v3(dimension_names=["y", None]), "dimension_names"),
-    (v3(attributes={"filters": ["mine"]}), "attributes.filters"),
-    (
-        v3(chunk_grid={"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [8, 9]}}),
-        "chunk_grid",
-    ),
-]
-
-
-@pytest.mark.parametrize(("metadata", "named"), UNSAYABLE, ids=[named for _, named in UNSAYABLE])
-def test_what_the_2022_format_cannot_say(metadata: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnsupportedError) as error:
-        from_v3(metadata)
-    assert error.value.path == named
-
-
-def test_transposes_of_three_axes() -> None:
-    metadata = v3(
-        sharded([{"name": "transpose", "configuration": {"order": [0, 2, 1]}}, BYTES], chunk_shape=(4, 3, 1)),
-        shape=[8, 9, 2],
-        chunk_grid={"name": "regular", "configuration": {"chunk_shape": [8, 9, 2]}},
-    )
-    with pytest.raises(UnsupportedError, match="reverses all"):
-        from_v3(metadata)
-    metadata["codecs"][0]["configuration"]["codecs"][0]["configuration"]["order"] = [2, 1, 0]
-    assert from_v3(metadata)["chunk_memory_layout"] == "F"
-
-
-def test_any_outer_index_may_be_converted() -> None:
-    """It is written anew."""
-    big = {"name": "bytes", "configuration": {"endian": "big"}}
-    metadata = v3(sharded([BYTES, GZIP], [big, CRC, CRC], index_location="start"))
-    assert parse_array(from_v3(metadata)).stack == ((2, 3),)

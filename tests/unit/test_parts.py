@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from spec_json import BIG, LITTLE, blosc, named, sharding, transpose, zstd
 
 import shardcodec
 from shardcodec import native
@@ -28,41 +29,20 @@ from shardcodec.options import resolve
 
 SHAPE = (12, 20, 16)
 CHUNK = (4, 5, 8)
-BLOCKS = {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle", "typesize": 4, "blocksize": 1024}
-ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
-
-
-def bytes_codec(endian: str = "little") -> dict[str, Any]:
-    return {"name": "bytes", "configuration": {"endian": endian}}
-
-
-def sharding(chunk_shape: Any, *codecs: Any) -> dict[str, Any]:
-    return {
-        "name": "sharding_indexed",
-        "configuration": {
-            "chunk_shape": list(chunk_shape),
-            "codecs": list(codecs),
-            "index_codecs": [bytes_codec(), {"name": "crc32c"}],
-        },
-    }
-
-
-def transpose(*order: int) -> dict[str, Any]:
-    return {"name": "transpose", "configuration": {"order": list(order)}}
-
+ZSTD = zstd()
 
 # inner codecs; the chain of the object around them
 CHAINS: dict[str, tuple[Any, ...]] = {
-    "raw": (sharding(CHUNK, bytes_codec()),),
-    "zstd": (sharding(CHUNK, bytes_codec(), ZSTD),),
-    "big endian": (sharding(CHUNK, bytes_codec("big")),),
-    "transposed": (transpose(2, 0, 1), sharding((8, 4, 5), transpose(1, 0, 2), bytes_codec(), ZSTD)),
-    "nested": (sharding(CHUNK, sharding((2, 5, 4), bytes_codec(), ZSTD)),),
-    "no shard": (bytes_codec(), ZSTD),
-    "behind a codec": (sharding(CHUNK, bytes_codec()), ZSTD),
-    "columns first": (sharding(CHUNK, transpose(2, 1, 0), bytes_codec()),),
-    "flat chunks": (sharding((1, 20, 4), bytes_codec()),),
-    "in blocks": (sharding((12, 20, 8), bytes_codec(), {"name": "blosc", "configuration": BLOCKS}),),
+    "raw": (sharding(CHUNK),),
+    "zstd": (sharding(CHUNK, [LITTLE, ZSTD]),),
+    "big endian": (sharding(CHUNK, [BIG]),),
+    "transposed": (transpose(2, 0, 1), sharding((8, 4, 5), [transpose(1, 0, 2), LITTLE, ZSTD])),
+    "nested": (sharding(CHUNK, [sharding((2, 5, 4), [LITTLE, ZSTD])]),),
+    "no shard": (LITTLE, ZSTD),
+    "behind a codec": (sharding(CHUNK), ZSTD),
+    "columns first": (sharding(CHUNK, [transpose(2, 1, 0), LITTLE]),),
+    "flat chunks": (sharding((1, 20, 4)),),
+    "in blocks": (sharding((12, 20, 8), [LITTLE, blosc("lz4", "noshuffle", 4, clevel=1, blocksize=1024)]),),
 }
 
 
@@ -236,7 +216,7 @@ def test_an_object_that_does_not_exist_is_filled(thing: Object, source: Any) -> 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float64", "complex128"])
 @pytest.mark.parametrize("endian", ["little", "big"])
 def test_sizes_of_elements(dtype: str, endian: str) -> None:
-    thing = Object((sharding(CHUNK, bytes_codec(endian)),), dtype)
+    thing = Object((sharding(CHUNK, [named("bytes", endian=endian)]),), dtype)
     parts, shape = lists(COMBINATIONS["all"])
     out = np.zeros(shape, dtype)
     thing.read(parts, out, (0, 1, 2))
@@ -259,7 +239,7 @@ def test_a_file_is_opened_once_and_each_inner_chunk_decoded_once(tmp_path: Path)
 
 def test_a_chunk_that_is_wanted_whole_is_read_to_where_it_belongs(tmp_path: Path) -> None:
     """Lists that come to a box of an inner chunk cost what a box costs: here one read each, no copy."""
-    thing = Object((sharding((1, 20, 16), bytes_codec()),))
+    thing = Object((sharding((1, 20, 16)),))
     path = tmp_path / "shard"
     path.write_bytes(thing.bytes)
     out = np.zeros((3, 20, 16), "int32")
@@ -271,7 +251,7 @@ def test_a_chunk_that_is_wanted_whole_is_read_to_where_it_belongs(tmp_path: Path
 
 
 def test_of_uncompressed_chunks_only_what_is_wanted_is_read(tmp_path: Path) -> None:
-    thing = Object((sharding((12, 20, 16), bytes_codec()),))
+    thing = Object((sharding((12, 20, 16)),))
     path = tmp_path / "shard"
     path.write_bytes(thing.bytes)
     out = np.zeros((2, 20, 16), "int32")

@@ -22,9 +22,8 @@ from helpers import (
     ours,
     random_array,
     text_of,
-    zstd,
 )
-from spec_json import metadata, sharding, transpose
+from spec_json import metadata, sharding, transpose, zstd
 from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore, WrapperStore
@@ -177,8 +176,18 @@ def test_a_bad_entry_is_an_error_where_it_is_read(
 
 
 @pytest.mark.parametrize("kind", REMOTE)
-@bad_entries
-def test_a_bad_entry_does_not_matter_elsewhere(kind: Any, bad: tuple[int, int]) -> None:
+@pytest.mark.parametrize("bad", OUT_OF_BOUNDS)
+def test_a_bad_entry_matters_everywhere(kind: Any, bad: tuple[int, int]) -> None:
+    """Without checksums in inner chunks nothing else would tell that the object lost its first bytes."""
+    array = with_bad_entry(kind, bad)
+    for selection in (np.s_[2:, :2], np.s_[3, 3]):
+        with pytest.raises(shardcodec.ShardFormatError):
+            array[selection]
+
+
+@pytest.mark.parametrize("kind", REMOTE)
+@pytest.mark.parametrize("bad", OF_WRONG_LENGTH)
+def test_a_wrong_length_does_not_matter_elsewhere(kind: Any, bad: tuple[int, int]) -> None:
     array = with_bad_entry(kind, bad)
     assert array[2:, :2].tobytes() == b"two."
     assert array[3, 3] == ord("s")

@@ -8,25 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from spec_json import sharding
 
 from shardcodec import native
 from shardcodec.access.boxes import Lists, Points
 from shardcodec.access.codec import compiled
 from shardcodec.format.chain_spec import ChainSpec
 
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 FILL = 9
 
 
 def empty_shard(shape: Any, chunk_shape: Any) -> tuple[Any, bytes]:
     """A compiled shard that has no inner chunk, and its bytes."""
-    configuration = {
-        "chunk_shape": list(chunk_shape),
-        "codecs": [LITTLE],
-        "index_codecs": [LITTLE, {"name": "crc32c"}],
-    }
-    codecs = [{"name": "sharding_indexed", "configuration": configuration}]
-    chain = compiled(ChainSpec.from_json(codecs, shape=shape, dtype="uint8", fill_value=FILL), True)
+    chain = compiled(
+        ChainSpec.from_json([sharding(chunk_shape)], shape=shape, dtype="uint8", fill_value=FILL), True
+    )
     index = b"\xff" * 16 * chain.n_chunks
     return chain, index + native.load().crc32c(index).to_bytes(4, "little")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spec_json import LITTLE, sharding, transpose, zstd
 
 import shardcodec
 from shardcodec import native
@@ -21,22 +22,15 @@ from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.storage.cache import IndexCache
 
 SHAPE, CHUNK = (12, 20, 16), [4, 5, 8]
-ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-TRANSPOSE = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
-
-
-def sharding(chunk_shape: list[int], *codecs: Any) -> dict[str, Any]:
-    parts = {"chunk_shape": chunk_shape, "codecs": codecs, "index_codecs": [LITTLE, {"name": "crc32c"}]}
-    return {"name": "sharding_indexed", "configuration": parts}
-
+ZSTD = zstd()
+TRANSPOSE = transpose(2, 0, 1)
 
 CHAINS: dict[str, list[Any]] = {
-    "raw": [sharding(CHUNK, LITTLE)],
-    "zstd": [sharding(CHUNK, LITTLE, ZSTD)],
-    "transposed": [TRANSPOSE, sharding([8, 4, 5], LITTLE, ZSTD)],
-    "transposed raw": [TRANSPOSE, sharding([8, 4, 5], LITTLE)],
-    "twice transposed raw": [TRANSPOSE, sharding([8, 4, 5], TRANSPOSE, LITTLE)],
+    "raw": [sharding(CHUNK, [LITTLE])],
+    "zstd": [sharding(CHUNK, [LITTLE, ZSTD])],
+    "transposed": [TRANSPOSE, sharding([8, 4, 5], [LITTLE, ZSTD])],
+    "transposed raw": [TRANSPOSE, sharding([8, 4, 5], [LITTLE])],
+    "twice transposed raw": [TRANSPOSE, sharding([8, 4, 5], [TRANSPOSE, LITTLE])],
     "no shard": [LITTLE, ZSTD],
 }
 
@@ -145,10 +139,8 @@ def test_elements_of_another_size_and_too_much_work_are_left_alone(objects: Any)
 
 
 def test_a_large_index_counts_until_it_is_in_the_cache(tmp_path: Path) -> None:
-    inner = {"chunk_shape": [1], "codecs": ["bytes"], "index_codecs": [LITTLE]}
-    spec = ChainSpec.from_json(
-        [{"name": "sharding_indexed", "configuration": inner}], shape=(64,), dtype="uint8", fill_value=0
-    )
+    codecs = [sharding([1], ["bytes"], [LITTLE])]
+    spec = ChainSpec.from_json(codecs, shape=(64,), dtype="uint8", fill_value=0)
     chain, path = compiled(spec, True), tmp_path / "shard"
     path.write_bytes(shardcodec.encode(values := np.arange(1, 65, dtype="uint8"), spec))
     cache = IndexCache(1 << 20, _grain_ns=0).native

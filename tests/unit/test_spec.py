@@ -14,19 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spec_json import (
-    AT,
-    BIG,
-    CRC,
-    LITTLE,
-    NAMESPACE,
-    metadata,
-    named,
-    refused,
-    shard,
-    sharding,
-    transpose,
-)
+from spec_checks import AT, NAMESPACE, refused, shard
+from spec_json import BIG, CRC, LITTLE, metadata, named, sharding, transpose
 
 from shardcodec import errors
 from shardcodec.errors import SpecError, UnsupportedError

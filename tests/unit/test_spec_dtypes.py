@@ -11,12 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from spec_json import (
-    any_dtypes,
-    counted_bytes,
-    named,
-    struct,
-)
+from spec_checks import any_dtypes, counted_bytes
+from spec_json import named, struct
 
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.format.chain_spec import ChainSpec

@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import example, given
-from spec_json import (
-    elements,
-    named,
-    stored_json,
-)
+from spec_checks import elements, stored_json
+from spec_json import named
 
 from shardcodec.errors import SpecError
 from shardcodec.format.chain_spec import ChainSpec

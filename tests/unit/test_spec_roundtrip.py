@@ -15,10 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from spec_json import (
-    NAMESPACE,
-    stored_json,
-)
+from spec_checks import NAMESPACE, stored_json
 
 from shardcodec.format import codecs as codec_module
 from shardcodec.format.chain_spec import ChainSpec

@@ -9,19 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spec_json import (
-    AT,
-    BIG,
-    CRC,
-    LITTLE,
-    config,
-    metadata,
-    named,
-    refused,
-    shard,
-    sharding,
-    transpose,
-)
+from spec_checks import AT, refused, shard
+from spec_json import BIG, CRC, LITTLE, config, metadata, named, sharding, transpose
 
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.format.chain_spec import ChainSpec

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from transformer_stores import CRC, KINDS, PROTOTYPE, Recording, below, buffer, keys, value
+from helpers import RecordingStore
+from spec_json import CHECKED_INDEX, sharding
+from transformer_stores import KINDS, PROTOTYPE, below, buffer, keys, value
 from zarr.storage import MemoryStore
 
 from shardcodec.transformer import INDEX_2022, KeyLayout, ShardingStorageTransformer
@@ -55,13 +57,7 @@ async def show_shards(inner: Any, path: str, per_shard: tuple[int, ...], index_c
     metadata["chunk_grid"]["configuration"]["chunk_shape"] = [
         n * k for n, k in zip(chunk, per_shard, strict=True)
     ]
-    sharding = {
-        "chunk_shape": chunk,
-        "codecs": metadata["codecs"],
-        "index_codecs": list(index_codecs),
-        "index_location": "end",
-    }
-    metadata["codecs"] = [{"name": "sharding_indexed", "configuration": sharding}]
+    metadata["codecs"] = [sharding(chunk, metadata["codecs"], index_codecs)]
     view = MemoryStore()
     async for key in inner.list():
         await view.set(key, await inner.get(key, PROTOTYPE))
@@ -69,7 +65,7 @@ async def show_shards(inner: Any, path: str, per_shard: tuple[int, ...], index_c
     return view
 
 
-@pytest.mark.parametrize("index_codecs", [INDEX_2022, CRC])
+@pytest.mark.parametrize("index_codecs", [INDEX_2022, CHECKED_INDEX])
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("compressors", ["auto", None])
 def test_the_same_shards_with_sharding_indexed(index_codecs: Any, own: bool, compressors: Any) -> None:
@@ -119,16 +115,16 @@ def test_groups_arrays_and_what_is_done_with_them(tmp_path: Path) -> None:
 
 
 def test_one_transformer_for_each_array(tmp_path: Path) -> None:
-    inner = Recording(MemoryStore())
+    inner = RecordingStore(MemoryStore())
     first = ShardingStorageTransformer(inner, (2, 2), path="a")
-    store = ShardingStorageTransformer(first, (5,), path="b", index_codecs=CRC)
+    store = ShardingStorageTransformer(first, (5,), path="b", index_codecs=CHECKED_INDEX)
     a = unsharded(store, "a")
     b = unsharded(store, "b", shape=(100,), chunks=(10,))
     a[...] = 1
     b[...] = np.arange(100)
     assert len(asyncio.run(keys(inner, "a/c/"))) == 12
     assert len(asyncio.run(keys(inner, "b/c/"))) == 2
-    inner.calls.clear()
+    inner.forget()
     assert np.array_equal(b[20:40], np.arange(20, 40))
     assert all(len(wanted) == 1 for call, wanted in inner.calls if call == "get")
     assert np.all(a[...] == 1)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import in_child
-from transformer_stores import CRC, KINDS, Recording, below, buffer, keys, names, value, values
+from helpers import RecordingStore, in_child
+from spec_json import CHECKED_INDEX
+from transformer_stores import KINDS, below, buffer, keys, names, value, values
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
@@ -59,10 +60,10 @@ async def test_chunks_are_seen_at_once_and_stored_at_the_end(kind: str, tmp_path
 
 
 async def test_each_shard_is_written_once_and_no_complete_one_is_read() -> None:
-    inner = Recording(MemoryStore())
+    inner = RecordingStore(MemoryStore())
     store = over(inner)
     await store.set("c/2/0", buffer(b"old"))
-    inner.calls.clear()
+    inner.forget()
     async with group_writes():
         for i in range(4):
             for j in range(3):
@@ -70,10 +71,8 @@ async def test_each_shard_is_written_once_and_no_complete_one_is_read() -> None:
                 await store.set(f"c/{i}/{j}", buffer(b"second"))
         await store.set("c/9/9", buffer(b"alone"))
         assert inner.calls == []
-    assert sorted(call for call in inner.calls if call[0] == "set") == [
-        ("set", f"c/{i}/{j}") for i, j in ((0, 0), (1, 0), (4, 3))
-    ]
-    assert [wanted[0][0] for call, wanted in inner.calls if call == "get"] == ["c/4/3"]
+    assert sorted(inner.written) == ["c/0/0", "c/1/0", "c/4/3"]
+    assert [key for key, _ in inner.requests] == ["c/4/3"]
     assert await value(store, "c/2/0") == b"second"
 
 
@@ -164,7 +163,11 @@ def test_an_array_over_a_transformer(kind: str, tmp_path: Path) -> None:
     twin = np.zeros((24, 24), dtype="i4")
     with shardcodec.enable():
         array = zarr.create_array(
-            over(inner, index_codecs=CRC), shape=twin.shape, chunks=(4, 4), dtype="i4", compressors=None
+            over(inner, index_codecs=CHECKED_INDEX),
+            shape=twin.shape,
+            chunks=(4, 4),
+            dtype="i4",
+            compressors=None,
         )
         rng = np.random.default_rng(1)
         with group_writes():
@@ -174,11 +177,10 @@ def test_an_array_over_a_transformer(kind: str, tmp_path: Path) -> None:
                 if step % 4 == 0:  # a chunk at once
                     array[4:8, 8:12] = twin[4:8, 8:12] = -step
                 assert np.array_equal(array[:, 3:20], twin[:, 3:20])
-        if isinstance(inner, Recording):
-            written = [key for call, key in inner.calls if call == "set"]
-            assert len(written) == len(set(written)) == 6 + 1  # and the metadata
+        if isinstance(inner, RecordingStore):
+            assert len(inner.written) == len(set(inner.written)) == 6 + 1  # and the metadata
         assert np.array_equal(array[:], twin)
-    assert np.array_equal(zarr.open_array(over(inner, index_codecs=CRC), mode="r")[:], twin)
+    assert np.array_equal(zarr.open_array(over(inner, index_codecs=CHECKED_INDEX), mode="r")[:], twin)
 
 
 def test_beside_an_array_on_the_same_shards(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_beside_an_array_on_the_same_shards(tmp_path: Path) -> None:
         array = zarr.create_array(
             LocalStore(tmp_path), shape=(8, 12), shards=(4, 6), chunks=(2, 2), dtype="u1", compressors=None
         )
-        store = over(LocalStore(tmp_path), index_codecs=CRC)
+        store = over(LocalStore(tmp_path), index_codecs=CHECKED_INDEX)
         twin = np.zeros((8, 12), dtype="u1")
         rng = random.Random(5)
 
@@ -226,7 +228,7 @@ async def test_what_is_listed_is_stored(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_shard_is_named_and_the_others_written(tmp_path: Path) -> None:
-    store = over(LocalStore(tmp_path), index_codecs=CRC)
+    store = over(LocalStore(tmp_path), index_codecs=CHECKED_INDEX)
     await store.set("c/0/0", buffer(b"abc"))
     (tmp_path / "c/0/0").write_bytes(b"\0" * 200)
     with pytest.raises(GroupWriteError) as caught:

@@ -118,3 +118,21 @@ def test_rename_and_rmdir(layout: KeyLayout, paths: list[str], monkeypatch: pyte
     assert dict(chunks) == neighbours
     chunks.rmdir()
     assert not chunks
+
+
+@pytest.mark.parametrize("wrong", [[], (), None, b"", 5], ids=repr)
+def test_only_text_is_a_prefix(wrong: Any) -> None:
+    chunks = mapping()
+    chunks["c/0/0"] = b"a"
+    with pytest.raises(TypeError, match=f"expected str, got {type(wrong).__name__}"):
+        chunks.erase_prefix(wrong)
+    assert list(chunks) == ["c/0/0"]
+
+
+def test_several_keys_are_no_text() -> None:
+    """The characters of a single key were taken for keys: for an array at the root, "c" is that of another object."""
+    chunks = mapping()
+    chunks["c"] = chunks["c/0/0"] = b"a"
+    with pytest.raises(TypeError, match="several keys"):
+        chunks.erase_values("c/0/0")
+    assert list(chunks) == ["c", "c/0/0"]

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import zarr
 from crew import in_processes, in_threads
-from transformer_stores import CRC, Recording, below, buffer, keys, value
+from helpers import RecordingStore
+from spec_json import CHECKED_INDEX
+from transformer_stores import below, buffer, keys, value
 from zarr.storage import LocalStore, MemoryStore
 
 from shardcodec import group_writes
@@ -35,7 +37,9 @@ Make = Callable[[], Any]
 
 
 def flat(folder: Path, **choices: Any) -> Make:
-    return lambda: ShardingStorageTransformer(LocalStore(folder), (4, 4), index_codecs=CRC, **choices)
+    return lambda: ShardingStorageTransformer(
+        LocalStore(folder), (4, 4), index_codecs=CHECKED_INDEX, **choices
+    )
 
 
 def stacked(folder: Path, **choices: Any) -> Make:
@@ -142,7 +146,7 @@ async def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_write_leaves_others_alone(tmp_path: Path) -> None:
-    store = ShardingStorageTransformer(Recording(MemoryStore()), (4,))
+    store = ShardingStorageTransformer(RecordingStore(MemoryStore()), (4,))
     name = f"memory:{id(store.store._store._store_dict)}/c/0"
     locks.table().acquire(name)  # so that writes queue up
     try:

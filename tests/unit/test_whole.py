@@ -23,9 +23,8 @@ from helpers import (
     letters_spec,
     random_array,
     text_of,
-    zstd,
 )
-from spec_json import CRC, LITTLE
+from spec_json import CRC, LITTLE, zstd
 
 import shardcodec
 from shardcodec import ShardSpec, decode, encode

@@ -21,9 +21,8 @@ from helpers import (
     letters_spec,
     random_array,
     text_of,
-    zstd,
 )
-from spec_json import BIG, CRC, LITTLE, config, named, transpose
+from spec_json import BIG, CRC, LITTLE, config, named, transpose, zstd
 
 from shardcodec import ChainSpec, ShardSpec, decode, encode
 

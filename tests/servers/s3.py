@@ -1,0 +1,118 @@
+# s3.py - a real S3 server for tests, and the way to it through a proxy that makes faults
+# SPDX-License-Identifier: MIT
+"""`S3Server` is moto in a process of its own, on loopback; `S3Bucket` one bucket of it, behind a `Proxy`."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from servers.proxy import Proxy
+
+# moto finds the region here; it checks no signature.
+SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+
+
+def missing_for_s3() -> str | None:
+    """Name what is not installed; None if nothing is missing."""
+    names = [
+        name for name in ("obstore", "moto", "flask", "flask_cors") if importlib.util.find_spec(name) is None
+    ]
+    return f"{names[0]} is not installed" if names else None
+
+
+class S3Server:
+    """moto, started with the first bucket and stopped by `close`."""
+
+    def __init__(self) -> None:
+        program = Path(__file__).with_name("s3_process.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"moto did not start: exit code {self._process.wait()}"
+        self.port = int(line)
+        self._numbers = itertools.count()
+
+    def make_bucket(self) -> str:
+        """Create an empty bucket, and return its name."""
+        name = f"bucket-{next(self._numbers)}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request("PUT", f"/{name}", headers={"Authorization": SIGNED})
+        assert connection.getresponse().status == 200
+        connection.close()
+        return name
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+class S3Bucket:
+    """A bucket, and the proxy before it."""
+
+    def __init__(self, server: S3Server, proxy: Proxy) -> None:
+        self.name = server.make_bucket()
+        self.proxy = proxy
+        self._server = server
+
+    def store(self, *, direct: bool = False, bucket: str | None = None, **config: str) -> Any:
+        """Return an obstore: through the proxy or, for a second writer, `direct`. Each is a new object."""
+        from obstore.store import S3Store
+
+        port = self._server.port if direct else self.proxy.port
+        return S3Store(
+            bucket or self.name,
+            endpoint=f"http://127.0.0.1:{port}",
+            region="us-east-1",
+            access_key_id="key",
+            secret_access_key="secret",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True, "timeout": timedelta(seconds=20)},
+            retry_config={
+                "max_retries": 3,
+                "retry_timeout": timedelta(seconds=20),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=10),
+                    "max_backoff": timedelta(milliseconds=50),
+                    "base": 2,
+                },
+            },
+            **config,
+        )
+
+    def names(self) -> list[str]:
+        """Names of all objects, asked for past the proxy."""
+        return sorted(meta["path"] for meta in self.store(direct=True).list().collect())
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def s3_bucket(server: S3Server) -> Iterator[S3Bucket]:
+    with Proxy("127.0.0.1", server.port) as proxy:
+        yield S3Bucket(server, proxy)

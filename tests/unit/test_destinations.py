@@ -1,0 +1,75 @@
+# test_destinations.py - the argument `out` of all functions that have it
+# SPDX-License-Identifier: MIT
+"""What cannot be read into is refused before anything is read, with what was expected and what was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import create, quiet
+
+import shardcodec
+from shardcodec import ShardSpec
+
+Read = Callable[..., Any]
+
+# What each function takes: shards of 8 x 12 elements of int32, inner chunks of 4 x 3.
+SHAPES = {
+    "decode": (8, 12),
+    "Shard.read_region": (8, 12),
+    "Shard.read_chunks": (1, 4, 3),
+    "ArrayReader.read_boxes": (1, 4, 3),
+    "ArrayReader.read_chunks": (1, 4, 3),
+}
+
+
+@pytest.fixture(params=SHAPES)
+def function(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Read, tuple[int, ...]]:
+    array = create(tmp_path)
+    with quiet():
+        array[:] = 1
+    spec = ShardSpec.from_metadata(json.loads((tmp_path / "zarr.json").read_text()))
+    shard = shardcodec.open_shard(tmp_path, "c/0/0", spec)
+    reader = shardcodec.open_array(tmp_path)
+    data = (tmp_path / "c/0/0").read_bytes()
+    functions: dict[str, Read] = {
+        "decode": lambda out: shardcodec.decode(data, spec, out=out),
+        "Shard.read_region": lambda out: shard.read_region(out=out),
+        "Shard.read_chunks": lambda out: shard.read_chunks([(0, 0)], out=out),
+        "ArrayReader.read_boxes": lambda out: reader.read_boxes([(0, 0)], (4, 3), out=out),
+        "ArrayReader.read_chunks": lambda out: reader.read_chunks([(0, 0)], out=out),
+    }
+    return functions[request.param], SHAPES[request.param]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [5, "out", [0], bytearray(96 * 4), memoryview(bytearray(96 * 4))],
+    ids=lambda wrong: type(wrong).__name__,
+)
+def test_only_a_numpy_array_is_a_destination(function: tuple[Read, tuple[int, ...]], wrong: Any) -> None:
+    """Four of five raised AttributeError, and one of them took a memoryview for an array."""
+    read, _ = function
+    with pytest.raises(TypeError, match=f"out: expected a numpy array, got {type(wrong).__name__}"):
+        read(wrong)
+
+
+def test_a_destination_has_the_shape_and_dtype_of_what_is_read(
+    function: tuple[Read, tuple[int, ...]],
+) -> None:
+    read, shape = function
+    with pytest.raises(ValueError, match=r"out: expected shape .*, got \(7,\)"):
+        read(np.empty(7, np.int32))
+    with pytest.raises(TypeError, match="out: expected dtype int32, got float32"):
+        read(np.empty(shape, np.float32))
+    fixed = np.zeros(shape, np.int32)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="expected a writable array"):
+        read(fixed)
+    out = np.empty(shape, np.int32)
+    assert read(out) is out and (out == 1).all()

@@ -1,0 +1,331 @@
+# test_file_kinds.py - what is under the name of a shard need not be a file
+# SPDX-License-Identifier: MIT
+"""A FIFO, a socket or a device in the place of a shard is refused by every operation, neither waited for nor replaced.
+
+Symbolic links are followed; an erase removes the link. All nodes are made by the tests, in folders of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import checked, create, files_below, shard_path
+from spec_json import CRC, LITTLE
+from zarr.core.buffer import cpu, default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec import ShardFileError, ShardSpec, ShardWriter, native
+from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.storage.sidecar import Sidecar
+from shardcodec.transformer import ShardingStorageTransformer
+
+SPEC = ShardSpec((8, 12), (4, 3), "int32", -1, [LITTLE])
+
+
+def make_socket(path: Path) -> None:
+    """A bound socket leaves its node behind."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}")
+
+
+def make_device(path: Path, mode: int, device: int) -> None:
+    try:
+        os.mknod(path, mode | 0o600, device)
+    except PermissionError:
+        pytest.skip("making device nodes needs root")
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "FIFO": os.mkfifo,
+    "socket": make_socket,
+    "character device": lambda path: make_device(path, stat.S_IFCHR, os.makedev(1, 3)),
+    # a number for local use, so without a driver: opening it fails
+    "block device": lambda path: make_device(path, stat.S_IFBLK, os.makedev(240, 0)),
+}
+
+
+@pytest.fixture(params=["itself", "through a link"])
+def array(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An array of one shard, whose place is free or a link to a free place."""
+    array = create(tmp_path / "a", shape=(8, 12))
+    place = shard_path(array)
+    place.parent.mkdir(parents=True)
+    if request.param == "through a link":
+        place.symlink_to(tmp_path / "target")
+    return array
+
+
+def written_by(way: str, array: Any) -> None:
+    value = -1 if way == "erase" else 5
+    box: Any = np.s_[1:3, 1:3] if way == "partial" else ...
+    array[box] = value
+
+
+def stream(path: Path) -> None:
+    with ShardWriter(path, SPEC) as writer:
+        writer.write_chunk((0, 0), np.zeros((4, 3), "int32"))
+
+
+def values_of(path: str | Path) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(path, grid_shape=(2, 4), index_codecs=[LITTLE, CRC])
+
+
+OPERATIONS: dict[str, Callable[[Any, Path], Any]] = {
+    "read": lambda array, path: array[...],
+    "read an element": lambda array, path: array[3, 3],
+    "write all": lambda array, path: written_by("all", array),
+    "write a part": lambda array, path: written_by("partial", array),
+    "erase": lambda array, path: written_by("erase", array),
+    "chunk_state": lambda array, path: shardcodec.chunk_state(array),
+    "open_shard": lambda array, path: shardcodec.open_shard(path, None, SPEC).state(),
+    "change a shard": lambda array, path: shardcodec.open_shard(path, None, SPEC, mode="r+").write_chunks(
+        [(0, 0)], np.zeros((1, 4, 3), "int32")
+    ),
+    "settle": lambda array, path: shardcodec.open_shard(path, None, SPEC, mode="r+").settle(),
+    "open_array": lambda array, path: shardcodec.open_array(Path(array.store.root))[2:5, 2:5],
+    "ShardWriter": lambda array, path: stream(path),
+    "ShardWriter.create": lambda array, path: ShardWriter.create(path, SPEC),
+    "key-value read": lambda array, path: values_of(path).get(bytes(8)),
+    "key-value write": lambda array, path: values_of(path).__setitem__(bytes(8), b"x"),
+    "transformer read": lambda array, path: sync(
+        ShardingStorageTransformer(array.store, (2, 4)).get("c/0/0", default_buffer_prototype())
+    ),
+    "transformer write": lambda array, path: sync(
+        ShardingStorageTransformer(array.store, (2, 4)).set("c/0/0", cpu.Buffer.from_bytes(bytes(48)))
+    ),
+    "lock": lambda array, path: native.load().FileLock().try_acquire(str(path)),
+}
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_regular_file(array: Any, kind: str, locking: str) -> None:
+    """It is refused, named, and stays."""
+    path = shard_path(array)
+    KINDS[kind](path.resolve())
+    before = path.stat()
+    for name, operation in OPERATIONS.items():
+        with shardcodec.options(locking=locking), pytest.raises(ShardFileError) as caught:
+            operation(array, path)
+        assert caught.value.kind == kind, name
+        assert f"found a {kind}" in str(caught.value), name
+        assert str(path) in str(caught.value) or str(path.resolve()) in str(caught.value), name
+        assert isinstance(caught.value, OSError)
+    assert (path.stat().st_mode, path.stat().st_ino) == (before.st_mode, before.st_ino)
+
+
+def test_opening_an_array(array: Any, tmp_path: Path) -> None:
+    metadata = Path(array.store.root) / "zarr.json"
+    metadata.unlink()
+    os.mkfifo(metadata)
+    with pytest.raises(ShardFileError, match="FIFO"):
+        shardcodec.open_array(metadata.parent)
+
+
+def test_cache_of_chunk_state(array: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "cache")
+    with pytest.raises(ShardFileError, match="FIFO"):
+        shardcodec.chunk_state(array, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+def test_whole_objects(tmp_path: Path, locking: str) -> None:
+    """Arrays whose chunks are no shards, and those that zarr's own code encodes."""
+    array = create(tmp_path / "a", shape=(8, 12), shards=None, chunks=(8, 12))
+    path = shard_path(array)
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with shardcodec.options(locking=locking):
+        for operation in (
+            lambda: array[...],
+            lambda: written_by("all", array),
+            lambda: written_by("erase", array),
+        ):
+            with pytest.raises(ShardFileError, match="FIFO"):
+                operation()
+    assert path.is_fifo()
+
+
+# ---- symbolic links
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Any:
+    """An array of one shard, which is a link to a file elsewhere."""
+    array = checked(tmp_path / "a", shape=(8, 12))
+    array[...] = 1
+    shard_path(array).rename(tmp_path / "target")
+    shard_path(array).symlink_to(os.path.relpath(tmp_path / "target", shard_path(array).parent))
+    return array
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+@pytest.mark.parametrize("way", ["partial", "all"])
+def test_a_write_follows_a_link(linked: Any, tmp_path: Path, way: str, strategy: str, locking: str) -> None:
+    shutil.copy(tmp_path / "target", tmp_path / "before")
+    with shardcodec.options(write_strategy=strategy, locking=locking):
+        written_by(way, linked)
+    assert shard_path(linked).is_symlink()
+    assert (tmp_path / "target").read_bytes() == shard_path(linked).read_bytes()
+    assert (tmp_path / "target").read_bytes() != (tmp_path / "before").read_bytes()
+    assert (linked[1:3, 1:3] == 5).all()
+    assert linked[7, 11] == (1 if way == "partial" else 5)
+    assert shardcodec.chunk_state(linked).exists.all()
+    assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
+
+
+def test_a_stream_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    stream(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert shardcodec.open_shard(tmp_path / "target", None, SPEC).state().sum() == 1
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+def test_an_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, locking: str) -> None:
+    """What the link led to stays, and is nothing to the writes that follow."""
+    before = (tmp_path / "target").read_bytes()
+    with shardcodec.options(write_strategy=strategy, locking=locking):
+        written_by("erase", linked)
+        assert not os.path.lexists(shard_path(linked))
+        linked[0:2, 0:2] = 7
+    assert (tmp_path / "target").read_bytes() == before
+    assert not shard_path(linked).is_symlink()
+    assert linked[3, 3] == -1 and linked[1, 1] == 7
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+@pytest.mark.parametrize("way", ["partial", "all", "stream", "erase"])
+def test_a_dangling_link_is_no_shard(tmp_path: Path, way: str, locking: str) -> None:
+    """It reads as fill value, and a write puts a file in its place. There is nothing to erase."""
+    array = create(tmp_path / "a", shape=(8, 12))
+    path = shard_path(array)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "nothing")
+    with shardcodec.options(locking=locking):
+        assert (array[...] == -1).all()
+        assert not shardcodec.chunk_state(array).exists.any()
+        stream(path) if way == "stream" else written_by(way, array)
+    assert path.is_symlink() == (way == "erase")
+    assert path.exists() == (way != "erase")
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+def test_a_loop_of_links_is_an_error(array: Any, locking: str) -> None:
+    path = shard_path(array)
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
+    for name, operation in OPERATIONS.items():
+        if name in ("erase", "settle"):  # the one removes a name, the other has nothing to look for
+            continue
+        with shardcodec.options(locking=locking), pytest.raises(OSError) as caught:
+            operation(array, path)
+        assert caught.value.errno == errno.ELOOP, name
+    assert path.is_symlink()
+
+
+# ---- null bytes
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: shardcodec.open_shard(path, None, SPEC).state(),
+        lambda path: shardcodec.open_shard(Path(path).parent, Path(path).name, SPEC).state(),
+        shardcodec.open_array,
+        lambda path: ShardWriter(path, SPEC),
+        lambda path: ShardWriter.create(path, SPEC),
+        lambda path: values_of(path).get(bytes(8)),
+        lambda path: values_of(path).__setitem__(bytes(8), b"x"),
+        lambda path: native.load().FileLock().try_acquire(path),
+        lambda path: native.load().settle(path, 0),
+        lambda path: native.load().direct_append_works(path),
+        lambda path: native.load().open_file(path),
+        lambda path: native.load().remove_file(path),
+        lambda path: native.load().NewFile(path),
+        lambda path: native.load().NewFile(path.split("\0")[0], staging=path),
+        lambda path: Sidecar(path, "", 1),
+    ],
+)
+def test_a_path_with_a_null_byte(tmp_path: Path, use: Callable[[str], Any]) -> None:
+    """C would cut the path there, and take another file."""
+    with ShardWriter(tmp_path / "x", SPEC):
+        pass
+    before = (tmp_path / "x").read_bytes()
+    with pytest.raises(ValueError, match="null byte"):
+        use(str(tmp_path / "x\0y"))
+    assert files_below(tmp_path) == ["x"]
+    assert (tmp_path / "x").read_bytes() == before
+
+
+def test_a_key_with_a_null_byte(tmp_path: Path) -> None:
+    """Keys of every store, so that no program relies on those that files cannot have."""
+    for store in (MemoryStore(), LocalStore(tmp_path)):
+        with pytest.raises(ValueError, match="null byte"):
+            shardcodec.open_shard(store, "x\0y", SPEC)
+        with pytest.raises(ValueError, match="null byte"):
+            shardcodec.open_array(store, "x\0y")
+
+
+# ---- descriptors
+
+
+@contextmanager
+def free_descriptors(n: int) -> Iterator[None]:
+    """The process may open so many more files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1]))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for _ in range(n):
+            os.close(taken.pop())
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+def test_an_error_for_want_of_descriptors_names_the_file(tmp_path: Path, strategy: str, locking: str) -> None:
+    """Whichever call it is that gets none; a program that opens too much is found by the name."""
+    array = create(tmp_path / "a", shape=(8, 12))
+    array[...] = 1
+    path = shard_path(array)
+    stored = path.read_bytes()
+    operations = {name: OPERATIONS[name] for name in OPERATIONS if not name.startswith("transformer")}
+    for name, operation in operations.items():
+        errors: list[OSError] = []
+        for n in range(8):
+            path.write_bytes(stored)
+            with shardcodec.options(locking=locking, write_strategy=strategy, lock_timeout=0.1):
+                try:
+                    with free_descriptors(n):
+                        operation(array, path)
+                except OSError as error:
+                    errors.append(error)
+        for error in errors:
+            assert error.errno == errno.EMFILE, (name, error)
+            assert os.path.realpath(error.filename or "/").startswith(str(tmp_path / "a")), (name, error)
+        assert errors or (name, locking) == ("erase", "thread"), name  # which opens nothing
