@@ -215,10 +215,10 @@ class Looker:
             "dead_share": DEAD_SHARE if self.options.compact else math.inf,
         }
         if self.options.write_strategy == "replace" or self.items[position].path is None:
-            placement = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
-            reuse = reuse and isinstance(old.source, OwnBytes)
+            placed = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
             first = chain.index_nbytes if chain.index_at_start else 0
-            return old.described(placement, ONTO if reuse and placement.only_packs(first) else None)
+            reuse = reuse and isinstance(old.source, OwnBytes) and placed.only_packs(first)
+            return old.described(placed, ONTO if reuse else None)
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
             sizes["user_nbytes"] = user.where.chunks - user.where.first + len(user.footer)

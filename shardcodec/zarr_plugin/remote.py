@@ -318,4 +318,4 @@ async def own_bytes(found: Any, nbytes: int) -> OwnBytes:
         here = np.frombuffer(part, dtype=np.uint8)
         data[n : n + here.nbytes] = here
         n += here.nbytes
-    return data[:n]
+    return data[:n].view(OwnBytes)

@@ -128,7 +128,11 @@ def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
         for array, store, own_nbytes in zip(arrays, stores, (1 << 60, 0), strict=True):
             monkeypatch.setattr(zarr_remote, "OWN_NBYTES", own_nbytes)
             array[box] = part
-            found = [bytes(obstore.get(store, m["path"]).bytes()) for m in store.list().collect() if "c/" in m["path"]]
+            found = [
+                bytes(obstore.get(store, m["path"]).bytes())
+                for m in store.list().collect()
+                if "c/" in m["path"]
+            ]
             blobs.append(found)
         assert blobs[0] == blobs[1]
         nbytes = sum(map(len, blobs[0]))
@@ -167,7 +171,17 @@ def test_a_plan_that_would_write_beyond_the_old_object_is_refused() -> None:
         ([(0, 16, 4)], 20, "goes to 4"),
         ([(0, 16, 0)], 8, "goes to 0"),
     ]:
-        plan = (old, old.size, entries, np.array(carries, "u8"), entries.copy(), data_offset, None, "onto", None)
+        plan = (
+            old,
+            old.size,
+            entries,
+            np.array(carries, "u8"),
+            entries.copy(),
+            data_offset,
+            None,
+            "onto",
+            None,
+        )
         with pytest.raises(ValueError, match=match):
             native.load().write([(chain, None, box, plan)], np.zeros((2, 2), "u1"), (0, 1))
     plan = (bytes(old), old.size, entries, np.empty((0, 3), "u8"), entries.copy(), 0, None, "onto", None)
