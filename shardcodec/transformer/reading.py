@@ -310,7 +310,6 @@ class _Round:
             if answer is not None and actual == nbytes:
                 continue
             end = offset + actual
-            key: str | None
             which = next((s for s in spans if s.offset < offset + nbytes and s.offset + s.nbytes > end), None)
             key: str | None
             if which is not None:
