@@ -15,6 +15,7 @@ PYTHON ?= python3
 TEST_ARGS ?= -n 2 --dist worksteal
 BENCH_ARGS ?=
 SUITE_ARGS ?=
+XARRAY_ARGS ?=
 FUZZ_SECONDS ?= 20
 
 .DEFAULT_GOAL := help
@@ -116,6 +117,7 @@ $(eval $(call environment,demo,demo))
 $(eval $(call environment,test,test))
 $(eval $(call environment,bench,bench))
 $(eval $(call environment,suite,))
+$(eval $(call environment,xarray,))
 
 # The checkout itself, importable; entry points are found through the .dist-info folder.
 $(eval $(call needed,dev,test dev))
@@ -132,7 +134,7 @@ dev: .venv/dev-$(VERSION)/stamp ## build what has changed into the checkout; .ve
 
 # Environments for later, such as prepare-test: with -j, two are made at the same time.
 prepare-check: .venv/dev-$(VERSION)/needed
-prepare-suite: .venv/suite-$(VERSION)/requirements.txt
+prepare-suite prepare-xarray: prepare-%: .venv/%-$(VERSION)/requirements.txt
 prepare-system prepare-asan prepare-tsan: prepare-%: build/special/%-$(VERSION)/stamp
 prepare-%: .venv/%-$(VERSION)/stamp
 	@:
@@ -178,6 +180,14 @@ test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp #
 .PHONY: zarr-suite
 zarr-suite: .venv/suite-$(VERSION)/requirements.txt ## zarr-python's own tests, through our pipeline
 	$(call venv,suite) tests/zarr_suite/run.py $(SUITE_ARGS)
+
+.venv/xarray-$(VERSION)/requirements.txt: .venv/xarray-$(VERSION)/stamp
+	$(call venv,xarray) tests/xarray_suite/run.py --requirements > $@
+	$(call venv,xarray) $(pip_install) -r $@
+
+.PHONY: xarray-suite
+xarray-suite: .venv/xarray-$(VERSION)/requirements.txt ## xarray's own Zarr tests, through our pipeline and without it
+	$(call venv,xarray) tests/xarray_suite/run.py $(XARRAY_ARGS)
 
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
 C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror

@@ -290,7 +290,7 @@ is_cached(int fd)
     bool known = page != MAP_FAILED && mincore(page, SC_BLOCK_NBYTES, &resident) == 0;
 
     if (page != MAP_FAILED)
-        munmap(page, SC_BLOCK_NBYTES);
+        munmap(page, SC_BLOCK_NBYTES); /* read only: there is nothing to lose */
     return !known || (resident & 1);
 }
 
@@ -315,7 +315,7 @@ sc_append_direct_works(const char *folder)
             pwrite(fd, block, SC_BLOCK_NBYTES, SC_BLOCK_NBYTES) == (ssize_t)SC_BLOCK_NBYTES && !is_cached(fd) &&
             fstat(fd, &st) == 0 && st.st_size == 2 * (off_t)SC_BLOCK_NBYTES;
     sc_free(block);
-    sc_file_close(fd);
+    sc_file_close(fd); /* the file has no name and goes */
     return works;
 #else
     (void)folder;

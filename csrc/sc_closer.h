@@ -6,6 +6,7 @@
  *     update of 8 shards   copy, copy, ... rename, unlink | unlock all, return
  *     closer                                               | close, close, ...
  *
+ * What close() returns is not looked at: the file has no name, and what was written to it was flushed before (sc_file_flush()).
  * Until then the file takes room. Who makes a new file waits for the closer first, so no disk or quota is found full because
  * of a file that is already gone. A fork waits too: the child has no closer, and its copy of the descriptor would keep the file.
  * SPDX-License-Identifier: MIT */

@@ -183,7 +183,7 @@ sc_file_open_now(const char *path, int flags)
         fd = open_once(path, flags);
         if (fd >= 0 || (errno != ENOENT && errno != ESTALE))
             return fd;
-        if (errno == ENOENT && stat(path, &st)) { /* no such file, nor a name that was remembered */
+        if (errno == ENOENT && stat(path, &st) && errno != ESTALE) { /* no such file, nor a name that was remembered */
             errno = ENOENT;
             return -1;
         }

@@ -261,7 +261,7 @@ sc_lock_release(struct sc_lock *lock)
         return;
     strike(lock);
     if (sc_file_allows("unlock", "", NULL))
-        set_lock(lock->fd, F_UNLCK);
+        set_lock(lock->fd, F_UNLCK); /* should it fail, the close does it */
     sc_close_aside(lock->fd);
     lock->fd = -1;
 }

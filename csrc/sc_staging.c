@@ -158,7 +158,7 @@ sweep(const char *path)
 
     while (folder && (d = readdir(folder)))
         if (is_litter(dirfd(folder), d->d_name, &own) && sc_file_allows("unlink", d->d_name, NULL))
-            unlinkat(dirfd(folder), d->d_name, 0);
+            unlinkat(dirfd(folder), d->d_name, 0); /* what stays is found the next time */
     if (folder)
         closedir(folder);
 }
@@ -180,7 +180,7 @@ sc_staging_leave(const char *folder)
         return;
     sweep(folder);
     if (sc_file_allows("rmdir", folder, NULL))
-        rmdir(folder);
+        rmdir(folder); /* another writer may use it by now: the last one to leave removes it */
 }
 
 /* ---- folders that are kept for a while ---- */

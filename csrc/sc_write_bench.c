@@ -45,8 +45,7 @@ sc_bench_put(struct writer *writer, struct bench *bench, const uint8_t *src, siz
 
     if (bench->item->in_place && offset < bench->item->data_offset)
         return sc_slots_add(&bench->slots, src, n, offset);
-    if (bench->item->onto_old &&
-        offset < bench->item->data_offset) { /* slots, perhaps the last one and more, or the index */
+    if (bench->item->onto_old && offset < bench->item->data_offset) { /* the index, or slots and what follows */
         size_t head = (size_t)min_u64(n, bench->item->data_offset - offset);
 
         memcpy(old_memory(bench->item) + offset, src, head);

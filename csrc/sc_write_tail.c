@@ -3,7 +3,8 @@
  *     [inner chunks][mark][zeros][footer][index]
  *
  * Nothing in the format tells a footer from the bytes of an inner chunk that was erased, nor a header from those of one that
- * was replaced. An update that leaves such bytes, because it goes behind them or keeps their offsets, leaves a mark as well.
+ * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark as well, and so does an update
+ * that leaves dead bytes, because it goes behind them or keeps their offsets (access/userbytes.py: new shards, and who reads marks).
  * It lies among bytes that no index refers to, which every reader passes over; the footer stays the last thing before the index,
  * where programs that know its size look for it. The zeros let what is written past the page cache end with a block.
  *

@@ -59,8 +59,9 @@ class Options:
     strict : bool
         Raise `UnsupportedError` where zarr's own pipeline would have to take over.
     allow_in_index : bool
-        Accept inner chunks whose bytes overlap the shard's index. The format does not forbid them, but no writer makes
-        them, and a shard whose first bytes were lost looks like that: so they are an error unless this is set.
+        Accept inner chunks whose bytes overlap the shard's index, and use the others of a shard with an entry that cannot
+        be true. The format does not forbid the first, but no writer makes them, and a shard whose first bytes were lost
+        looks like that. So where inner chunks have no checksum, every read of the shard is an error unless this is set.
     index_cache : int
         Bytes of decoded shard indexes that this process keeps between calls; 0 keeps none. Calls with the same number
         share one cache. Those of local files are compared with the file at each use, so the default of 64 MiB, the

@@ -32,6 +32,7 @@ from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage import filelocks, locks
+from ..storage.files import check_name
 from ..storage.staging import staging_for
 from .codec import compiled
 from .encoded import check_size, ordered
@@ -101,7 +102,7 @@ def create(
     options = resolve(argument=choices)
     kept = {"order": options.order, "durability": options.durability} | choices
     check_alignment(alignment)
-    full = os.path.abspath(path)
+    full = check_name(os.path.abspath(path))
     file = native.load().NewFile(full, staging=staging_for(full), shared=True)
     try:
         start = spec.index_nbytes if spec.index_location == "start" else 0

@@ -21,6 +21,7 @@ from ..errors import LockError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage import filelocks, locks
+from ..storage.files import check_name
 from ..storage.staging import staging_for
 from .codec import compiled
 from .encoded import check_size, ordered
@@ -99,7 +100,7 @@ class ShardWriter:
         self._entries = np.full((spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         self._given = np.zeros(spec.n_chunks, dtype=np.bool_)
         self._mutex = threading.Lock()
-        self._path = None if path is None else os.path.abspath(path)
+        self._path = None if path is None else check_name(os.path.abspath(path))
         self._sink: Any = _Memory() if self._path is None else _new_file(self._path)
         self._at = spec.index_nbytes if spec.index_location == "start" else 0
         try:

@@ -217,9 +217,9 @@ class Looker:
         }
         if self.options.write_strategy == "replace" or self.items[position].path is None:
             placed = place(old.entries, flags, new_nbytes=new_nbytes(), **sizes)
-            reuse = reuse and isinstance(old.source, OwnBytes)
             first = chain.index_nbytes if chain.index_at_start else 0
-            return old.described(placed, ONTO if reuse and placed.only_packs(first) else None)
+            reuse = reuse and isinstance(old.source, OwnBytes) and placed.only_packs(first)
+            return old.described(placed, ONTO if reuse else None)
         user = find(old.entries, old.nbytes, chain.index_nbytes, chain.index_at_start, old.read)
         if user is not None:
             sizes["user_nbytes"] = user.header_nbytes + len(user.footer)

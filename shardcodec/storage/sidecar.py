@@ -30,7 +30,7 @@ import numpy as np
 
 from .. import native
 from ..errors import ShardFileError
-from .files import open_file
+from .files import check_name, open_file
 
 __all__ = ["Sidecar"]
 
@@ -69,7 +69,9 @@ class Sidecar:
     def __init__(
         self, path: str | os.PathLike[str], identity: str, n_chunks: int, max_nbytes: int = MAX_NBYTES
     ) -> None:
-        self._path = os.path.realpath(path)  # a link stays one when the file is replaced
+        self._path = os.path.realpath(
+            check_name(os.fspath(path))
+        )  # a link stays one when the file is replaced
         self._identity = identity
         self._n_chunks = n_chunks
         self._max_nbytes = max_nbytes
@@ -85,6 +87,8 @@ class Sidecar:
 
     def _load(self) -> dict[str, _Kept]:
         if (opened := open_file(self._path)) is None:
+            if os.path.isdir(self._path):
+                raise ValueError("it is a folder")
             return {}
         with opened as file:
             data = file.read(self._max_nbytes + 1)

@@ -312,6 +312,7 @@ class _Round:
             end = offset + actual
             key: str | None
             which = next((s for s in spans if s.offset < offset + nbytes and s.offset + s.nbytes > end), None)
+            key: str | None
             if which is not None:
                 position, key = which.wanted.position, which.wanted.key
                 text = f"{nbytes} bytes at offset {offset} are due, but the store has {actual}"

@@ -14,7 +14,7 @@ import contextlib
 import re
 import secrets
 from collections import deque
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -318,4 +318,4 @@ async def own_bytes(found: Any, nbytes: int) -> OwnBytes:
         here = np.frombuffer(part, dtype=np.uint8)
         data[n : n + here.nbytes] = here
         n += here.nbytes
-    return cast(OwnBytes, data[:n])
+    return data[:n].view(OwnBytes)

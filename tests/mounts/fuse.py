@@ -31,7 +31,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Mount", "mount"]
+__all__ = ["FILE_SYSTEM", "Mount", "mount"]
 
 SERVER = Path(__file__).with_name("server.py")
 FILE_SYSTEM = "fuse.shardcodec-test"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import checked, create
-from mounts.fuse import Mount, mount
+from mounts.fuse import FILE_SYSTEM, Mount, mount
 from spec_json import LITTLE
 
 import shardcodec
@@ -68,8 +68,8 @@ def with_strategy(array: Any, strategy: str, value: int) -> None:
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 def test_partial_write(disk: Mount, monkeypatch: pytest.MonkeyPatch, strategy: str, at_start: bool) -> None:
     """No journal is left either."""
-    monkeypatch.setattr(filesystem, "LOCAL_TYPES", filesystem.LOCAL_TYPES | {"fuse.shardcodec-test"})
-    filesystem._type_of.cache_clear()
+    for types in ("APPEND_TYPES", "LOCAL_TYPES"):
+        monkeypatch.setattr(filesystem, types, getattr(filesystem, types) | {FILE_SYSTEM})
     array = checked(disk.path / "a", at_start=at_start, shape=(8, 12))
     array[...] = 1
     is_refused(disk, lambda: with_strategy(array, strategy, 5), "0")

@@ -156,7 +156,7 @@ obstore = pytest.importorskip("obstore.store", reason="obstore is not installed"
 @pytest.fixture
 def no_locks() -> Iterator[None]:
     """As in two processes: the writers of one know nothing of the other's locks."""
-    with mock.patch.object(writing, "lock_keys", return_value=[]):
+    with mock.patch.object(writing, "lock_keys_async", return_value=[]):
         yield
 
 

@@ -95,7 +95,7 @@ def extra_mib(objects: Any, mib: int) -> int:
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 def test_an_update_holds_a_shard_once(at_start: bool) -> None:
     """It held the old shard, the new one and, while that grew, another copy of it: three times its size."""
-    mib = int(os.environ.get("SHARDCODEC_TEST_SHARD_MIB", "64"))
+    mib = int(os.environ.get("SHARDCODEC_TEST_SHARD_MIB", "32"))
     with serving() as objects:
         for name, size in (("small", 16), ("large", mib)):
             put_array(objects, name, size, at_start=at_start)

@@ -49,10 +49,10 @@ def test_is_also_what_callers_of_zarr_catch(kind: type[ShardError], also: type[E
     assert issubclass(kind, also)
 
 
-def test_only_lock_errors_look_like_io() -> None:
-    """A store's own OSError passes untouched, so ours must not be mistaken for one."""
+def test_few_errors_look_like_io() -> None:
+    """A store's own OSError passes untouched, so ours must not be mistaken for one. Waiting for a file, and what is no file, is I/O."""
     io = [name for name in errors.__all__ if issubclass(getattr(errors, name), OSError)]
-    assert io == ["LockError"]
+    assert io == ["LockError", "ShardFileError"]
 
 
 @each_error

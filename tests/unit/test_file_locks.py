@@ -342,15 +342,15 @@ def test_what_was_taken_is_given_back_when_the_wait_ends(tmp_path: Path) -> None
         assert _native.file_locks_held() == 0
 
 
-@pytest.mark.parametrize("n", [3, 10])
-def test_a_cancelled_coroutine_gives_back_what_it_took(tmp_path: Path, n: int) -> None:
-    """Few locks are tried for on the loop, many in a thread."""
+@pytest.mark.parametrize(("n", "prompt"), [(3, True), (10, True), (3, False)])
+def test_a_cancelled_coroutine_gives_back_what_it_took(tmp_path: Path, n: int, prompt: bool) -> None:
+    """Few locks are tried for on the loop, many or slow ones in a thread."""
     paths = [str(tmp_path / f"{number:02}") for number in range(n)]
     for path in paths:
         Path(path).touch()
 
     async def wait_for_all() -> None:
-        async with filelocks.hold_async(paths, resolve()):
+        async with filelocks.hold_async(paths, resolve(), prompt=prompt):
             pytest.fail("the last is not free")
 
     async def main() -> None:

@@ -1,0 +1,48 @@
+# plugin.py - the pytest side of run.py
+# SPDX-License-Identifier: MIT
+"""Leave out tests of other formats than ours, see that the pipeline is in use, and tell which tests fail."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr.registry
+
+SETTINGS: dict[str, Any] = json.loads(os.environ["SHARDCODEC_XARRAY_SUITE"])
+FAILED: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    cls = zarr.registry.get_pipeline_class()
+    is_ours = f"{cls.__module__}.{cls.__qualname__}" == "shardcodec.ShardCodecPipeline"
+    if is_ours != (SETTINGS["pipeline"] is not None):
+        raise pytest.UsageError(f"the pipeline is {cls}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Arrays of the Zarr v2 format never come to shardcodec."""
+    if SETTINGS["every_format"]:
+        return
+    left = [item for item in items if _format_of(item) == 2]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if _format_of(item) != 2]
+
+
+def _format_of(item: pytest.Item) -> Any:
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    return params.get("zarr_format", params.get("default_zarr_format"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed and report.nodeid not in FAILED:
+        FAILED.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # of pytest-xdist
+        Path(SETTINGS["report"]).write_text(json.dumps(FAILED))

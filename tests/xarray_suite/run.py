@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# run.py - xarray's own Zarr tests, through shardcodec and through zarr alone
+# SPDX-License-Identifier: MIT
+"""Run the Zarr tests that the installed xarray brings along through shardcodec.
+
+Some of them fail without shardcodec too, for xarray's wheel has not all that they need. So those that fail are run once more
+without it, and one that passes then is a fault of ours. Arguments after ``--`` go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OURS = "shardcodec.ShardCodecPipeline"
+REQUIREMENTS = ("dask[array]", "fsspec", "pytest", "pytest-asyncio", "pytest-xdist", "xarray")
+
+# One class of tests over a store in memory and one over files; "all" adds others, which use the array no differently.
+SETS = {
+    "ci": "TestZarrDictStore or TestZarrDirectoryStore or TestZarrRegionAuto or TestZarrDatatreeIO",
+    "all": "zarr",
+}
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The command line; pytest's share, after ``--``, as `pytest`."""
+    cut = argv.index("--") if "--" in argv else len(argv)
+    parser = argparse.ArgumentParser(description="Run xarray's own Zarr tests through shardcodec.")
+    add = parser.add_argument
+    add("--set", choices=sorted(SETS), default="ci", help="which tests (%(default)s)")
+    add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
+    add("--requirements", action="store_true", help="print what the tests need, for pip, and stop")
+    options = parser.parse_args(argv[:cut])
+    options.pytest = argv[cut + 1 :]
+    return options
+
+
+def failures(tests: Sequence[str], options: argparse.Namespace, pipeline: str | None) -> set[str]:
+    """Run tests and return those that fail."""
+    spec = importlib.util.find_spec("xarray")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parents[1]
+    env = {name: value for name, value in os.environ.items() if name != "ZARR_CODEC_PIPELINE__PATH"}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), env.get("PYTHONPATH")]))
+    if pipeline is not None:
+        env["ZARR_CODEC_PIPELINE__PATH"] = pipeline
+    with tempfile.TemporaryDirectory() as scratch:
+        env["SHARDCODEC_XARRAY_SUITE"] = json.dumps(
+            {"report": f"{scratch}/report", "pipeline": pipeline, "every_format": options.set == "all"}
+        )
+        call = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder)]
+        call += ["-p", "plugin", "-p", "no:cacheprovider", "-q", "--tb=short", "-n", options.n]
+        code = subprocess.run([*call, *tests, *options.pytest], cwd=folder, env=env, check=False).returncode
+        if code not in (0, 1):
+            raise SystemExit(f"pytest ended with status {code}")
+        return set(json.loads(Path(scratch, "report").read_text()))
+
+
+def main(argv: list[str]) -> int:
+    """Run, and run again what failed; returns an exit code."""
+    options = parse(argv)
+    if options.requirements:
+        print("\n".join(REQUIREMENTS))
+        return 0
+    files = ["xarray/tests/test_backends.py", "xarray/tests/test_backends_datatree.py"]
+    failed = failures([*files, "-k", SETS[options.set]], options, OURS)
+    ours = failed - failures(sorted(failed), options, None) if failed else failed
+    print(f"{len(failed)} tests fail with shardcodec, {len(ours)} of them only with it")
+    for test in sorted(ours):
+        print(f"FAILED only with shardcodec: {test}")
+    return 1 if ours else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
