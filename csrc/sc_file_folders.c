@@ -1,4 +1,4 @@
-/* sc_folders.c - folders of files that are written (see sc_file.h)
+/* sc_file_folders.c - folders of files that are written (see sc_file.h)
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <errno.h>
