@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import os
 import re
@@ -304,6 +305,8 @@ def test_tests_run_against_the_installed_package() -> None:
 
 
 def test_the_wheel_carries_the_notices() -> None:
+    if Path(importlib.import_module("shardcodec").__file__ or "").parent == PACKAGE:
+        pytest.skip("the package is imported from the checkout, no wheel is installed")
     files = {f.name for f in importlib.metadata.files("shardcodec") or []}
     assert {"LICENSE", "NOTICES"} <= files
     assert not {f for f in files if f.endswith((".c", ".h", ".pyx", ".pxi"))}

@@ -109,7 +109,7 @@ def test_killed_at_every_call(tmp_path: Path, case: Case) -> None:
     is_killed_at_every_call(Shards(tmp_path, case))
 
 
-@each_of(CUT, ())
+@each_of(CUT)
 def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
     is_torn_in_every_write(Shards(tmp_path, case), (0, 1, 100, 4095, 4096))
 
@@ -123,7 +123,7 @@ def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
     fail_at_every_call(Shards(tmp_path, case), error)
 
 
-@each_of(CASES, ())
+@each_of(CASES)
 def test_short_writes(tmp_path: Path, case: Case) -> None:
     """A write that is cut is continued, or, where it has to be whole, is an error that leaves the old shard."""
 

@@ -179,7 +179,7 @@ def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
             scene.restore()
 
 
-@each_of(CASES, ())
+@each_of(CASES)
 def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
     is_torn_in_every_write(Shard(tmp_path, case), (0, 1, 30, 100, 4096))
 
@@ -253,7 +253,7 @@ def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
     fail_at_every_call(Shard(tmp_path, case), error)
 
 
-@each_of(CASES, ())
+@each_of(CASES)
 def test_short_writes(tmp_path: Path, case: Case) -> None:
     scene = Shard(tmp_path, case)
     for call, _, told in fault_in(scene, "short", lambda call: (1, 100) if call == "pwrite" else ()):

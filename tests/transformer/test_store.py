@@ -1,4 +1,4 @@
-# test_transformer.py - shards behind a store that shows chunks
+# test_store.py - shards behind a store that shows chunks
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# test_transformer_writers.py - many writers through transformers: nobody's chunk is lost
+# test_writers.py - many writers through transformers: nobody's chunk is lost
 # SPDX-License-Identifier: MIT
 """As `test_lost_updates`: every writer has chunks of its own in shards that all share, and looks at them after each write."""
 

@@ -1,4 +1,4 @@
-# test_pipeline_selections.py - selections, shapes and data types through zarr, against numpy and zarr's own pipeline
+# test_selections.py - selections, shapes and data types through zarr, against numpy and zarr's own pipeline
 # SPDX-License-Identifier: MIT
 """What the engine takes it must do itself (`strict` is on), the rest must come out equal through zarr."""
 

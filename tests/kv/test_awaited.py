@@ -1,4 +1,4 @@
-# test_kv_awaited.py - the coroutines of a key-value store, and the threads they work in
+# test_awaited.py - the coroutines of a key-value store, and the threads they work in
 # SPDX-License-Identifier: MIT
 """`shardcodec.kv` on an event loop."""
 

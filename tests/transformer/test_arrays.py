@@ -1,4 +1,4 @@
-# test_transformer_arrays.py - arrays of tools that know nothing of shards, and the same shards seen by those that do
+# test_arrays.py - arrays of tools that know nothing of shards, and the same shards seen by those that do
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 

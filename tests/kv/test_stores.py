@@ -1,4 +1,4 @@
-# test_kv_stores.py - the key-value store over zarr stores: requests, entity tags, stores without either
+# test_stores.py - the key-value store over zarr stores: requests, entity tags, stores without either
 # SPDX-License-Identifier: MIT
 """`shardcodec.kv` where the shard is an object of a zarr store."""
 

@@ -1,4 +1,4 @@
-# test_kv_json.py - what describes a key-value store, and what describes none
+# test_json.py - what describes a key-value store, and what describes none
 # SPDX-License-Identifier: MIT
 """JSON and arguments of `shardcodec.kv.ShardedKeyValueStore` (KV-1 to KV-5)."""
 

@@ -272,7 +272,7 @@ def test_without_its_extension_zarr_goes_on_after_one_warning(tmp_path: Path) ->
         import shardcodec
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            shardcodec.enable()
+            zarr.config.set({{"codec_pipeline.path": "shardcodec.ShardCodecPipeline"}})
             for name in "ab":
                 array = zarr.create_array({str(tmp_path)!r} + "/" + name, shape=(8, 8), shards=(8, 8),
                                           chunks=(2, 2), dtype="i4")

@@ -1,4 +1,4 @@
-# test_transformer_mapping.py - chunks as a dictionary
+# test_mapping.py - chunks as a dictionary
 # SPDX-License-Identifier: MIT
 """`ChunkMapping`: the names of zarr-python 2, and what they raise (ST-8, ST-12)."""
 

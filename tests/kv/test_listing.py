@@ -1,4 +1,4 @@
-# test_kv_listing.py - lists of keys that are made when they are taken
+# test_listing.py - lists of keys that are made when they are taken
 # SPDX-License-Identifier: MIT
 """`shardcodec.kv.KeyList`, beside the list that it stands for."""
 

@@ -1,4 +1,4 @@
-# test_transformer_keys.py - which keys are chunks, and which shard each is in
+# test_keys.py - which keys are chunks, and which shard each is in
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# test_kv_ranges.py - many keys deleted at once
+# test_ranges.py - many keys deleted at once
 # SPDX-License-Identifier: MIT
 """What goes is told by positions in an array; beside values that come it makes one write, whatever the strategy."""
 

@@ -1,4 +1,4 @@
-# test_transformer_groups.py - `group_writes` around writes of chunks: seen at once, each shard stored once
+# test_groups.py - `group_writes` around writes of chunks: seen at once, each shard stored once
 # SPDX-License-Identifier: MIT
 """Chunks that are written through a transformer while a block of `group_writes` is open."""
 

@@ -1,4 +1,4 @@
-# test_transformer_suite.py - zarr's own tests of stores, on the transformer
+# test_suite.py - zarr's own tests of stores, on the transformer
 # SPDX-License-Identifier: MIT
 """`zarr.testing.store.StoreTests`, where its keys are chunks and where they are not.
 

@@ -1,4 +1,4 @@
-# test_kv.py - a shard as a key-value store: keys, the dictionary, reads, conditional writes
+# test_store.py - a shard as a key-value store: keys, the dictionary, reads, conditional writes
 # SPDX-License-Identifier: MIT
 """`shardcodec.kv.ShardedKeyValueStore` on a local file."""
 

@@ -15,7 +15,7 @@ import zarr
 from helpers import descriptor, files_below, ours, quiet, shard_path, zarrs_view
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.test_opens import MARK, calls_of
+from system_calls import MARK, calls_of
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec

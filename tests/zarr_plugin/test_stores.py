@@ -1,4 +1,4 @@
-# test_pipeline_stores.py - every kind of store, what is asked of it, and answers that are wrong
+# test_stores.py - every kind of store, what is asked of it, and answers that are wrong
 # SPDX-License-Identifier: MIT
 """Stores that the engine does not reach itself are served through their own asynchronous calls, decoded natively."""
 

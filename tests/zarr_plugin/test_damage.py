@@ -1,4 +1,4 @@
-# test_pipeline_damage.py - stores that answer wrongly, and shards that are wrong, near and far
+# test_damage.py - stores that answer wrongly, and shards that are wrong, near and far
 # SPDX-License-Identifier: MIT
 """What comes over a network is trusted no more than a file: every answer is measured, every entry checked."""
 

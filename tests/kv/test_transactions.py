@@ -1,4 +1,4 @@
-# test_kv_transactions.py - several writes that are stored together
+# test_transactions.py - several writes that are stored together
 # SPDX-License-Identifier: MIT
 """Transactions of `shardcodec.kv`, against a dictionary and against each other.
 

@@ -53,7 +53,9 @@ SELECTED = {"ZARR_CODEC_PIPELINE__PATH": "shardcodec.ShardCodecPipeline"}
 @pytest.fixture
 def no_extension(tmp_path: Path) -> Path:
     """A folder for PYTHONPATH with the package, but nothing built, in it."""
-    shutil.copytree(PACKAGE, tmp_path / "shardcodec", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(
+        PACKAGE, tmp_path / "shardcodec", ignore=shutil.ignore_patterns("*.so", "*.pyx", "__pycache__")
+    )
     for info in PACKAGE.parent.glob("shardcodec-*.dist-info"):
         shutil.copytree(info, tmp_path / info.name)
     return tmp_path

@@ -1,4 +1,4 @@
-# test_transformer_damage.py - shards that cannot be true, or change while they are read
+# test_damage.py - shards that cannot be true, or change while they are read
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# test_pipeline_http.py - arrays behind HTTP: web servers, and a store that speaks as S3 does
+# test_http.py - arrays behind HTTP: web servers, and a store that speaks as S3 does
 # SPDX-License-Identifier: MIT
 """Sizes and entity tags come with the answers; conditions go with the requests."""
 
