@@ -18,6 +18,7 @@ from .. import cancel, native
 from ..errors import UnsupportedError
 from ..options import Options
 from ..storage import cache
+from ..storage.remote import OwnBytes
 from .placement import ABSENT, Gone, new_sizes
 from .updates import Looker, run
 from .userbytes import Extents, Kept, UserBytes, find, kept_alignment, lay_out
@@ -137,7 +138,19 @@ def _keeps(item: EncodedItem) -> bool:
 def _described(looker: Looker, position: int) -> tuple[Any, ...]:
     item = looker.items[position]
     old, footer = _old_object(looker, position) if _keeps(item) else (looker.unread(position), None)
-    return (item.chain, item.path, list(item.chunks), list(item.chunks.values()), old, footer)
+    return (item.chain, item.path, list(item.chunks), _buffers(item), old, footer)
+
+
+def _buffers(item: EncodedItem) -> list[Any]:
+    """The given inner chunks; copies of those in the old object's memory, of which the new object is made."""
+    if not isinstance(item.old, OwnBytes):
+        return list(item.chunks.values())
+
+    def is_apart(chunk: Any) -> bool:
+        empty = memoryview(chunk).nbytes == 0
+        return empty or not np.may_share_memory(np.frombuffer(chunk, dtype=np.uint8), item.old)
+
+    return [chunk if is_apart(chunk) else bytes(chunk) for chunk in item.chunks.values()]
 
 
 def _old_object(looker: Looker, position: int) -> tuple[tuple[Any, ...] | None, Any]:
@@ -157,7 +170,8 @@ def _old_object(looker: Looker, position: int) -> tuple[tuple[Any, ...] | None, 
     if item.user is not None:
         return _laid_out(looker, position, replaced)
     # what goes needs no slots
-    return looker.shard(position, replaced, replaced, sizes if item.chunks else lambda: None, item.gone), None
+    news = sizes if item.chunks else lambda: None
+    return looker.shard(position, replaced, replaced, news, item.gone, reuse=True), None
 
 
 def _sizes(item: EncodedItem) -> dict[int, int]:

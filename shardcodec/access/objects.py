@@ -241,7 +241,7 @@ class FileObject:
     def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
         keys = [self.identity]
         with locks.table().hold(keys):
-            filelocks.update(keys[0], options, lambda fd: bool(make(fd, False)))
+            filelocks.update(keys[0], options, lambda fd: bool(make(fd, False)), name=self.path)
         return UNKNOWN
 
     def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:

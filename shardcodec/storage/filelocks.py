@@ -34,6 +34,7 @@ from .aio import to_its_end
 from .replaced import Patience
 
 __all__ = [
+    "MOVED",
     "NO_FILE",
     "FileLocks",
     "check_deadline",
@@ -49,6 +50,9 @@ T = TypeVar("T")
 
 # Stands for the descriptor of a file that does not exist: it must be made under the condition that it still does not.
 NO_FILE = -1
+
+# Stands for the descriptor where the name has come to lead to another file, which has to be found out and locked.
+MOVED = -2
 
 # Locks of one write: each holds a file open. Beyond a quarter of what the process may open, one writer has one lock.
 MAX_LOCKS = 256
@@ -81,15 +85,19 @@ class FileLocks:
         Ascending, symbolic links resolved.
     options : Options
         ``locking`` and ``lock_timeout`` count.
+    names : sequence of str, optional
+        How the files are read and written; each still has to lead to its file when that is locked.
 
     Attributes
     ----------
     held : list of (int or None)
-        For each file the descriptor that has its lock; `NO_FILE` where there is no file; None where there are no locks.
+        For each file the descriptor that has its lock; `NO_FILE` where there is no file; None where there are no locks;
+        `MOVED` where the name leads elsewhere by now.
     """
 
-    def __init__(self, paths: Sequence[str], options: Options) -> None:
+    def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
         self._paths = paths
+        self._names = paths if names is None else names
         self._native = options.locking == "process"
         self._timeout = options.lock_timeout
         self._begun = time.monotonic()
@@ -101,7 +109,7 @@ class FileLocks:
         engine = native.load() if self._native else None
         while len(self.held) < len(self._paths) and not self._enough(engine):
             if engine is None:
-                self.held.append(None)
+                self.held.append(self._checked(None))
                 continue
             lock = engine.FileLock()
             outcome = lock.try_acquire(self._paths[len(self.held)])
@@ -111,11 +119,27 @@ class FileLocks:
                 self._locks.append(lock)
                 if lock.n_links > 1:  # nothing is read before that
                     engine.settle(self._paths[len(self.held)], lock.fd)
-                self.held.append(lock.fd)
+                self.held.append(self._checked(lock.fd))
             else:
                 self._tell(outcome)
-                self.held.append(NO_FILE if outcome == "no file" else None)
+                self.held.append(self._checked(NO_FILE if outcome == "no file" else None))
         return True
+
+    def _checked(self, fd: int | None) -> int | None:
+        """Return what stands for the next file; `MOVED` if a link was erased or changed while its target was waited for."""
+        name, path = self._names[len(self.held)], self._paths[len(self.held)]
+        if name == path:  # no link
+            return fd
+        try:
+            found = os.stat(name)
+            is_there = fd != NO_FILE and os.path.samestat(
+                found, os.stat(path) if fd is None else os.fstat(fd)
+            )
+        except FileNotFoundError:
+            is_there = fd == NO_FILE
+        except OSError:  # told by who writes the file
+            return fd
+        return fd if is_there else MOVED
 
     def _enough(self, engine: Any) -> bool:
         n = len(self.held)
@@ -164,7 +188,9 @@ class FileLocks:
 
 
 @contextlib.contextmanager
-def hold(paths: Sequence[str], options: Options) -> Iterator[list[int | None]]:
+def hold(
+    paths: Sequence[str], options: Options, names: Sequence[str] | None = None
+) -> Iterator[list[int | None]]:
     """Hold the locks of the first few of some files. Not for a thread that runs an event loop.
 
     Yields
@@ -177,7 +203,7 @@ def hold(paths: Sequence[str], options: Options) -> Iterator[list[int | None]]:
     LockError
         Another process has not given one of them back in time.
     """
-    locks = FileLocks(paths, options)
+    locks = FileLocks(paths, options, names)
     try:
         while not locks.advance():
             time.sleep(locks.wait())
@@ -191,8 +217,10 @@ class AsyncHold:
 
     __slots__ = ("_few", "_locks", "_prompt")
 
-    def __init__(self, paths: Sequence[str], options: Options, *, prompt: bool) -> None:
-        self._locks = FileLocks(paths, options)
+    def __init__(
+        self, paths: Sequence[str], options: Options, names: Sequence[str] | None, *, prompt: bool
+    ) -> None:
+        self._locks = FileLocks(paths, options, names)
         self._prompt = prompt
         self._few = len(paths) <= INLINE_LOCKS
 
@@ -209,12 +237,14 @@ class AsyncHold:
         await _run(self._locks.release, inline=self._prompt)
 
 
-def hold_async(paths: Sequence[str], options: Options, *, prompt: bool) -> AsyncHold:
+def hold_async(
+    paths: Sequence[str], options: Options, names: Sequence[str] | None = None, *, prompt: bool
+) -> AsyncHold:
     """Hold the locks of the first few of some files; as `hold`, without blocking the event loop.
 
     With `prompt`, no call on these files takes a round trip; few of them may be made on the event loop.
     """
-    return AsyncHold(paths, options, prompt=prompt)
+    return AsyncHold(paths, options, names, prompt=prompt)
 
 
 async def _run(work: Callable[[], T], *, inline: bool) -> T:
@@ -222,7 +252,14 @@ async def _run(work: Callable[[], T], *, inline: bool) -> T:
     return work() if inline else await to_its_end(asyncio.to_thread(work))
 
 
-def update(path: str, options: Options, work: Callable[[int | None], bool], *, repeats: bool = True) -> None:
+def update(
+    path: str,
+    options: Options,
+    work: Callable[[int | None], bool],
+    *,
+    name: str | None = None,
+    repeats: bool = True,
+) -> None:
     """Do something to one file under its lock. Not for a thread that runs an event loop.
 
     Parameters
@@ -230,6 +267,8 @@ def update(path: str, options: Options, work: Callable[[int | None], bool], *, r
     work : callable
         Gets what `FileLocks.held` has; returns False when it was told that there is no file, and there is one: then
         it is called again, with its lock.
+    name : str, optional
+        How `work` reads and writes the file, if that is not its path: perhaps a link, which must still lead there.
 
     Raises
     ------
@@ -240,8 +279,9 @@ def update(path: str, options: Options, work: Callable[[int | None], bool], *, r
     patience = patience_of(options)
     while True:
         try:
-            with hold([path], options) as held:
-                done = work(held[0])
+            with hold([path], options, [name or path]) as held:
+                moved = held[0] == MOVED
+                done = not moved and work(held[0])
         except OSError as error:
             if not repeats:
                 raise
@@ -250,24 +290,34 @@ def update(path: str, options: Options, work: Callable[[int | None], bool], *, r
         if done:
             return
         check_deadline(deadline, path, options)
+        if moved:
+            path = os.path.realpath(name or path)
 
 
 async def update_async(
-    path: str, options: Options, work: Callable[[int | None], Awaitable[bool]], *, prompt: bool
+    path: str,
+    options: Options,
+    work: Callable[[int | None], Awaitable[bool]],
+    *,
+    name: str | None = None,
+    prompt: bool,
 ) -> None:
     """Do something to one file under its lock; as `update`, without blocking the event loop (see `hold_async`)."""
     deadline = time.monotonic() + options.lock_timeout
     patience = patience_of(options)
     while True:
         try:
-            async with hold_async([path], options, prompt=prompt) as held:
-                done = await work(held[0])
+            async with hold_async([path], options, [name or path], prompt=prompt) as held:
+                moved = held[0] == MOVED
+                done = not moved and await work(held[0])
         except OSError as error:
             await asyncio.sleep(patience.pause(error))
             continue
         if done:
             return
         check_deadline(deadline, path, options)
+        if moved:
+            path = await asyncio.to_thread(os.path.realpath, name or path)
 
 
 def patience_of(options: Options) -> Patience:

@@ -138,7 +138,10 @@ class ShardingCodec(ZarrShardingCodec):
         with locks.table().hold(keys):
             if is_local(byte_setter.store):
                 filelocks.update(
-                    key, job.options, lambda fd: job.write_file(byte_setter, part[0], part[1], values, fd)
+                    key,
+                    job.options,
+                    lambda fd: job.write_file(byte_setter, part[0], part[1], values, fd),
+                    name=local_path(byte_setter),
                 )
             else:
                 job.write_memory(byte_setter, part[0], part[1], values)
@@ -175,7 +178,11 @@ class ShardingCodec(ZarrShardingCodec):
         async with locks.table().hold_async(keys):
             if is_local(byte_setter.store):
                 await filelocks.update_async(
-                    key, job.options, lambda fd: run(job.write_file, fd), prompt=prompt
+                    key,
+                    job.options,
+                    lambda fd: run(job.write_file, fd),
+                    name=local_path(byte_setter),
+                    prompt=prompt,
                 )
             else:
                 await run(job.write_memory)

@@ -159,11 +159,12 @@ class group_writes:  # noqa: N801  # used as a function is
         ``written`` and ``unwritten`` list them. At the end of the block the latter are dropped.
     RuntimeError
         A block without ``async`` was entered on zarr's event loop, which it would wait for at its end.
-        Blocks may be nested and may overlap in several threads: they gather together, and the end of each writes all
-        that there is. Only one with ``flush_on_error=False`` has to be alone.
 
     Notes
     -----
+    Blocks may be nested and may overlap in several threads: they gather together, and the end of each writes all that there
+    is. Only one with ``flush_on_error=False`` has to be alone: another one beside it is a RuntimeError.
+
     Other pipelines, stores and processes see the writes when they are stored. Inside the block arrays must not be resized,
     overwritten or deleted. A child process forked inside starts with nothing gathered. In a coroutine
     ``async with`` waits without blocking the event loop. What a block that was never left has gathered is stored when the

@@ -58,7 +58,8 @@ async def _store_local(entry: Entry) -> None:
         return not exist
 
     (path,) = await lock_keys_async([entry.target])  # where a link leads now
-    await filelocks.update_async(path, entry.options, write, prompt=is_prompt(entry.target.store))
+    name, prompt = local_path(entry.target), is_prompt(entry.target.store)
+    await filelocks.update_async(path, entry.options, write, name=name, prompt=prompt)
 
 
 async def _store_memory(entry: Entry) -> None:

@@ -22,6 +22,7 @@ from .stores import (
     is_local,
     is_memory,
     is_prompt,
+    local_path,
     lock_keys_async,
     stored_bytes,
 )
@@ -77,7 +78,7 @@ async def update_held(target: StorePath, name: str, work: Work, options: Options
     """As `update`, of an object whose lock in the table, under that name, is held already."""
     try:
         if is_local(target.store):
-            await _update_local(name, work, options, prompt=is_prompt(target.store))
+            await _update_local(target, name, work, options)
         elif is_memory(target.store):
             await _update_memory(target, work, options)
         else:
@@ -97,7 +98,9 @@ async def _run(
     return await to_its_end(asyncio.to_thread(work, old, keep_empty))
 
 
-async def _update_local(path: str, work: Work, options: Options, *, prompt: bool) -> None:
+async def _update_local(target: StorePath, path: str, work: Work, options: Options) -> None:
+    prompt = is_prompt(target.store)
+
     async def write(fd: int | None) -> bool:
         work.begin()
         old_nbytes = 0
@@ -105,7 +108,7 @@ async def _update_local(path: str, work: Work, options: Options, *, prompt: bool
             old_nbytes = os.fstat(fd).st_size
         return bool(await _run(work, fd, False, old_nbytes, options, prompt=prompt))
 
-    await filelocks.update_async(path, options, write, prompt=prompt)
+    await filelocks.update_async(path, options, write, name=local_path(target), prompt=prompt)
 
 
 async def _update_memory(target: StorePath, work: Work, options: Options) -> None:

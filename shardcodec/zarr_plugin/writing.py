@@ -169,15 +169,24 @@ async def _write_local(request: Request, paths: Sequence[str], options: Options)
     while left:
         some: list[tuple[str, Part]] = []
         exist: list[int] = []
+        files = [local_path(part.target) for _, part in left]
         try:
-            async with filelocks.hold_async([path for path, _ in left], options, prompt=prompt) as held:
-                some, left = left[: len(held)], left[len(held) :]
-                parts = [part for _, part in some]
-                files = [local_path(part.target) for part in parts]
-                await _run_engine(request, parts, files, None, options, held, exist)
+            async with filelocks.hold_async(
+                [path for path, _ in left], options, files, prompt=prompt
+            ) as held:
+                moved = filelocks.MOVED in held
+                if not moved:
+                    some, left = left[: len(held)], left[len(held) :]
+                    parts = [part for _, part in some]
+                    await _run_engine(request, parts, files[: len(held)], None, options, held, exist)
         except OSError as error:  # what has been written already is written once more
             left = some + left
             await asyncio.sleep(patience.pause(error))
+            continue
+        if moved:  # a link was erased while the lock of its target was waited for
+            filelocks.check_deadline(deadline, left[0][0], options)
+            names = await lock_keys_async([part.target for _, part in left])
+            left = sorted(zip(names, (part for _, part in left), strict=True), key=lambda pair: pair[0])
             continue
         # what others have made meanwhile has a lock now, to be taken in its turn
         if exist:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import textwrap
@@ -15,12 +16,14 @@ import numpy as np
 import pytest
 import zarr
 from helpers import bits, create, letters, letters_spec, random_array, zarrs_view
+from spec_json import CRC, LITTLE
 from web import serving
 from zarr.codecs import ZstdCodec
 
 import shardcodec
 from shardcodec import native
 from shardcodec.access.codec import compiled
+from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage.remote import OwnBytes
 from shardcodec.zarr_plugin import remote as zarr_remote
 
@@ -28,11 +31,13 @@ pytest.importorskip("obstore", reason="obstore is not installed")
 
 # Prints how many MiB more than before are resident at most during a write of two rows of a shard of so many.
 CLIENT = """
-import sys
+import struct, sys
+import numpy as np
 import zarr
 from obstore.store import S3Store
 from zarr.storage import ObjectStore
 import shardcodec
+from shardcodec.kv import ShardedKeyValueStore
 
 url, mib = sys.argv[1], int(sys.argv[2])
 store = ObjectStore(S3Store("bucket", endpoint=url, region="us-east-1", access_key_id="a", secret_access_key="b",
@@ -41,11 +46,27 @@ def peak():
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
 
-def update(name):
+def assign(name):
     array = shardcodec.attach(zarr.open_array(store, path=name, mode="r+"), strict=True)
     array[3:5] = 7
     array[1000, :5] = 8
 
+def sent(name):
+    spec = shardcodec.ShardSpec.from_metadata(zarr.open_array(store, path=name, mode="r").metadata.to_dict())
+    return spec, (store, name + "/c/0/0")
+
+def write_chunks(name):
+    spec, at = sent(name)
+    with shardcodec.open_shard(*at, spec, mode="r+") as shard:
+        shard.write_chunks([(1, 1)], np.full((1, 64, 1024), 7, "u1"))
+
+def set_values(name):
+    spec, at = sent(name)
+    codecs = [codec.to_json() for codec in spec.index_codecs]
+    kv = ShardedKeyValueStore(at, grid_shape=spec.grid_shape, index_codecs=codecs, index_location=spec.index_location)
+    kv[struct.pack(">2I", 1, 1)] = b"7" * (64 << 10)
+
+update = globals()[sys.argv[3]]
 update("small")  # imports, threads, connections
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
@@ -77,10 +98,10 @@ def put_array(objects: Any, name: str, mib: int, *, at_start: bool) -> None:
     return values
 
 
-def extra_mib(objects: Any, mib: int) -> int:
+def extra_mib(objects: Any, mib: int, way: str) -> int:
     return int(
         subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(CLIENT), objects.url, str(mib)],
+            [sys.executable, "-c", textwrap.dedent(CLIENT), objects.url, str(mib), way],
             check=True,
             capture_output=True,
             text=True,
@@ -93,13 +114,14 @@ def extra_mib(objects: Any, mib: int) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc/self/clear_refs")
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
-def test_an_update_holds_a_shard_once(at_start: bool) -> None:
+@pytest.mark.parametrize("way", ["assign", "write_chunks", "set_values"])
+def test_an_update_holds_a_shard_once(way: str, at_start: bool) -> None:
     """It held the old shard, the new one and, while that grew, another copy of it: three times its size."""
     mib = int(os.environ.get("SHARDCODEC_TEST_SHARD_MIB", "32"))
     with serving() as objects:
         for name, size in (("small", 16), ("large", mib)):
             put_array(objects, name, size, at_start=at_start)
-        extra = extra_mib(objects, mib)
+        extra = extra_mib(objects, mib, way)
     assert extra <= mib + 24
 
 
@@ -140,6 +162,44 @@ def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
         previous = nbytes
     assert packed
     assert bits(arrays[1][...]) == bits(values) == bits(zarrs_view(arrays[1])[...])
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
+def test_values_are_the_same_as_those_that_are_written_beside_the_old_object(
+    at_start: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values take the old object's memory too, also such as are views of it."""
+    import obstore
+
+    grid = {
+        "grid_shape": (4, 4),
+        "index_codecs": [LITTLE, CRC],
+        "index_location": "start" if at_start else "end",
+    }
+    stores = [obstore.store.MemoryStore() for _ in range(2)]
+    kvs = [ShardedKeyValueStore((zarr.storage.ObjectStore(store), "s"), **grid) for store in stores]
+    rng, twin = np.random.default_rng(3), {}
+    for step in range(200):
+        changes = {
+            struct.pack(">2I", *divmod(int(at), 4)): None
+            if step % 5 == 0
+            else rng.bytes(int(rng.integers(0, 40)) * (step % 3))
+            for at in rng.integers(0, 16, 3)
+        }
+        for kv, own_nbytes in zip(kvs, (1 << 60, 0), strict=True):
+            monkeypatch.setattr(zarr_remote, "OWN_NBYTES", own_nbytes)
+            with kv.transaction(atomic=True) as together:
+                for key, value in changes.items():
+                    if value is None:
+                        together.delete_sync(key)
+                    else:
+                        together[key] = value
+        twin = {k: v for k, v in (twin | changes).items() if v is not None}
+        assert dict(kvs[1]) == twin
+        blobs = [
+            [bytes(obstore.get(store, m["path"]).bytes()) for m in store.list().collect()] for store in stores
+        ]
+        assert blobs[0] == blobs[1]
 
 
 def test_a_failed_update_leaves_the_object_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import zarr
 from helpers import ours, zarrs_view
 
 import shardcodec
-from shardcodec import group_writes
+from shardcodec import _native, group_writes
+from shardcodec.storage.filelocks import FileLocks
 
 
 def new(folder: Path) -> Any:
@@ -99,3 +101,45 @@ def test_a_dangling_link_becomes_a_shard(linked: Any, tmp_path: Path) -> None:
         assert linked[:].tolist() == [5, 5, 6, 6, 0, 0, 0, 0]
     assert stored(linked).tolist() == [5, 5, 6, 6, 0, 0, 0, 0]
     assert not (tmp_path / "array/c/0").is_symlink()
+
+
+def through_zarr(array: Any) -> None:
+    array[0:2] = 5
+
+
+def in_a_block(array: Any) -> None:
+    with group_writes():
+        array[0:2] = 5
+
+
+def through_a_handle(array: Any) -> None:
+    spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+    with shardcodec.open_shard(array.store.root, "c/0", spec, mode="r+") as handle:
+        handle.write_chunks([(0,)], np.full((1, 2), 5, "i4"))
+
+
+def through_the_codec(array: Any) -> None:
+    with zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"}):
+        zarrs_view(array)[0:2] = 5
+
+
+@pytest.mark.parametrize("write", [through_zarr, in_a_block, through_a_handle, through_the_codec])
+def test_a_link_that_is_erased_while_a_writer_waits_is_no_shard_any_more(
+    linked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Any], None]
+) -> None:
+    """The writer had resolved the link, waited for the lock of its target, and brought back what the other one had erased."""
+    link, lock, advance = tmp_path / "array/c/0", _native.FileLock(), FileLocks.advance
+    assert lock.try_acquire(str(tmp_path / "target")) == "held"
+
+    def erase_meanwhile(self: FileLocks) -> bool:
+        done = advance(self)
+        if not done:
+            link.unlink()
+            lock.release()
+        return done
+
+    monkeypatch.setattr(FileLocks, "advance", erase_meanwhile)
+    write(linked)
+    assert stored(linked).tolist() == [5, 5, 0, 0, 0, 0, 0, 0]
+    assert not link.is_symlink()
+    assert (target(tmp_path) == 1).all()
