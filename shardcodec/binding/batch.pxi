@@ -136,7 +136,7 @@ cdef class Batch:
 
 
 cdef class Pick:
-    """A selection that is more than one box (csrc/sc_pick.h): nothing below relies on the caller for its numbers.
+    """A selection that is more than one box (csrc/chain/sc_pick.h): nothing below relies on the caller for its numbers.
 
     Told apart by how many things they consist of; positions are buffers of unsigned 64-bit numbers, which nobody may
     change before the call is over:

@@ -10,7 +10,7 @@ UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 
 def direct_append_works(str folder):
-    """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/sc_append.h)."""
+    """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/io/sc_append.h)."""
     cdef bytes name = path_bytes(folder)
     cdef const char *chars = path_chars(name)
     cdef bint works
@@ -32,7 +32,7 @@ FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERRO
 
 
 def set_fault(uint64_t n, str action, uint64_t value=0):
-    """For tests: what shall happen at the n-th call that changes a file system (csrc/sc_fault.h)."""
+    """For tests: what shall happen at the n-th call that changes a file system (csrc/io/sc_fault.h)."""
     sc_fault_arm(n, <sc_fault_action><int>FAULTS[action], value)
 
 
@@ -51,11 +51,13 @@ def end_fault():
 
 def set_memory_fault(uint64_t n, bint and_all_after=False):
     """For tests: fail the n-th allocation of C code, and all that follow."""
+    sc_worker_drop_free()
     sc_fault_arm_memory(n, and_all_after)
 
 
 def end_memory_fault():
     """For tests: no fault any more; how many allocations were asked for, how many of them live, and their bytes."""
+    sc_worker_drop_free()
     cdef sc_fault_memory seen = sc_fault_disarm_memory()
     return seen.n_asked, seen.n_live, seen.live_nbytes
 
