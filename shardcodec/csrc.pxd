@@ -339,14 +339,14 @@ cdef extern from "io/sc_newfile.h" nogil:
     void sc_newfile_abort(sc_newfile *file)
 
 
-cdef extern from "chain/sc_pick.h" nogil:
-    enum sc_pick_kind:
-        SC_PICK_BOXES
-        SC_PICK_LISTS
-        SC_PICK_POINTS
+cdef extern from "chain/sc_selection.h" nogil:
+    enum sc_selection_kind:
+        SC_SELECTION_BOXES
+        SC_SELECTION_LISTS
+        SC_SELECTION_POINTS
 
-    struct sc_pick:
-        sc_pick_kind kind
+    struct sc_selection:
+        sc_selection_kind kind
         size_t n
         const uint64_t *rows
         const sc_box *box
@@ -357,7 +357,7 @@ cdef extern from "chain/sc_pick.h" nogil:
         int64_t array_strides[32]
 
     uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
-    size_t sc_rows_check(const sc_pick *pick, const sc_chain *object, const int *axes, const uint64_t *array_shape,
+    size_t sc_rows_check(const sc_selection *selection, const sc_chain *object, const int *axes, const uint64_t *array_shape,
                          bint repeat)
 
 cdef extern from "base/sc_cancel.h" nogil:
@@ -467,7 +467,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         sc_source source
         sc_box box
         uint8_t *dst
-        const sc_pick *pick
+        const sc_selection *selection
         bint missing
 
     struct sc_read_plan:
@@ -502,7 +502,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         const char *path
         sc_box box
         const uint8_t *src
-        const sc_pick *pick
+        const sc_selection *selection
         const sc_encoded *encoded
         size_t n_encoded
         sc_source old
@@ -535,7 +535,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         sc_write_rules rules
         const char *staging
         unsigned n_threads
-        uint64_t unit_nbytes
+        uint64_t batch_nbytes
         bint sync
         bint allow_in_index
         sc_cancel *cancel

@@ -14,7 +14,7 @@ sc_cancel_ask(struct sc_cancel *cancel)
     clock_gettime(CLOCK_MONOTONIC, &now);
     ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     if (cancel->due_ns == 0)
-        cancel->due_ns = ns + SC_POLL_NS; /* whoever called has just been asked */
+        cancel->due_ns = ns + SC_POLL_NS; /* the caller was asked just before the plan began */
     if (ns < cancel->due_ns)
         return false;
     cancel->due_ns = ns + SC_POLL_NS;

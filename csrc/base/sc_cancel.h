@@ -1,7 +1,7 @@
 /* sc_cancel.h - how a plan is told to stop
  *
- * Whoever waits for a plan sets `stop`; threads at work look at it between two pieces of work. Nobody may be there to set
- * it when the waiting thread is the one that works: it asks `poll` itself, now and then, with no lock held.
+ * A thread that waits for a plan sets `stop`. Threads at work look at it between two pieces of work. If the waiting thread
+ * itself works on the plan, no other thread may be there to set it: this thread asks `poll` now and then, with no lock held.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CANCEL_H
@@ -17,7 +17,7 @@
 
 struct sc_cancel {
     atomic_bool stop;
-    int (*poll)(void *arg); /* shall the plan stop? NULL: nobody to ask */
+    int (*poll)(void *arg); /* shall the plan stop? NULL: only `stop` counts */
     void *arg;
     pthread_t caller; /* the only thread that asks */
     int64_t due_ns;

@@ -4,7 +4,7 @@
  * scheduler). The caller always takes part, helpers join when they are free, so a job never waits for a thread: with no
  * helper it still ends. Two callers may run jobs at the same time.
  *
- *     caller      post job -> run it -> close it (nobody joins any more) -> wait for helpers inside
+ *     caller      post job -> run it -> close it (no helper may join any more) -> wait for helpers inside
  *     helper      sleep -> join the oldest open job with room -> run -> leave -> sleep
  *
  * Threads are made on first use and stay, asleep. A forked child has none of its parent's threads: the child handler of

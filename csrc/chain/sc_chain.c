@@ -40,7 +40,7 @@ prepare_grid(struct sc_chain *chain)
     for (int a = chain->ndim - 1; a >= 0; a--) {
         uint64_t extent = chain->inner->shape[a], rest = chain->stored_shape[a] % extent;
 
-        if (rest && !chain->inner->opaque) /* only who codes inner chunks elsewhere may clip the last ones */
+        if (rest && !chain->inner->opaque) /* the last ones are clipped only if another program decodes them */
             return false;
         chain->grid[a] = chain->stored_shape[a] / extent + (rest > 0);
         chain->grid_strides[a] = n;

@@ -12,10 +12,10 @@
 #ifndef SC_CHAIN_H
 #define SC_CHAIN_H
 
-#include "codecs/sc_codec.h"
 #include "kernels/sc_index.h"
 #include "kernels/sc_order.h"
 #include "kernels/sc_strided.h"
+#include "codecs/sc_codec.h"
 
 #define SC_MAX_OPS 8
 #define SC_MAX_DEPTH 8

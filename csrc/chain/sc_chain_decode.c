@@ -7,8 +7,8 @@
  *     src --[crc32c: check, drop 4]--[zstd: stage]--...--[blosc: chunk buffer or dst]-- scatter --> dst
  *
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_chain_impl.h"
 #include "kernels/sc_crc32c.h"
+#include "chain/sc_chain_impl.h"
 #include "chain/sc_walk.h"
 
 /* Encoded bytes come from another writer, whose encoder may be more wasteful than ours: this much more than our own bound

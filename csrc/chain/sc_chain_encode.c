@@ -5,8 +5,8 @@
  * lie, or comes with the copy when they have to be copied anyway.
  *
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_chain_impl.h"
 #include "kernels/sc_crc32c.h"
+#include "chain/sc_chain_impl.h"
 
 /* Apply ops to the n bytes at `bytes`, which lie in `owner` (grow-able) or, when owner is NULL, in the caller's memory or
  * in dst. The result ends in dst. */

@@ -1,7 +1,7 @@
 /* sc_chain_index.c - the index of a shard as its chain stores it: transposed or not, with its checksums
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_chain.h"
 #include "kernels/sc_crc32c.h"
+#include "chain/sc_chain.h"
 
 enum sc_status
 sc_index_verify(const struct sc_index_layout *index, const uint8_t *stored, struct sc_where *where)

@@ -31,8 +31,8 @@ struct sc_worker {
     struct sc_codec_state *codecs;
     struct sc_level levels[SC_MAX_DEPTH];
     struct sc_buffer io;    /* bytes as they lie in a file */
-    struct sc_buffer merge; /* decoded elements in C order: what a partial write is laid on, or what is picked from */
-    bool allow_in_index;    /* of the plan: entries of nested shards may overlap their index */
+    struct sc_buffer merge; /* decoded elements in C order: what a partial write is laid on, or what is selected from */
+    bool allow_in_index; /* of the plan: entries of nested shards may overlap their index */
     struct sc_worker *next;
 };
 

@@ -18,17 +18,17 @@ malformed(struct sc_where *where, const char *detail, size_t nbytes)
  * The container has to be the whole chunk, as TensorStore demands too. C-Blosc itself looks at the size in the header
  * alone and would read behind a chunk that was cut. */
 static enum sc_status
-read_header(const uint8_t *src, size_t n, struct container *c, struct sc_where *where)
+read_header(const uint8_t *src, size_t n, struct sc_blosc_container *c, struct sc_where *where)
 {
     if (n < HEADER_NBYTES)
         return malformed(where, "shorter than a header", n);
     if (src[0] != FORMAT)
         return malformed(where, src[0] > FORMAT ? "a container of Blosc2, not of Blosc1" : "unknown format", n);
-    *c = (struct container){ .flags = src[2],
-                             .typesize = src[3],
-                             .nbytes = load_le32(src + 4),
-                             .blocksize = load_le32(src + 8),
-                             .compressor = (enum wire_compressor)(src[2] >> 5) };
+    *c = (struct sc_blosc_container){ .flags = src[2],
+                                      .typesize = src[3],
+                                      .nbytes = load_le32(src + 4),
+                                      .blocksize = load_le32(src + 8),
+                                      .compressor = (enum sc_blosc_wire)(src[2] >> 5) };
     if (load_le32(src + 12) != n)
         return malformed(where, "is not as long as its header says", n);
     if (c->flags & FLAG_UNKNOWN || (c->flags & FLAG_SHUFFLE && c->flags & FLAG_BITSHUFFLE))
@@ -51,8 +51,8 @@ read_header(const uint8_t *src, size_t n, struct container *c, struct sc_where *
 
 /* Decode one part, which holds exactly dst_nbytes. */
 static enum sc_status
-decode_part(const struct container *c, struct sc_codec_state *state, const uint8_t *src, size_t n, uint8_t *dst,
-            size_t dst_nbytes, struct sc_where *where)
+decode_part(const struct sc_blosc_container *c, struct sc_codec_state *state, const uint8_t *src, size_t n,
+            uint8_t *dst, size_t dst_nbytes, struct sc_where *where)
 {
     enum sc_status status;
     size_t got = dst_nbytes;
@@ -77,8 +77,8 @@ decode_part(const struct container *c, struct sc_codec_state *state, const uint8
 
 /* Decode the block with this number to dst, still shuffled; or, where dst is NULL, look at its framing alone. */
 static enum sc_status
-decode_block(const struct container *c, struct sc_codec_state *state, const uint8_t *src, size_t n, uint32_t block,
-             uint8_t *dst, struct sc_where *where)
+decode_block(const struct sc_blosc_container *c, struct sc_codec_state *state, const uint8_t *src, size_t n,
+             uint32_t block, uint8_t *dst, struct sc_where *where)
 {
     const uint32_t nbytes = block_nbytes(c, block), n_parts = count_parts(c, block), part = nbytes / n_parts;
     size_t at = load_le32(src + HEADER_NBYTES + (size_t)block * 4);
@@ -111,7 +111,7 @@ decode_block(const struct container *c, struct sc_codec_state *state, const uint
 
 /* Decode the blocks that the comb touches, or all (NULL). */
 static enum sc_status
-decode_blocks(const struct container *c, struct sc_codec_state *state, const uint8_t *src, size_t n,
+decode_blocks(const struct sc_blosc_container *c, struct sc_codec_state *state, const uint8_t *src, size_t n,
               const struct sc_comb *wanted, uint8_t *dst, struct sc_where *where)
 {
     for (uint32_t block = 0; block < c->n_blocks; block++) {
@@ -145,7 +145,7 @@ static enum sc_status
 decode_some(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes,
             const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
 {
-    struct container c;
+    struct sc_blosc_container c;
     enum sc_status status = read_header(src, src_nbytes, &c, where);
 
     (void)op;

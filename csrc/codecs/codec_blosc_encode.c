@@ -9,14 +9,14 @@
 #define MAX_BLOCKSIZE ((INT32_MAX - MAX_TYPESIZE * 4) / 3)
 #define L1_NBYTES (32u << 10)
 
-static enum wire_compressor
+static enum sc_blosc_wire
 wire_compressor(int compressor)
 {
-    static const enum wire_compressor codes[] = { [SC_BLOSC_BLOSCLZ] = WIRE_BLOSCLZ,
-                                                  [SC_BLOSC_LZ4] = WIRE_LZ4,
-                                                  [SC_BLOSC_LZ4HC] = WIRE_LZ4,
-                                                  [SC_BLOSC_ZLIB] = WIRE_ZLIB,
-                                                  [SC_BLOSC_ZSTD] = WIRE_ZSTD };
+    static const enum sc_blosc_wire codes[] = { [SC_BLOSC_BLOSCLZ] = WIRE_BLOSCLZ,
+                                                [SC_BLOSC_LZ4] = WIRE_LZ4,
+                                                [SC_BLOSC_LZ4HC] = WIRE_LZ4,
+                                                [SC_BLOSC_ZLIB] = WIRE_ZLIB,
+                                                [SC_BLOSC_ZSTD] = WIRE_ZSTD };
 
     return codes[compressor];
 }
@@ -92,7 +92,7 @@ encode_part(const struct sc_op *op, struct sc_codec_state *state, const uint8_t 
 
 /* Write the (shuffled) block to dst[*at], *at moves on. *at = 0: the container would grow beyond `limit`. */
 static enum sc_status
-encode_block(const struct sc_op *op, const struct container *c, struct sc_codec_state *state, uint32_t block,
+encode_block(const struct sc_op *op, const struct sc_blosc_container *c, struct sc_codec_state *state, uint32_t block,
              const uint8_t *src, uint8_t *dst, size_t limit, size_t *at, struct sc_where *where)
 {
     const uint32_t n_parts = count_parts(c, block), part = block_nbytes(c, block) / n_parts;
@@ -124,8 +124,8 @@ encode_block(const struct sc_op *op, const struct container *c, struct sc_codec_
 
 /* Write offsets and blocks behind the header. *total = 0: they do not fit `limit`. */
 static enum sc_status
-encode_blocks(const struct sc_op *op, const struct container *c, struct sc_codec_state *state, const uint8_t *src,
-              uint8_t *dst, size_t limit, size_t *total, struct sc_where *where)
+encode_blocks(const struct sc_op *op, const struct sc_blosc_container *c, struct sc_codec_state *state,
+              const uint8_t *src, uint8_t *dst, size_t limit, size_t *total, struct sc_where *where)
 {
     size_t at = HEADER_NBYTES + (size_t)c->n_blocks * 4;
 
@@ -158,7 +158,7 @@ encode_blocks(const struct sc_op *op, const struct container *c, struct sc_codec
 }
 
 static void
-write_header(const struct container *c, size_t cbytes, uint8_t *dst)
+write_header(const struct sc_blosc_container *c, size_t cbytes, uint8_t *dst)
 {
     dst[0] = FORMAT;
     dst[1] = LZ_FORMAT;
@@ -169,12 +169,12 @@ write_header(const struct container *c, size_t cbytes, uint8_t *dst)
     store_le32(dst + 12, (uint32_t)cbytes);
 }
 
-static struct container
+static struct sc_blosc_container
 plan_container(const struct sc_op *op, size_t nbytes)
 {
-    struct container c = { .typesize = op->typesize,
-                           .nbytes = (uint32_t)nbytes,
-                           .compressor = wire_compressor(op->compressor) };
+    struct sc_blosc_container c = { .typesize = op->typesize,
+                                    .nbytes = (uint32_t)nbytes,
+                                    .compressor = wire_compressor(op->compressor) };
 
     c.blocksize = choose_blocksize(op, c.nbytes);
     c.n_blocks = c.nbytes / c.blocksize + (c.nbytes % c.blocksize != 0);
@@ -211,7 +211,7 @@ sc_blosc_encode(const struct sc_op *op, struct sc_codec_state *state, const uint
 {
     const size_t limit = min_u64(dst_capacity, src_nbytes + HEADER_NBYTES);
     enum sc_status status = SC_OK;
-    struct container c;
+    struct sc_blosc_container c;
     size_t total = 0;
 
     if (!is_valid(op) || src_nbytes > MAX_NBYTES)

@@ -38,16 +38,16 @@ enum {
     FLAG_NO_SPLIT = 0x10,
 };
 
-enum wire_compressor { WIRE_BLOSCLZ = 0, WIRE_LZ4 = 1, WIRE_SNAPPY = 2, WIRE_ZLIB = 3, WIRE_ZSTD = 4 };
+enum sc_blosc_wire { WIRE_BLOSCLZ = 0, WIRE_LZ4 = 1, WIRE_SNAPPY = 2, WIRE_ZLIB = 3, WIRE_ZSTD = 4 };
 
 /* What a header says, checked. */
-struct container {
+struct sc_blosc_container {
     unsigned flags;
     uint32_t typesize;
     uint32_t nbytes;
     uint32_t blocksize;
     uint32_t n_blocks;
-    enum wire_compressor compressor;
+    enum sc_blosc_wire compressor;
 };
 
 static inline bool
@@ -59,7 +59,7 @@ is_splittable(uint32_t typesize, uint32_t blocksize)
 /* Into how many parts the block with this number is cut. Old containers have no flag against splitting, so the sizes
  * count as well. */
 static inline uint32_t
-count_parts(const struct container *c, uint32_t block)
+count_parts(const struct sc_blosc_container *c, uint32_t block)
 {
     bool is_short = block == c->n_blocks - 1 && c->nbytes % c->blocksize != 0;
 
@@ -67,14 +67,14 @@ count_parts(const struct container *c, uint32_t block)
 }
 
 static inline uint32_t
-block_nbytes(const struct container *c, uint32_t block)
+block_nbytes(const struct sc_blosc_container *c, uint32_t block)
 {
     return (uint32_t)min_u64(c->blocksize, c->nbytes - (uint64_t)block * c->blocksize);
 }
 
 /* A byte shuffle of single bytes is none; a bit shuffle needs an element. */
 static inline bool
-is_shuffled(const struct container *c, uint32_t nbytes)
+is_shuffled(const struct sc_blosc_container *c, uint32_t nbytes)
 {
     return (c->flags & FLAG_SHUFFLE && c->typesize > 1) || (c->flags & FLAG_BITSHUFFLE && nbytes >= c->typesize);
 }

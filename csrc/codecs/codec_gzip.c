@@ -13,9 +13,9 @@
  * matches of 3 bytes. Noisy 16-bit integers lose the 3 to 6 % by that, and a plain ramp of uint32, which lives on them,
  * takes 1.8 times as much.
  * SPDX-License-Identifier: MIT */
-#include "codecs/codec_impl.h"
 #include "base/sc_alloc.h"
 #include "kernels/sc_inflate.h"
+#include "codecs/codec_impl.h"
 
 #define WINDOW_BITS 15
 #define GZIP_WINDOW_BITS (WINDOW_BITS + 16) /* zlib's way to ask for the gzip wrapping */

@@ -2,7 +2,7 @@
  *
  * The archive inside the blosc2 wheel brings the compiled libraries but not their headers. What is declared here was
  * written down from their documentation; sc_codec_selftest() holds it against the linked code when the extension is
- * imported. Whoever moves the pin blosc2==4.14.1 in pyproject.toml reads these four lists again.
+ * imported. Compare these four lists again when the pin blosc2==4.14.1 in pyproject.toml changes.
  *
  * With SHARDCODEC_SYSTEM_LIBS the system's own headers are used, and zlib under the names of zlib-ng.
  * SPDX-License-Identifier: MIT */

@@ -1,6 +1,6 @@
 /* sc_append.h - update a shard in its own file: new inner chunks behind the old bytes, then a new index
  *
- * At any moment the file is a valid shard, the old one or the new one, for everybody who finds the index where the
+ * At any moment the file is a valid shard, the old one or the new one, for every program that finds the index where the
  * format says: a killed process leaves nothing to be repaired. Nothing that an old index refers to is overwritten. docs/durability.md
  * goes through every step. Three ways:
  *

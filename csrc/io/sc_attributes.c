@@ -49,7 +49,7 @@ copy_owner(int fd, const char *path, const struct stat *old, struct stat *st, st
     return means_refused(errno) ? SC_OK : sc_file_error(where, "fchown");
 }
 
-/* The old bits; but nobody gets rights on the new file that he did not have on the old one. */
+/* The old bits; but no user gets rights on the new file that this user did not have on the old one. */
 static mode_t
 kept_mode(const struct stat *old, const struct stat *st)
 {

@@ -1,4 +1,4 @@
-/* sc_closer.c - closing files that nobody can find any more, aside (see sc_closer.h)
+/* sc_closer.c - a thread that closes files which have lost their last name (see sc_closer.h)
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "io/sc_closer.h"
@@ -11,7 +11,7 @@
 /* Pages of less are given back in less time than a thread takes to begin. */
 #define WORTH_NBYTES (1 << 20)
 
-/* As many as one request locks; what comes on top is closed by who brings it. */
+/* As many as one request locks; the caller closes any further file itself. */
 #define MAX_WAITING 64
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -88,7 +88,7 @@ sc_closer_wait(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* Not for ever: somebody else's fork handler may hold what a thread needs to begin. */
+/* Wait for a limited time: a fork handler of another library may hold a lock that a new thread needs. */
 static void
 before_fork(void)
 {

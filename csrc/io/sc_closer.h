@@ -1,13 +1,13 @@
-/* sc_closer.h - closing files that nobody can find any more, aside
+/* sc_closer.h - a thread that closes files which have lost their last name
  *
- * The last close of a file without a name gives its pages back, which takes a millisecond for every 15 MB, and is nobody's
- * result. So the caller goes on, and a thread of its own closes the file. It lives no longer than there is something to close.
+ * The last close of a file without a name gives its pages back, which takes a millisecond for every 15 MB, and no
+ * caller needs its result. So the caller goes on, and a thread of its own closes the file. It lives no longer than there is something to close.
  *
  *     update of 8 shards   copy, copy, ... rename, unlink | unlock all, return
  *     closer                                               | close, close, ...
  *
  * What close() returns is not looked at: the file has no name, and what was written to it was flushed before (sc_file_flush()).
- * Until then the file takes room. Who makes a new file waits for the closer first, so no disk or quota is found full because
+ * Until then the file takes room. The next new file waits for the closer first, so no disk or quota is found full because
  * of a file that is already gone. A fork waits too: the child has no closer, and its copy of the descriptor would keep the file.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CLOSER_H

@@ -53,7 +53,7 @@ bool sc_file_identify(const char *path, struct sc_file_id *id);
 /* Look at an open file. */
 enum sc_status sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where);
 
-/* Names one state of a file for whoever compares it later, when the file may be gone and its inode another's: `number` is what
+/* Names one state of a file, to be compared later, when the file may be gone and its inode reused: `number` is what
  * the file system gives to each inode it hands out (0: it does not say). Links and renames, which change ctime, do not count. */
 struct sc_file_version {
     uint64_t device, inode, number, nbytes;
@@ -98,7 +98,7 @@ enum sc_status sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, siz
 /* Read exactly n bytes; SC_CHANGED when the file ends before (it was truncated after it was measured). */
 enum sc_status sc_file_read_exactly(int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where);
 
-/* What a file looked like when its index was read: whoever changes it in place changes one of these. */
+/* What a file looked like when its index was read: each change in place changes one of these. */
 struct sc_file_stamp {
     uint64_t nbytes;
     int64_t mtime_ns, ctime_ns;

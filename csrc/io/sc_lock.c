@@ -244,8 +244,7 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
             enlist(lock);
             return SC_OK;
         }
-        sc_file_close(
-            lock->fd); /* nothing was written; a lock on a file without this name goes with it: nobody has use for it */
+        sc_file_close(lock->fd); /* nothing was written, and a lock on a file that has lost this name has no use */
         lock->fd = -1;
         if (status || *outcome != SC_LOCK_HELD)
             return status;

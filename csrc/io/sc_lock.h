@@ -4,15 +4,15 @@
  * the descriptor, not to the process, so two threads exclude each other as two processes do, and it is gone with its holder
  * however that ends. No further file is needed, none is left behind, and none shows up in a store's listing.
  *
- * A shard may be replaced by another file while somebody waits. So after the lock is taken the path is looked up again:
+ * A shard may be replaced by another file while a process waits. So after the lock is taken the path is looked up again:
  *
  *     A   open i1, lock i1, path is i1: held    write i2, rename it to the path    unlock
  *     B   open i1, lock i1: busy ................................................. lock i1, path is i2: start again
  *     B                                                                            open i2, lock i2, path is i2: held
  *
- * Whoever replaces, changes or removes a file must hold the lock of the file that is there; then the holder's file stays the
- * one at the path for as long as it is held. A file that does not exist has no lock: it is created exclusively, and
- * whoever comes second starts again.
+ * A process that replaces, changes or removes a file must hold the lock of the file that is there. Then this file stays the
+ * one at the path as long as the lock is held. A file that does not exist has no lock: it is created exclusively, and
+ * the second process starts again.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_LOCK_H
@@ -23,7 +23,7 @@
 enum sc_lock_outcome {
     SC_LOCK_HELD = 0,
     SC_LOCK_NO_FILE = 1,     /* nothing there to be locked */
-    SC_LOCK_BUSY = 2,        /* somebody else has it */
+    SC_LOCK_BUSY = 2,        /* another descriptor has it */
     SC_LOCK_UNSUPPORTED = 3, /* not on this file system, or not on this operating system */
     SC_LOCK_DENIED = 4,      /* the file may not be opened for writing */
 };

@@ -1,4 +1,50 @@
 /* sc_newfile.c - whole files (see sc_newfile.h)
+ *
+ * Why a writer that is killed leaves the old object or the new one, whole
+ * ------------------------------------------------------------------------
+ * P is the final name, T the temporary name, O the file that P names before the write ("-" if there is none), N the new file.
+ * The caller holds the lock of O, if there is an O, so no other writer replaces it meanwhile. T belongs to this writer alone.
+ *
+ * Three rules hold in all ways through this file:
+ *
+ *   1. N is finished before any call changes P. Attributes, bytes and size are set, and close() of a duplicate has reported
+ *      no error (sc_file_flush()). With `sync`, fsync() of N has returned.
+ *   2. One call makes P name N: linkat(), link(), rename() or renameat2(). The kernel does it as a whole, so P is never
+ *      missing in between, if it was there before.
+ *   3. No call changes the bytes of O. A reader that has O open goes on to read O.
+ *
+ * By rule 2 a kill comes before that call or after it. Before it, P names O. After it, P names N, which rule 1 has
+ * finished. These are all the states; each line shows the names after the call returned:
+ *
+ *     call                             P    T          P shows
+ *     mkdir of missing folders         -    -          no object, as before
+ *     open(folder, O_TMPFILE)          O    -          old: N has no name, the kernel frees it with the process
+ *     attributes, writes, flush        O    -          old
+ *     linkat(N, P)     if P is free    N    -          new: done
+ *     linkat(N, T)     if it is not    O    N          old
+ *     renameat2(T, P, EXCHANGE)        N    O          new
+ *     unlink(T)                        N    -          new: done
+ *
+ * Where one of these calls is missing, or fails:
+ *
+ *     open(T, O_EXCL) for O_TMPFILE    O    N in part  old: T is no name of an object
+ *     rename(T, P) for EXCHANGE        N    -          new: done; also if O is gone by now
+ *     unlink(T) has failed, so
+ *     renameat2(T, P, EXCHANGE) again  O    N          old: the caller gets the error, and nothing has changed
+ *
+ * If nothing may be replaced (`taken`), a file at P makes the call fail, and the answer is "taken":
+ *
+ *     linkat(N, P)                     N    -          new: done
+ *     renameat2(T, P, NOREPLACE)       N    -          new: done
+ *     link(T, P) where that is missing N    N          new: two names of one file, without an undo journal (sc_undo.h)
+ *     unlink(T)                        N    -          new: done
+ *
+ * So a kill leaves at most folders and T. T lies in the staging folder, which no store lists, or beside P under a name that is
+ * no key of zarr. A later writer removes T when the process in its name is gone (sc_staging.h). That is right whether T is O
+ * or N: only what P names counts.
+ *
+ * After a power cut the same holds with `sync`. Rule 1 has N on the disk before it gets a name, and the fsync of the folders
+ * puts the name there before the caller is told of success. Without `sync` nothing is promised (docs/durability.md).
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "io/sc_newfile.h"
@@ -98,7 +144,7 @@ open_staged(struct sc_newfile *file, const char *folder)
 {
     int fd = -1;
 
-    /* somebody else may remove the folder between its making and its use */
+    /* another process may remove the folder after it was made and before it is used */
     for (int attempt = 0; fd < 0 && attempt < 8; attempt++) {
         fd = open_temp(file);
         if (fd < 0 && (errno != ENOENT || make_staging(file->staging)))
@@ -254,7 +300,7 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
     return SC_OK;
 }
 
-/* The last look at what was written: an error that comes later would be nobody's. */
+/* The last check of what was written: an error that comes later could not be reported. */
 static enum sc_status
 flush(const struct sc_newfile *file, bool sync, struct sc_where *where)
 {
@@ -478,6 +524,6 @@ sc_newfile_abort(struct sc_newfile *file)
 {
     if (file->named && sc_file_allows("unlink", file->temp, NULL))
         unlink(file->temp); /* if it stays, it is litter, which the next writer removes */
-    sc_file_close(file->fd); /* nobody will read it, or it was flushed before it got its name */
+    sc_file_close(file->fd); /* its bytes do not count, or were flushed before it got its name */
     forget(file);
 }

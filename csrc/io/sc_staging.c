@@ -1,4 +1,4 @@
-/* sc_staging.c - temporary names and who they belong to (see sc_staging.h)
+/* sc_staging.c - temporary names and the processes that own them (see sc_staging.h)
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "io/sc_staging.h"
@@ -21,7 +21,7 @@
 #define PREFIX ".shardcodec-"
 #define FOREIGN_SECONDS ((time_t)7 * 24 * 3600)
 
-/* ---- who we are ---- */
+/* ---- this process ---- */
 
 static uint64_t
 hash_more(uint64_t hash, const char *bytes, size_t n)

@@ -9,7 +9,7 @@
  *
  * Where that folder cannot be had (permissions, another file system) such a name is made beside the shard.
  *
- * A name says who made it: host is a hash of the machine's name, its boot and the process's pid name space, start the
+ * A name says which process made it: host is a hash of the machine's name, its boot and the process's pid name space, start the
  * process's start time. So a name whose process is gone can be told and is removed. One of another host cannot be
  * asked after; it is left alone for a week.
  * SPDX-License-Identifier: MIT */
@@ -18,7 +18,7 @@
 
 #include "base/sc_status.h"
 
-/* A name that nobody else uses, in a folder; malloc'ed, NULL: no memory. */
+/* A name that no other process uses, in a folder; malloc'ed, NULL: no memory. */
 char *sc_staging_name(const char *folder);
 
 /* Remove the names of dead writers from a folder of shards, where names had to be made for want of a staging folder.
@@ -32,8 +32,8 @@ void sc_staging_sweep_once(const char *folder);
 /* At the end of a plan that used the staging folder: it goes if it is empty, else what the dead left there does. */
 void sc_staging_leave(const char *folder);
 
-/* The same when the process ends: for who comes back soon, since to make and remove a folder costs as much as all the rest
- * of a small update. What the dead left is removed at once, the first time. */
+/* The same when the process ends: for a process that comes back soon, since to make and remove a folder costs as much as
+ * all the rest of a small update. What the dead left is removed at once, the first time. */
 void sc_staging_leave_later(const char *folder);
 void sc_staging_leave_all(void);
 

@@ -1,4 +1,59 @@
-/* sc_undo_write.c - the undo journal: how it is made, and how it is made use of by a writer (see sc_undo.h)
+/* sc_undo_write.c - the undo journal as a writer uses it: begin, write, commit, roll back, settle (see sc_undo.h)
+ *
+ * Why a writer that is killed leaves the old shard or the new one
+ * ---------------------------------------------------------------
+ * S is the shard's file, M its marker, J its journal. The writer holds the lock of S. S counts as
+ *
+ *     old   while J exists: the bytes of J in place of those of S, and the size that J says
+ *     new   else: the bytes of S as they are
+ *
+ * and every reader and writer applies this rule. A reader finds J because M gives S a second name (sc_undo_find()).
+ * A writer rolls S back before it looks at it (sc_undo_settle()).
+ *
+ *     call                               M  J   S counts as
+ *   begin
+ *     futimens(S, p)                     -  -   old: no byte has changed
+ *     open, write, fchmod, [fsync] of J  -  -   old: J has a temporary name, which no reader looks for
+ *     link(S, M)                         M  -   old: there is no J, and no byte has changed
+ *     rename(temporary name, J)          M  J   old: J is whole, and its bytes are those of S
+ *     [fsync of the folder]              M  J   old
+ *   write
+ *     pwrite of runs                     M  J   old: J has the old bytes of every run
+ *     append                             M  J   old: what lies behind the old size does not count
+ *   commit
+ *     [fdatasync], close of a duplicate  M  J   old
+ *     futimens(S, p + 1)                 M  J   old
+ *     unlink(J)                          M  -   new: every byte of it has been written
+ *     [fsync of the folder]              M  -   new
+ *     unlink(M)                          -  -   new
+ *
+ * Why each line is true:
+ *
+ *   - J is never seen in part: it gets its name by one rename(), after all of it is written.
+ *   - M is there whenever J is: M is made before J and removed after it. So every reader sees a second name of S while J
+ *     counts. M alone says nothing; the next writer removes it. M also keeps the inode of S from being given to another
+ *     file, so J, which names this inode, cannot be taken for the journal of another shard.
+ *   - While J exists, the old shard can be made from S and J. A byte below the old size is changed only inside a run, and J
+ *     has the old bytes of all runs. An index at the start that an append overwrites is a run, too. Everything else that is
+ *     appended lies behind the old size, which J has.
+ *   - unlink(J) is one step, and the last write to S comes before it. So a kill comes before it, and S is old, or after
+ *     it, and S is new and whole.
+ *
+ * A roll back, by the writer itself after an error or by a later one:
+ *
+ *     pwrite of the old bytes, ftruncate M  J   old: for a reader J lies over S all the time
+ *     [fdatasync], futimens(S, p + 2)    M  J   old
+ *     unlink(J), [fsync of the folder]   M  -   old: S has the old bytes and the old size again
+ *     unlink(M)                          -  -   old
+ *
+ * A kill during a roll back leaves J, and the next writer begins it again; to write the same old bytes twice does no harm.
+ *
+ * After a power cut the same holds with `sync`: J and both names are on the disk before the first byte of S changes, all
+ * new bytes are before J goes, and J is gone for good before the caller is told of success. Without `sync` nothing is promised
+ * (docs/durability.md). J ends with a checksum: one that a power cut has damaged is removed, not applied.
+ *
+ * Readers that are at work meanwhile compare the mtime before and after their reads (sc_undo_check()). p, p + 1 and p + 2
+ * differ from each other and from every earlier mtime of S, so a reader never joins bytes of two states.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -8,12 +63,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "io/sc_append.h"
 #include "base/sc_alloc.h"
 #include "kernels/sc_crc32c.h"
+#include "io/sc_append.h"
 #include "io/sc_undo_impl.h"
 
-/* Somebody else may remove the staging folder between its making and its use. */
+/* Another process may remove the staging folder after it was made and before it is used. */
 #define MAX_TRIES 8
 
 /* ---- calls that change the file system ---- */
@@ -162,7 +217,7 @@ open_temp(struct sc_undo_change *change, bool *made_folder)
     return fd;
 }
 
-/* Write the journal under a temporary name; it may be read by whoever may read the shard. */
+/* Write the journal under a temporary name; users that may read the shard may read it too. */
 static enum sc_status
 write_temp(struct sc_undo_change *change, size_t n, mode_t mode, bool *made_folder, bool *refused,
            struct sc_where *where)
@@ -373,7 +428,7 @@ sc_undo_settle(const char *path, int fd, char **folder, struct sc_where *where)
         return sc_file_error(where, "fstat");
     if (shard.st_nlink < 2 || !(*folder = marked_folder(path, &shard)))
         return SC_OK;
-    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) { /* whoever holds no lock has opened it for reading */
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) { /* a caller without a lock has opened it for reading only */
         struct stat st;
 
         own = sc_file_open_now(path, O_RDWR);

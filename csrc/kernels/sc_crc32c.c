@@ -63,7 +63,7 @@
  * Copying
  * -------
  * sc_crc32c_copy() sums what it stores, not what it might load a second time: the checksum is that of the bytes
- * written, even when somebody changes the source meanwhile. And memory is read once.
+ * written, even when another thread changes the source meanwhile. And memory is read once.
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_crc32c.h"

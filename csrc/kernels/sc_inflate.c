@@ -49,14 +49,14 @@ static const char *const details[] = {
 
 /* Fill the register as far as the input goes. Above n_bits it is 0. */
 static void
-refill(struct stream *s)
+refill(struct sc_inflate_stream *s)
 {
     for (; s->n_bits < 56 && s->in < s->in_end; s->n_bits += 8)
         s->bits |= (uint64_t)*s->in++ << s->n_bits;
 }
 
 static void
-drop(struct stream *s, unsigned n)
+drop(struct sc_inflate_stream *s, unsigned n)
 {
     s->bits >>= n;
     s->n_bits -= n;
@@ -64,7 +64,7 @@ drop(struct stream *s, unsigned n)
 
 /* Take n bits, 16 at the most; false when the stream has not got them. */
 static bool
-take(struct stream *s, unsigned n, uint32_t *value)
+take(struct sc_inflate_stream *s, unsigned n, uint32_t *value)
 {
     if (s->n_bits < n)
         refill(s);
@@ -77,7 +77,7 @@ take(struct stream *s, unsigned n, uint32_t *value)
 
 /* Give whole bytes back to the input, and let go what is left of a byte begun. */
 static void
-align(struct stream *s)
+align(struct sc_inflate_stream *s)
 {
     s->in -= s->n_bits / 8;
     s->bits = 0;
@@ -88,8 +88,8 @@ align(struct stream *s)
 
 /* Find the entry of the next symbol and make sure that all its bits are there; those of a first table are dropped.
  * Where the input ends, bits that it has not got read as 0, which at worst finds the wrong entry of a stream cut. */
-static enum outcome
-find(struct stream *s, const uint32_t *table, unsigned n, uint32_t *entry)
+static enum sc_inflate_outcome
+find(struct sc_inflate_stream *s, const uint32_t *table, unsigned n, uint32_t *entry)
 {
     refill(s);
     *entry = look_up(table, n, s->bits);
@@ -102,8 +102,8 @@ find(struct stream *s, const uint32_t *table, unsigned n, uint32_t *entry)
     return drop_of(*entry) <= s->n_bits ? GOES_ON : CUT;
 }
 
-static enum outcome
-put_literal(struct stream *s, uint32_t entry)
+static enum sc_inflate_outcome
+put_literal(struct sc_inflate_stream *s, uint32_t entry)
 {
     if (s->out == s->out_end)
         return FULL;
@@ -112,11 +112,11 @@ put_literal(struct stream *s, uint32_t entry)
     return GOES_ON;
 }
 
-static enum outcome
-put_match(const struct sc_inflate_tables *tables, struct stream *s, uint32_t entry)
+static enum sc_inflate_outcome
+put_match(const struct sc_inflate_tables *tables, struct sc_inflate_stream *s, uint32_t entry)
 {
     uint32_t length = with_extra(entry, s->bits), offset;
-    enum outcome outcome;
+    enum sc_inflate_outcome outcome;
 
     drop(s, drop_of(entry));
     outcome = find(s, tables->offset, OFFSET_BITS, &entry);
@@ -135,11 +135,11 @@ put_match(const struct sc_inflate_tables *tables, struct stream *s, uint32_t ent
     return GOES_ON;
 }
 
-static enum outcome
-decode_symbol(const struct sc_inflate_tables *tables, struct stream *s)
+static enum sc_inflate_outcome
+decode_symbol(const struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     uint32_t entry;
-    enum outcome outcome = find(s, tables->litlen, LITLEN_BITS, &entry);
+    enum sc_inflate_outcome outcome = find(s, tables->litlen, LITLEN_BITS, &entry);
 
     if (outcome != GOES_ON)
         return outcome;
@@ -153,18 +153,18 @@ decode_symbol(const struct sc_inflate_tables *tables, struct stream *s)
 
 /* ---- blocks */
 
-static enum outcome
-decode_symbols(struct sc_inflate_tables *tables, struct stream *s)
+static enum sc_inflate_outcome
+decode_symbols(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
-    enum outcome outcome = sc_inflate_fast(tables, s);
+    enum sc_inflate_outcome outcome = sc_inflate_fast(tables, s);
 
     while (outcome == GOES_ON)
         outcome = decode_symbol(tables, s);
     return outcome;
 }
 
-static enum outcome
-copy_stored(struct stream *s)
+static enum sc_inflate_outcome
+copy_stored(struct sc_inflate_stream *s)
 {
     size_t n;
 
@@ -187,8 +187,8 @@ copy_stored(struct stream *s)
 }
 
 /* The code in which code lengths are written. */
-static enum outcome
-read_precode(struct stream *s, unsigned n, uint32_t *table)
+static enum sc_inflate_outcome
+read_precode(struct sc_inflate_stream *s, unsigned n, uint32_t *table)
 {
     static const uint8_t sequence[N_PRECODE] = { 16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15 };
     uint8_t lengths[N_PRECODE] = { 0 };
@@ -203,8 +203,8 @@ read_precode(struct stream *s, unsigned n, uint32_t *table)
 }
 
 /* A code length, or how often to repeat one: 16 the last, 17 and 18 zero. */
-static enum outcome
-read_lengths(struct stream *s, const uint32_t *precode, unsigned n, uint8_t *lengths)
+static enum sc_inflate_outcome
+read_lengths(struct sc_inflate_stream *s, const uint32_t *precode, unsigned n, uint8_t *lengths)
 {
     static const uint8_t n_extra[] = { 2, 3, 7 }, least[] = { 3, 3, 11 };
     uint32_t entry, symbol, count;
@@ -230,12 +230,12 @@ read_lengths(struct stream *s, const uint32_t *precode, unsigned n, uint8_t *len
     return GOES_ON;
 }
 
-static enum outcome
-build_dynamic(struct sc_inflate_tables *tables, struct stream *s)
+static enum sc_inflate_outcome
+build_dynamic(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     uint8_t lengths[MAX_DYNAMIC_LITLEN + MAX_DYNAMIC_OFFSET];
     uint32_t precode[1u << PRECODE_BITS], n_litlen, n_offset, n_precode;
-    enum outcome outcome;
+    enum sc_inflate_outcome outcome;
 
     if (!take(s, 5, &n_litlen) || !take(s, 5, &n_offset) || !take(s, 4, &n_precode))
         return CUT;
@@ -258,10 +258,10 @@ build_dynamic(struct sc_inflate_tables *tables, struct stream *s)
     return GOES_ON;
 }
 
-static enum outcome
-decode_block(struct sc_inflate_tables *tables, struct stream *s, bool *is_last)
+static enum sc_inflate_outcome
+decode_block(struct sc_inflate_tables *tables, struct sc_inflate_stream *s, bool *is_last)
 {
-    enum outcome outcome;
+    enum sc_inflate_outcome outcome;
     uint32_t head;
 
     if (!take(s, 3, &head))
@@ -286,9 +286,9 @@ sc_inflate_raw(struct sc_inflate_tables *tables, const uint8_t *src, size_t src_
                size_t dst_capacity, size_t *produced, const char **detail)
 {
     static uint8_t nothing; /* pointers to compare where there is no buffer; never touched */
-    struct stream s = { .in = src ? src : &nothing, .out = dst ? dst : &nothing };
+    struct sc_inflate_stream s = { .in = src ? src : &nothing, .out = dst ? dst : &nothing };
     bool is_last = false;
-    enum outcome outcome = BLOCK_ENDS;
+    enum sc_inflate_outcome outcome = BLOCK_ENDS;
 
     s.in_end = s.in + src_nbytes;
     s.out_start = s.out;

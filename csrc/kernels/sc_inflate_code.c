@@ -130,7 +130,7 @@ build_second(uint32_t *table, unsigned n_bits, const uint16_t *n_of, const uint1
 
 /* The table for codes of up to k bits is that for k - 1 bits, twice, and the codes of k bits put over it. */
 bool
-sc_inflate_build(uint32_t *table, enum alphabet alphabet, const uint8_t *lengths, unsigned n)
+sc_inflate_build(uint32_t *table, enum sc_inflate_alphabet alphabet, const uint8_t *lengths, unsigned n)
 {
     const uint32_t *const meanings = alphabets[alphabet].meanings;
     const unsigned n_bits = alphabets[alphabet].n_bits;

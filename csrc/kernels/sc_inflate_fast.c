@@ -159,14 +159,14 @@ build_pairs(struct sc_inflate_tables *tables)
 
 /* Decode while a round fits into both buffers, which it has to at the start. `paired` is a constant where this is
  * called: two loops come of it. */
-__attribute__((always_inline)) static inline enum outcome
-decode(const struct sc_inflate_tables *tables, struct stream *s, const bool paired)
+__attribute__((always_inline)) static inline enum sc_inflate_outcome
+decode(const struct sc_inflate_tables *tables, struct sc_inflate_stream *s, const bool paired)
 {
     const uint32_t *const litlen = tables->litlen, *const offsets = tables->offset;
     const uint64_t *const pairs = tables->pairs;
     const uint8_t *in = s->in, *const in_last = s->in_end - IN_MARGIN;
     uint8_t *out = s->out, *const out_last = s->out_end - OUT_MARGIN;
-    enum outcome outcome = GOES_ON;
+    enum sc_inflate_outcome outcome = GOES_ON;
     uint64_t bits = s->bits, entry;
     uint32_t n_bits = s->n_bits, one, length, offset;
 
@@ -245,8 +245,8 @@ decode(const struct sc_inflate_tables *tables, struct stream *s, const bool pair
     return outcome;
 }
 
-__attribute__((always_inline)) static inline enum outcome
-decode_either(struct sc_inflate_tables *tables, struct stream *s)
+__attribute__((always_inline)) static inline enum sc_inflate_outcome
+decode_either(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     if (s->in_end - s->in < WORTH_PAIRS)
         return decode(tables, s, false);
@@ -254,8 +254,8 @@ decode_either(struct sc_inflate_tables *tables, struct stream *s)
     return decode(tables, s, true);
 }
 
-static enum outcome
-decode_portable(struct sc_inflate_tables *tables, struct stream *s)
+static enum sc_inflate_outcome
+decode_portable(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     return decode_either(tables, s);
 }
@@ -263,15 +263,15 @@ decode_portable(struct sc_inflate_tables *tables, struct stream *s)
 #ifdef SC_ARCH_X86_64
 /* Shifts by a variable number cost three steps where the processor has only the old ones. */
 SC_TARGET("bmi2")
-static enum outcome
-decode_bmi2(struct sc_inflate_tables *tables, struct stream *s)
+static enum sc_inflate_outcome
+decode_bmi2(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     return decode_either(tables, s);
 }
 #endif
 
-enum outcome
-sc_inflate_fast(struct sc_inflate_tables *tables, struct stream *s)
+enum sc_inflate_outcome
+sc_inflate_fast(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     if (s->in_end - s->in < IN_MARGIN || s->out_end - s->out < OUT_MARGIN)
         return GOES_ON;

@@ -73,7 +73,7 @@ look_up(const uint32_t *table, unsigned n, uint64_t bits)
 }
 
 /* What is left of a stream. sc_inflate.c says how the bits are held. */
-struct stream {
+struct sc_inflate_stream {
     const uint8_t *in, *in_end;
     uint8_t *out, *out_start, *out_end;
     uint64_t bits;
@@ -81,7 +81,7 @@ struct stream {
 };
 
 /* How decoding went on; GOES_ON: nothing is wrong, and the block is not over. */
-enum outcome {
+enum sc_inflate_outcome {
     GOES_ON,
     BLOCK_ENDS,
     CUT,
@@ -100,15 +100,15 @@ enum outcome {
 };
 
 /* The three codes of a block. */
-enum alphabet { LITLEN, OFFSET, PRECODE };
+enum sc_inflate_alphabet { LITLEN, OFFSET, PRECODE };
 
 /* Make the table of the code that n code lengths define; false when they define none: too many codes, or not all of
  * them used. The exception, one code of one bit or none at all, gives a table with NO_SYMBOL behind the codes unused;
  * a precode has no exception. */
-bool sc_inflate_build(uint32_t *table, enum alphabet alphabet, const uint8_t *lengths, unsigned n);
+bool sc_inflate_build(uint32_t *table, enum sc_inflate_alphabet alphabet, const uint8_t *lengths, unsigned n);
 
 /* Decode as far as one round cannot reach the end of either buffer. */
-enum outcome sc_inflate_fast(struct sc_inflate_tables *tables, struct stream *s);
+enum sc_inflate_outcome sc_inflate_fast(struct sc_inflate_tables *tables, struct sc_inflate_stream *s);
 
 /* Put the predefined code into the tables, unless it is there. */
 void sc_inflate_build_fixed(struct sc_inflate_tables *tables);

@@ -16,7 +16,7 @@ struct sc_swap_field {
 };
 struct sc_swap {
     size_t n_fields;
-    const struct sc_swap_field *fields; /* owned by whoever made it */
+    const struct sc_swap_field *fields; /* owned by the caller */
 };
 
 struct sc_copy {

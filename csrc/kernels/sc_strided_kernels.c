@@ -16,7 +16,7 @@
 #include "kernels/sc_strided_move.h"
 
 static ALWAYS_INLINE void
-run_rows(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum move how, size_t size)
+run_rows(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum sc_move_kind how, size_t size)
 {
     const int a = copy->ndim - 3;
     const uint64_t n0 = copy->shape[a], n1 = copy->shape[a + 1], n2 = copy->shape[a + 2];
@@ -146,7 +146,7 @@ rows_spread_or_copied(const struct sc_copy *copy, uint8_t *dst, const uint8_t *s
     }
     rows_streamed(copy, dst, row);
 #if defined(SC_ARCH_X86_64)
-    _mm_sfence(); /* before anybody is told that it is done */
+    _mm_sfence(); /* before another thread can learn that it is done */
 #endif
 }
 

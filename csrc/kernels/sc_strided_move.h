@@ -257,7 +257,7 @@ stream_row(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
 
 /* ---- a row ---- */
 
-enum move {
+enum sc_move_kind {
     MOVE_EXACT,     /* size bytes */
     MOVE_PAIR,      /* row_nbytes, from size to 2 size: two moves that overlap */
     MOVE_ANY,       /* row_nbytes */
@@ -270,7 +270,7 @@ enum move {
 
 /* how and size are constants wherever this is called. Only MOVE_SWAP... and MOVE_FIELDS may have dst == src. */
 static ALWAYS_INLINE void
-move_row(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum move how, size_t size)
+move_row(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum sc_move_kind how, size_t size)
 {
     const size_t row = copy->row_nbytes;
 

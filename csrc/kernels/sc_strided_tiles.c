@@ -47,7 +47,7 @@ interleave(vector a, vector b, vector *low, vector *high, size_t size)
 
 /* Rows of 16 bytes at src become columns at dst. */
 static ALWAYS_INLINE void
-turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride, enum move how, size_t size)
+turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride, enum sc_move_kind how, size_t size)
 {
     const int n = (int)(VECTOR / size);
     vector rows[VECTOR], shuffled[VECTOR];
@@ -70,7 +70,7 @@ turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_str
 #else
 
 static ALWAYS_INLINE void
-turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride, enum move how, size_t size)
+turn_block(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride, enum sc_move_kind how, size_t size)
 {
     const int64_t n = VECTOR / (int64_t)size, element = (int64_t)size;
 
@@ -89,7 +89,7 @@ struct plane {
 /* All of a tile with blocks, as far as they fit. */
 static ALWAYS_INLINE void
 move_tile(const struct sc_copy *copy, const struct plane *p, int64_t ni, int64_t nj, uint8_t *dst, const uint8_t *src,
-          enum move how, size_t size)
+          enum sc_move_kind how, size_t size)
 {
     const int64_t side = VECTOR / (int64_t)size, element = (int64_t)size;
     const bool blocks = size < VECTOR && p->dst_j == element && p->src_i == element;
@@ -105,7 +105,7 @@ move_tile(const struct sc_copy *copy, const struct plane *p, int64_t ni, int64_t
 }
 
 static ALWAYS_INLINE void
-run_tiles(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum move how, size_t size)
+run_tiles(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src, enum sc_move_kind how, size_t size)
 {
     const int a = copy->ndim - 2;
     const struct plane p = {

@@ -236,7 +236,7 @@ sc_cache_get(struct sc_cache *cache, const char *name, const struct sc_file_id *
 
         if (slot && slot->loading) {
             if (!fits)
-                break; /* somebody is at another version of it */
+                break; /* another thread loads another version of it */
             wait_a_little(cache);
             pthread_mutex_unlock(&cache->mutex);
             stop = sc_cancelled(cancel); /* may run code of the user: no lock is held */

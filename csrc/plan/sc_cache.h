@@ -1,22 +1,22 @@
 /* sc_cache.h - what readers keep between calls: decoded indexes, and open files
  *
- * An index is kept under the name of its object together with what identified the file when the index was read. Who opens
- * the file again compares that with the file in hand, so a file that was replaced or changed since is a miss, never a
- * wrong answer. What a file's stamps cannot tell apart is not kept at all: a change right after this one could leave
+ * An index is kept under the name of its object together with what identified the file when the index was read. A reader
+ * that opens the file again compares both, so a file that was replaced or changed since is a miss, never a wrong
+ * answer. What a file's stamps cannot tell apart is not kept at all: a change right after this one could leave
  * the same stamps, since clocks of file systems tick every few milliseconds (or seconds); git calls such a file racy.
  *
  *     get --> HIT    use it, release it
- *         --> LOAD   read the index, then put it or give up; whoever asks meanwhile waits, for this object only
+ *         --> LOAD   read the index, then put it or give up; other threads wait meanwhile, for this object only
  *         --> PASS   read the index for yourself, nothing is kept
  *
  * Large indexes are kept at their second reading: one element from each of many shards would otherwise pay for
  * decoding every index whole.
  *
  * The bytes of all indexes kept, names included, stay below a bound; the least recently used go first. An index that
- * somebody holds lives on until it is released.
+ * is in use lives on until it is released.
  *
- * Open files are kept by name too, if asked for. A kept file counts if its name still leads to the same inode, which
- * nobody else can have been given while it is open.
+ * Open files are kept by name too, if asked for. A kept file counts if its name still leads to the same inode: while it
+ * is open, the file system gives that inode to no other file.
  *
  * Threads may share a cache. A forked child finds it empty.
  * SPDX-License-Identifier: MIT */
@@ -56,10 +56,10 @@ enum sc_status sc_cache_init(void);
 /* max_nbytes 0: no indexes; max_files 0: no files. NULL: no memory. */
 struct sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns);
 
-/* Nobody uses it any more; indexes taken from it may still be in use. */
+/* No thread may use the cache any more; indexes taken from it may still be in use. */
 void sc_cache_free(struct sc_cache *cache);
 
-/* Forget everything, or what is known of one object (which somebody is about to replace). */
+/* Forget everything, or what is known of one object (before it is replaced). */
 void sc_cache_clear(struct sc_cache *cache);
 void sc_cache_drop(struct sc_cache *cache, const char *name);
 
@@ -111,7 +111,7 @@ struct sc_cached_file;
 struct sc_opened {
     int fd;
     struct sc_file_id id;
-    struct sc_cached_file *kept; /* who closes fd: NULL: sc_cache_close does */
+    struct sc_cached_file *kept; /* closes fd; NULL: sc_cache_close() does */
 };
 
 /* As sc_file_open(), through the cache where there is one that keeps files (cache may be NULL). `trusted`: a file that is

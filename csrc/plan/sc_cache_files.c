@@ -109,7 +109,7 @@ sc_cache_open(struct sc_cache *cache, const char *name, bool trusted, struct sc_
     }
     *hits += hit;
     if (trusted)
-        file->id.seen_ns = INT64_MAX; /* nobody will change it */
+        file->id.seen_ns = INT64_MAX; /* the caller says that it never changes */
     if (keeps) {
         pthread_mutex_lock(&cache->mutex);
         *(hit ? &cache->info.file_hits : &cache->info.file_misses) += 1;

@@ -1,10 +1,10 @@
-/* sc_cache_impl.h - what sc_cache.c (indexes) and sc_cache_files.c (open files) share; nobody else's business
+/* sc_cache_impl.h - what sc_cache.c (indexes) and sc_cache_files.c (open files) share; for these two only
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CACHE_IMPL_H
 #define SC_CACHE_IMPL_H
 
-#include "plan/sc_cache.h"
 #include "base/sc_lru.h"
+#include "plan/sc_cache.h"
 
 struct sc_cache {
     struct sc_cache *next, **link; /* all caches, for fork */
@@ -19,7 +19,7 @@ struct sc_cache {
 void sc_cache_file_drop(struct sc_cache *cache, const char *name);
 void sc_cache_files_drop(struct sc_cache *cache);
 
-/* After a fork, in the child: nobody is using any. */
+/* After a fork, in the child: no thread uses a file. */
 void sc_cache_files_disown(struct sc_cache *cache);
 
 #endif

@@ -1,8 +1,8 @@
 /* sc_engine.h - plans: boxes and other selections of many shards, read or written by several threads in one call
  *
  * A plan is built with the GIL held and run without it. It names objects (a local file, or bytes in memory), for each the
- * chain that its bytes obey, a box of its elements and where these lie in the caller's array (or a *pick*: several boxes,
- * index lists, points; see sc_pick.h). An object is either a
+ * chain that its bytes obey, a box of its elements and where these lie in the caller's array (or a *selection*: several boxes,
+ * index lists, points; see sc_selection.h). An object is either a
  * *shard* (its chain is sharding_indexed and nothing follows), of which only the inner chunks under the box are touched, or
  * a *whole*: a chunk of an unsharded array, or a shard behind further codecs.
  *
@@ -26,11 +26,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "io/sc_append.h"
-#include "plan/sc_cache.h"
 #include "base/sc_cancel.h"
+#include "chain/sc_selection.h"
+#include "io/sc_append.h"
 #include "io/sc_file.h"
-#include "chain/sc_pick.h"
+#include "plan/sc_cache.h"
 
 /* Where an object's bytes are. */
 struct sc_source {
@@ -62,8 +62,8 @@ struct sc_read_item {
     const struct sc_chain *chain;
     struct sc_source source;
     struct sc_box box;
-    uint8_t *dst;               /* the box's first element; with a pick: the array's */
-    const struct sc_pick *pick; /* what is wanted where that is not one box; NULL: the box */
+    uint8_t *dst;               /* the box's first element; with a selection: the array's */
+    const struct sc_selection *selection; /* what is wanted where that is not one box; NULL: the box */
     bool missing;               /* out: the object does not exist, what was wanted of it was filled */
 };
 
@@ -86,17 +86,17 @@ enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
 /* Read and check whole indexes: entries (n_chunks of them, with room for the checksums of the stored index behind them)
  * in C order, each present one checked against the object's size, and its nbytes against what the chain can make of an
- * inner chunk. `replaced` (n_chunks flags, or NULL) names inner chunks that nobody will look at again: a bad entry of
+ * inner chunk. `replaced` (n_chunks flags, or NULL) names inner chunks that the caller replaces: a bad entry of
  * theirs becomes absent instead of being an error; *n_bad (or NULL) says how many, for what is stored is not what
  * `entries` says then. *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
                              struct sc_where *where);
 
-/* The ranges of a shard to ask a remote store for, given its index, so that a box or pick of it can be read: ascending,
- * apart by more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
+/* The ranges of a shard to ask a remote store for, given its index, so that a box or selection of it can be read:
+ * ascending, apart by more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
  * Entries that are wanted are checked, others do not matter; on failure where->entry is the lowest bad one.
- * Of the item chain, source.entries, box and pick count. 
+ * Of the item chain, source.entries, box and selection count. 
  * Of an uncompressed chunk only what is wanted is asked for, unless the size of the object is SC_UNKNOWN_NBYTES: then the
  * answer must show that the chunk is there to its end. */
 #define SC_UNKNOWN_NBYTES ((uint64_t)INT64_MAX)
@@ -117,15 +117,15 @@ struct sc_write_item {
     const struct sc_chain *chain;
     const char *path;           /* NULL: the new object is left in result */
     struct sc_box box;
-    const uint8_t *src;         /* the box's first element in the caller's array; with a pick: the array's */
-    const struct sc_pick *pick; /* what is given where that is not one box; NULL: the box */
+    const uint8_t *src;         /* the box's first element in the caller's array; with a selection: the array's */
+    const struct sc_selection *selection; /* what is given where that is not one box; NULL: the box */
 
     /* Shard: inner chunks instead of a box, each position once; they are laid out in this order. Their bytes are stored as
      * they are, of any size; what goes is absent from `entries`, and named nowhere. NULL: the box counts. */
     const struct sc_encoded *encoded;
     size_t n_encoded;
 
-    /* What the new object keeps of the old one; decided by the caller, who holds the object's lock. */
+    /* What the new object keeps of the old one; decided by the caller, which holds the object's lock. */
     struct sc_source old; /* read for inner chunks that the box covers in part, and for the carried runs; the size of
                                  * a shard must be given, that of a whole in a file is measured */
     const struct sc_entry *old_entries; /* shard: its entries, checked; NULL: nothing to keep */
@@ -167,7 +167,7 @@ struct sc_write_plan {
     struct sc_write_rules rules;
     const char *staging; /* folder for temporary names (sc_staging.h); NULL: none */
     unsigned n_threads;
-    uint64_t unit_nbytes; /* decoded bytes encoded at a time, about */
+    uint64_t batch_nbytes; /* decoded bytes encoded at a time, about */
     bool sync;
     bool allow_in_index; /* in nested shards that are decoded; the outermost entries are the caller's to check */
     struct sc_cancel *cancel; /* may be NULL; items that are finished stay, the others are as they were */

@@ -3,8 +3,8 @@
 #include "plan/sc_fetch.h"
 
 #include "base/sc_alloc.h"
-#include "io/sc_file.h"
 #include "chain/sc_worker.h"
+#include "io/sc_file.h"
 
 /* A read that also takes in bytes between chunks is no larger than this. */
 #define SPAN_NBYTES ((uint64_t)1 << 20)

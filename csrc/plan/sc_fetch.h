@@ -1,14 +1,14 @@
 /* sc_fetch.h - inner chunks of one shard as they are stored: checked, fetched, not decoded
  *
- * For whoever has codecs of its own, or wants none. The object stays open between calls, so all that is fetched
+ * For callers that decode by themselves, or do not decode. The object stays open between calls, so all that is fetched
  * belongs to the index that was read, also when the file is replaced meanwhile.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_FETCH_H
 #define SC_FETCH_H
 
+#include "io/sc_undo.h"
 #include "plan/sc_cache.h"
 #include "plan/sc_engine.h"
-#include "io/sc_undo.h"
 
 struct sc_fetch {
     const struct sc_chain *shard;

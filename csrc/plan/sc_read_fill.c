@@ -4,30 +4,30 @@
 
 /* Elements of which there is nothing are all one: the fill value. */
 static void
-fill_picked(const struct stall *stall, const struct sc_pick_at *at)
+fill_selected(const struct sc_read_object *object, const struct sc_chunk_selection *at)
 {
-    const struct sc_view fill = { .data = chain_of(stall)->fill };
+    const struct sc_view fill = { .data = chain_of(object)->fill };
 
-    sc_pick_move(at, &fill, stall->item->dst, false);
+    sc_selection_move(at, &fill, object->item->dst, false);
 }
 
 /* Part i of n along the first axis that is longer than 1. */
 void
-sc_stall_fill_part(struct reader *reader, const struct stall *stall, size_t i, size_t n)
+sc_read_object_fill_part(struct sc_reader *reader, const struct sc_read_object *object, size_t i, size_t n)
 {
-    const struct sc_chain *chain = chain_of(stall);
+    const struct sc_chain *chain = chain_of(object);
     const int64_t *strides = reader->run->plan->dst_strides;
     uint64_t count[SC_MAX_NDIM], from, to;
-    uint8_t *dst = stall->item->dst;
-    struct sc_pick_at at;
+    uint8_t *dst = object->item->dst;
+    struct sc_chunk_selection at;
     int axis = 0;
 
-    if (stall->item->pick) {
-        sc_pick_at_object(&at, stall->item->pick, chain);
-        fill_picked(stall, &at);
+    if (object->item->selection) {
+        sc_selection_in_object(&at, object->item->selection, chain);
+        fill_selected(object, &at);
         return;
     }
-    memcpy(count, stall->item->box.count, sizeof count);
+    memcpy(count, object->item->box.count, sizeof count);
     while (axis < chain->ndim - 1 && count[axis] <= 1)
         axis++;
     if (n > 1) {
@@ -49,11 +49,11 @@ sc_stall_fill_part(struct reader *reader, const struct stall *stall, size_t i, s
  * The list ascends, and holds touched chunks alone. So where it goes on for as many as a box would have more, and ends as the
  * box would end, all of the box is in it. */
 static size_t
-absent_box(const struct stall *stall, size_t i, size_t end, const uint64_t *c, uint64_t *grid)
+absent_box(const struct sc_read_object *object, size_t i, size_t end, const uint64_t *c, uint64_t *grid)
 {
-    const struct sc_chain *shard = chain_of(stall);
-    const struct sc_walk *walk = &stall->walk;
-    uint64_t last = stall->absent[i];
+    const struct sc_chain *shard = chain_of(object);
+    const struct sc_walk *walk = &object->walk;
+    uint64_t last = object->absent[i];
     size_t n = 1;
     int a = shard->ndim;
 
@@ -65,7 +65,7 @@ absent_box(const struct stall *stall, size_t i, size_t end, const uint64_t *c, u
         size_t inside = n; /* inner chunks at one place along axis a: all that are touched along the axes behind it */
 
         while (c[a] + grid[a] < walk->end[a] && inside <= end - i - n &&
-               stall->absent[i + n + inside - 1] == last + shard->grid_strides[a]) {
+               object->absent[i + n + inside - 1] == last + shard->grid_strides[a]) {
             last += shard->grid_strides[a];
             n += inside;
             grid[a]++;
@@ -77,23 +77,23 @@ absent_box(const struct stall *stall, size_t i, size_t end, const uint64_t *c, u
 }
 
 void
-sc_stall_fill_absent(struct reader *reader, const struct stall *stall, size_t begin, size_t end)
+sc_read_object_fill_absent(struct sc_reader *reader, const struct sc_read_object *object, size_t begin, size_t end)
 {
-    const struct sc_chain *shard = chain_of(stall);
-    const struct sc_walk *walk = &stall->walk;
+    const struct sc_chain *shard = chain_of(object);
+    const struct sc_walk *walk = &object->walk;
     uint64_t c[SC_MAX_NDIM], grid[SC_MAX_NDIM], count[SC_MAX_NDIM];
-    struct sc_pick_at at;
+    struct sc_chunk_selection at;
 
     reader->stats.chunks_filled += end - begin;
-    for (size_t i = begin; stall->item->pick && i < end; i++) {
-        sc_pick_at_entry(&at, stall->item->pick, shard, &stall->touches, stall->absent[i]);
-        fill_picked(stall, &at);
+    for (size_t i = begin; object->item->selection && i < end; i++) {
+        sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, object->absent[i]);
+        fill_selected(object, &at);
     }
-    while (!stall->item->pick && begin < end) {
-        uint8_t *dst = stall->item->dst;
+    while (!object->item->selection && begin < end) {
+        uint8_t *dst = object->item->dst;
 
-        sc_walk_coordinates(shard, stall->absent[begin], c);
-        begin += absent_box(stall, begin, end, c, grid);
+        sc_walk_coordinates(shard, object->absent[begin], c);
+        begin += absent_box(object, begin, end, c, grid);
         for (int a = 0; a < shard->ndim; a++) {
             uint64_t start = walk->box.start[a], n = walk->box.count[a], extent = shard->inner->shape[a];
             struct sc_cut low = sc_axis_cut(start, n, walk->box.step[a], extent, c[a]);

@@ -6,30 +6,30 @@
 
 /* Nothing new, and nothing gone: an erased inner chunk that was absent before. */
 static bool
-changes_nothing(const struct bench *bench)
+changes_nothing(const struct sc_write_object *object)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
     size_t nbytes = (size_t)item->chain->n_chunks * sizeof *item->old_entries;
 
-    return !item->result_nbytes && item->old_entries && memcmp(item->old_entries, bench->entries, nbytes) == 0;
+    return !item->result_nbytes && item->old_entries && memcmp(item->old_entries, object->entries, nbytes) == 0;
 }
 
 enum sc_status
-sc_bench_append(struct writer *writer, struct bench *bench, bool is_marked)
+sc_write_object_append(struct sc_writer *writer, struct sc_write_object *object, bool is_marked)
 {
-    struct sc_write_item *item = bench->item;
+    struct sc_write_item *item = object->item;
     struct sc_append append = { .path = item->path,
-                                .old_fd = bench->old_fd,
+                                .old_fd = object->old_fd,
                                 .old_nbytes = item->old.nbytes,
-                                .data = bench->result.data,
+                                .data = object->result.data,
                                 .data_offset = item->data_offset,
                                 .data_nbytes = item->result_nbytes,
-                                .index = bench->index.data,
+                                .index = object->index.data,
                                 .index_nbytes = item->chain->index.nbytes,
                                 .sync = writer->run->plan->sync,
                                 .is_marked = is_marked };
 
-    if (!is_marked && changes_nothing(bench))
+    if (!is_marked && changes_nothing(object))
         return SC_OK;
     return sc_append(&append, item->append, &item->declined, &writer->where);
 }

@@ -1,7 +1,7 @@
 /* sc_write_carry.c - copy what a new object keeps of the old one (see sc_engine.h)
  *
  * Inner chunks that are given encoded may take the slots of old ones, which lie among what is copied. They are written with
- * it, and the others, which have no place yet, are left to the bench's units:
+ * it, and the others, which have no place yet, are left to the object's batches:
  *
  *      old       [ kept ][ slot ][ kept ][slot][ kept ]
  *      given             [ new ]         [new ]                      of that very size
@@ -31,20 +31,20 @@ bytes_of(const struct patch *patch)
 
 /* Has this inner chunk a slot among the bytes of this run? */
 static bool
-has_slot(const struct bench *bench, const struct sc_carry *run, const struct sc_encoded *chunk)
+has_slot(const struct sc_write_object *object, const struct sc_carry *run, const struct sc_encoded *chunk)
 {
-    const struct sc_entry *e = &bench->entries[chunk->position];
+    const struct sc_entry *e = &object->entries[chunk->position];
 
     return chunk->nbytes && !sc_entry_is_absent(*e) && e->nbytes == chunk->nbytes && e->nbytes <= run->nbytes &&
            e->offset >= run->to && e->offset - run->to <= run->nbytes - e->nbytes;
 }
 
-/* Part the given inner chunks: those with slots in a run become patches, ascending, and the rest are what units are made of. */
+/* Part the given inner chunks: those with slots in a run become patches, ascending, and the rest are what batches are made of. */
 static enum sc_status
-part_given(struct writer *writer, struct bench *bench, const struct sc_carry *run, struct sc_buffer *memory,
-           size_t *n_patches)
+part_given(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
+           struct sc_buffer *memory, size_t *n_patches)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
     size_t n = 0, n_rest = 0;
     struct sc_encoded *rest;
     struct patch *patches;
@@ -52,28 +52,28 @@ part_given(struct writer *writer, struct bench *bench, const struct sc_carry *ru
 
     *n_patches = 0;
     for (size_t i = 0; i < item->n_encoded; i++)
-        n += has_slot(bench, run, &item->encoded[i]);
+        n += has_slot(object, run, &item->encoded[i]);
     if (!n)
         return SC_OK;
     status = sc_buffer_reserve(memory, n * sizeof *patches);
     if (!status)
-        status = sc_buffer_reserve(&bench->given_memory, (item->n_encoded - n + 1) * sizeof *rest);
+        status = sc_buffer_reserve(&object->given_memory, (item->n_encoded - n + 1) * sizeof *rest);
     if (status)
         return status;
     patches = (struct patch *)(void *)memory->data;
-    rest = (struct sc_encoded *)(void *)bench->given_memory.data;
+    rest = (struct sc_encoded *)(void *)object->given_memory.data;
     n = 0;
     for (size_t i = 0; i < item->n_encoded; i++) {
         const struct sc_encoded *chunk = &item->encoded[i];
 
-        if (has_slot(bench, run, chunk))
-            patches[n++] = (struct patch){ bench->entries[chunk->position].offset, chunk->nbytes,
+        if (has_slot(object, run, chunk))
+            patches[n++] = (struct patch){ object->entries[chunk->position].offset, chunk->nbytes,
                                            (uint64_t)(uintptr_t)chunk->bytes };
         else
             rest[n_rest++] = *chunk;
     }
-    bench->given = rest;
-    bench->n_given = n_rest;
+    object->given = rest;
+    object->n_given = n_rest;
     *n_patches = n;
     return sc_radix_sort((uint64_t *)(void *)patches, n, sizeof *patches / 8, 0, &writer->worker->io);
 }
@@ -94,8 +94,8 @@ lay_over(uint8_t *piece, uint64_t at, size_t n, const struct patch *patches, siz
 }
 
 static enum sc_status
-copy_through_memory(struct writer *writer, struct bench *bench, const struct sc_carry *run, const struct patch *patches,
-                    size_t n_patches)
+copy_through_memory(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
+                    const struct patch *patches, size_t n_patches)
 {
     struct sc_buffer *io = &writer->worker->io;
     enum sc_status status = sc_buffer_reserve(io, PIECE_NBYTES);
@@ -104,33 +104,34 @@ copy_through_memory(struct writer *writer, struct bench *bench, const struct sc_
     for (uint64_t done = 0; !status && done < run->nbytes;) {
         size_t n = (size_t)min_u64(run->nbytes - done, PIECE_NBYTES);
 
-        status = sc_file_read_exactly(bench->old_fd, io->data, n, run->from + done, &writer->where);
+        status = sc_file_read_exactly(object->old_fd, io->data, n, run->from + done, &writer->where);
         if (status)
             break;
         lay_over(io->data, run->to + done, n, patches, n_patches, &next);
-        status = sc_file_write(bench->file.fd, bench->file.path, io->data, n, run->to + done, &writer->where);
+        status = sc_file_write(object->file.fd, object->file.path, io->data, n, run->to + done, &writer->where);
         done += n;
     }
     return status;
 }
 
 static enum sc_status
-copy_run(struct writer *writer, struct bench *bench, const struct sc_carry *run, const struct patch *patches,
-         size_t n_patches)
+copy_run(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
+         const struct patch *patches, size_t n_patches)
 {
     uint64_t cloned = 0;
     enum sc_status status;
 
     writer->stats.bytes_written += run->nbytes;
     if (n_patches > run->nbytes / DENSE_NBYTES) {
-        cloned = sc_file_clone(bench->file.fd, bench->file.path, bench->old_fd, run->from, run->nbytes, run->to);
+        cloned = sc_file_clone(object->file.fd, object->file.path, object->old_fd, run->from, run->nbytes, run->to);
         if (!cloned)
-            return copy_through_memory(writer, bench, run, patches, n_patches);
+            return copy_through_memory(writer, object, run, patches, n_patches);
     }
-    status = sc_file_copy(bench->file.fd, bench->file.path, bench->old_fd, run->from + cloned, run->nbytes - cloned,
+    status = sc_file_copy(object->file.fd, object->file.path, object->old_fd, run->from + cloned, run->nbytes - cloned,
                           run->to + cloned, &writer->where);
     for (size_t i = 0; !status && i < n_patches; i++)
-        status = sc_bench_put(writer, bench, bytes_of(&patches[i]), (size_t)patches[i].nbytes, patches[i].offset);
+        status =
+            sc_write_object_put(writer, object, bytes_of(&patches[i]), (size_t)patches[i].nbytes, patches[i].offset);
     return status;
 }
 
@@ -147,34 +148,34 @@ largest(const struct sc_write_item *item)
 }
 
 static enum sc_status
-carry_in_files(struct writer *writer, struct bench *bench)
+carry_in_files(struct sc_writer *writer, struct sc_write_object *object)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
     const struct sc_carry *body = largest(item);
     struct sc_buffer memory = { 0 };
     size_t n_patches = 0;
-    enum sc_status status = sc_bench_begin_file(writer, bench);
+    enum sc_status status = sc_write_object_begin_file(writer, object);
 
     if (!status && item->encoded)
-        status = part_given(writer, bench, body, &memory, &n_patches);
+        status = part_given(writer, object, body, &memory, &n_patches);
     for (size_t i = 0; !status && i < item->n_carries; i++) {
         const struct sc_carry *run = &item->carries[i];
 
         status =
-            copy_run(writer, bench, run, (const struct patch *)(const void *)memory.data, run == body ? n_patches : 0);
+            copy_run(writer, object, run, (const struct patch *)(const void *)memory.data, run == body ? n_patches : 0);
     }
     sc_buffer_free(&memory);
     return status;
 }
 
 enum sc_status
-sc_bench_carry(struct writer *writer, struct bench *bench)
+sc_write_object_carry(struct sc_writer *writer, struct sc_write_object *object)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
     enum sc_status status = SC_OK;
 
-    if (item->n_carries && item->path && bench->old_fd >= 0)
-        return carry_in_files(writer, bench);
+    if (item->n_carries && item->path && object->old_fd >= 0)
+        return carry_in_files(writer, object);
     if (item->onto_old) {
         for (size_t i = 0; i < item->n_carries; i++)
             writer->stats.bytes_written += item->carries[i].nbytes;
@@ -182,19 +183,19 @@ sc_bench_carry(struct writer *writer, struct bench *bench)
     }
     /* Once, with room for what is new: to grow afterwards is to copy all of it. Memory that is not used stays untouched. */
     if (item->n_carries && !item->path && item->data_offset < PTRDIFF_MAX / 2)
-        status = sc_buffer_reserve(&bench->result, (size_t)(item->data_offset + item->data_offset / 2));
+        status = sc_buffer_reserve(&object->result, (size_t)(item->data_offset + item->data_offset / 2));
     for (size_t i = 0; !status && i < item->n_carries; i++) {
         const struct sc_carry *run = &item->carries[i];
 
-        status = sc_bench_put(writer, bench, item->old.data + run->from, (size_t)run->nbytes, run->to);
+        status = sc_write_object_put(writer, object, item->old.data + run->from, (size_t)run->nbytes, run->to);
     }
     return status;
 }
 
 void
-sc_bench_pack_old(struct bench *bench)
+sc_write_object_pack_old(struct sc_write_object *object)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
 
     for (size_t i = 0; i < item->n_carries; i++) {
         const struct sc_carry *run = &item->carries[i];

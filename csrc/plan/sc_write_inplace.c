@@ -1,6 +1,6 @@
 /* sc_write_inplace.c - the end of an update that overwrites inner chunks where they are (see sc_undo.h)
  *
- * New chunks lie in memory: those that have a slot in bench->slots, the others in bench->result, as when they are appended.
+ * New chunks lie in memory: those that have a slot in object->slots, the others in object->result, as when they are appended.
  * Which journal guards what:
  *
  *     no slot, something to append      as strategy append: no journal
@@ -12,32 +12,9 @@
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
-#include "io/sc_undo.h"
 #include "base/sc_alloc.h"
+#include "io/sc_undo.h"
 #include "plan/sc_write_impl.h"
-
-enum sc_status
-sc_slots_add(struct slots *slots, const uint8_t *src, size_t n, uint64_t offset)
-{
-    size_t pairs = 2 * sizeof(uint64_t);
-    enum sc_status status = SC_OK;
-    uint64_t *place;
-
-    if (n > PTRDIFF_MAX - slots->used)
-        return SC_NO_MEMORY;
-    if ((slots->n + 1) * pairs > slots->places.capacity)
-        status = sc_buffer_grow(&slots->places, slots->n * pairs, (2 * slots->n + 8) * pairs);
-    if (!status && slots->used + n > slots->bytes.capacity)
-        status = sc_buffer_grow(&slots->bytes, slots->used, slots->used + n + slots->used / 2);
-    if (status)
-        return status;
-    place = (uint64_t *)(void *)slots->places.data + 2 * slots->n++;
-    place[0] = offset;
-    place[1] = n;
-    memcpy(slots->bytes.data + slots->used, src, n);
-    slots->used += n;
-    return SC_OK;
-}
 
 static int
 by_offset(const void *a, const void *b)
@@ -49,10 +26,10 @@ by_offset(const void *a, const void *b)
 
 /* The runs of slots, rising; `with_index`: and the index, at its place in the old file. */
 static struct sc_undo_run *
-runs_of(const struct bench *bench, bool with_index, size_t *n)
+runs_of(const struct sc_write_object *object, bool with_index, size_t *n)
 {
-    const struct slots *slots = &bench->slots;
-    const struct sc_write_item *item = bench->item;
+    const struct sc_slots *slots = &object->slots;
+    const struct sc_write_item *item = object->item;
     const struct sc_index_layout *index = &item->chain->index;
     const uint64_t *places = (const uint64_t *)(const void *)slots->places.data;
     const uint8_t *bytes = slots->bytes.data;
@@ -65,7 +42,7 @@ runs_of(const struct bench *bench, bool with_index, size_t *n)
     *n = slots->n;
     if (runs && with_index)
         runs[(*n)++] = (struct sc_undo_run){ index->at_start ? 0 : item->old.nbytes - index->nbytes, index->nbytes,
-                                             bench->index.data };
+                                             object->index.data };
     if (runs)
         qsort(runs, *n, sizeof *runs, by_offset);
     return runs;
@@ -87,29 +64,31 @@ are_apart(const struct sc_undo_run *runs, size_t n, uint64_t shard_nbytes)
 
 /* The journal is there: all of the change, or an error. */
 static enum sc_status
-carry_out(struct writer *writer, struct bench *bench, struct sc_undo_change *change, size_t n_guarded, bool *done)
+carry_out(struct sc_writer *writer, struct sc_write_object *object, struct sc_undo_change *change, size_t n_guarded,
+          bool *done)
 {
     enum sc_status status = sc_undo_write(change, n_guarded, &writer->where);
 
     *done = false;
     for (size_t i = n_guarded; i < change->n_runs; i++)
         writer->stats.bytes_written += change->runs[i].nbytes;
-    if (!status && bench->item->result_nbytes)
-        status = sc_bench_append(writer, bench, true);
-    if (status || bench->item->declined)
+    if (!status && object->item->result_nbytes)
+        status = sc_write_object_append(writer, object, true);
+    if (status || object->item->declined)
         return status;
     return sc_undo_commit(change, done, &writer->where);
 }
 
 /* Overwrite runs; the first n_guarded are overwritten by the append that follows. */
 static enum sc_status
-overwrite(struct writer *writer, struct bench *bench, const struct sc_undo_run *runs, size_t n, size_t n_guarded)
+overwrite(struct sc_writer *writer, struct sc_write_object *object, const struct sc_undo_run *runs, size_t n,
+          size_t n_guarded)
 {
-    struct sc_write_item *item = bench->item;
+    struct sc_write_item *item = object->item;
     const struct sc_write_plan *plan = writer->run->plan;
     struct sc_undo_change change = { .path = item->path,
                                      .staging = plan->staging,
-                                     .old_fd = bench->old_fd,
+                                     .old_fd = object->old_fd,
                                      .nbytes = item->old.nbytes,
                                      .runs = runs,
                                      .n_runs = n,
@@ -118,7 +97,7 @@ overwrite(struct writer *writer, struct bench *bench, const struct sc_undo_run *
     enum sc_status status = sc_undo_begin(&change, &item->declined, &writer->where);
 
     if (!status && !item->declined)
-        status = carry_out(writer, bench, &change, n_guarded, &done);
+        status = carry_out(writer, object, &change, n_guarded, &done);
     if (!done)
         sc_undo_roll_back(&change);
     if (change.staged)
@@ -128,32 +107,32 @@ overwrite(struct writer *writer, struct bench *bench, const struct sc_undo_run *
 }
 
 enum sc_status
-sc_bench_overwrite(struct writer *writer, struct bench *bench)
+sc_write_object_overwrite(struct sc_writer *writer, struct sc_write_object *object)
 {
-    struct sc_write_item *item = bench->item;
+    struct sc_write_item *item = object->item;
     const struct sc_chain *shard = item->chain;
     bool appends = item->result_nbytes > 0, changes_index, guards_index;
-    size_t n, index_nbytes = (size_t)shard->n_chunks * sizeof *bench->entries;
+    size_t n, index_nbytes = (size_t)shard->n_chunks * sizeof *object->entries;
     struct sc_undo_run *runs;
     enum sc_status status = SC_OK;
 
-    if (!bench->slots.n && item->append != SC_APPEND_NOT)
-        return sc_bench_append(writer, bench, false);
+    if (!object->slots.n && item->append != SC_APPEND_NOT)
+        return sc_write_object_append(writer, object, false);
     if (appends && item->append == SC_APPEND_NOT) {
         item->declined = true;
         return SC_OK;
     }
-    changes_index = memcmp(item->old_entries, bench->entries, index_nbytes) != 0;
-    if (!bench->slots.n && !changes_index)
+    changes_index = memcmp(item->old_entries, object->entries, index_nbytes) != 0;
+    if (!object->slots.n && !changes_index)
         return SC_OK;
     /* an append writes the index itself; one at the end it leaves alone, and makes another */
     guards_index = changes_index && (!appends || shard->index.at_start);
-    runs = runs_of(bench, guards_index, &n);
+    runs = runs_of(object, guards_index, &n);
     if (!runs)
         return SC_NO_MEMORY;
     item->declined = !are_apart(runs, n, item->old.nbytes);
     if (!item->declined)
-        status = overwrite(writer, bench, runs, n, appends && guards_index);
+        status = overwrite(writer, object, runs, n, appends && guards_index);
     sc_free(runs);
     return status;
 }

@@ -4,7 +4,7 @@
  *
  * Nothing in the format tells a footer from the bytes of an inner chunk that was erased, nor a header from those of one that
  * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark as well, and so does an update
- * that leaves dead bytes, because it goes behind them or keeps their offsets (access/userbytes.py: new shards, and who reads marks).
+ * that leaves dead bytes, because it goes behind them or keeps their offsets (access/userbytes.py: new shards, and reading of marks).
  * It lies among bytes that no index refers to, which every reader passes over; the footer stays the last thing before the index,
  * where programs that know its size look for it. The zeros let what is written past the page cache end with a block.
  *
@@ -26,7 +26,7 @@
 static const char magic[16] = "shardcodec tail\001";
 
 static void
-store_mark(const struct sc_write_item *item, struct tail *tail)
+store_mark(const struct sc_write_item *item, struct sc_tail *tail)
 {
     uint8_t *p = tail->mark;
 
@@ -41,29 +41,29 @@ store_mark(const struct sc_write_item *item, struct tail *tail)
 
 /* Does the update of a shard's own file put anything at its end? */
 static bool
-goes_behind(const struct bench *bench)
+goes_behind(const struct sc_write_object *object)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
 
     if (item->append == SC_APPEND_NOT)
         return false;
     if (item->result_nbytes)
         return true;
-    return !bench->slots.n &&
-           memcmp(item->old_entries, bench->entries, (size_t)item->chain->n_chunks * sizeof *item->old_entries) != 0;
+    return !object->slots.n &&
+           memcmp(item->old_entries, object->entries, (size_t)item->chain->n_chunks * sizeof *item->old_entries) != 0;
 }
 
 bool
-sc_bench_tail(const struct bench *bench, struct tail *tail)
+sc_write_object_tail(const struct sc_write_object *object, struct sc_tail *tail)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
     uint64_t behind = item->footer_nbytes + (item->chain->index.at_start ? 0 : item->chain->index.nbytes);
 
-    if (in_own_file(item) && !goes_behind(bench))
+    if (in_own_file(item) && !goes_behind(object))
         return false;
     tail->mark_nbytes = item->marks ? SC_MARK_NBYTES : 0;
-    tail->mark_at = bench->at;
-    tail->footer_at = bench->at + tail->mark_nbytes;
+    tail->mark_at = object->at;
+    tail->footer_at = object->at + tail->mark_nbytes;
     if (item->marks && in_own_file(item) && !item->chain->index.at_start)
         tail->footer_at = (tail->footer_at + behind + SC_BLOCK_NBYTES - 1) / SC_BLOCK_NBYTES * SC_BLOCK_NBYTES - behind;
     tail->end = tail->footer_at + item->footer_nbytes;

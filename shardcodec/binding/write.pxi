@@ -138,7 +138,7 @@ cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) e
 
 
 def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
-          bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t unit_nbytes=524288,
+          bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t batch_nbytes=524288,
           Cancel cancel=None):
     """Write parts of one array into many objects.
 
@@ -172,7 +172,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
                 raise TypeError(f"path must be str or None, not {type(path).__name__}")
             batch.read_source(path, &target)
             item.path = target.path
-            batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.pick, &src)
+            batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.selection, &src)
             item.src = src
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
             if old is not None:
@@ -185,7 +185,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         plan.allow_in_index = allow_in_index
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
-        plan.unit_nbytes = unit_nbytes
+        plan.batch_nbytes = batch_nbytes
         return run_write(&plan, batch, cancel)
     finally:
         free_write(&plan, n)
@@ -261,7 +261,7 @@ cdef class Encoded:
 
 
 def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None, unsigned n_threads=1,
-                  uint64_t unit_nbytes=524288, Cancel cancel=None, dict versions=None):
+                  uint64_t batch_nbytes=524288, Cancel cancel=None, dict versions=None):
     """Write encoded inner chunks into many shards.
 
     items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
@@ -304,7 +304,7 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None
         plan.sync = sync
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
-        plan.unit_nbytes = unit_nbytes
+        plan.batch_nbytes = batch_nbytes
         return run_write(&plan, batch, cancel, versions)
     finally:
         free_write(&plan, n)

@@ -36,7 +36,7 @@
  * takes up to a third of any of them but the streams.
  *
  * Processors that multiply at full rate (Intel's) take 64 bytes in two cycles: at one word per cycle, these streams
- * would make them wait. Nor is there much to gain for them, who outrun their caches. They keep to folding alone, as
+ * would make them wait. Nor would they gain much, as they are faster than their caches. They keep to folding alone, as
  * does every processor that is not known to multiply at half rate.
  *
  * Four rounds per part: with fewer, joining is felt; with eight, the streams lie so far apart that reading ahead from

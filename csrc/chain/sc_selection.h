@@ -1,4 +1,4 @@
-/* sc_pick.h - a selection of an object that is more than one box
+/* sc_selection.h - a selection of an object that is more than one box
  *
  *     boxes    several of them, each with a place of its own in the caller's array
  *     lists    along every axis a range with a step, or a list of positions: all combinations of them, as numpy.ix_ has it
@@ -16,20 +16,20 @@
  * whole. Within an inner chunk parts keep their order, so that of several that store one element the last counts.
  *
  * Points come by the million, in an order that has nothing to do with the inner chunks. So what is needed of each of them
- * later is laid side by side for each inner chunk, as a *spot*; nobody goes back to the lists of positions.
+ * later is laid side by side for each inner chunk, as a *spot*; the lists of positions are not read again.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef SC_PICK_H
-#define SC_PICK_H
+#ifndef SC_SELECTION_H
+#define SC_SELECTION_H
 
 #include "chain/sc_walk.h"
 #include "chain/sc_worker.h"
 
-enum sc_pick_kind { SC_PICK_BOXES, SC_PICK_LISTS, SC_PICK_POINTS };
+enum sc_selection_kind { SC_SELECTION_BOXES, SC_SELECTION_LISTS, SC_SELECTION_POINTS };
 
 /* The arrays are the caller's, checked to lie inside the object and the array, and not empty. */
-struct sc_pick {
-    enum sc_pick_kind kind;
+struct sc_selection {
+    enum sc_selection_kind kind;
     size_t n; /* boxes, points: how many */
 
     /* Boxes: n rows of start, count and step by axis of the object, then the place of the first element by axis of the
@@ -54,8 +54,8 @@ struct sc_pick {
 uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bool ascend);
 
 /* First row of boxes that leaves the object or the array; n: none does. axes: axis of the array for each of the object, -1
- * for none, along which only one element may be picked unless it is to `repeat`. */
-size_t sc_rows_check(const struct sc_pick *pick, const struct sc_chain *object, const int *axes,
+ * for none, along which only one element may be selected unless it is to `repeat`. */
+size_t sc_rows_check(const struct sc_selection *selection, const struct sc_chain *object, const int *axes,
                      const uint64_t *array_shape, bool repeat);
 
 /* A point of one inner chunk. */
@@ -70,7 +70,7 @@ struct sc_touch {
 };
 
 /* The inner chunks that are touched, in order of entry, and their parts. Begins as zeros, is made anew again and again, and
- * has one owner, who frees it. */
+ * has one owner, which frees it. */
 struct sc_touches {
     size_t n;
     const struct sc_touch *chunks; /* n, and one that says where all parts end */
@@ -79,7 +79,8 @@ struct sc_touches {
     struct sc_buffer chunks_memory, parts_memory, scratch;
 };
 
-enum sc_status sc_touches_find(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard);
+enum sc_status sc_touches_find(struct sc_touches *touches, const struct sc_selection *selection,
+                               const struct sc_chain *shard);
 void sc_touches_free(struct sc_touches *touches);
 
 /* Is the inner chunk with this entry touched? */
@@ -89,33 +90,34 @@ bool sc_touches_have(const struct sc_touches *touches, uint64_t entry);
 void sc_touches_range(const struct sc_touches *touches, const struct sc_chain *shard, uint64_t *first, uint64_t *last);
 
 /* About how many bytes are decoded for it. */
-uint64_t sc_pick_nbytes(const struct sc_pick *pick, const struct sc_chain *object);
+uint64_t sc_selection_nbytes(const struct sc_selection *selection, const struct sc_chain *object);
 
-/* What is picked of one chunk: an inner chunk of a shard, or the object itself. */
-struct sc_pick_at {
-    const struct sc_pick *pick;
+/* What is selected of one chunk: an inner chunk of a shard, or the object itself. */
+struct sc_chunk_selection {
+    const struct sc_selection *selection;
     const struct sc_chain *chunk;
     const int *perm; /* axis a of the chunk is axis perm[a] of the object; NULL: the object itself */
     uint64_t c[SC_MAX_NDIM];
     size_t n; /* parts */
     const uint64_t *rows; /* boxes: which of them; NULL: all in order */
-    const struct sc_spot *spots; /* points; NULL: all in order, as they are in the pick */
+    const struct sc_spot *spots; /* points; NULL: all in order, as they are in the selection */
 };
 
-void sc_pick_at_object(struct sc_pick_at *at, const struct sc_pick *pick, const struct sc_chain *object);
-void sc_pick_at_entry(struct sc_pick_at *at, const struct sc_pick *pick, const struct sc_chain *shard,
-                      const struct sc_touches *touches, uint64_t entry);
+void sc_selection_in_object(struct sc_chunk_selection *at, const struct sc_selection *selection,
+                            const struct sc_chain *object);
+void sc_selection_in_entry(struct sc_chunk_selection *at, const struct sc_selection *selection,
+                           const struct sc_chain *shard, const struct sc_touches *touches, uint64_t entry);
 
 /* Is it one box of the chunk after all? Then where it begins in the array, and the array's strides by axis of the chunk. */
-bool sc_pick_is_box(const struct sc_pick_at *at, struct sc_box *box, int64_t *strides, int64_t *offset);
+bool sc_selection_is_box(const struct sc_chunk_selection *at, struct sc_box *box, int64_t *strides, int64_t *offset);
 
-/* The smallest box of the chunk, steps 1, that holds everything picked. */
-void sc_pick_hull(const struct sc_pick_at *at, struct sc_box *hull);
+/* The smallest box of the chunk, steps 1, that holds everything selected. */
+void sc_selection_hull(const struct sc_chunk_selection *at, struct sc_box *hull);
 
 /* Where in an encoded chunk all of that lies, [*low, *high), if the chunk is plain. False: only the whole chunk will do. */
-bool sc_pick_bytes(const struct sc_pick_at *at, uint64_t *low, uint64_t *high);
+bool sc_selection_bytes(const struct sc_chunk_selection *at, uint64_t *low, uint64_t *high);
 
-/* Move what is picked from the elements of the chunk to the array, or back when `gather`. Fill value: a view of strides 0. */
-void sc_pick_move(const struct sc_pick_at *at, const struct sc_view *view, uint8_t *array, bool gather);
+/* Move what is selected from the elements of the chunk to the array, or back when `gather`. Fill value: a view of strides 0. */
+void sc_selection_move(const struct sc_chunk_selection *at, const struct sc_view *view, uint8_t *array, bool gather);
 
 #endif

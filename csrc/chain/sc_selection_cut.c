@@ -1,22 +1,25 @@
-/* sc_pick_cut.c - what a selection takes of one chunk, and where that lies (see sc_pick.h)
+/* sc_selection_cut.c - what a selection takes of one chunk, and where that lies (see sc_selection.h)
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_pick_impl.h"
+#include "chain/sc_selection_impl.h"
 
 /* ---- one chunk ---- */
 
 void
-sc_pick_at_object(struct sc_pick_at *at, const struct sc_pick *pick, const struct sc_chain *object)
+sc_selection_in_object(struct sc_chunk_selection *at, const struct sc_selection *selection,
+                       const struct sc_chain *object)
 {
-    *at = (struct sc_pick_at){ .pick = pick, .chunk = object, .n = pick->kind == SC_PICK_LISTS ? 1 : pick->n };
+    *at = (struct sc_chunk_selection){ .selection = selection,
+                                       .chunk = object,
+                                       .n = selection->kind == SC_SELECTION_LISTS ? 1 : selection->n };
 }
 
 void
-sc_pick_at_entry(struct sc_pick_at *at, const struct sc_pick *pick, const struct sc_chain *shard,
-                 const struct sc_touches *touches, uint64_t entry)
+sc_selection_in_entry(struct sc_chunk_selection *at, const struct sc_selection *selection, const struct sc_chain *shard,
+                      const struct sc_touches *touches, uint64_t entry)
 {
     const struct sc_touch *touch = &touches->chunks[touch_at_or_after(touches, entry)];
 
-    at->pick = pick;
+    at->selection = selection;
     at->chunk = shard->inner;
     at->perm = shard->perm;
     at->n = touch->entry == entry ? (size_t)(touch[1].first - touch->first) : 0;
@@ -41,12 +44,13 @@ is_run(const uint64_t *numbers, uint64_t n, int64_t *step)
 }
 
 void
-sc_pick_cut_row(const struct sc_pick_at *at, size_t i, struct sc_box *part, int64_t *strides, int64_t *offset)
+sc_selection_cut_row(const struct sc_chunk_selection *at, size_t i, struct sc_box *part, int64_t *strides,
+                     int64_t *offset)
 {
     const struct sc_chain *chunk = at->chunk;
     struct sc_box box;
 
-    *offset = read_row(at->pick, chunk->ndim, at->rows ? (size_t)at->rows[i] : i, &box);
+    *offset = read_row(at->selection, chunk->ndim, at->rows ? (size_t)at->rows[i] : i, &box);
     for (int a = 0; a < chunk->ndim; a++) {
         int p = axis_of(at, a);
         struct sc_cut cut = sc_axis_cut(box.start[p], box.count[p], box.step[p], chunk->shape[a], at->c[a]);
@@ -54,28 +58,28 @@ sc_pick_cut_row(const struct sc_pick_at *at, size_t i, struct sc_box *part, int6
         part->start[a] = cut.at;
         part->count[a] = cut.count;
         part->step[a] = box.step[p];
-        strides[a] = at->pick->strides[p];
+        strides[a] = at->selection->strides[p];
         *offset += (int64_t)cut.k0 * strides[a];
     }
 }
 
 void
-sc_pick_cut_lists(const struct sc_pick_at *at, struct cut_lists *lists)
+sc_selection_cut_lists(const struct sc_chunk_selection *at, struct sc_cut_lists *lists)
 {
-    const struct sc_pick *pick = at->pick;
+    const struct sc_selection *selection = at->selection;
 
     lists->offset = 0;
     lists->n_listed = 0;
     for (int a = 0; a < at->chunk->ndim; a++) {
         int p = axis_of(at, a);
-        struct sc_cut cut = cut_axis(pick, p, at->chunk->shape[a], at->c[a]);
-        const uint64_t *from = pick->from[p] ? pick->from[p] + cut.k0 : NULL;
-        const uint64_t *to = pick->to[p] ? pick->to[p] + cut.k0 : NULL;
-        int64_t from_step = pick->box->step[p], to_step = 1;
+        struct sc_cut cut = cut_axis(selection, p, at->chunk->shape[a], at->c[a]);
+        const uint64_t *from = selection->from[p] ? selection->from[p] + cut.k0 : NULL;
+        const uint64_t *to = selection->to[p] ? selection->to[p] + cut.k0 : NULL;
+        int64_t from_step = selection->box->step[p], to_step = 1;
 
         lists->box.start[a] = cut.at;
         lists->box.count[a] = cut.count;
-        lists->strides[a] = pick->strides[p];
+        lists->strides[a] = selection->strides[p];
         lists->from[a] = from;
         lists->to[a] = to;
         if (from && (!is_run(from, cut.count, &from_step) || !from_step || (to && !is_run(to, cut.count, &to_step)))) {
@@ -92,9 +96,9 @@ sc_pick_cut_lists(const struct sc_pick_at *at, struct cut_lists *lists)
 
 /* Point i: its position in the chunk, and where it is in the array. */
 static uint64_t
-read_point(const struct sc_pick_at *at, size_t i, uint64_t *position)
+read_point(const struct sc_chunk_selection *at, size_t i, uint64_t *position)
 {
-    struct unraveller u;
+    struct sc_unraveller u;
 
     if (at->spots) {
         unraveller_init(&u, at->chunk);
@@ -102,18 +106,18 @@ read_point(const struct sc_pick_at *at, size_t i, uint64_t *position)
         return at->spots[i].place;
     }
     for (int a = 0; a < at->chunk->ndim; a++)
-        position[a] = at->pick->from[a][i];
-    return place_of_point(at->pick, i);
+        position[a] = at->selection->from[a][i];
+    return place_of_point(at->selection, i);
 }
 
 bool
-sc_pick_is_box(const struct sc_pick_at *at, struct sc_box *box, int64_t *strides, int64_t *offset)
+sc_selection_is_box(const struct sc_chunk_selection *at, struct sc_box *box, int64_t *strides, int64_t *offset)
 {
-    const struct sc_pick *pick = at->pick;
-    struct cut_lists lists;
+    const struct sc_selection *selection = at->selection;
+    struct sc_cut_lists lists;
 
-    if (pick->kind == SC_PICK_LISTS) {
-        sc_pick_cut_lists(at, &lists);
+    if (selection->kind == SC_SELECTION_LISTS) {
+        sc_selection_cut_lists(at, &lists);
         *box = lists.box;
         memcpy(strides, lists.strides, sizeof lists.strides);
         *offset = lists.offset;
@@ -121,8 +125,8 @@ sc_pick_is_box(const struct sc_pick_at *at, struct sc_box *box, int64_t *strides
     }
     if (at->n != 1)
         return false;
-    if (pick->kind == SC_PICK_BOXES) {
-        sc_pick_cut_row(at, 0, box, strides, offset);
+    if (selection->kind == SC_SELECTION_BOXES) {
+        sc_selection_cut_row(at, 0, box, strides, offset);
         return true;
     }
     for (int a = 0; a < at->chunk->ndim; a++) {
@@ -130,13 +134,13 @@ sc_pick_is_box(const struct sc_pick_at *at, struct sc_box *box, int64_t *strides
         box->step[a] = 1;
         strides[a] = 0;
     }
-    *offset = (int64_t)read_point(at, 0, box->start) * pick->array_strides[0];
+    *offset = (int64_t)read_point(at, 0, box->start) * selection->array_strides[0];
     return true;
 }
 
 /* The first and the last element, in C order. */
 static void
-range_of_spots(const struct sc_pick_at *at, uint64_t *first, uint64_t *last)
+range_of_spots(const struct sc_chunk_selection *at, uint64_t *first, uint64_t *last)
 {
     uint64_t low = UINT64_MAX, high = 0;
 
@@ -150,10 +154,10 @@ range_of_spots(const struct sc_pick_at *at, uint64_t *first, uint64_t *last)
 
 /* Of the object itself. */
 static void
-hull_of_points(const struct sc_pick_at *at, struct sc_box *hull)
+hull_of_points(const struct sc_chunk_selection *at, struct sc_box *hull)
 {
     for (int a = 0; a < at->chunk->ndim; a++) {
-        const uint64_t *from = at->pick->from[a];
+        const uint64_t *from = at->selection->from[a];
         uint64_t low = UINT64_MAX, high = 0;
 
         for (size_t i = 0; i < at->n; i++) {
@@ -169,11 +173,11 @@ hull_of_points(const struct sc_pick_at *at, struct sc_box *hull)
 /* Elements are numbered in C order: the first and the last bound the first axis, and what they do not tell is looked for
  * only until no more can come of it. */
 static void
-hull_of_spots(const struct sc_pick_at *at, struct sc_box *hull)
+hull_of_spots(const struct sc_chunk_selection *at, struct sc_box *hull)
 {
     uint64_t low[SC_MAX_NDIM], high[SC_MAX_NDIM], first, last;
     const int ndim = at->chunk->ndim;
-    struct unraveller u;
+    struct sc_unraveller u;
     bool all = false;
 
     unraveller_init(&u, at->chunk);
@@ -205,13 +209,13 @@ hull_of_spots(const struct sc_pick_at *at, struct sc_box *hull)
 }
 
 static void
-hull_of_boxes(const struct sc_pick_at *at, struct sc_box *hull)
+hull_of_boxes(const struct sc_chunk_selection *at, struct sc_box *hull)
 {
     for (size_t i = 0; i < at->n; i++) {
         int64_t strides[SC_MAX_NDIM], offset;
         struct sc_box part;
 
-        sc_pick_cut_row(at, i, &part, strides, &offset);
+        sc_selection_cut_row(at, i, &part, strides, &offset);
         for (int a = 0; a < at->chunk->ndim; a++) {
             uint64_t end = part.start[a] + (part.count[a] - 1) * (uint64_t)part.step[a] + 1;
 
@@ -227,32 +231,32 @@ hull_of_boxes(const struct sc_pick_at *at, struct sc_box *hull)
 }
 
 void
-sc_pick_hull(const struct sc_pick_at *at, struct sc_box *hull)
+sc_selection_hull(const struct sc_chunk_selection *at, struct sc_box *hull)
 {
-    if (at->pick->kind == SC_PICK_POINTS) {
+    if (at->selection->kind == SC_SELECTION_POINTS) {
         if (at->spots)
             hull_of_spots(at, hull);
         else
             hull_of_points(at, hull);
         return;
     }
-    if (at->pick->kind == SC_PICK_BOXES) {
+    if (at->selection->kind == SC_SELECTION_BOXES) {
         hull_of_boxes(at, hull);
         return;
     }
     for (int a = 0; a < at->chunk->ndim; a++) {
         int p = axis_of(at, a);
-        struct sc_cut cut = cut_axis(at->pick, p, at->chunk->shape[a], at->c[a]);
+        struct sc_cut cut = cut_axis(at->selection, p, at->chunk->shape[a], at->c[a]);
 
         hull->start[a] = cut.at;
         hull->count[a] =
-            position_on_axis(at->pick, p, cut.k0 + cut.count - 1) - position_on_axis(at->pick, p, cut.k0) + 1;
+            position_on_axis(at->selection, p, cut.k0 + cut.count - 1) - position_on_axis(at->selection, p, cut.k0) + 1;
         hull->step[a] = 1;
     }
 }
 
 bool
-sc_pick_bytes(const struct sc_pick_at *at, uint64_t *low, uint64_t *high)
+sc_selection_bytes(const struct sc_chunk_selection *at, uint64_t *low, uint64_t *high)
 {
     struct sc_box hull;
     int64_t step;
@@ -263,6 +267,6 @@ sc_pick_bytes(const struct sc_pick_at *at, uint64_t *low, uint64_t *high)
         *high = (*high + 1) * (uint64_t)step;
         return true;
     }
-    sc_pick_hull(at, &hull);
+    sc_selection_hull(at, &hull);
     return sc_chain_hull(at->chunk, &hull, low, high);
 }

@@ -1,6 +1,6 @@
-/* sc_pick_move.c - moving what a selection takes of one chunk (see sc_pick.h)
+/* sc_selection_move.c - moving what a selection takes of one chunk (see sc_selection.h)
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_pick_impl.h"
+#include "chain/sc_selection_impl.h"
 
 #define BLOCK 256u
 
@@ -46,7 +46,7 @@ move_block(const struct mover *m, const int64_t *in_chunk, const int64_t *in_arr
 
 /* Points of the object itself. */
 static void
-move_points(const struct sc_pick_at *at, const struct sc_view *view, const struct mover *m)
+move_points(const struct sc_chunk_selection *at, const struct sc_view *view, const struct mover *m)
 {
     int64_t in_chunk[BLOCK], in_array[BLOCK];
 
@@ -55,21 +55,21 @@ move_points(const struct sc_pick_at *at, const struct sc_view *view, const struc
 
         for (size_t i = 0; i < n; i++) {
             in_chunk[i] = view->offset;
-            in_array[i] = (int64_t)place_of_point(at->pick, begin + i) * at->pick->array_strides[0];
+            in_array[i] = (int64_t)place_of_point(at->selection, begin + i) * at->selection->array_strides[0];
         }
         for (int a = 0; a < at->chunk->ndim; a++)
             for (size_t i = 0; i < n; i++)
-                in_chunk[i] += (int64_t)at->pick->from[a][begin + i] * view->strides[a];
+                in_chunk[i] += (int64_t)at->selection->from[a][begin + i] * view->strides[a];
         move_block(m, in_chunk, in_array, n);
     }
 }
 
 static void
-move_spots(const struct sc_pick_at *at, const struct sc_view *view, const struct mover *m)
+move_spots(const struct sc_chunk_selection *at, const struct sc_view *view, const struct mover *m)
 {
     int64_t in_chunk[BLOCK], in_array[BLOCK], step;
     const bool in_c_order = is_in_c_order(at->chunk, view->strides, &step);
-    struct unraveller u;
+    struct sc_unraveller u;
 
     unraveller_init(&u, at->chunk);
     for (size_t begin = 0; begin < at->n; begin += BLOCK) {
@@ -77,7 +77,7 @@ move_spots(const struct sc_pick_at *at, const struct sc_view *view, const struct
         size_t n = at->n - begin < BLOCK ? at->n - begin : BLOCK;
 
         for (size_t i = 0; i < n; i++)
-            in_array[i] = (int64_t)spots[i].place * at->pick->array_strides[0];
+            in_array[i] = (int64_t)spots[i].place * at->selection->array_strides[0];
         for (size_t i = 0; in_c_order && i < n; i++)
             in_chunk[i] = view->offset + (int64_t)spots[i].item * step;
         for (size_t i = 0; !in_c_order && i < n; i++) {
@@ -94,7 +94,7 @@ move_spots(const struct sc_pick_at *at, const struct sc_view *view, const struct
 
 /* The last listed axis: one offset after the other. */
 static void
-move_last_list(const struct sc_pick_at *at, const struct cut_lists *lists, const struct sc_view *view,
+move_last_list(const struct sc_chunk_selection *at, const struct sc_cut_lists *lists, const struct sc_view *view,
                const struct mover *m, int64_t chunk_offset, int64_t array_offset)
 {
     const int a = lists->listed[lists->n_listed - 1];
@@ -117,7 +117,7 @@ move_last_list(const struct sc_pick_at *at, const struct cut_lists *lists, const
 
 /* Combinations of the listed axes from number `depth` on. */
 static void
-move_lists(const struct sc_pick_at *at, const struct cut_lists *lists, const struct sc_view *view,
+move_lists(const struct sc_chunk_selection *at, const struct sc_cut_lists *lists, const struct sc_view *view,
            const struct mover *m, int depth, int64_t chunk_offset, int64_t array_offset)
 {
     const int a = lists->n_listed ? lists->listed[depth] : 0;
@@ -157,22 +157,22 @@ prepare(struct mover *m, const struct sc_chain *chunk, const struct sc_view *vie
 }
 
 void
-sc_pick_move(const struct sc_pick_at *at, const struct sc_view *view, uint8_t *array, bool gather)
+sc_selection_move(const struct sc_chunk_selection *at, const struct sc_view *view, uint8_t *array, bool gather)
 {
     struct mover m = { .chunk = view->data, .array = array, .gather = gather };
     int64_t strides[SC_MAX_NDIM] = { 0 }, offset, first;
-    struct cut_lists lists;
+    struct sc_cut_lists lists;
     struct sc_box box;
 
-    if (at->pick->kind == SC_PICK_BOXES) {
+    if (at->selection->kind == SC_SELECTION_BOXES) {
         for (size_t i = 0; i < at->n; i++) {
-            sc_pick_cut_row(at, i, &box, strides, &offset);
+            sc_selection_cut_row(at, i, &box, strides, &offset);
             first = prepare(&m, at->chunk, view, &box, strides);
             move_one(&m, first, offset);
         }
         return;
     }
-    if (at->pick->kind == SC_PICK_POINTS) {
+    if (at->selection->kind == SC_SELECTION_POINTS) {
         for (int a = 0; a < at->chunk->ndim; a++) {
             box.start[a] = 0;
             box.count[a] = 1;
@@ -185,7 +185,7 @@ sc_pick_move(const struct sc_pick_at *at, const struct sc_view *view, uint8_t *a
             move_points(at, view, &m);
         return;
     }
-    sc_pick_cut_lists(at, &lists);
+    sc_selection_cut_lists(at, &lists);
     box = lists.box;
     for (int i = 0; i < lists.n_listed; i++) {
         box.start[lists.listed[i]] = 0;

@@ -1,4 +1,4 @@
-/* sc_write_unit.c - encode some inner chunks into memory (see sc_engine.h)
+/* sc_write_batch.c - encode some inner chunks into memory (see sc_engine.h)
  *
  * An inner chunk that the box covers whole is encoded straight from the caller's array. Of one that it covers in part the
  * old content is decoded first (or the fill value taken), and the box laid over it.
@@ -10,44 +10,44 @@
 #include "base/sc_alloc.h"
 
 void
-sc_unit_free(struct unit *unit)
+sc_write_batch_free(struct sc_write_batch *batch)
 {
-    sc_buffer_free(&unit->bytes);
-    sc_free(unit->positions);
-    sc_free(unit->sizes);
-    sc_free(unit);
+    sc_buffer_free(&batch->bytes);
+    sc_free(batch->positions);
+    sc_free(batch->sizes);
+    sc_free(batch);
 }
 
-struct unit *
-sc_unit_take(struct run *run)
+struct sc_write_batch *
+sc_write_batch_take(struct sc_write_run *run)
 {
-    struct unit *unit;
+    struct sc_write_batch *batch;
 
     pthread_mutex_lock(&run->mutex);
-    unit = run->free_units;
-    if (unit)
-        run->free_units = unit->next;
+    batch = run->free_batches;
+    if (batch)
+        run->free_batches = batch->next;
     pthread_mutex_unlock(&run->mutex);
-    if (unit)
-        return unit;
-    unit = sc_calloc(1, sizeof *unit);
-    if (!unit)
+    if (batch)
+        return batch;
+    batch = sc_calloc(1, sizeof *batch);
+    if (!batch)
         return NULL;
-    unit->positions = sc_malloc(run->unit_capacity * sizeof *unit->positions);
-    unit->sizes = sc_malloc(run->unit_capacity * sizeof *unit->sizes);
-    if (!unit->positions || !unit->sizes) {
-        sc_unit_free(unit);
+    batch->positions = sc_malloc(run->batch_capacity * sizeof *batch->positions);
+    batch->sizes = sc_malloc(run->batch_capacity * sizeof *batch->sizes);
+    if (!batch->positions || !batch->sizes) {
+        sc_write_batch_free(batch);
         return NULL;
     }
-    return unit;
+    return batch;
 }
 
 void
-sc_unit_put(struct run *run, struct unit *unit)
+sc_write_batch_put(struct sc_write_run *run, struct sc_write_batch *batch)
 {
     pthread_mutex_lock(&run->mutex);
-    unit->next = run->free_units;
-    run->free_units = unit;
+    batch->next = run->free_batches;
+    run->free_batches = batch;
     pthread_mutex_unlock(&run->mutex);
 }
 
@@ -63,16 +63,16 @@ whole_box(const struct sc_chain *chain, struct sc_box *box)
     }
 }
 
-/* What of a chunk comes from the caller's array: a box, or what is picked of it. */
+/* What of a chunk comes from the caller's array: a box, or what is selected of it. */
 struct given {
-    const struct sc_pick_at *at; /* NULL: the box */
+    const struct sc_chunk_selection *at; /* NULL: the box */
     struct sc_box box;
     const uint8_t *src;
     const int64_t *strides; /* of the array, by axis of the chunk */
-    int64_t pick_strides[SC_MAX_NDIM];
+    int64_t selection_strides[SC_MAX_NDIM];
 };
 
-/* Of a chunk that is given whole nothing old is looked at. What is picked in pieces may be all of it; it is not asked. */
+/* Of a chunk that is given whole nothing old is looked at. What is selected in pieces may be all of it; it is not asked. */
 static bool
 is_whole(const struct given *given, const struct sc_chain *chain)
 {
@@ -80,19 +80,19 @@ is_whole(const struct given *given, const struct sc_chain *chain)
 }
 
 static void
-give_picked(struct given *given, const struct sc_pick_at *at, const uint8_t *src)
+give_selected(struct given *given, const struct sc_chunk_selection *at, const uint8_t *src)
 {
     int64_t offset;
-    bool is_box = sc_pick_is_box(at, &given->box, given->pick_strides, &offset);
+    bool is_box = sc_selection_is_box(at, &given->box, given->selection_strides, &offset);
 
     given->at = is_box ? NULL : at;
     given->src = is_box ? src + offset : src;
-    given->strides = given->pick_strides;
+    given->strides = given->selection_strides;
 }
 
 /* Lay what is given over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
 static enum sc_status
-merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
+merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
             uint64_t old_nbytes, const struct given *given)
 {
     struct sc_buffer *merge = &writer->worker->merge;
@@ -114,7 +114,7 @@ merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level,
     if (status)
         return status;
     if (given->at) {
-        sc_pick_move(given->at, &view, (uint8_t *)(uintptr_t)given->src, true);
+        sc_selection_move(given->at, &view, (uint8_t *)(uintptr_t)given->src, true);
         return SC_OK;
     }
     for (int a = 0; a < chain->ndim; a++) {
@@ -128,12 +128,13 @@ merge_chunk(struct writer *writer, const struct sc_chain *chain, unsigned level,
 
 /* The old encoded bytes of an object's range: in memory, or read into worker->io. */
 static enum sc_status
-fetch_old(struct writer *writer, const struct bench *bench, uint64_t offset, uint64_t nbytes, const uint8_t **bytes)
+fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64_t offset, uint64_t nbytes,
+          const uint8_t **bytes)
 {
     enum sc_status status;
 
-    if (bench->old_fd < 0) {
-        *bytes = bench->item->old.data + offset;
+    if (object->old_fd < 0) {
+        *bytes = object->item->old.data + offset;
         return SC_OK;
     }
     status = sc_buffer_reserve(&writer->worker->io, (size_t)nbytes);
@@ -142,12 +143,12 @@ fetch_old(struct writer *writer, const struct bench *bench, uint64_t offset, uin
     *bytes = writer->worker->io.data;
     writer->stats.reads++;
     writer->stats.bytes_read += nbytes;
-    return sc_file_read_exactly(bench->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
+    return sc_file_read_exactly(object->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
 }
 
-/* Encode a chunk of which something is given; where there are old bytes, they supply the rest. Appends to the unit. */
+/* Encode a chunk of which something is given; where there are old bytes, they supply the rest. Appends to the batch. */
 static enum sc_status
-encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *chain, unsigned level,
+encode_chunk(struct sc_writer *writer, struct sc_write_batch *batch, const struct sc_chain *chain, unsigned level,
              const struct given *given, const uint8_t *old, uint64_t old_nbytes, uint64_t *nbytes)
 {
     size_t bound = sc_chain_bound(chain);
@@ -158,7 +159,7 @@ encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *ch
 
     if (!bound)
         return sc_chain_too_large(chain, &writer->where);
-    if (bound > PTRDIFF_MAX - unit->used)
+    if (bound > PTRDIFF_MAX - batch->used)
         return SC_NO_MEMORY;
     if (!is_whole(given, chain)) {
         status = merge_chunk(writer, chain, level, old, old_nbytes, given);
@@ -168,129 +169,130 @@ encode_chunk(struct writer *writer, struct unit *unit, const struct sc_chain *ch
         sc_chain_c_strides(chain, chain->shape, strides);
         src_strides = strides;
     }
-    if (unit->used + bound > unit->bytes.capacity) {
-        status = sc_buffer_grow(&unit->bytes, unit->used, unit->used + bound + unit->bytes.capacity / 2);
+    if (batch->used + bound > batch->bytes.capacity) {
+        status = sc_buffer_grow(&batch->bytes, batch->used, batch->used + bound + batch->bytes.capacity / 2);
         if (status)
             return status;
     }
     status = sc_chain_encode(chain, writer->worker, level, src, src_strides, &writer->run->plan->rules,
-                             unit->bytes.data + unit->used, bound, nbytes, &writer->where);
+                             batch->bytes.data + batch->used, bound, nbytes, &writer->where);
     if (!status && *nbytes != SC_ABSENT)
-        unit->used += (size_t)*nbytes;
+        batch->used += (size_t)*nbytes;
     writer->stats.chunks_encoded++;
     return status;
 }
 
 static enum sc_status
-encode_inner(struct writer *writer, struct bench *bench, struct unit *unit, size_t i)
+encode_inner(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch, size_t i)
 {
-    const struct sc_chain *shard = bench->item->chain;
-    const struct sc_entry *old_entries = bench->item->old_entries;
-    uint64_t position = unit->positions[i], c[SC_MAX_NDIM], old_nbytes = 0;
-    const struct sc_write_item *item = bench->item;
+    const struct sc_chain *shard = object->item->chain;
+    const struct sc_entry *old_entries = object->item->old_entries;
+    uint64_t position = batch->positions[i], c[SC_MAX_NDIM], old_nbytes = 0;
+    const struct sc_write_item *item = object->item;
     struct given given;
     const uint8_t *old = NULL;
     enum sc_status status;
-    struct sc_pick_at at;
+    struct sc_chunk_selection at;
     int64_t offset;
 
-    if (item->pick) {
-        sc_pick_at_entry(&at, item->pick, shard, &bench->touches, position);
-        give_picked(&given, &at, item->src);
+    if (item->selection) {
+        sc_selection_in_entry(&at, item->selection, shard, &object->touches, position);
+        give_selected(&given, &at, item->src);
     } else {
         sc_walk_coordinates(shard, position, c);
-        sc_walk_cut(&bench->walk, shard->inner, c, &given.box, &offset);
+        sc_walk_cut(&object->walk, shard->inner, c, &given.box, &offset);
         given.src = item->src + offset;
-        given.strides = bench->walk.strides;
+        given.strides = object->walk.strides;
         given.at = NULL;
     }
     if (old_entries && !sc_entry_is_absent(old_entries[position]) && !is_whole(&given, shard->inner)) {
         old_nbytes = old_entries[position].nbytes;
         status = sc_chain_check_nbytes(shard->inner, old_nbytes, &writer->where);
         if (!status)
-            status = fetch_old(writer, bench, old_entries[position].offset, old_nbytes, &old);
+            status = fetch_old(writer, object, old_entries[position].offset, old_nbytes, &old);
         if (status)
             return status;
     }
-    return encode_chunk(writer, unit, shard->inner, 1, &given, old, old_nbytes, &unit->sizes[i]);
+    return encode_chunk(writer, batch, shard->inner, 1, &given, old, old_nbytes, &batch->sizes[i]);
 }
 
 /* Join the caller's encoded chunks, so that neighbours are written at once. */
 static enum sc_status
-take_encoded(const struct bench *bench, struct unit *unit)
+take_encoded(const struct sc_write_object *object, struct sc_write_batch *batch)
 {
-    const struct sc_encoded *chunks = bench->given + unit->first;
+    const struct sc_encoded *chunks = object->given + batch->first;
     uint64_t nbytes = 0;
 
-    for (size_t i = 0; i < unit->n; i++) {
-        unit->sizes[i] = chunks[i].nbytes;
+    for (size_t i = 0; i < batch->n; i++) {
+        batch->sizes[i] = chunks[i].nbytes;
         nbytes += chunks[i].nbytes;
     }
-    if (nbytes > PTRDIFF_MAX || sc_buffer_reserve(&unit->bytes, (size_t)nbytes))
+    if (nbytes > PTRDIFF_MAX || sc_buffer_reserve(&batch->bytes, (size_t)nbytes))
         return SC_NO_MEMORY;
-    for (size_t i = 0; i < unit->n; i++) {
+    for (size_t i = 0; i < batch->n; i++) {
         if (!chunks[i].nbytes)
             continue;
-        memcpy(unit->bytes.data + unit->used, chunks[i].bytes, (size_t)chunks[i].nbytes);
-        unit->used += (size_t)chunks[i].nbytes;
+        memcpy(batch->bytes.data + batch->used, chunks[i].bytes, (size_t)chunks[i].nbytes);
+        batch->used += (size_t)chunks[i].nbytes;
     }
     return SC_OK;
 }
 
 void
-sc_unit_encode(struct writer *writer, struct bench *bench, struct unit *unit)
+sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch)
 {
     struct sc_failure *failure = &writer->run->failure;
 
-    unit->used = 0;
-    if (bench->item->encoded) {
-        enum sc_status status = take_encoded(bench, unit);
+    batch->used = 0;
+    if (object->item->encoded) {
+        enum sc_status status = take_encoded(object, batch);
 
         if (status) {
-            unit->n = 0;
-            sc_failure_note(failure, status, &writer->where, bench->item_no);
+            batch->n = 0;
+            sc_failure_note(failure, status, &writer->where, object->item_no);
         }
         return;
     }
-    for (size_t i = 0; i < unit->n; i++) {
+    for (size_t i = 0; i < batch->n; i++) {
         enum sc_status status;
 
-        unit->sizes[i] = SC_ABSENT;
-        if (sc_failure_settles(failure, bench->item_no, unit->positions[i]))
+        batch->sizes[i] = SC_ABSENT;
+        if (sc_failure_settles(failure, object->item_no, batch->positions[i]))
             continue;
-        status = encode_inner(writer, bench, unit, i);
+        status = encode_inner(writer, object, batch, i);
         if (status) {
-            unit->sizes[i] = SC_ABSENT;
-            writer->where.entry = unit->positions[i];
-            sc_failure_note(failure, status, &writer->where, bench->item_no);
+            batch->sizes[i] = SC_ABSENT;
+            writer->where.entry = batch->positions[i];
+            sc_failure_note(failure, status, &writer->where, object->item_no);
             sc_where_clear(&writer->where);
         }
     }
 }
 
 enum sc_status
-sc_unit_encode_whole(struct writer *writer, struct bench *bench, struct unit *unit, uint64_t *nbytes)
+sc_write_batch_encode_whole(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch,
+                            uint64_t *nbytes)
 {
-    const struct sc_write_item *item = bench->item;
+    const struct sc_write_item *item = object->item;
     const struct sc_chain *chain = item->chain;
-    bool has_old = bench->old_fd >= 0 || item->old.data;
+    bool has_old = object->old_fd >= 0 || item->old.data;
     uint64_t old_nbytes = item->old.nbytes;
     struct given given = { .box = item->box, .src = item->src, .strides = writer->run->plan->src_strides };
     const uint8_t *old = NULL;
-    struct sc_pick_at at;
+    struct sc_chunk_selection at;
 
-    if (item->pick) {
-        sc_pick_at_object(&at, item->pick, chain);
-        give_picked(&given, &at, item->src);
+    if (item->selection) {
+        sc_selection_in_object(&at, item->selection, chain);
+        give_selected(&given, &at, item->src);
     }
     if (has_old && !is_whole(&given, chain)) {
         enum sc_status status = sc_chain_check_nbytes(chain, old_nbytes, &writer->where);
 
         if (!status)
-            status = fetch_old(writer, bench, 0, old_nbytes, &old);
+            status = fetch_old(writer, object, 0, old_nbytes, &old);
         if (status)
             return status;
     }
-    unit->used = 0;
-    return encode_chunk(writer, unit, chain, 0, &given, old, old_nbytes, nbytes);
+    batch->used = 0;
+    return encode_chunk(writer, batch, chain, 0, &given, old, old_nbytes, nbytes);
 }

@@ -1,10 +1,10 @@
-/* sc_pick_impl.h - how the parts of a selection are read: what sc_pick*.c share
+/* sc_selection_impl.h - how the parts of a selection are read: what sc_selection*.c share
  * SPDX-License-Identifier: MIT */
-#ifndef SC_PICK_IMPL_H
-#define SC_PICK_IMPL_H
+#ifndef SC_SELECTION_IMPL_H
+#define SC_SELECTION_IMPL_H
 
 #include "base/sc_divide.h"
-#include "chain/sc_pick.h"
+#include "chain/sc_selection.h"
 
 /* First position in an ascending list that is not below `value`. */
 static inline uint64_t
@@ -25,10 +25,10 @@ lower_bound(const uint64_t *list, uint64_t n, uint64_t value)
 
 /* What of axis p of the object falls into its c-th stretch of the given extent. */
 static inline struct sc_cut
-cut_axis(const struct sc_pick *pick, int p, uint64_t extent, uint64_t c)
+cut_axis(const struct sc_selection *selection, int p, uint64_t extent, uint64_t c)
 {
-    const struct sc_box *box = pick->box;
-    const uint64_t *list = pick->from[p];
+    const struct sc_box *box = selection->box;
+    const uint64_t *list = selection->from[p];
     uint64_t k0, k1;
 
     if (!list)
@@ -39,15 +39,16 @@ cut_axis(const struct sc_pick *pick, int p, uint64_t extent, uint64_t c)
 }
 
 static inline uint64_t
-position_on_axis(const struct sc_pick *pick, int p, uint64_t k)
+position_on_axis(const struct sc_selection *selection, int p, uint64_t k)
 {
-    return pick->from[p] ? pick->from[p][k] : pick->box->start[p] + k * (uint64_t)pick->box->step[p];
+    return selection->from[p] ? selection->from[p][k]
+                              : selection->box->start[p] + k * (uint64_t)selection->box->step[p];
 }
 
 static inline uint64_t
-place_of_point(const struct sc_pick *pick, size_t i)
+place_of_point(const struct sc_selection *selection, size_t i)
 {
-    return pick->to[0] ? pick->to[0][i] : i;
+    return selection->to[0] ? selection->to[0][i] : i;
 }
 
 /* First of the touches with this entry or a higher one; touches->n: none. */
@@ -69,9 +70,9 @@ touch_at_or_after(const struct sc_touches *touches, uint64_t entry)
 
 /* Row i as a box; where it lies in the array. */
 static inline int64_t
-read_row(const struct sc_pick *pick, int ndim, size_t i, struct sc_box *box)
+read_row(const struct sc_selection *selection, int ndim, size_t i, struct sc_box *box)
 {
-    const uint64_t *row = pick->rows + i * (size_t)(3 * ndim + pick->array_ndim);
+    const uint64_t *row = selection->rows + i * (size_t)(3 * ndim + selection->array_ndim);
     int64_t offset = 0;
 
     for (int a = 0; a < ndim; a++) {
@@ -79,27 +80,27 @@ read_row(const struct sc_pick *pick, int ndim, size_t i, struct sc_box *box)
         box->count[a] = row[ndim + a];
         box->step[a] = (int64_t)row[2 * ndim + a];
     }
-    for (int b = 0; b < pick->array_ndim; b++)
-        offset += (int64_t)row[3 * ndim + b] * pick->array_strides[b];
+    for (int b = 0; b < selection->array_ndim; b++)
+        offset += (int64_t)row[3 * ndim + b] * selection->array_strides[b];
     return offset;
 }
 
 /* ---- one chunk ---- */
 
 static inline int
-axis_of(const struct sc_pick_at *at, int a)
+axis_of(const struct sc_chunk_selection *at, int a)
 {
     return at->perm ? at->perm[a] : a;
 }
 
 /* Takes the number of an element in C order apart. */
-struct unraveller {
+struct sc_unraveller {
     int ndim;
     struct sc_divisor behind[SC_MAX_NDIM]; /* how many elements one step along the axis is */
 };
 
 static inline void
-unraveller_init(struct unraveller *u, const struct sc_chain *chunk)
+unraveller_init(struct sc_unraveller *u, const struct sc_chain *chunk)
 {
     uint64_t behind = 1;
 
@@ -111,7 +112,7 @@ unraveller_init(struct unraveller *u, const struct sc_chain *chunk)
 }
 
 static inline void
-unravel(const struct unraveller *u, uint64_t item, uint64_t *position)
+unravel(const struct sc_unraveller *u, uint64_t item, uint64_t *position)
 {
     for (int a = 0; a < u->ndim; a++) {
         position[a] = sc_divide(u->behind[a], item);
@@ -135,10 +136,11 @@ is_in_c_order(const struct sc_chain *chunk, const int64_t *strides, int64_t *ste
 }
 
 /* The box of part i, cut to the chunk. */
-void sc_pick_cut_row(const struct sc_pick_at *at, size_t i, struct sc_box *part, int64_t *strides, int64_t *offset);
+void sc_selection_cut_row(const struct sc_chunk_selection *at, size_t i, struct sc_box *part, int64_t *strides,
+                          int64_t *offset);
 
 /* Lists, cut to a chunk. Axes whose positions go by one step on both sides are part of `box`; the others are listed. */
-struct cut_lists {
+struct sc_cut_lists {
     struct sc_box box; /* a listed axis has its count and nothing else here */
     int64_t strides[SC_MAX_NDIM];
     int64_t offset;
@@ -147,6 +149,6 @@ struct cut_lists {
     const uint64_t *from[SC_MAX_NDIM], *to[SC_MAX_NDIM];
 };
 
-void sc_pick_cut_lists(const struct sc_pick_at *at, struct cut_lists *lists);
+void sc_selection_cut_lists(const struct sc_chunk_selection *at, struct sc_cut_lists *lists);
 
 #endif

@@ -1,7 +1,7 @@
-/* sc_pick.c - which inner chunks a selection touches (see sc_pick.h)
+/* sc_selection.c - which inner chunks a selection touches (see sc_selection.h)
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_pick_impl.h"
 #include "base/sc_radix.h"
+#include "chain/sc_selection_impl.h"
 
 /* ---- checks ---- */
 
@@ -39,14 +39,15 @@ sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bool a
 }
 
 size_t
-sc_rows_check(const struct sc_pick *pick, const struct sc_chain *object, const int *axes, const uint64_t *array_shape,
-              bool repeat)
+sc_rows_check(const struct sc_selection *selection, const struct sc_chain *object, const int *axes,
+              const uint64_t *array_shape, bool repeat)
 {
-    for (size_t i = 0; i < pick->n; i++) {
-        const uint64_t *places = pick->rows + i * (size_t)(3 * object->ndim + pick->array_ndim) + 3 * object->ndim;
+    for (size_t i = 0; i < selection->n; i++) {
+        const uint64_t *places =
+            selection->rows + i * (size_t)(3 * object->ndim + selection->array_ndim) + 3 * object->ndim;
         struct sc_box box;
 
-        read_row(pick, object->ndim, i, &box);
+        read_row(selection, object->ndim, i, &box);
         for (int a = 0; a < object->ndim; a++) {
             if (!box.count[a] || box.step[a] < 1 || box.start[a] >= object->shape[a] ||
                 box.count[a] - 1 > (object->shape[a] - 1 - box.start[a]) / (uint64_t)box.step[a])
@@ -57,11 +58,11 @@ sc_rows_check(const struct sc_pick *pick, const struct sc_chain *object, const i
                 (places[axes[a]] >= array_shape[axes[a]] || box.count[a] > array_shape[axes[a]] - places[axes[a]]))
                 return i;
         }
-        for (int b = 0; b < pick->array_ndim; b++)
+        for (int b = 0; b < selection->array_ndim; b++)
             if (places[b] >= array_shape[b])
                 return i;
     }
-    return pick->n;
+    return selection->n;
 }
 
 /* ---- touched inner chunks ---- */
@@ -122,17 +123,17 @@ group_records(struct sc_touches *touches, size_t n, const size_t words)
 }
 
 static enum sc_status
-touch_boxes(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard)
+touch_boxes(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
     enum sc_status status = SC_OK;
     size_t n = 0;
 
-    for (size_t i = 0; !status && i < pick->n; i++) {
+    for (size_t i = 0; !status && i < selection->n; i++) {
         struct sc_box box;
         struct sc_walk walk;
 
-        read_row(pick, shard->ndim, i, &box);
-        sc_walk_begin(&walk, shard, &box, pick->strides);
+        read_row(selection, shard->ndim, i, &box);
+        sc_walk_begin(&walk, shard, &box, selection->strides);
         do {
             if (sc_walk_touches(&walk, shard->inner))
                 status = push(&touches->parts_memory, &n, sc_walk_entry(shard, walk.c), i);
@@ -146,7 +147,7 @@ touch_boxes(struct sc_touches *touches, const struct sc_pick *pick, const struct
 
 /* The combinations of touched coordinates, in C order. Each has one part: the lists. */
 static enum sc_status
-touch_lists(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard)
+touch_lists(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
     uint64_t c[SC_MAX_NDIM];
     enum sc_status status;
@@ -154,15 +155,15 @@ touch_lists(struct sc_touches *touches, const struct sc_pick *pick, const struct
     int a;
 
     for (a = 0; a < shard->ndim; a++)
-        c[a] = position_on_axis(pick, shard->perm[a], 0) / shard->inner->shape[a];
+        c[a] = position_on_axis(selection, shard->perm[a], 0) / shard->inner->shape[a];
     do {
         status = push(&touches->chunks_memory, &n, sc_walk_entry(shard, c), n);
         for (a = shard->ndim - 1; a >= 0; a--) {
             int p = shard->perm[a];
-            struct sc_cut cut = cut_axis(pick, p, shard->inner->shape[a], c[a]);
-            bool is_last = cut.k0 + cut.count >= pick->box->count[p];
+            struct sc_cut cut = cut_axis(selection, p, shard->inner->shape[a], c[a]);
+            bool is_last = cut.k0 + cut.count >= selection->box->count[p];
 
-            c[a] = position_on_axis(pick, p, is_last ? 0 : cut.k0 + cut.count) / shard->inner->shape[a];
+            c[a] = position_on_axis(selection, p, is_last ? 0 : cut.k0 + cut.count) / shard->inner->shape[a];
             if (!is_last)
                 break;
         }
@@ -176,13 +177,13 @@ touch_lists(struct sc_touches *touches, const struct sc_pick *pick, const struct
 
 /* Where points are: the entry of each one's inner chunk, and the number of the element in there. */
 static void
-locate_points(const struct sc_pick *pick, const struct sc_chain *shard, size_t begin, size_t n, uint64_t *entry,
-              uint64_t *item)
+locate_points(const struct sc_selection *selection, const struct sc_chain *shard, size_t begin, size_t n,
+              uint64_t *entry, uint64_t *item)
 {
     memset(entry, 0, n * sizeof *entry);
     memset(item, 0, n * sizeof *item);
     for (int a = 0; a < shard->ndim; a++) {
-        const uint64_t *from = pick->from[shard->perm[a]] + begin;
+        const uint64_t *from = selection->from[shard->perm[a]] + begin;
         uint64_t extent = shard->inner->shape[a], stride = shard->grid_strides[a];
         const struct sc_divisor divisor = sc_divisor(extent, shard->shape[shard->perm[a]]);
 
@@ -199,52 +200,52 @@ locate_points(const struct sc_pick *pick, const struct sc_chain *shard, size_t b
 
 /* Many inner chunks have no point: sort. */
 static enum sc_status
-touch_few_points(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard)
+touch_few_points(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
     uint64_t entry[BLOCK], item[BLOCK], *record;
-    enum sc_status status = sc_buffer_reserve(&touches->parts_memory, pick->n * 3 * sizeof *record);
+    enum sc_status status = sc_buffer_reserve(&touches->parts_memory, selection->n * 3 * sizeof *record);
 
     if (status)
         return status;
     record = (uint64_t *)(void *)touches->parts_memory.data;
-    for (size_t begin = 0; begin < pick->n; begin += BLOCK) {
-        size_t n = pick->n - begin < BLOCK ? pick->n - begin : BLOCK;
+    for (size_t begin = 0; begin < selection->n; begin += BLOCK) {
+        size_t n = selection->n - begin < BLOCK ? selection->n - begin : BLOCK;
 
-        locate_points(pick, shard, begin, n, entry, item);
+        locate_points(selection, shard, begin, n, entry, item);
         for (size_t i = 0; i < n; i++, record += 3) {
             record[0] = entry[i];
             record[1] = item[i];
-            record[2] = place_of_point(pick, begin + i);
+            record[2] = place_of_point(selection, begin + i);
         }
     }
-    return group_records(touches, pick->n, 3);
+    return group_records(touches, selection->n, 3);
 }
 
 /* About as many points as inner chunks, or more: count how many each of them has, and lay every point where it belongs. */
 static enum sc_status
-touch_many_points(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard)
+touch_many_points(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
     size_t n_chunks = (size_t)shard->n_chunks, first = 0;
     struct sc_touch *chunks;
     struct sc_spot *spots;
-    enum sc_status status = reserve_chunks(touches, min_u64(pick->n, n_chunks), &chunks);
+    enum sc_status status = reserve_chunks(touches, min_u64(selection->n, n_chunks), &chunks);
     uint64_t *entry, *item, *next;
 
     if (!status)
-        status = sc_buffer_reserve(&touches->parts_memory, pick->n * sizeof *spots);
+        status = sc_buffer_reserve(&touches->parts_memory, selection->n * sizeof *spots);
     if (!status)
-        status = sc_buffer_reserve(&touches->scratch, (2 * pick->n + n_chunks) * sizeof *next);
+        status = sc_buffer_reserve(&touches->scratch, (2 * selection->n + n_chunks) * sizeof *next);
     if (status)
         return status;
     spots = (struct sc_spot *)(void *)touches->parts_memory.data;
     entry = (uint64_t *)(void *)touches->scratch.data;
-    item = entry + pick->n;
-    next = item + pick->n;
+    item = entry + selection->n;
+    next = item + selection->n;
     memset(next, 0, n_chunks * sizeof *next);
-    for (size_t begin = 0; begin < pick->n; begin += BLOCK) {
-        size_t n = pick->n - begin < BLOCK ? pick->n - begin : BLOCK;
+    for (size_t begin = 0; begin < selection->n; begin += BLOCK) {
+        size_t n = selection->n - begin < BLOCK ? selection->n - begin : BLOCK;
 
-        locate_points(pick, shard, begin, n, entry + begin, item + begin);
+        locate_points(selection, shard, begin, n, entry + begin, item + begin);
         for (size_t i = begin; i < begin + n; i++)
             next[entry[i]]++;
     }
@@ -258,33 +259,34 @@ touch_many_points(struct sc_touches *touches, const struct sc_pick *pick, const 
         first += n;
     }
     chunks[touches->n] = (struct sc_touch){ UINT64_MAX, first };
-    for (size_t i = 0; i < pick->n; i++)
-        spots[next[entry[i]]++] = (struct sc_spot){ item[i], place_of_point(pick, i) };
+    for (size_t i = 0; i < selection->n; i++)
+        spots[next[entry[i]]++] = (struct sc_spot){ item[i], place_of_point(selection, i) };
     return SC_OK;
 }
 
 static enum sc_status
-touch_points(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard)
+touch_points(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
     enum sc_status status;
 
-    if (pick->n > PTRDIFF_MAX / (8 * sizeof(struct sc_spot)))
+    if (selection->n > PTRDIFF_MAX / (8 * sizeof(struct sc_spot)))
         return SC_NO_MEMORY;
-    status = shard->n_chunks / 2 > pick->n ? touch_few_points(touches, pick, shard)
-                                           : touch_many_points(touches, pick, shard);
+    status = shard->n_chunks / 2 > selection->n ? touch_few_points(touches, selection, shard)
+                                                : touch_many_points(touches, selection, shard);
     touches->spots = (const struct sc_spot *)(const void *)touches->parts_memory.data;
     return status;
 }
 
 enum sc_status
-sc_touches_find(struct sc_touches *touches, const struct sc_pick *pick, const struct sc_chain *shard)
+sc_touches_find(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
     touches->n = 0;
     touches->rows = NULL;
     touches->spots = NULL;
-    if (pick->kind == SC_PICK_LISTS)
-        return touch_lists(touches, pick, shard);
-    return pick->kind == SC_PICK_BOXES ? touch_boxes(touches, pick, shard) : touch_points(touches, pick, shard);
+    if (selection->kind == SC_SELECTION_LISTS)
+        return touch_lists(touches, selection, shard);
+    return selection->kind == SC_SELECTION_BOXES ? touch_boxes(touches, selection, shard)
+                                                 : touch_points(touches, selection, shard);
 }
 
 void
@@ -316,19 +318,19 @@ sc_touches_range(const struct sc_touches *touches, const struct sc_chain *shard,
 }
 
 uint64_t
-sc_pick_nbytes(const struct sc_pick *pick, const struct sc_chain *object)
+sc_selection_nbytes(const struct sc_selection *selection, const struct sc_chain *object)
 {
     const struct sc_chain *chunk = sc_chain_is_shard(object) ? object->inner : object;
     uint64_t n = 1; /* chunks, if each part had its own */
 
-    if (pick->kind == SC_PICK_POINTS)
-        n = pick->n;
-    for (int a = 0; pick->kind == SC_PICK_LISTS && a < object->ndim; a++)
-        n = min_u64(n * min_u64(pick->box->count[a], object->shape[a]), object->n_items);
-    for (size_t i = 0; pick->kind == SC_PICK_BOXES && i < pick->n; i++) {
+    if (selection->kind == SC_SELECTION_POINTS)
+        n = selection->n;
+    for (int a = 0; selection->kind == SC_SELECTION_LISTS && a < object->ndim; a++)
+        n = min_u64(n * min_u64(selection->box->count[a], object->shape[a]), object->n_items);
+    for (size_t i = 0; selection->kind == SC_SELECTION_BOXES && i < selection->n; i++) {
         struct sc_box box;
 
-        read_row(pick, object->ndim, i, &box);
+        read_row(selection, object->ndim, i, &box);
         n += 1 + sc_box_nbytes(object, &box) / chunk->nbytes;
     }
     n = min_u64(n, sc_chain_is_shard(object) ? object->n_chunks : 1);
