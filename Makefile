@@ -132,7 +132,7 @@ $(eval $(call needed,dev,test dev))
 
 .PHONY: dev
 dev: .venv/dev-$(VERSION)/stamp ## build what has changed into the checkout; .venv/dev-*/bin/python imports it
-	mkdir -p build
+	@mkdir -p build
 	$(one_build) $(call venv,dev) setup.py --quiet build_ext --inplace
 
 # Environments for later, such as prepare-test: with -j, two are made at the same time.
@@ -257,7 +257,7 @@ tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stre
 
 build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))
 	mkdir -p $(@D)
-	gcc -std=c11 -O1 -g -fsanitize=thread -pthread -Icsrc -o $@ $< csrc/sc_pool.c csrc/sc_status.c
+	gcc -std=c11 -O1 -g -fsanitize=thread -pthread -Icsrc -o $@ $< csrc/base/sc_pool.c csrc/base/sc_status.c
 
 # ---------------------------------------------------------------- fuzzing
 

@@ -334,7 +334,7 @@ def write(
     allow_in_index: bool = False,
     staging: str | None = None,
     n_threads: int = 1,
-    unit_nbytes: int = 524288,
+    batch_nbytes: int = 524288,
     cancel: Cancel | None = None,
 ) -> tuple[list[NewObject], dict[str, int], tuple[list[int], list[int]]]: ...
 def write_encoded(
@@ -344,7 +344,7 @@ def write_encoded(
     sync: bool = False,
     staging: str | None = None,
     n_threads: int = 1,
-    unit_nbytes: int = 524288,
+    batch_nbytes: int = 524288,
     cancel: Cancel | None = None,
     versions: dict[int, bytes] | None = None,
 ) -> tuple[list[NewObject], dict[str, int], tuple[list[int], list[int]]]: ...

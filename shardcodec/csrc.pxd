@@ -4,19 +4,19 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
-cdef extern from "sc_common.h" nogil:
+cdef extern from "base/sc_common.h" nogil:
     ctypedef unsigned char c_bool "bool"
     enum:
         SC_MAX_NDIM
 
 
-cdef extern from "sc_alloc.h" nogil:
+cdef extern from "base/sc_alloc.h" nogil:
     void *malloc "sc_malloc" (size_t nbytes)
     void *calloc "sc_calloc" (size_t n, size_t size)
     void free "sc_free" (void *memory)
 
 
-cdef extern from "sc_status.h" nogil:
+cdef extern from "base/sc_status.h" nogil:
     enum sc_status:
         SC_OK
         SC_NO_MEMORY
@@ -58,7 +58,7 @@ cdef extern from "sc_status.h" nogil:
     const char *sc_status_name(sc_status status)
 
 
-cdef extern from "sc_cpu.h" nogil:
+cdef extern from "base/sc_cpu.h" nogil:
     void sc_cpu_init()
     uint32_t sc_cpu_features()
     uint32_t sc_cpu_detected()
@@ -66,7 +66,7 @@ cdef extern from "sc_cpu.h" nogil:
     const char *sc_cpu_feature_name(unsigned i)
 
 
-cdef extern from "sc_crc32c.h" nogil:
+cdef extern from "kernels/sc_crc32c.h" nogil:
     uint32_t sc_crc32c_extend(uint32_t crc, const uint8_t *p, size_t n)
     uint32_t sc_crc32c_copy(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n)
     uint32_t sc_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b)
@@ -79,7 +79,7 @@ cdef extern from "sc_crc32c.h" nogil:
     size_t sc_crc32c_chosen()
 
 
-cdef extern from "sc_index.h" nogil:
+cdef extern from "kernels/sc_index.h" nogil:
     struct sc_entry:
         uint64_t offset
         uint64_t nbytes
@@ -115,7 +115,7 @@ cdef extern from "sc_index.h" nogil:
                        sc_entry *gaps, size_t capacity, size_t *n_found)
 
 
-cdef extern from "sc_present.h" nogil:
+cdef extern from "kernels/sc_present.h" nogil:
     struct sc_present:
         uint64_t first
         uint64_t end
@@ -134,7 +134,7 @@ cdef extern from "sc_present.h" nogil:
     void sc_present_keys(const sc_present *set, uint64_t first, int64_t step, size_t n, size_t skip, uint8_t *keys)
 
 
-cdef extern from "sc_order.h" nogil:
+cdef extern from "kernels/sc_order.h" nogil:
     enum sc_order:
         SC_ORDER_MORTON
         SC_ORDER_LEXICOGRAPHIC
@@ -148,7 +148,7 @@ cdef extern from "sc_order.h" nogil:
     size_t sc_order_next(sc_order_iter *it, uint64_t *positions, size_t capacity)
 
 
-cdef extern from "sc_strided.h" nogil:
+cdef extern from "kernels/sc_strided.h" nogil:
     struct sc_swap_field:
         uint32_t offset
         uint32_t unit
@@ -170,7 +170,7 @@ cdef extern from "sc_strided.h" nogil:
     void sc_swap_items(uint8_t *p, size_t n_items, size_t itemsize, const sc_swap *swap)
 
 
-cdef extern from "sc_codec.h" nogil:
+cdef extern from "codecs/sc_codec.h" nogil:
     enum sc_codec_id:
         SC_CODEC_CRC32C
         SC_CODEC_ZSTD
@@ -206,7 +206,7 @@ cdef extern from "sc_codec.h" nogil:
     const char *sc_codec_library_version(const char *library)
 
 
-cdef extern from "sc_chain.h" nogil:
+cdef extern from "chain/sc_chain.h" nogil:
     enum:
         SC_MAX_OPS
 
@@ -256,24 +256,25 @@ cdef extern from "sc_chain.h" nogil:
     void sc_index_load(const sc_chain *shard, const uint8_t *pairs, sc_entry *entries)
 
 
-cdef extern from "sc_pool.h" nogil:
+cdef extern from "base/sc_pool.h" nogil:
     sc_status sc_pool_init()
     unsigned sc_pool_size()
 
 
-cdef extern from "sc_closer.h" nogil:
+cdef extern from "io/sc_closer.h" nogil:
     sc_status sc_closer_init()
 
 
-cdef extern from "sc_worker.h" nogil:
+cdef extern from "chain/sc_worker.h" nogil:
     sc_status sc_worker_init()
+    void sc_worker_drop_free()
 
 
-cdef extern from "sc_walk.h" nogil:
+cdef extern from "chain/sc_walk.h" nogil:
     uint64_t sc_touched_nbytes(const sc_chain *object, const sc_box *box)
 
 
-cdef extern from "sc_lock.h" nogil:
+cdef extern from "io/sc_lock.h" nogil:
     enum sc_lock_outcome:
         SC_LOCK_HELD
         SC_LOCK_NO_FILE
@@ -291,16 +292,16 @@ cdef extern from "sc_lock.h" nogil:
     unsigned sc_lock_count()
 
 
-cdef extern from "sc_staging.h" nogil:
+cdef extern from "io/sc_staging.h" nogil:
     void sc_staging_leave(const char *folder)
     void sc_staging_leave_all()
 
 
-cdef extern from "sc_undo.h" nogil:
+cdef extern from "io/sc_undo.h" nogil:
     sc_status sc_undo_settle(const char *path, int fd, char **folder, sc_where *where)
 
 
-cdef extern from "sc_file.h" nogil:
+cdef extern from "io/sc_file.h" nogil:
     struct sc_file_stamp:
         uint64_t nbytes
         int64_t mtime_ns
@@ -318,7 +319,7 @@ cdef extern from "sc_file.h" nogil:
     sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
 
 
-cdef extern from "sc_newfile.h" nogil:
+cdef extern from "io/sc_newfile.h" nogil:
     struct sc_newfile:
         int fd
         char *path
@@ -338,14 +339,14 @@ cdef extern from "sc_newfile.h" nogil:
     void sc_newfile_abort(sc_newfile *file)
 
 
-cdef extern from "sc_pick.h" nogil:
-    enum sc_pick_kind:
-        SC_PICK_BOXES
-        SC_PICK_LISTS
-        SC_PICK_POINTS
+cdef extern from "chain/sc_selection.h" nogil:
+    enum sc_selection_kind:
+        SC_SELECTION_BOXES
+        SC_SELECTION_LISTS
+        SC_SELECTION_POINTS
 
-    struct sc_pick:
-        sc_pick_kind kind
+    struct sc_selection:
+        sc_selection_kind kind
         size_t n
         const uint64_t *rows
         const sc_box *box
@@ -356,10 +357,10 @@ cdef extern from "sc_pick.h" nogil:
         int64_t array_strides[32]
 
     uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
-    size_t sc_rows_check(const sc_pick *pick, const sc_chain *object, const int *axes, const uint64_t *array_shape,
+    size_t sc_rows_check(const sc_selection *selection, const sc_chain *object, const int *axes, const uint64_t *array_shape,
                          bint repeat)
 
-cdef extern from "sc_cancel.h" nogil:
+cdef extern from "base/sc_cancel.h" nogil:
     struct sc_cancel:
         pass
 
@@ -368,7 +369,7 @@ cdef extern from "sc_cancel.h" nogil:
     bint sc_cancelled(sc_cancel *cancel)
 
 
-cdef extern from "sc_cache.h" nogil:
+cdef extern from "plan/sc_cache.h" nogil:
     int64_t SC_CACHE_GRAIN_NS
 
     struct sc_cache
@@ -402,7 +403,7 @@ cdef extern from "sc_cache.h" nogil:
     void sc_cache_get_info(sc_cache *cache, sc_cache_info *info)
 
 
-cdef extern from "sc_append.h" nogil:
+cdef extern from "io/sc_append.h" nogil:
     enum sc_append_way:
         SC_APPEND_NOT
         SC_APPEND_DIRECT
@@ -412,11 +413,11 @@ cdef extern from "sc_append.h" nogil:
     bint sc_append_direct_works(const char *folder)
 
 
-cdef extern from "sc_mount.h" nogil:
+cdef extern from "io/sc_mount.h" nogil:
     uint64_t sc_mount_magic(int fd)
 
 
-cdef extern from "sc_fault.h" nogil:
+cdef extern from "io/sc_fault.h" nogil:
     enum sc_fault_action:
         SC_FAULT_COUNT
         SC_FAULT_KILL
@@ -437,7 +438,7 @@ cdef extern from "sc_fault.h" nogil:
     sc_fault_memory sc_fault_disarm_memory()
 
 
-cdef extern from "sc_engine.h" nogil:
+cdef extern from "plan/sc_engine.h" nogil:
     struct sc_source:
         const char *path
         const uint8_t *data
@@ -466,7 +467,7 @@ cdef extern from "sc_engine.h" nogil:
         sc_source source
         sc_box box
         uint8_t *dst
-        const sc_pick *pick
+        const sc_selection *selection
         bint missing
 
     struct sc_read_plan:
@@ -501,7 +502,7 @@ cdef extern from "sc_engine.h" nogil:
         const char *path
         sc_box box
         const uint8_t *src
-        const sc_pick *pick
+        const sc_selection *selection
         const sc_encoded *encoded
         size_t n_encoded
         sc_source old
@@ -534,7 +535,7 @@ cdef extern from "sc_engine.h" nogil:
         sc_write_rules rules
         const char *staging
         unsigned n_threads
-        uint64_t unit_nbytes
+        uint64_t batch_nbytes
         bint sync
         bint allow_in_index
         sc_cancel *cancel
@@ -547,7 +548,7 @@ cdef extern from "sc_engine.h" nogil:
     void sc_totals_reset()
 
 
-cdef extern from "sc_fetch.h" nogil:
+cdef extern from "plan/sc_fetch.h" nogil:
     struct sc_fetch:
         sc_source source
         bint missing
@@ -578,7 +579,7 @@ cdef extern from "sc_fetch.h" nogil:
     sc_status sc_fetch_chunks(sc_fetch *fetch, sc_fetch_batch *batch, sc_where *where)
 
 
-cdef extern from "sc_scan.h" nogil:
+cdef extern from "plan/sc_scan.h" nogil:
     struct sc_scan_plan "sc_scan":
         const sc_chain *shard
         const sc_source *sources

@@ -16,7 +16,7 @@ import tarfile
 import tomllib
 import warnings
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -46,30 +46,15 @@ LAYERS: list[tuple[str, ...]] = [
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 TOP = len(LAYERS)  # shardcodec/__init__.py only re-exports, from anywhere
 
-# The same for csrc: what a file includes lies in its own line or above it.
-C_LAYERS: list[tuple[str, ...]] = [
-    ("sc_common",),
-    ("sc_status", "sc_cpu", "sc_alloc"),
-    ("sc_crc32c", "x86/", "arm/", "sc_index", "sc_present", "sc_order", "sc_strided", "sc_inflate"),
-    ("sc_codec", "sc_libs", "codec_"),
-    (
-        "sc_chain",
-        "sc_walk",
-        "sc_worker",
-        "sc_pool",
-        "sc_file",
-        "sc_crew",
-        "sc_radix",
-        "sc_divide",
-        "sc_pick",
-        "sc_lru",
-        "sc_cancel",
-        "sc_closer",
-    ),
-    ("sc_attributes", "sc_cache", "sc_lock", "sc_mount", "sc_staging", "sc_append", "sc_fault"),
-    ("sc_newfile", "sc_undo"),
-    ("sc_engine", "sc_read", "sc_write", "sc_fetch", "sc_scan"),
-]
+# The folders of csrc: a file may include its own folder and the folders that its line names.
+C_FOLDERS: dict[str, set[str]] = {
+    "base": set(),
+    "kernels": {"base"},
+    "codecs": {"base", "kernels"},
+    "chain": {"base", "kernels", "codecs"},
+    "io": {"base", "kernels"},
+    "plan": {"base", "kernels", "codecs", "chain", "io"},
+}
 
 SOFT_LINES = 500
 HARD_LINES = 700
@@ -169,28 +154,64 @@ def test_importing_the_package_does_not_load_the_extension() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def c_rank(path: str) -> int:
-    """Line of a file of csrc in C_LAYERS; the longest prefix decides."""
-    matches = [
-        (len(prefix), rank)
-        for rank, names in enumerate(C_LAYERS)
-        for prefix in names
-        if path.startswith(prefix)
+def c_code(path: Path) -> str:
+    """Return the text of a C file without comments."""
+    return re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.S)
+
+
+C_CODE = {
+    path.relative_to(ROOT / "csrc").as_posix(): c_code(path) for path in (ROOT / "csrc").rglob("*.[ch]")
+}
+C_INCLUDES = {
+    name: set(re.findall(r'^\s*#\s*include\s+"([^"]+)"', code, re.M)) for name, code in C_CODE.items()
+}
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    """Return one line for each cycle that a depth-first search meets."""
+    found, path, done = [], [], set()
+
+    def visit(name: str) -> None:
+        if name in path:
+            found.append(" -> ".join([*path[path.index(name) :], name]))
+        elif name not in done:
+            path.append(name)
+            for other in sorted(graph.get(name, ())):
+                visit(other)
+            done.add(path.pop())
+
+    for name in sorted(graph):
+        visit(name)
+    return found
+
+
+def test_c_includes_name_a_folder_that_the_table_allows() -> None:
+    assert {name.partition("/")[0] for name in C_CODE} == set(C_FOLDERS)
+    wrong = [
+        f"csrc/{name} includes {included}"
+        for name, names in C_INCLUDES.items()
+        for included in names
+        if included not in C_CODE
+        or not {included.partition("/")[0]} <= C_FOLDERS[(own := name.partition("/")[0])] | {own}
     ]
-    assert matches, f"csrc/{path}: give it its line in C_LAYERS"
-    return max(matches)[1]
-
-
-def test_c_includes_go_downwards_only() -> None:
-    wrong = []
-    for path in (ROOT / "csrc").rglob("*.[ch]"):
-        name = path.relative_to(ROOT / "csrc").as_posix()
-        if PurePosixPath(name).name.startswith("test"):
-            continue
-        for included in re.findall(r'^#\s*include\s+"(?:\.\./)?([^"]+)"', path.read_text(), re.M):
-            if c_rank(included) > c_rank(name):
-                wrong.append(f"csrc/{name} includes {included}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_c_includes_have_no_cycle() -> None:
+    assert not cycles(C_INCLUDES)
+
+
+def test_calls_between_c_files_have_no_cycle() -> None:
+    """A definition begins at the start of a line (.clang-format); each other mention of the name is a use."""
+    definition = re.compile(r"^(sc_\w+)\(|^const struct \w+ (sc_\w+)\b.* =", re.M)
+    files = {name: code for name, code in C_CODE.items() if name.endswith(".c")}
+    defined = {a or b: name for name, code in files.items() for a, b in definition.findall(code)}
+    assert len(defined) > 200
+    uses = {
+        name: {defined[word] for word in set(re.findall(r"\bsc_\w+", code)) & set(defined)} - {name}
+        for name, code in files.items()
+    }
+    assert not cycles(uses)
 
 
 def test_the_kernels_know_neither_python_nor_a_terminal() -> None:

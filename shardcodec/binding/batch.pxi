@@ -105,7 +105,7 @@ cdef class Batch:
 
 
     cdef int read_parts(self, sc_chain *chain, object parts, bint broadcast, const int64_t *strides, sc_box *box,
-                        const sc_pick **pick, uint8_t **first) except -1:
+                        const sc_selection **selection, uint8_t **first) except -1:
         """What of an object, and where in the array that is: a `Box` or one of the kinds of `Pick`.
 
         With `broadcast` the array is repeated along axes that it lacks.
@@ -114,7 +114,7 @@ cdef class Batch:
         if len(parts) == 4:
             start, count, step, at = parts
             self.read_box(chain, start, count, step, box)
-            pick[0] = NULL
+            selection[0] = NULL
             first[0] = self.first_element(box, at, broadcast, chain.itemsize)
             return 0
         if chain.ndim != self.ndim:
@@ -122,7 +122,7 @@ cdef class Batch:
         if <size_t>self.array.view.itemsize != chain.itemsize:
             raise ValueError(f"array has elements of {self.array.view.itemsize} bytes, the chunks of {chain.itemsize}")
         other = Pick(len(parts))
-        other.pick.strides = strides
+        other.selection.strides = strides
         first[0] = <uint8_t *>self.array.view.buf
         if len(parts) == 6:
             first[0] += other.read_lists(self, chain, parts, broadcast)
@@ -131,12 +131,12 @@ cdef class Batch:
         else:
             other.read_boxes(self, chain, parts, broadcast)
         self.keep.append(other)
-        pick[0] = &other.pick
+        selection[0] = &other.selection
         return 0
 
 
 cdef class Pick:
-    """A selection that is more than one box (csrc/sc_pick.h): nothing below relies on the caller for its numbers.
+    """A selection that is more than one box (csrc/chain/sc_selection.h): nothing below relies on the caller for its numbers.
 
     Told apart by how many things they consist of; positions are buffers of unsigned 64-bit numbers, which nobody may
     change before the call is over:
@@ -147,7 +147,7 @@ cdef class Pick:
     1: boxes (rows,): in each row start, count and step by axis of the object, then the place by axis of the array.
     """
 
-    cdef sc_pick pick
+    cdef sc_selection selection
     cdef sc_box box
     cdef list keep
 
@@ -162,13 +162,13 @@ cdef class Pick:
         # a box of the axes without a list, and of one element along the others
         batch.read_box(chain, [0 if froms[a] is not None else start[a] for a in range(batch.ndim)],
                        [1 if froms[a] is not None else count[a] for a in range(batch.ndim)], step, &self.box)
-        self.pick.kind = SC_PICK_LISTS
-        self.pick.box = &self.box
+        self.selection.kind = SC_SELECTION_LISTS
+        self.selection.box = &self.box
         for a in range(batch.ndim):
             if froms[a] is not None:
                 self.box.count[a] = count[a]
                 self.box.step[a] = 1
-                self.pick.places_from[a] = self.positions(froms[a], self.box.count[a], chain.shape[a], True, a)
+                self.selection.places_from[a] = self.positions(froms[a], self.box.count[a], chain.shape[a], True, a)
             axis = batch.axes[a]
             if axis < 0:
                 if self.box.count[a] != 1 and not broadcast:
@@ -179,7 +179,7 @@ cdef class Pick:
             if tos[a] is not None and froms[a] is None:
                 raise ValueError(f"axis {a} has a list of places and none of positions")
             if tos[a] is not None:
-                self.pick.to[a] = self.positions(tos[a], self.box.count[a], limit, False, a)
+                self.selection.to[a] = self.positions(tos[a], self.box.count[a], limit, False, a)
             elif self.box.count[a] > limit:
                 raise ValueError(f"axis {a}: elements {place} to {place + self.box.count[a]} of an array with "
                                  f"{array.shape[axis]}")
@@ -195,21 +195,21 @@ cdef class Pick:
         if batch.ndim == 0 or len(froms) != batch.ndim:
             raise ValueError(f"points of rank {len(froms)} in objects of rank {batch.ndim}")
         view = View(froms[0])
-        self.pick.kind = SC_PICK_POINTS
-        self.pick.n = view.nbytes() // 8
+        self.selection.kind = SC_SELECTION_POINTS
+        self.selection.n = view.nbytes() // 8
         for a in range(batch.ndim):
-            self.pick.places_from[a] = self.positions(froms[a], self.pick.n, chain.shape[a], False, a)
+            self.selection.places_from[a] = self.positions(froms[a], self.selection.n, chain.shape[a], False, a)
         if array.ndim == 0 and broadcast:
             return 0
         if array.ndim != 1:
             raise ValueError(f"points go to an array of rank 1, not {array.ndim}")
         limit = <uint64_t>array.shape[0] - min(place, <uint64_t>array.shape[0])
         if to is not None:
-            self.pick.to[0] = self.positions(to, self.pick.n, limit, False, 0)
-        elif self.pick.n > limit:
-            raise ValueError(f"elements {place} to {place + self.pick.n} of an array with {array.shape[0]}")
-        self.pick.array_ndim = 1
-        self.pick.array_strides[0] = array.strides[0]
+            self.selection.to[0] = self.positions(to, self.selection.n, limit, False, 0)
+        elif self.selection.n > limit:
+            raise ValueError(f"elements {place} to {place + self.selection.n} of an array with {array.shape[0]}")
+        self.selection.array_ndim = 1
+        self.selection.array_strides[0] = array.strides[0]
         return <int64_t>place * array.strides[0]
 
     cdef int read_boxes(self, Batch batch, sc_chain *chain, object boxes, bint broadcast) except -1:
@@ -220,20 +220,20 @@ cdef class Pick:
         cdef int b
         rows, = boxes
         view = View(rows)
-        self.pick.kind = SC_PICK_BOXES
-        self.pick.array_ndim = array.ndim
+        self.selection.kind = SC_SELECTION_BOXES
+        self.selection.array_ndim = array.ndim
         for b in range(array.ndim):
             shape[b] = <uint64_t>array.shape[b]
-            self.pick.array_strides[b] = array.strides[b]
+            self.selection.array_strides[b] = array.strides[b]
         width = 3 * <size_t>batch.ndim + <size_t>array.ndim
         if width == 0 or view.nbytes() == 0 or view.nbytes() % (8 * width):
             raise ValueError(f"{view.nbytes()} bytes are no rows of {width} numbers")
-        self.pick.n = view.nbytes() // (8 * width)
-        self.pick.rows = view.words(self.pick.n * width)
+        self.selection.n = view.nbytes() // (8 * width)
+        self.selection.rows = view.words(self.selection.n * width)
         self.keep.append(view)
         with nogil:
-            bad = sc_rows_check(&self.pick, chain, batch.axes, shape, broadcast)
-        if bad < self.pick.n:
+            bad = sc_rows_check(&self.selection, chain, batch.axes, shape, broadcast)
+        if bad < self.selection.n:
             raise ValueError(f"box {bad} leaves the object of shape {[chain.shape[b] for b in range(chain.ndim)]} "
                              f"or the array of shape {[array.shape[b] for b in range(array.ndim)]}")
         return 0

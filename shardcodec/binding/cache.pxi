@@ -67,7 +67,7 @@ cdef bytes cache_name(str name):
 
 
 cdef class Cache:
-    """Decoded indexes and open files that readers keep between calls (csrc/sc_cache.h)."""
+    """Decoded indexes and open files that readers keep between calls (csrc/plan/sc_cache.h)."""
 
     cdef sc_cache *cache
 

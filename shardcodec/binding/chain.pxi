@@ -76,7 +76,7 @@ cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbyte
 
 
 cdef class Chain:
-    """The codecs of an array, compiled (csrc/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns.
+    """The codecs of an array, compiled (csrc/chain/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns.
 
     `stage` is carried along for the layers above: what encodes the chunks of an opaque chain.
     """
@@ -209,7 +209,7 @@ cdef class Chain:
 
     @property
     def needs_sound_index(self):
-        """Does one wrong entry make all inner chunks doubtful? Where these have no checksums (csrc/sc_chain.h)."""
+        """Does one wrong entry make all inner chunks doubtful? Where these have no checksums (csrc/chain/sc_chain.h)."""
         return self.inner is not None and bool(sc_index_must_be_sound(&self.chain))
 
     @property

@@ -6,7 +6,7 @@ LOCK_OUTCOMES = {SC_LOCK_HELD: "held", SC_LOCK_NO_FILE: "no file", SC_LOCK_BUSY:
 
 
 cdef class FileLock:
-    """The lock of one file against other processes (csrc/sc_lock.h); given back when the object goes, at the latest."""
+    """The lock of one file against other processes (csrc/io/sc_lock.h); given back when the object goes, at the latest."""
 
     cdef sc_lock lock
 
@@ -57,7 +57,7 @@ atexit.register(leave_staging)
 
 
 def settle(str path, int fd):
-    """Roll back what a writer that died left of an update in place (csrc/sc_undo.h); whether there was anything.
+    """Roll back what a writer that died left of an update in place (csrc/io/sc_undo.h); whether there was anything.
 
     fd: the shard, locked by the caller.
     """
@@ -113,7 +113,7 @@ def file_locks_held():
 
 
 cdef class NewFile:
-    """A file that takes its place when it is whole (csrc/sc_newfile.h); forgotten with the object, unless committed.
+    """A file that takes its place when it is whole (csrc/io/sc_newfile.h); forgotten with the object, unless committed.
 
     Several threads may write at a time; commit and abort are for one, when the others are done.
 

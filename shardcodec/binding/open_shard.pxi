@@ -44,7 +44,7 @@ cdef bytes fetched_range(sc_fetch *held, uint64_t offset, uint64_t nbytes, sc_st
 
 
 cdef class OpenShard:
-    """A shard whose index has been read, and whose inner chunks can be had as they are stored (csrc/sc_fetch.h).
+    """A shard whose index has been read, and whose inner chunks can be had as they are stored (csrc/plan/sc_fetch.h).
 
     source: as for `read`. The object stays open, so what is fetched belongs to that index; `close` ends it.
     cache: a file's index is looked for there first.

@@ -6,7 +6,7 @@ cdef enum:
 
 
 cdef class Positions:
-    """A set of positions in a grid, among [first, end) (csrc/sc_present.h); it never changes.
+    """A set of positions in a grid, among [first, end) (csrc/kernels/sc_present.h); it never changes.
 
     bits: eight bytes for each 64 positions, the lowest bit of the first byte first.
     """

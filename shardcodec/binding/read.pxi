@@ -29,7 +29,7 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
             chain.refuse_opaque()
             batch.keep.append(chain)
             batch.read_source(source, &item.source)
-            batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.pick, &item.dst)
+            batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.selection, &item.dst)
             i += 1
         plan.n_items = n
         plan.n_threads = n_threads
@@ -106,7 +106,7 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
     item.chain = &chain.chain
     item.source.entries = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
     batch.array_strides(strides)
-    batch.read_parts(&chain.chain, parts, False, strides, &item.box, &item.pick, &item.dst)
+    batch.read_parts(&chain.chain, parts, False, strides, &item.box, &item.selection, &item.dst)
     extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
     extent.nbytes = chain.chain.index.nbytes
     if extent.shard_nbytes < extent.nbytes:

@@ -10,7 +10,7 @@ UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 
 def direct_append_works(str folder):
-    """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/sc_append.h)."""
+    """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/io/sc_append.h)."""
     cdef bytes name = path_bytes(folder)
     cdef const char *chars = path_chars(name)
     cdef bint works
@@ -32,7 +32,7 @@ FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERRO
 
 
 def set_fault(uint64_t n, str action, uint64_t value=0):
-    """For tests: what shall happen at the n-th call that changes a file system (csrc/sc_fault.h)."""
+    """For tests: what shall happen at the n-th call that changes a file system (csrc/io/sc_fault.h)."""
     sc_fault_arm(n, <sc_fault_action><int>FAULTS[action], value)
 
 
@@ -51,11 +51,13 @@ def end_fault():
 
 def set_memory_fault(uint64_t n, bint and_all_after=False):
     """For tests: fail the n-th allocation of C code, and all that follow."""
+    sc_worker_drop_free()
     sc_fault_arm_memory(n, and_all_after)
 
 
 def end_memory_fault():
     """For tests: no fault any more; how many allocations were asked for, how many of them live, and their bytes."""
+    sc_worker_drop_free()
     cdef sc_fault_memory seen = sc_fault_disarm_memory()
     return seen.n_asked, seen.n_live, seen.live_nbytes
 
@@ -136,7 +138,7 @@ cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) e
 
 
 def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
-          bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t unit_nbytes=524288,
+          bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t batch_nbytes=524288,
           Cancel cancel=None):
     """Write parts of one array into many objects.
 
@@ -170,7 +172,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
                 raise TypeError(f"path must be str or None, not {type(path).__name__}")
             batch.read_source(path, &target)
             item.path = target.path
-            batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.pick, &src)
+            batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.selection, &src)
             item.src = src
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
             if old is not None:
@@ -183,7 +185,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
         plan.allow_in_index = allow_in_index
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
-        plan.unit_nbytes = unit_nbytes
+        plan.batch_nbytes = batch_nbytes
         return run_write(&plan, batch, cancel)
     finally:
         free_write(&plan, n)
@@ -259,7 +261,7 @@ cdef class Encoded:
 
 
 def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None, unsigned n_threads=1,
-                  uint64_t unit_nbytes=524288, Cancel cancel=None, dict versions=None):
+                  uint64_t batch_nbytes=524288, Cancel cancel=None, dict versions=None):
     """Write encoded inner chunks into many shards.
 
     items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
@@ -302,7 +304,7 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None
         plan.sync = sync
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
-        plan.unit_nbytes = unit_nbytes
+        plan.batch_nbytes = batch_nbytes
         return run_write(&plan, batch, cancel, versions)
     finally:
         free_write(&plan, n)

@@ -1,6 +1,6 @@
 # test_cache.py - the index cache and the cache of open files: what counts as a hit, and what must never be one
 # SPDX-License-Identifier: MIT
-"""`storage.cache` and csrc/sc_cache.c through the reader."""
+"""`storage.cache` and csrc/plan/sc_cache.c through the reader."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
-#include "sc_cpu.h"
-#include "sc_crc32c.h"
-#include "sc_engine.h"
-#include "sc_pool.h"
-#include "sc_worker.h"
+#include "base/sc_cpu.h"
+#include "kernels/sc_crc32c.h"
+#include "plan/sc_engine.h"
+#include "base/sc_pool.h"
+#include "chain/sc_worker.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,9 +5,9 @@
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
-#include "sc_codec.h"
-#include "sc_cpu.h"
-#include "sc_crc32c.h"
+#include "codecs/sc_codec.h"
+#include "base/sc_cpu.h"
+#include "kernels/sc_crc32c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

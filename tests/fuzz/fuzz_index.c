@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
-#include "sc_index.h"
+#include "kernels/sc_index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,10 +7,10 @@
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
-#include "sc_codec.h"
-#include "sc_cpu.h"
-#include "sc_inflate.h"
-#include "sc_libs.h"
+#include "codecs/sc_codec.h"
+#include "base/sc_cpu.h"
+#include "kernels/sc_inflate.h"
+#include "codecs/sc_libs.h"
 
 int32_t zng_inflateInit2_(zng_stream *stream, int32_t window_bits, const char *version, int32_t stream_size);
 int32_t zng_inflate(zng_stream *stream, int32_t flush);

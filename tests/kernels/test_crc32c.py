@@ -267,8 +267,10 @@ def test_combine_joins_two_parts(data: bytes, cut: int) -> None:
 
 
 def generator() -> ModuleType:
-    """Import csrc/gen_crc32c_tables.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("gen_crc32c_tables", CSRC / "gen_crc32c_tables.py")
+    """Import csrc/kernels/gen_crc32c_tables.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location(
+        "gen_crc32c_tables", CSRC / "kernels" / "gen_crc32c_tables.py"
+    )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -437,4 +439,4 @@ def test_no_byte_outside_is_touched(impl: str) -> None:
 
 def test_committed_header_is_what_the_generator_prints() -> None:
     printed = "\n".join(generator().sections()) + "\n"
-    assert (CSRC / "sc_crc32c_tables.h").read_text() == printed
+    assert (CSRC / "kernels" / "sc_crc32c_tables.h").read_text() == printed

@@ -244,7 +244,7 @@ def iterator(tmp_path_factory: pytest.TempPathFactory) -> CIterator:
         pytest.skip("no C compiler")
     library = tmp_path_factory.mktemp("order") / "order.so"
     flags = ["-std=c11", "-O1", "-shared", "-fPIC", f"-I{CSRC}"]
-    subprocess.run([compiler, *flags, "-o", library, CSRC / "sc_order.c"], check=True)
+    subprocess.run([compiler, *flags, "-o", library, CSRC / "kernels" / "sc_order.c"], check=True)
     return CIterator(ctypes.CDLL(str(library)))
 
 

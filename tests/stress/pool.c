@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "sc_pool.h"
+#include "base/sc_pool.h"
 
 #define N_CALLERS 6
 #define N_JOBS 400

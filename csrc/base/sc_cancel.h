@@ -1,0 +1,59 @@
+/* sc_cancel.h - how a plan is told to stop
+ *
+ * A thread that waits for a plan sets `stop`. Threads at work look at it between two pieces of work. If the waiting thread
+ * itself works on the plan, no other thread may be there to set it: this thread asks `poll` now and then, with no lock held.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_CANCEL_H
+#define SC_CANCEL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/sc_common.h"
+
+/* The caller asks this often. */
+#define SC_POLL_NS ((int64_t)50 * 1000 * 1000)
+
+struct sc_cancel {
+    atomic_bool stop;
+    int (*poll)(void *arg); /* shall the plan stop? NULL: only `stop` counts */
+    void *arg;
+    pthread_t caller; /* the only thread that asks */
+    int64_t due_ns;
+};
+
+/* To be called by the thread that will ask. */
+static inline void
+sc_cancel_init(struct sc_cancel *cancel, int (*poll)(void *), void *arg)
+{
+    atomic_init(&cancel->stop, false);
+    cancel->poll = poll;
+    cancel->arg = arg;
+    cancel->caller = pthread_self();
+    cancel->due_ns = 0;
+}
+
+static inline void
+sc_cancel_stop(struct sc_cancel *cancel)
+{
+    atomic_store_explicit(&cancel->stop, true, memory_order_relaxed);
+}
+
+/* Has it been long enough, and does `poll` say so? For the caller's thread. */
+bool sc_cancel_ask(struct sc_cancel *cancel);
+
+/* Shall the plan stop? cancel may be NULL. */
+static inline bool
+sc_cancelled(struct sc_cancel *cancel)
+{
+    if (!cancel)
+        return false;
+    if (atomic_load_explicit(&cancel->stop, memory_order_relaxed))
+        return true;
+    if (!cancel->poll || !pthread_equal(cancel->caller, pthread_self()))
+        return false;
+    return sc_cancel_ask(cancel);
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* sc_team.c - sharing out the objects of a plan (see sc_team.h)
+ * SPDX-License-Identifier: MIT */
+#include "base/sc_team.h"
+
+void
+sc_team_init(struct sc_team *team, size_t n_items, unsigned n_members)
+{
+    *team = (struct sc_team){ .n_items = n_items, .n_members = n_members };
+    pthread_mutex_init(&team->mutex, NULL);
+    pthread_cond_init(&team->changed, NULL);
+}
+
+void
+sc_team_destroy(struct sc_team *team)
+{
+    pthread_cond_destroy(&team->changed);
+    pthread_mutex_destroy(&team->mutex);
+}
+
+unsigned
+sc_team_join(struct sc_team *team)
+{
+    unsigned number;
+
+    pthread_mutex_lock(&team->mutex);
+    number = team->next_member++;
+    pthread_mutex_unlock(&team->mutex);
+    return number;
+}
+
+bool
+sc_team_take(struct sc_team *team, size_t *item_no)
+{
+    bool taken;
+
+    pthread_mutex_lock(&team->mutex); /* next_item and n_opening change together */
+    taken = team->next_item < team->n_items;
+    *item_no = team->next_item;
+    team->next_item += taken;
+    team->n_opening += taken;
+    pthread_mutex_unlock(&team->mutex);
+    return taken;
+}
+
+void
+sc_team_announce(struct sc_team *team)
+{
+    pthread_mutex_lock(&team->mutex);
+    team->n_opening--;
+    team->n_announced++;
+    if (team->n_members > 1)
+        pthread_cond_broadcast(&team->changed);
+    pthread_mutex_unlock(&team->mutex);
+}
+
+void
+sc_team_help(struct sc_team *team, bool (*help)(void *), void *arg)
+{
+    for (;;) {
+        uint64_t announced;
+        unsigned opening;
+
+        /* noted before help(), so that an object announced meanwhile is not missed */
+        pthread_mutex_lock(&team->mutex);
+        announced = team->n_announced;
+        opening = team->n_opening;
+        pthread_mutex_unlock(&team->mutex);
+        if (help(arg))
+            continue;
+        if (!opening)
+            return;
+        pthread_mutex_lock(&team->mutex);
+        while (team->n_announced == announced)
+            pthread_cond_wait(&team->changed, &team->mutex);
+        pthread_mutex_unlock(&team->mutex);
+    }
+}

@@ -1,0 +1,29 @@
+/* sc_chain_impl.h - what decoding and encoding of a chain share; for sc_chain_*.c only
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_CHAIN_IMPL_H
+#define SC_CHAIN_IMPL_H
+
+#include "chain/sc_chain.h"
+#include "chain/sc_worker.h"
+
+static inline bool
+is_compressor(const struct sc_op *op)
+{
+    return op->codec != SC_CODEC_CRC32C;
+}
+
+static inline bool
+has_compressor(const struct sc_chain *chain)
+{
+    for (size_t i = 0; i < chain->n_ops; i++)
+        if (is_compressor(&chain->ops[i]))
+            return true;
+    return false;
+}
+
+/* The copy of a box between the chunk's layout and `strides`, the array's: out of the array when `gather`, else into it.
+ * Prepared anew only when the box has another shape than the last one. */
+const struct sc_copy *sc_chain_copy(struct sc_copy_cache *cache, const struct sc_chain *chain, bool gather,
+                                    const uint64_t *count, const int64_t *step, const int64_t *strides);
+
+#endif

@@ -1,0 +1,138 @@
+/* sc_chain_index.c - the index of a shard as its chain stores it: transposed or not, with its checksums
+ * SPDX-License-Identifier: MIT */
+#include "kernels/sc_crc32c.h"
+#include "chain/sc_chain.h"
+
+enum sc_status
+sc_index_verify(const struct sc_index_layout *index, const uint8_t *stored, struct sc_where *where)
+{
+    uint64_t n = index->nbytes;
+
+    for (unsigned i = 0; i < index->n_checksums; i++) {
+        uint32_t actual, expected;
+
+        n -= 4;
+        expected = load_le32(stored + n);
+        actual = sc_crc32c_extend(0, stored, n);
+        if (expected != actual) {
+            where->expected = expected;
+            where->actual = actual;
+            where->nbytes = n;
+            where->in_index = true;
+            return SC_INDEX_CHECKSUM;
+        }
+    }
+    return SC_OK;
+}
+
+static uint64_t
+load_word(const struct sc_index_layout *index, const uint8_t *pairs, uint64_t word)
+{
+    return index->big_endian ? load_be64(pairs + 8 * word) : load_le64(pairs + 8 * word);
+}
+
+struct sc_entry
+sc_index_get(const struct sc_chain *shard, const uint8_t *pairs, uint64_t first_word, const uint64_t *c)
+{
+    const struct sc_index_layout *index = &shard->index;
+    uint64_t word = 0 - first_word;
+
+    for (int a = 0; a < shard->ndim; a++)
+        word += c[a] * index->strides[a];
+    return (struct sc_entry){ load_word(index, pairs, word), load_word(index, pairs, word + index->half_stride) };
+}
+
+/* Step C-order coordinates; false after the last. */
+static bool
+next_coordinates(uint64_t *c, const uint64_t *shape, int ndim)
+{
+    for (int a = ndim - 1; a >= 0; a--) {
+        if (++c[a] < shape[a])
+            return true;
+        c[a] = 0;
+    }
+    return false;
+}
+
+void
+sc_index_load(const struct sc_chain *shard, const uint8_t *pairs, struct sc_entry *entries)
+{
+    uint64_t c[SC_MAX_NDIM] = { 0 }, i = 0;
+
+    if (shard->index.in_c_order) {
+        sc_index_decode(pairs, entries, shard->n_chunks, shard->index.big_endian);
+        return;
+    }
+    do
+        entries[i++] = sc_index_get(shard, pairs, 0, c);
+    while (next_coordinates(c, shard->grid, shard->ndim));
+}
+
+static void
+store_word(const struct sc_index_layout *index, uint8_t *pairs, uint64_t word, uint64_t value)
+{
+    if (index->big_endian)
+        store_be64(pairs + 8 * word, value);
+    else
+        store_le64(pairs + 8 * word, value);
+}
+
+enum sc_status
+sc_index_check_stored(const struct sc_chain *shard, const uint8_t *pairs, const struct sc_index_extent *extent,
+                      struct sc_where *where)
+{
+    uint64_t c[SC_MAX_NDIM] = { 0 }, i = 0;
+
+    if (shard->index.in_c_order)
+        return sc_index_check_pairs(pairs, shard->n_chunks, shard->index.big_endian, extent, where);
+    do {
+        struct sc_entry e = sc_index_get(shard, pairs, 0, c);
+        enum sc_status status = sc_entry_is_absent(e) ? SC_OK : sc_entry_check(e, extent, false, where);
+
+        if (status) {
+            where->entry = i;
+            return status;
+        }
+        i++;
+    } while (next_coordinates(c, shard->grid, shard->ndim));
+    return SC_OK;
+}
+
+void
+sc_index_store(const struct sc_chain *shard, const struct sc_entry *entries, uint8_t *stored)
+{
+    const struct sc_index_layout *index = &shard->index;
+    uint64_t c[SC_MAX_NDIM] = { 0 }, n = index->pairs_nbytes, i = 0;
+
+    if (index->in_c_order) {
+        sc_index_encode(entries, stored, shard->n_chunks, index->big_endian);
+    } else {
+        do {
+            uint64_t word = 0;
+
+            for (int a = 0; a < shard->ndim; a++)
+                word += c[a] * index->strides[a];
+            store_word(index, stored, word, entries[i].offset);
+            store_word(index, stored, word + index->half_stride, entries[i].nbytes);
+            i++;
+        } while (next_coordinates(c, shard->grid, shard->ndim));
+    }
+    for (unsigned k = 0; k < index->n_checksums; k++, n += 4)
+        store_le32(stored + n, sc_crc32c_extend(0, stored, n));
+}
+
+enum sc_status
+sc_index_locate(const struct sc_index_layout *index, uint64_t shard_nbytes, struct sc_index_extent *extent,
+                struct sc_where *where)
+{
+    if (shard_nbytes < index->nbytes) {
+        where->nbytes = shard_nbytes;
+        where->limit = index->nbytes;
+        where->in_index = true;
+        return SC_TOO_SHORT;
+    }
+    extent->nbytes = index->nbytes;
+    extent->shard_nbytes = shard_nbytes;
+    extent->offset = index->at_start ? 0 : shard_nbytes - index->nbytes;
+    return SC_OK;
+}

@@ -1,0 +1,123 @@
+/* sc_selection.h - a selection of an object that is more than one box
+ *
+ *     boxes    several of them, each with a place of its own in the caller's array
+ *     lists    along every axis a range with a step, or a list of positions: all combinations of them, as numpy.ix_ has it
+ *     points   one position along every axis for each of them
+ *
+ *     boxes            lists  [1,4] x [0,2,5]     points (1,2) (4,0) (0,5)
+ *     . . . . . .      . . . . . .                . . . . . X
+ *     . A A . . .      X . X . . X                . . X . . .
+ *     . A A B B .      . . . . . .                . . . . . .
+ *     . . . B B .      . . . . . .                . . . . . .
+ *     . . . . . .      X . X . . X                X . . . . .
+ *
+ * Whatever the kind, the inner chunks that it touches are listed first, in order of entry, and each of them is then decoded
+ * once: what all parts want of it is moved from one and the same decoded chunk. A part is a box, a point, or the lists as a
+ * whole. Within an inner chunk parts keep their order, so that of several that store one element the last counts.
+ *
+ * Points come by the million, in an order that has nothing to do with the inner chunks. So what is needed of each of them
+ * later is laid side by side for each inner chunk, as a *spot*; the lists of positions are not read again.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_SELECTION_H
+#define SC_SELECTION_H
+
+#include "chain/sc_walk.h"
+#include "chain/sc_worker.h"
+
+enum sc_selection_kind { SC_SELECTION_BOXES, SC_SELECTION_LISTS, SC_SELECTION_POINTS };
+
+/* The arrays are the caller's, checked to lie inside the object and the array, and not empty. */
+struct sc_selection {
+    enum sc_selection_kind kind;
+    size_t n; /* boxes, points: how many */
+
+    /* Boxes: n rows of start, count and step by axis of the object, then the place of the first element by axis of the
+     * array. */
+    const uint64_t *rows;
+
+    /* Lists: along axes without one (from == NULL) this box counts, along the others its `count` alone. from: ascending,
+     * repeats allowed; to: for each of them the position in the array, from the box's own place on; NULL: one after the
+     * other.
+     * Points: from: positions along each axis, in any order; to[0]: positions in the array of rank 1; NULL: one after the
+     * other. */
+    const struct sc_box *box;
+    const uint64_t *from[SC_MAX_NDIM];
+    const uint64_t *to[SC_MAX_NDIM];
+
+    const int64_t *strides; /* of the array, by axis of the object */
+    int array_ndim;
+    int64_t array_strides[SC_MAX_NDIM]; /* of the array, by its own axes; boxes and points */
+};
+
+/* First of n positions that is not below `limit`, or, where they are to ascend, is below the one before; n: none is. */
+uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bool ascend);
+
+/* First row of boxes that leaves the object or the array; n: none does. axes: axis of the array for each of the object, -1
+ * for none, along which only one element may be selected unless it is to `repeat`. */
+size_t sc_rows_check(const struct sc_selection *selection, const struct sc_chain *object, const int *axes,
+                     const uint64_t *array_shape, bool repeat);
+
+/* A point of one inner chunk. */
+struct sc_spot {
+    uint64_t item; /* number of the element, in C order of the chunk's axes */
+    uint64_t place; /* in the array of rank 1 */
+};
+
+struct sc_touch {
+    uint64_t entry;
+    uint64_t first; /* of its parts, which end where those of the next one begin */
+};
+
+/* The inner chunks that are touched, in order of entry, and their parts. Begins as zeros, is made anew again and again, and
+ * has one owner, which frees it. */
+struct sc_touches {
+    size_t n;
+    const struct sc_touch *chunks; /* n, and one that says where all parts end */
+    const uint64_t *rows; /* boxes: which of them */
+    const struct sc_spot *spots; /* points */
+    struct sc_buffer chunks_memory, parts_memory, scratch;
+};
+
+enum sc_status sc_touches_find(struct sc_touches *touches, const struct sc_selection *selection,
+                               const struct sc_chain *shard);
+void sc_touches_free(struct sc_touches *touches);
+
+/* Is the inner chunk with this entry touched? */
+bool sc_touches_have(const struct sc_touches *touches, uint64_t entry);
+
+/* The smallest range of grid coordinates that holds them all, last included. */
+void sc_touches_range(const struct sc_touches *touches, const struct sc_chain *shard, uint64_t *first, uint64_t *last);
+
+/* About how many bytes are decoded for it. */
+uint64_t sc_selection_nbytes(const struct sc_selection *selection, const struct sc_chain *object);
+
+/* What is selected of one chunk: an inner chunk of a shard, or the object itself. */
+struct sc_chunk_selection {
+    const struct sc_selection *selection;
+    const struct sc_chain *chunk;
+    const int *perm; /* axis a of the chunk is axis perm[a] of the object; NULL: the object itself */
+    uint64_t c[SC_MAX_NDIM];
+    size_t n; /* parts */
+    const uint64_t *rows; /* boxes: which of them; NULL: all in order */
+    const struct sc_spot *spots; /* points; NULL: all in order, as they are in the selection */
+};
+
+void sc_selection_in_object(struct sc_chunk_selection *at, const struct sc_selection *selection,
+                            const struct sc_chain *object);
+void sc_selection_in_entry(struct sc_chunk_selection *at, const struct sc_selection *selection,
+                           const struct sc_chain *shard, const struct sc_touches *touches, uint64_t entry);
+
+/* Is it one box of the chunk after all? Then where it begins in the array, and the array's strides by axis of the chunk. */
+bool sc_selection_is_box(const struct sc_chunk_selection *at, struct sc_box *box, int64_t *strides, int64_t *offset);
+
+/* The smallest box of the chunk, steps 1, that holds everything selected. */
+void sc_selection_hull(const struct sc_chunk_selection *at, struct sc_box *hull);
+
+/* Where in an encoded chunk all of that lies, [*low, *high), if the chunk is plain. False: only the whole chunk will do. */
+bool sc_selection_bytes(const struct sc_chunk_selection *at, uint64_t *low, uint64_t *high);
+
+/* Move what is selected from the elements of the chunk to the array, or back when `gather`. Fill value: a view of strides 0. */
+void sc_selection_move(const struct sc_chunk_selection *at, const struct sc_view *view, uint8_t *array, bool gather);
+
+#endif

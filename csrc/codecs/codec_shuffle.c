@@ -1,0 +1,223 @@
+/* codec_shuffle.c - the two shuffles of Blosc1
+ *
+ * A block of n elements of `typesize` bytes is a matrix; both shuffles transpose it, so that alike bytes lie together.
+ *
+ *     shuffle      bytes:  [element][byte]       ->  [byte][element]
+ *     bitshuffle   bits:   [element][byte][bit]  ->  [byte][bit][element], bit 0 the lowest, 8 elements to a byte
+ *
+ * What is left behind the last whole element is copied. Blosc1 bit-shuffles only when n is a multiple of 8, else the
+ * block stays as it is. (Blosc2 shuffles the first n - n % 8 elements, and when its decoder is shown a Blosc1 block it
+ * forgets the bytes behind the last element: so only whole multiples of 8 elements ever reach it from here.)
+ *
+ * The archive's functions use the vector units; the portable ones serve the system build, and the self-test.
+ * SPDX-License-Identifier: MIT */
+#include "codecs/codec_impl.h"
+
+/* The compiler unrolls and vectorises these two for the constant typesizes below. */
+static inline __attribute__((always_inline)) void
+transpose_bytes(size_t typesize, size_t n, const uint8_t *restrict src, uint8_t *restrict dst)
+{
+    for (size_t b = 0; b < typesize; b++)
+        for (size_t i = 0; i < n; i++)
+            dst[b * n + i] = src[i * typesize + b];
+}
+
+static inline __attribute__((always_inline)) void
+untranspose_bytes(size_t typesize, size_t n, const uint8_t *restrict src, uint8_t *restrict dst)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t b = 0; b < typesize; b++)
+            dst[i * typesize + b] = src[b * n + i];
+}
+
+static void
+portable_shuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    switch (typesize) {
+    case 2:
+        transpose_bytes(2, n, src, dst);
+        break;
+    case 4:
+        transpose_bytes(4, n, src, dst);
+        break;
+    case 8:
+        transpose_bytes(8, n, src, dst);
+        break;
+    default:
+        transpose_bytes(typesize, n, src, dst);
+    }
+}
+
+static void
+portable_unshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    switch (typesize) {
+    case 2:
+        untranspose_bytes(2, n, src, dst);
+        break;
+    case 4:
+        untranspose_bytes(4, n, src, dst);
+        break;
+    case 8:
+        untranspose_bytes(8, n, src, dst);
+        break;
+    default:
+        untranspose_bytes(typesize, n, src, dst);
+    }
+}
+
+/* Bit c of byte r becomes bit r of byte c (bytes counted from the lowest): swap off-diagonal bits, then 2 x 2, then
+ * 4 x 4 blocks. Doing it twice undoes it. */
+static uint64_t
+transpose_8x8(uint64_t x)
+{
+    uint64_t t;
+
+    t = (x ^ x >> 7) & 0x00AA00AA00AA00AA;
+    x ^= t ^ t << 7;
+    t = (x ^ x >> 14) & 0x0000CCCC0000CCCC;
+    x ^= t ^ t << 14;
+    t = (x ^ x >> 28) & 0x00000000F0F0F0F0;
+    return x ^ t ^ t << 28;
+}
+
+/* n: a multiple of 8. One byte of all elements after the other: eight rows grow in step and stay in the cache. */
+static void
+portable_bitshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    const size_t row = n / 8;
+
+    for (size_t b = 0; b < typesize; b++)
+        for (size_t i = 0; i < n; i += 8) {
+            uint64_t x = 0;
+
+            for (size_t k = 0; k < 8; k++)
+                x |= (uint64_t)src[(i + k) * typesize + b] << 8 * k;
+            x = transpose_8x8(x);
+            for (size_t k = 0; k < 8; k++)
+                dst[(b * 8 + k) * row + i / 8] = (uint8_t)(x >> 8 * k);
+        }
+}
+
+static void
+portable_bitunshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    const size_t row = n / 8;
+
+    for (size_t b = 0; b < typesize; b++)
+        for (size_t i = 0; i < n; i += 8) {
+            uint64_t x = 0;
+
+            for (size_t k = 0; k < 8; k++)
+                x |= (uint64_t)src[(b * 8 + k) * row + i / 8] << 8 * k;
+            x = transpose_8x8(x);
+            for (size_t k = 0; k < 8; k++)
+                dst[(i + k) * typesize + b] = (uint8_t)(x >> 8 * k);
+        }
+}
+
+#ifdef SHARDCODEC_SYSTEM_LIBS
+
+#define linked_shuffle portable_shuffle
+#define linked_unshuffle portable_unshuffle
+#define linked_bitshuffle portable_bitshuffle
+#define linked_bitunshuffle portable_bitunshuffle
+
+#else
+
+/* A block is smaller than 2^31 bytes: its size comes from a Blosc header. */
+static void
+linked_shuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    blosc2_shuffle((int32_t)typesize, (int32_t)(n * typesize), src, dst);
+}
+
+static void
+linked_unshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    blosc2_unshuffle((int32_t)typesize, (int32_t)(n * typesize), src, dst);
+}
+
+static void
+linked_bitshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    blosc2_bitshuffle((int32_t)typesize, (int32_t)(n * typesize), src, dst);
+}
+
+static void
+linked_bitunshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
+{
+    blosc2_bitunshuffle((int32_t)typesize, (int32_t)(n * typesize), src, dst);
+}
+
+#endif
+
+typedef void transposition(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst);
+
+/* Transpose the whole elements, when their number is a multiple of `unit`, and copy what is behind them. */
+static void
+apply(transposition *f, size_t unit, size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst)
+{
+    size_t n = nbytes / typesize, done = 0;
+
+    if (n > 0 && n % unit == 0) {
+        f(typesize, n, src, dst);
+        done = n * typesize;
+    }
+    memcpy(dst + done, src + done, nbytes - done);
+}
+
+void
+sc_shuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst)
+{
+    apply(linked_shuffle, 1, typesize, nbytes, src, dst);
+}
+
+void
+sc_unshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst)
+{
+    apply(linked_unshuffle, 1, typesize, nbytes, src, dst);
+}
+
+void
+sc_bitshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst)
+{
+    apply(linked_bitshuffle, 8, typesize, nbytes, src, dst);
+}
+
+void
+sc_bitunshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst)
+{
+    apply(linked_bitunshuffle, 8, typesize, nbytes, src, dst);
+}
+
+/* Does `linked` do what `own` does, for elements of this size? */
+static bool
+agree(transposition *linked, transposition *own, size_t typesize, const uint8_t *src)
+{
+    uint8_t a[1024], b[1024];
+    size_t n = sizeof a / typesize / 8 * 8;
+
+    memset(a, 0, sizeof a);
+    memset(b, 0, sizeof b);
+    linked(typesize, n, src, a);
+    own(typesize, n, src, b);
+    return memcmp(a, b, sizeof a) == 0;
+}
+
+bool
+sc_shuffle_selftest(void)
+{
+    static const size_t typesizes[] = { 2, 3, 4, 8, 12, 16, 24, 32 };
+    uint8_t src[1024];
+
+    for (size_t i = 0; i < sizeof src; i++)
+        src[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (size_t i = 0; i < SC_ARRAY_SIZE(typesizes); i++)
+        if (!agree(linked_shuffle, portable_shuffle, typesizes[i], src) ||
+            !agree(linked_unshuffle, portable_unshuffle, typesizes[i], src) ||
+            !agree(linked_bitshuffle, portable_bitshuffle, typesizes[i], src) ||
+            !agree(linked_bitunshuffle, portable_bitunshuffle, typesizes[i], src))
+            return false;
+    return true;
+}

@@ -1,0 +1,100 @@
+/* sc_codec.h - one interface over the bytes -> bytes codecs of an inner chain
+ *
+ * crc32c is not here: it works in place on the bytes it protects, so sc_chain.c applies it without a copy.
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_CODEC_H
+#define SC_CODEC_H
+
+#include "base/sc_status.h"
+
+enum sc_codec_id {
+    SC_CODEC_CRC32C = 0, /* handled by the chain */
+    SC_CODEC_ZSTD = 1,
+    SC_CODEC_GZIP = 2,
+    SC_CODEC_ZLIB = 3,
+    SC_CODEC_LZ4 = 4, /* numcodecs' framing: u4 little-endian size, then one raw block */
+    SC_CODEC_BLOSC = 5,
+};
+
+/* order of our own; the container's codes are in codec_blosc_impl.h */
+enum sc_blosc_compressor {
+    SC_BLOSC_BLOSCLZ = 0,
+    SC_BLOSC_LZ4 = 1,
+    SC_BLOSC_LZ4HC = 2,
+    SC_BLOSC_ZLIB = 3,
+    SC_BLOSC_ZSTD = 4,
+};
+
+enum sc_blosc_shuffle { SC_BLOSC_NOSHUFFLE = 0, SC_BLOSC_SHUFFLE = 1, SC_BLOSC_BITSHUFFLE = 2 };
+
+/* One codec of a chain as configured: immutable while a plan runs, shared by all workers. */
+struct sc_op {
+    enum sc_codec_id codec;
+    int level;      /* zstd (negative allowed), gzip, zlib, blosc clevel, lz4 acceleration */
+    bool checksum;  /* zstd: frame checksum */
+    int compressor; /* blosc: enum sc_blosc_compressor */
+    int shuffle;    /* blosc: enum sc_blosc_shuffle */
+    uint32_t typesize;  /* blosc: 1..255 */
+    uint32_t blocksize; /* blosc: 0 = automatic, as c-blosc 1.21 chooses it */
+};
+
+/* Library contexts and small scratch of one worker; made once, reused for every chunk; grow-only. Not for two threads at once. */
+struct sc_codec_state;
+struct sc_codec_state *sc_codec_state_new(void); /* NULL: no memory */
+void sc_codec_state_free(struct sc_codec_state *state);
+
+/* Which bytes of a decoded chunk are wanted: `count` runs of nbytes each, `distance` (at least nbytes) from one to the next. */
+struct sc_comb {
+    uint64_t first, nbytes, distance, count;
+};
+
+/* Has the comb a byte in [low, high)? */
+static inline bool
+sc_comb_touches(const struct sc_comb *comb, uint64_t low, uint64_t high)
+{
+    uint64_t tooth = 0; /* the first that ends behind low */
+
+    if (low >= comb->first + comb->nbytes)
+        tooth = (low - comb->first - comb->nbytes) / comb->distance + 1;
+    return tooth < comb->count && comb->first + tooth * comb->distance < high;
+}
+
+struct sc_codec {
+    const char *name; /* as in Zarr metadata */
+
+    size_t max_nbytes; /* most bytes that encode() takes; SIZE_MAX: as many as there are */
+
+    /* Most bytes that encode() may write for nbytes of input; 0 when the codec cannot take that many. */
+    size_t (*bound)(const struct sc_op *op, size_t nbytes);
+
+    /* dst and src do not overlap. SC_DST_TOO_SMALL is impossible when dst_capacity >= bound. */
+    enum sc_status (*encode)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
+                             size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
+                             struct sc_where *where);
+
+    /* Decode everything that src holds (several zstd frames, several gzip members). Never writes past dst_capacity, never
+     * reads past src_nbytes, whatever the bytes say. SC_DST_TOO_SMALL when the stream holds more than fits;
+     * SC_CODEC_DATA when it is malformed or cut, with where->codec, ->detail and ->library_code set.
+     * `op` matters little: a stream says itself how it was made. */
+    enum sc_status (*decode)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
+                             size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
+                             struct sc_where *where);
+
+    /* The same where some bytes are enough: what lies between the teeth of the comb is undefined, and of what stands for it
+     * in src only the framing is checked. NULL: this codec has nothing to skip. */
+    enum sc_status (*decode_some)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
+                                  size_t src_nbytes, const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity,
+                                  size_t *dst_nbytes, struct sc_where *where);
+};
+
+/* The table row for an id other than SC_CODEC_CRC32C; NULL when there is none. */
+const struct sc_codec *sc_codec_get(enum sc_codec_id id);
+
+/* Encode and decode a fixed text with every library and check versions that the prototypes in sc_libs.h rely on.
+ * *what names the library that failed. Run once at import. */
+enum sc_status sc_codec_selftest(const char **what);
+
+/* Versions of the linked libraries, static strings: "1.5.7" for zstd and so on. */
+const char *sc_codec_library_version(const char *library);
+
+#endif

@@ -1,0 +1,324 @@
+/* sc_append.c - update a shard in its own file (see sc_append.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_append.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#endif
+
+#include "base/sc_alloc.h"
+#include "io/sc_file.h"
+
+#ifndef O_DIRECT
+#define O_DIRECT 0
+#endif
+
+/* Files whose writes do not go past the page cache, or not as they are: encrypted, journalled, inline, compressed, verified;
+ * and those that may not be written in place. */
+#define ODD_FLAGS 0x10104834u /* FS_{COMPR,IMMUTABLE,APPEND,ENCRYPT,JOURNAL_DATA,VERITY,INLINE_DATA}_FL */
+
+static uint64_t
+to_block(uint64_t n)
+{
+    return (n + SC_BLOCK_NBYTES - 1) & ~(uint64_t)(SC_BLOCK_NBYTES - 1);
+}
+
+static bool
+means_refused(int error)
+{
+    return error == EINVAL || error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS || error == EACCES ||
+           error == EPERM || error == ETXTBSY || error == ENOENT;
+}
+
+bool
+sc_append_is_odd(int fd)
+{
+#ifdef FS_IOC_GETFLAGS
+    int flags = 0;
+
+    return ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && ((unsigned)flags & ODD_FLAGS);
+#else
+    (void)fd;
+    return false;
+#endif
+}
+
+/* Open the shard for writing; it must be the file that was looked at, and have no other name. */
+static enum sc_status
+open_same(const struct sc_append *append, int flags, int *fd, bool *refused, struct sc_where *where)
+{
+    struct stat now, then;
+
+    *fd = sc_file_open_now(append->path, O_RDWR | flags);
+    if (*fd < 0) {
+        *refused = means_refused(errno);
+        return *refused ? SC_OK : sc_file_open_failed(append->path, where);
+    }
+    if (fstat(*fd, &now) || fstat(append->old_fd, &then))
+        return sc_file_error(where, "fstat");
+    if (now.st_ino != then.st_ino || now.st_dev != then.st_dev || (uint64_t)now.st_size != append->old_nbytes) {
+        where->nbytes = (uint64_t)now.st_size;
+        where->limit = append->old_nbytes;
+        return SC_CHANGED;
+    }
+    *refused = now.st_nlink != (append->is_marked ? 2 : 1) || sc_append_is_odd(*fd);
+    return SC_OK;
+}
+
+/* One call, all or nothing as far as a killed process is concerned; what else happened shows in the result. */
+static ssize_t
+write_once(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset)
+{
+    ssize_t r;
+
+    do {
+        uint64_t limit = n;
+
+        if (!sc_file_allows("pwrite_once", path, &limit))
+            r = -1;
+        else
+            r = pwrite(fd, src, (size_t)min_u64(limit, n), (off_t)offset);
+    } while (r < 0 && errno == EINTR);
+    return r;
+}
+
+/* The same where anything but all is a failure. A short write has no errno; it means that the space has run out. */
+static enum sc_status
+write_all(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, struct sc_where *where)
+{
+    ssize_t r = write_once(fd, path, src, n, offset);
+
+    if (r >= 0 && (size_t)r == n)
+        return SC_OK;
+    if (r >= 0)
+        errno = ENOSPC;
+    return sc_file_error(where, "pwrite");
+}
+
+/* What was written so far has arrived; with `sync`, on the disk. */
+static enum sc_status
+barrier(int fd, const struct sc_append *append, struct sc_where *where)
+{
+    if (append->sync && (!sc_file_allows("fdatasync", append->path, NULL) || fdatasync(fd)))
+        return sc_file_error(where, "fdatasync");
+    return sc_file_flush(fd, append->path, where);
+}
+
+static enum sc_status
+truncate_to(int fd, const struct sc_append *append, uint64_t nbytes, struct sc_where *where)
+{
+    int r;
+
+    do
+        r = sc_file_allows("ftruncate", append->path, NULL) ? ftruncate(fd, (off_t)nbytes) : -1;
+    while (r && errno == EINTR);
+    return r ? sc_file_error(where, "ftruncate") : SC_OK;
+}
+
+/* Back to the old size, where the old index is still the last thing in the file. Once more if that fails: while it is larger it
+ * may have no index. There is an error to report already, so that of a second failure is not. */
+static void
+cut_back(int fd, const struct sc_append *append)
+{
+    struct sc_where ignored;
+
+    if (truncate_to(fd, append, append->old_nbytes, &ignored))
+        truncate_to(fd, append, append->old_nbytes, &ignored);
+}
+
+/* ---- direct ---- */
+
+/* The blocks that the write will need: without them it could stop half way, for want of space. */
+static enum sc_status
+reserve(int fd, const struct sc_append *append, uint64_t n, struct sc_where *where)
+{
+#ifdef FALLOC_FL_KEEP_SIZE
+    int r;
+
+    do
+        r = sc_file_allows("fallocate", append->path, NULL)
+                ? fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)append->data_offset, (off_t)n)
+                : -1;
+    while (r && errno == EINTR);
+    if (r && errno != EOPNOTSUPP && errno != ENOSYS)
+        return sc_file_error(where, "fallocate");
+#else
+    (void)fd, (void)append, (void)n, (void)where;
+#endif
+    return SC_OK;
+}
+
+/* Past the page cache means that the next look at the end of the file would wait for the disk: let it be fetched meanwhile. */
+static void
+fetch_end(int fd, uint64_t end, uint64_t n)
+{
+#ifdef POSIX_FADV_WILLNEED
+    posix_fadvise(fd, (off_t)(end - n), (off_t)n, POSIX_FADV_WILLNEED);
+#else
+    (void)fd, (void)end, (void)n;
+#endif
+}
+
+static enum sc_status
+append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_where *where)
+{
+    uint64_t total = to_block(append->data_nbytes + append->index_nbytes);
+    enum sc_status status;
+    void *block = total > SIZE_MAX / 2 ? NULL : sc_aligned_alloc(SC_BLOCK_NBYTES, (size_t)total);
+    ssize_t r;
+
+    if (!block)
+        return SC_NO_MEMORY;
+    if (append->data_nbytes)
+        memcpy(block, append->data, (size_t)append->data_nbytes);
+    memset((uint8_t *)block + append->data_nbytes, 0, (size_t)(total - append->data_nbytes - append->index_nbytes));
+    memcpy((uint8_t *)block + total - append->index_nbytes, append->index, (size_t)append->index_nbytes);
+    status = reserve(fd, append, total, where);
+    if (!status) {
+        r = write_once(fd, append->path, block, (size_t)total, append->data_offset);
+        *refused = r < 0 && errno == EINVAL;
+        if (r >= 0 && (uint64_t)r != total)
+            errno = ENOSPC;
+        if ((r < 0 && !*refused) || (r >= 0 && (uint64_t)r != total))
+            status = sc_file_error(where, "pwrite");
+    }
+    sc_free(block);
+    if (!status && !*refused)
+        status = barrier(fd, append, where);
+    if (!status && !*refused)
+        fetch_end(fd, append->data_offset + total, min_u64(total, to_block(append->index_nbytes) + SC_BLOCK_NBYTES));
+    if (status || *refused)
+        cut_back(fd, append); /* gives the blocks back, too */
+    return status;
+}
+
+/* ---- leap ---- */
+
+static enum sc_status
+append_leap(int fd, const struct sc_append *append, struct sc_where *where)
+{
+    uint8_t copy[SC_BLOCK_NBYTES];
+    size_t n = (size_t)append->index_nbytes;
+    uint64_t end = to_block(append->data_offset + append->data_nbytes + n);
+    enum sc_status status = sc_file_read_exactly(fd, copy, n, append->old_nbytes - n, where);
+
+    if (status)
+        return status;
+    status = write_all(fd, append->path, copy, n, end, where);
+    if (!status)
+        status = sc_file_write(fd, append->path, append->data, (size_t)append->data_nbytes, append->data_offset, where);
+    if (!status)
+        status = sc_file_write(fd, append->path, append->index, n, end - n, where);
+    if (!status)
+        status = truncate_to(fd, append, end, where);
+    if (!status)
+        status = barrier(fd, append, where);
+    if (status)
+        cut_back(fd, append);
+    return status;
+}
+
+/* ---- index ---- */
+
+static enum sc_status
+append_index(int fd, const struct sc_append *append, struct sc_where *where)
+{
+    uint8_t old[SC_BLOCK_NBYTES];
+    size_t n = (size_t)append->index_nbytes;
+    enum sc_status status = sc_file_read_exactly(fd, old, n, 0, where);
+
+    if (status)
+        return status;
+    status = sc_file_write(fd, append->path, append->data, (size_t)append->data_nbytes, append->data_offset, where);
+    if (!status)
+        status = barrier(fd, append, where);
+    if (status) {
+        cut_back(fd, append);
+        return status;
+    }
+    status = write_all(fd, append->path, append->index, n, 0, where);
+    if (!status)
+        status = barrier(fd, append, where);
+    if (status) {
+        struct sc_where ignored;
+
+        /* the new chunks stay: should the old index not come back, the new one needs them */
+        if (!sc_file_write(fd, append->path, old, n, 0, &ignored) && !sc_file_flush(fd, append->path, &ignored))
+            cut_back(fd, append);
+    }
+    return status;
+}
+
+enum sc_status
+sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused, struct sc_where *where)
+{
+    bool direct = way == SC_APPEND_DIRECT;
+    enum sc_status status;
+    int fd = -1;
+
+    *refused = false;
+    if (!direct && append->index_nbytes > SC_BLOCK_NBYTES)
+        return SC_BAD_ARGUMENT;
+    if (direct && (append->data_offset % SC_BLOCK_NBYTES || !O_DIRECT)) {
+        *refused = true;
+        return SC_OK;
+    }
+    status = open_same(append, direct ? O_DIRECT : 0, &fd, refused, where);
+    if (!status && !*refused && direct)
+        status = append_direct(fd, append, refused, where);
+    else if (!status && !*refused)
+        status = way == SC_APPEND_LEAP ? append_leap(fd, append, where) : append_index(fd, append, where);
+    sc_file_close(fd); /* flushed, or cut back */
+    return status;
+}
+
+/* ---- does it work here? ---- */
+
+/* Is the page at the end of the first block in the page cache? Then what was written went through it. */
+static bool
+is_cached(int fd)
+{
+    unsigned char resident = 1;
+    void *page = mmap(NULL, SC_BLOCK_NBYTES, PROT_READ, MAP_SHARED, fd, SC_BLOCK_NBYTES);
+    bool known = page != MAP_FAILED && mincore(page, SC_BLOCK_NBYTES, &resident) == 0;
+
+    if (page != MAP_FAILED)
+        munmap(page, SC_BLOCK_NBYTES); /* read only: there is nothing to lose */
+    return !known || (resident & 1);
+}
+
+bool
+sc_append_direct_works(const char *folder)
+{
+#if defined(__linux__) && defined(O_TMPFILE)
+    int fd = sysconf(_SC_PAGESIZE) == (long)SC_BLOCK_NBYTES ? open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+    uint8_t tail[100] = { 0 };
+    struct stat st;
+    void *block;
+    bool works;
+
+    if (fd < 0)
+        return false;
+    if (!(block = sc_aligned_alloc(SC_BLOCK_NBYTES, SC_BLOCK_NBYTES))) {
+        sc_file_close(fd);
+        return false;
+    }
+    memset(block, 1, SC_BLOCK_NBYTES);
+    works = pwrite(fd, tail, sizeof tail, 0) == (ssize_t)sizeof tail && fcntl(fd, F_SETFL, O_DIRECT) == 0 &&
+            pwrite(fd, block, SC_BLOCK_NBYTES, SC_BLOCK_NBYTES) == (ssize_t)SC_BLOCK_NBYTES && !is_cached(fd) &&
+            fstat(fd, &st) == 0 && st.st_size == 2 * (off_t)SC_BLOCK_NBYTES;
+    sc_free(block);
+    sc_file_close(fd); /* the file has no name and goes */
+    return works;
+#else
+    (void)folder;
+    return false;
+#endif
+}

@@ -1,0 +1,60 @@
+/* sc_append.h - update a shard in its own file: new inner chunks behind the old bytes, then a new index
+ *
+ * At any moment the file is a valid shard, the old one or the new one, for every program that finds the index where the
+ * format says: a killed process leaves nothing to be repaired. Nothing that an old index refers to is overwritten. docs/durability.md
+ * goes through every step. Three ways:
+ *
+ * direct    index at the end, any size; ext4 and XFS
+ *           One write past the page cache appends everything. These file systems set the new size when all of it is there.
+ *
+ *               [old bytes, old index][to the next block][chunks][mark][padding][footer][index]     (sc_write_tail.c)
+ *
+ * leap      index at the end, within one page; kills only
+ *           1  one write inside a page: a copy of the old index beyond where the new one will end
+ *           2  chunks and new index into the hole
+ *           3  ftruncate() to the end of the new index
+ *
+ *               [old bytes, old index][chunks][hole][index][copy]       the last index counts: the copy, then the new one
+ *
+ * index     index at the start, within one page
+ *           Chunks at the end, which no index refers to; then the index, one write inside one page.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_APPEND_H
+#define SC_APPEND_H
+
+#include "base/sc_status.h"
+
+/* File systems' blocks are not larger, nor are pages smaller. */
+#define SC_BLOCK_NBYTES 4096u
+
+enum sc_append_way {
+    SC_APPEND_NOT = 0,
+    SC_APPEND_DIRECT = 1,
+    SC_APPEND_LEAP = 2,
+    SC_APPEND_INDEX = 3,
+};
+
+struct sc_append {
+    const char *path;
+    int old_fd;          /* the shard as it was looked at: what `path` names now must be that file */
+    uint64_t old_nbytes;
+    const uint8_t *data; /* new inner chunks */
+    uint64_t data_offset, data_nbytes; /* at old_nbytes or behind; on a block boundary for `direct` */
+    const uint8_t *index;
+    uint64_t index_nbytes;
+    bool sync;           /* on disk when this returns; not with `leap` */
+    bool is_marked;      /* an undo journal guards it (sc_undo.h), whose marker is a second name of the file */
+};
+
+/* Do it. *refused: the file system, or this file, does not allow that; nothing has changed.
+ * On failure the file has been cut back to what it was. */
+enum sc_status sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused, struct sc_where *where);
+
+/* Does its file system treat this file in a way that forbids writing it in place? */
+bool sc_append_is_odd(int fd);
+
+/* Does a write past the page cache do in this folder what `direct` relies on? Only for file systems that are known for it. */
+bool sc_append_direct_works(const char *folder);
+
+#endif

@@ -1,0 +1,124 @@
+/* sc_closer.c - a thread that closes files which have lost their last name (see sc_closer.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_closer.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Pages of less are given back in less time than a thread takes to begin. */
+#define WORTH_NBYTES (1 << 20)
+
+/* As many as one request locks; the caller closes any further file itself. */
+#define MAX_WAITING 64
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static int waiting[MAX_WAITING];
+static unsigned n_waiting;
+static bool running;
+
+static void *
+run(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&mutex);
+    while (n_waiting) {
+        int fd = waiting[--n_waiting];
+
+        pthread_mutex_unlock(&mutex);
+        close(fd);
+        pthread_mutex_lock(&mutex);
+    }
+    running = false;
+    pthread_cond_broadcast(&idle);
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+static bool
+begin_thread(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    bool begun = false;
+
+    if (pthread_attr_init(&attributes))
+        return false;
+    if (!pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED))
+        begun = pthread_create(&thread, &attributes, run, NULL) == 0;
+    pthread_attr_destroy(&attributes);
+    return begun;
+}
+
+/* Is it a large file without a name? */
+static bool
+is_worth_it(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0 && st.st_size >= WORTH_NBYTES;
+}
+
+void
+sc_close_aside(int fd)
+{
+    bool taken = false;
+
+    if (is_worth_it(fd)) {
+        pthread_mutex_lock(&mutex);
+        running = running || begin_thread(); /* it cannot look before the mutex is free */
+        taken = running && n_waiting < MAX_WAITING;
+        if (taken)
+            waiting[n_waiting++] = fd;
+        pthread_mutex_unlock(&mutex);
+    }
+    if (!taken)
+        close(fd);
+}
+
+void
+sc_closer_wait(void)
+{
+    pthread_mutex_lock(&mutex);
+    while (running)
+        pthread_cond_wait(&idle, &mutex);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Wait for a limited time: a fork handler of another library may hold a lock that a new thread needs. */
+static void
+before_fork(void)
+{
+    struct timespec end;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 1;
+    pthread_mutex_lock(&mutex);
+    while (running && pthread_cond_timedwait(&idle, &mutex, &end) == 0)
+        ;
+}
+
+static void
+after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+static void
+after_fork_in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&idle, NULL);
+    while (n_waiting)
+        close(waiting[--n_waiting]);
+    running = false;
+}
+
+enum sc_status
+sc_closer_init(void)
+{
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+}

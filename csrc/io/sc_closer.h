@@ -1,0 +1,27 @@
+/* sc_closer.h - a thread that closes files which have lost their last name
+ *
+ * The last close of a file without a name gives its pages back, which takes a millisecond for every 15 MB, and no
+ * caller needs its result. So the caller goes on, and a thread of its own closes the file. It lives no longer than there is something to close.
+ *
+ *     update of 8 shards   copy, copy, ... rename, unlink | unlock all, return
+ *     closer                                               | close, close, ...
+ *
+ * What close() returns is not looked at: the file has no name, and what was written to it was flushed before (sc_file_flush()).
+ * Until then the file takes room. The next new file waits for the closer first, so no disk or quota is found full because
+ * of a file that is already gone. A fork waits too: the child has no closer, and its copy of the descriptor would keep the file.
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_CLOSER_H
+#define SC_CLOSER_H
+
+#include "base/sc_status.h"
+
+/* Install the fork handlers. Once, at import. */
+enum sc_status sc_closer_init(void);
+
+/* Close a file, here and now if that is quick or there is no other way. */
+void sc_close_aside(int fd);
+
+/* Wait until all that was given to sc_close_aside() is closed. */
+void sc_closer_wait(void);
+
+#endif

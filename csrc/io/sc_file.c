@@ -1,0 +1,440 @@
+/* sc_file.c - local files (see sc_file.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
+#include "base/sc_alloc.h"
+#endif
+
+#define COPY_NBYTES ((size_t)1 << 20)
+/* So often a name that is known is opened before the file counts as stale. */
+#define MAX_OPENS 3
+/* Linux moves at most 0x7ffff000 bytes a call; less is asked for, so that an interrupted call loses little. */
+#define MAX_CALL_NBYTES ((size_t)1 << 30)
+/* What is copied at least before a clone is tried: a clone of little costs more than the copy. */
+#define CLONE_NBYTES ((uint64_t)1 << 16)
+/* Clones consist of blocks; no file system that has them has larger ones. */
+#define CLONE_GRAIN ((uint64_t)1 << 16)
+
+static struct sc_file_hook hook;
+
+void
+sc_file_set_hook(const struct sc_file_hook *new_hook)
+{
+    hook = new_hook ? *new_hook : (struct sc_file_hook){ 0 };
+}
+
+bool
+sc_file_allows(const char *call, const char *path, uint64_t *limit)
+{
+    uint64_t unlimited = UINT64_MAX;
+
+    if (SC_LIKELY(!hook.before))
+        return true;
+    errno = hook.before(call, path, limit ? limit : &unlimited, hook.arg);
+    return errno == 0;
+}
+
+enum sc_status
+sc_file_error(struct sc_where *where, const char *call)
+{
+    where->sys_errno = errno;
+    where->call = call;
+    return SC_IO;
+}
+
+/* ---- reading ---- */
+
+/* As sc_file_error() of a call on an open file. That file cannot be missing: ENOENT says, as ESTALE does, that another client of a
+ * network file system has replaced it. */
+static enum sc_status
+handle_error(struct sc_where *where, const char *call)
+{
+    if (errno == ENOENT)
+        errno = ESTALE;
+    return sc_file_error(where, call);
+}
+
+static int64_t
+ns_of(struct timespec t)
+{
+    return (int64_t)((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec); /* wraps in 2262 */
+}
+
+/* The time first: what is changed after the look has a later stamp. */
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ns_of(now);
+}
+
+static void
+id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id)
+{
+    id->device = (uint64_t)st->st_dev;
+    id->inode = (uint64_t)st->st_ino;
+    id->nbytes = st->st_size > 0 ? (uint64_t)st->st_size : 0;
+    id->n_links = (uint64_t)st->st_nlink;
+#ifdef __APPLE__
+    id->mtime_ns = ns_of(st->st_mtimespec);
+    id->ctime_ns = ns_of(st->st_ctimespec);
+#else
+    id->mtime_ns = ns_of(st->st_mtim);
+    id->ctime_ns = ns_of(st->st_ctim);
+#endif
+    id->seen_ns = seen_ns;
+}
+
+bool
+sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b)
+{
+    return a->inode == b->inode && a->device == b->device && a->nbytes == b->nbytes && a->mtime_ns == b->mtime_ns &&
+           a->ctime_ns == b->ctime_ns;
+}
+
+bool
+sc_file_identify(const char *path, struct sc_file_id *id)
+{
+    int64_t seen_ns = now_ns();
+    struct stat st;
+
+    if (stat(path, &st) || !S_ISREG(st.st_mode))
+        return false;
+    id_of(&st, seen_ns, id);
+    return true;
+}
+
+enum sc_status
+sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
+{
+    int64_t seen_ns = now_ns();
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return handle_error(where, "fstat");
+    id_of(&st, seen_ns, id);
+    return SC_OK;
+}
+
+void
+sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version)
+{
+    long number = 0; /* the kernel writes an int, whatever the name of the request says */
+
+    *version = (struct sc_file_version){ id->device, id->inode, 0, id->nbytes, id->mtime_ns };
+#ifdef FS_IOC_GETVERSION
+    if (ioctl(fd, FS_IOC_GETVERSION, &number) == 0)
+        version->number = (uint32_t)number;
+#else
+    (void)fd, (void)number;
+#endif
+}
+
+/* ---- opening ---- */
+
+static int
+open_with(const char *path, int flags)
+{
+    int fd;
+
+    do
+        fd = open(path, flags | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+static int
+open_once(const char *path, int flags)
+{
+    int fd = open_with(path, flags | O_NONBLOCK);
+    struct stat st;
+
+    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
+    if (fd < 0 && errno == EWOULDBLOCK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        fd = open_with(path, flags);
+    return fd;
+}
+
+int
+sc_file_open_now(const char *path, int flags)
+{
+    struct stat st;
+    int fd;
+
+    for (int i = 0; i < MAX_OPENS; i++) {
+        fd = open_once(path, flags);
+        if (fd >= 0 || (errno != ENOENT && errno != ESTALE))
+            return fd;
+        if (errno == ENOENT && stat(path, &st) && errno != ESTALE) { /* no such file, nor a name that was remembered */
+            errno = ENOENT;
+            return -1;
+        }
+    }
+    errno = ESTALE;
+    return -1;
+}
+
+enum sc_status
+sc_file_check_kind(const struct stat *st, struct sc_where *where)
+{
+    if (SC_LIKELY(S_ISREG(st->st_mode)) || S_ISDIR(st->st_mode))
+        return SC_OK;
+    where->detail = S_ISFIFO(st->st_mode)   ? "FIFO"
+                    : S_ISSOCK(st->st_mode) ? "socket"
+                    : S_ISCHR(st->st_mode)  ? "character device"
+                    : S_ISBLK(st->st_mode)  ? "block device"
+                                            : "file of an unknown kind";
+    return SC_NOT_A_FILE;
+}
+
+enum sc_status
+sc_file_open_failed(const char *path, struct sc_where *where)
+{
+    enum sc_status status = sc_file_error(where, "open");
+    struct stat st;
+
+    return stat(path, &st) == 0 && sc_file_check_kind(&st, where) ? SC_NOT_A_FILE : status;
+}
+
+enum sc_status
+sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
+{
+    enum sc_status status;
+    struct stat st;
+    int64_t seen_ns;
+
+    memset(id, 0, sizeof *id);
+    *fd = sc_file_open_now(path, O_RDONLY);
+    if (*fd < 0)
+        return sc_file_means_missing(errno) ? SC_OK : sc_file_open_failed(path, where);
+    seen_ns = now_ns();
+    status = fstat(*fd, &st) ? handle_error(where, "fstat") : sc_file_check_kind(&st, where);
+    if (status || S_ISDIR(st.st_mode)) {
+        sc_file_close(*fd);
+        *fd = -1;
+        return status;
+    }
+    id_of(&st, seen_ns, id);
+    return SC_OK;
+}
+
+enum sc_status
+sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_open_id(path, fd, &id, where);
+
+    *nbytes = id.nbytes;
+    return status;
+}
+
+enum sc_status
+sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where)
+{
+    struct stat st;
+
+    *nbytes = 0;
+    *fd = fcntl(given, F_DUPFD_CLOEXEC, 0);
+    if (*fd < 0)
+        return sc_file_error(where, "fcntl");
+    if (fstat(*fd, &st)) {
+        enum sc_status status = handle_error(where, "fstat");
+
+        sc_file_close(*fd);
+        *fd = -1;
+        return status;
+    }
+    *nbytes = st.st_size > 0 ? (uint64_t)st.st_size : 0;
+    return SC_OK;
+}
+
+void
+sc_file_close(int fd)
+{
+    if (fd >= 0)
+        close(fd); /* EINTR: Linux has closed it all the same */
+}
+
+enum sc_status
+sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, size_t *got, struct sc_where *where)
+{
+    *got = 0;
+    if (offset > (uint64_t)INT64_MAX - n)
+        return SC_OK;
+    while (*got < n) {
+        size_t want = n - *got < MAX_CALL_NBYTES ? n - *got : MAX_CALL_NBYTES;
+        ssize_t r = pread(fd, dst + *got, want, (off_t)(offset + *got));
+
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0)
+            return handle_error(where, "pread");
+        if (r == 0)
+            break;
+        *got += (size_t)r;
+    }
+    return SC_OK;
+}
+
+enum sc_status
+sc_file_read_exactly(int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where)
+{
+    size_t got;
+    enum sc_status status = sc_file_read(fd, dst, n, offset, &got, where);
+
+    if (status || got == n)
+        return status;
+    where->offset = offset;
+    where->nbytes = offset + got;
+    where->limit = offset + n;
+    return SC_CHANGED;
+}
+
+enum sc_status
+sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *where)
+{
+    struct sc_file_id id;
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return handle_error(where, "fstat");
+    id_of(&st, 0, &id);
+    if (id.nbytes == stamp->nbytes && id.mtime_ns == stamp->mtime_ns && id.ctime_ns == stamp->ctime_ns)
+        return SC_OK;
+    where->nbytes = id.nbytes;
+    where->limit = stamp->nbytes;
+    return SC_CHANGED;
+}
+
+/* ---- changing ---- */
+
+enum sc_status
+sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, struct sc_where *where)
+{
+    size_t done = 0;
+
+    while (done < n) {
+        uint64_t want = min_u64(n - done, MAX_CALL_NBYTES);
+        ssize_t r;
+
+        if (!sc_file_allows("pwrite", path, &want)) {
+            if (errno == EINTR)
+                continue;
+            return sc_file_error(where, "pwrite");
+        }
+        r = pwrite(fd, src + done, (size_t)want, (off_t)(offset + done));
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r == 0 && want) { /* no error, no progress: never seen, but nothing forbids it */
+            errno = EIO;
+            r = -1;
+        }
+        if (r < 0)
+            return sc_file_error(where, "pwrite");
+        done += (size_t)r;
+    }
+    return SC_OK;
+}
+
+enum sc_status
+sc_file_flush(int fd, const char *path, struct sc_where *where)
+{
+    for (;;) {
+        int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0), r;
+
+        if (duplicate < 0)
+            return sc_file_error(where, "fcntl");
+        r = sc_file_allows("close", path, NULL) ? 0 : errno;
+        if (close(duplicate) && !r)
+            r = errno;
+        if (!r)
+            return SC_OK;
+        if (r != EINTR) { /* interrupted: the descriptor is gone, but not everything may have been sent */
+            errno = r;
+            return sc_file_error(where, "close");
+        }
+    }
+}
+
+uint64_t
+sc_file_clone(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset)
+{
+#ifdef FICLONERANGE
+    struct file_clone_range range = { .src_fd = from, .src_offset = from_offset, .dest_offset = offset };
+
+    range.src_length = n / CLONE_GRAIN * CLONE_GRAIN;
+    if (n < CLONE_NBYTES || from_offset % CLONE_GRAIN || offset % CLONE_GRAIN || !sc_file_allows("ioctl", path, NULL))
+        return 0;
+    return ioctl(fd, FICLONERANGE, &range) == 0 ? range.src_length : 0;
+#else
+    (void)fd, (void)path, (void)from, (void)from_offset, (void)n, (void)offset;
+    return 0;
+#endif
+}
+
+/* Through memory, for file systems and kernels where copy_file_range() does not work. */
+static enum sc_status
+copy_by_hand(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
+             struct sc_where *where)
+{
+    uint8_t *buffer = sc_malloc(COPY_NBYTES);
+    enum sc_status status = buffer ? SC_OK : SC_NO_MEMORY;
+
+    while (!status && n) {
+        size_t part = (size_t)min_u64(n, COPY_NBYTES);
+
+        status = sc_file_read_exactly(from, buffer, part, from_offset, where);
+        if (!status)
+            status = sc_file_write(fd, path, buffer, part, offset, where);
+        from_offset += part;
+        offset += part;
+        n -= part;
+    }
+    sc_free(buffer);
+    return status;
+}
+
+enum sc_status
+sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
+             struct sc_where *where)
+{
+    uint64_t cloned = sc_file_clone(fd, path, from, from_offset, n, offset);
+
+    from_offset += cloned;
+    offset += cloned;
+    n -= cloned;
+#ifdef __linux__
+    while (n) {
+        off_t in = (off_t)from_offset, out = (off_t)offset;
+        uint64_t want = min_u64(n, MAX_CALL_NBYTES);
+        ssize_t r;
+
+        if (sc_file_allows("copy_file_range", path, &want))
+            r = copy_file_range(from, &in, fd, &out, (size_t)want, 0);
+        else
+            r = -1;
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == EFBIG))
+            return sc_file_error(where, "copy_file_range");
+        if (r <= 0)
+            break; /* not here (EXDEV, ENOSYS, EINVAL, ...), or a source that ends: the loop below says which */
+        from_offset += (uint64_t)r;
+        offset += (uint64_t)r;
+        n -= (uint64_t)r;
+    }
+#endif
+    return n ? copy_by_hand(fd, path, from, from_offset, n, offset, where) : SC_OK;
+}

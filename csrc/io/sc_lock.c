@@ -1,0 +1,266 @@
+/* sc_lock.c - locks between processes (see sc_lock.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#ifdef __linux__
+#include <sys/sysmacros.h>
+#endif
+#include <unistd.h>
+
+#include "io/sc_closer.h"
+#include "io/sc_file.h"
+
+/* The byte that stands for the file. Beyond any data, so that file systems where locks are mandatory let readers read. */
+#define LOCK_OFFSET ((off_t)1 << 62)
+
+/* So often the file may turn out to be another one before that counts as being busy. */
+#define MAX_TRIES 8
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sc_lock *held;
+static unsigned n_held;
+
+static enum sc_status
+io_error(struct sc_where *where, const char *call)
+{
+    where->sys_errno = errno;
+    where->call = call;
+    return SC_IO;
+}
+
+/* ---- the list ---- */
+
+static void
+enlist(struct sc_lock *lock)
+{
+    pthread_mutex_lock(&mutex);
+    lock->next = held;
+    lock->link = &held;
+    if (held)
+        held->link = &lock->next;
+    held = lock;
+    n_held++;
+    pthread_mutex_unlock(&mutex);
+}
+
+static void
+strike(struct sc_lock *lock)
+{
+    pthread_mutex_lock(&mutex);
+    *lock->link = lock->next;
+    if (lock->next)
+        lock->next->link = lock->link;
+    n_held--;
+    pthread_mutex_unlock(&mutex);
+}
+
+unsigned
+sc_lock_count(void)
+{
+    unsigned n;
+
+    pthread_mutex_lock(&mutex);
+    n = n_held;
+    pthread_mutex_unlock(&mutex);
+    return n;
+}
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+static void
+after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Closed, not unlocked: the lock is the parent's. */
+static void
+after_fork_in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    for (struct sc_lock *lock = held; lock; lock = lock->next) {
+        close(lock->fd);
+        lock->fd = -1;
+    }
+    held = NULL;
+    n_held = 0;
+}
+
+enum sc_status
+sc_lock_init(void)
+{
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+}
+
+/* ---- one lock ---- */
+
+/* Lock or unlock the byte; 0, or -1 and errno. */
+static int
+set_lock(int fd, short type)
+{
+#ifdef F_OFD_SETLK
+    struct flock range = { .l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_OFFSET, .l_len = 1 };
+    int r;
+
+    do
+        r = fcntl(fd, F_OFD_SETLK, &range);
+    while (r && errno == EINTR);
+    return r;
+#else
+    (void)fd;
+    (void)type;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+static bool
+means_missing(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EISDIR;
+}
+
+/* Of a file that is known by its name or by a descriptor: another client of a network file system has replaced it. */
+static bool
+means_replaced(int error)
+{
+    return error == ESTALE || error == ENOENT;
+}
+
+static bool
+means_denied(int error)
+{
+    return error == EACCES || error == EPERM || error == EROFS || error == ETXTBSY;
+}
+
+/* ENOSYS: Lustre mounted without `flock`; ENOLCK: NFS without its lock service; EINVAL: no such command here. */
+static bool
+means_unsupported(int error)
+{
+    return error == ENOLCK || error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS || error == EINVAL;
+}
+
+static enum sc_status
+try_open(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+{
+    int error;
+
+    lock->fd = sc_file_open_now(path, O_RDWR);
+    if (lock->fd >= 0)
+        return SC_OK;
+    error = errno;
+    if (error == ESTALE) {
+        *outcome = SC_LOCK_BUSY;
+        return SC_OK;
+    }
+    *outcome = means_missing(error) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
+    if (means_missing(error))
+        return SC_OK;
+    return sc_file_open_failed(path, where) == SC_NOT_A_FILE ? SC_NOT_A_FILE : means_denied(error) ? SC_OK : SC_IO;
+}
+
+static enum sc_status
+try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+{
+    if (sc_file_allows("lock", path, NULL) && set_lock(lock->fd, F_WRLCK) == 0) {
+        *outcome = SC_LOCK_HELD;
+        return SC_OK;
+    }
+    if (errno == EAGAIN || means_replaced(errno))
+        *outcome = SC_LOCK_BUSY;
+    else if (means_denied(errno))
+        *outcome = SC_LOCK_DENIED; /* by a security module */
+    else if (means_unsupported(errno))
+        *outcome = SC_LOCK_UNSUPPORTED;
+    else
+        return io_error(where, "fcntl");
+    return SC_OK;
+}
+
+/* fstat(), or stat() of a path, without what a client of a network file system remembers: what another one has replaced is gone. */
+static int
+stat_now(int fd, const char *path, struct stat *st)
+{
+#if defined(__linux__) && defined(STATX_BASIC_STATS)
+    struct statx now;
+
+    if (statx(fd, path, AT_STATX_FORCE_SYNC | AT_EMPTY_PATH, STATX_TYPE | STATX_NLINK | STATX_INO, &now) == 0) {
+        *st = (struct stat){ .st_dev = makedev(now.stx_dev_major, now.stx_dev_minor) };
+        st->st_ino = now.stx_ino;
+        st->st_mode = now.stx_mode;
+        st->st_nlink = now.stx_nlink;
+        return 0;
+    }
+    if (errno != ENOSYS && errno != EPERM) /* EPERM: from sandboxes that are older than the call */
+        return -1;
+#endif
+    return *path ? stat(path, st) : fstat(fd, st);
+}
+
+/* Is it a file, and still the one that has the name? */
+static enum sc_status
+is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
+{
+    struct stat ours, named;
+
+    *current = false;
+    if (stat_now(lock->fd, "", &ours))
+        return means_replaced(errno) ? SC_OK : io_error(where, "fstat");
+    if (sc_file_check_kind(&ours, where))
+        return SC_NOT_A_FILE;
+    lock->n_links = (uint64_t)ours.st_nlink;
+    if (stat_now(AT_FDCWD, path, &named))
+        return means_missing(errno) || means_replaced(errno) ? SC_OK : io_error(where, "stat");
+    *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+    return SC_OK;
+}
+
+enum sc_status
+sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    sc_where_clear(where);
+    for (int i = 0; i < MAX_TRIES; i++) {
+        bool current = false;
+
+        *outcome = SC_LOCK_BUSY;
+        status = try_open(lock, path, outcome, where);
+        if (status || lock->fd < 0)
+            return status;
+        status = try_lock(lock, path, outcome, where);
+        if (!status)
+            status = is_current(lock, path, &current, where);
+        if (current && *outcome == SC_LOCK_HELD) {
+            enlist(lock);
+            return SC_OK;
+        }
+        sc_file_close(lock->fd); /* nothing was written, and a lock on a file that has lost this name has no use */
+        lock->fd = -1;
+        if (status || *outcome != SC_LOCK_HELD)
+            return status;
+        *outcome = SC_LOCK_BUSY;
+    }
+    return SC_OK;
+}
+
+void
+sc_lock_release(struct sc_lock *lock)
+{
+    if (lock->fd < 0)
+        return;
+    strike(lock);
+    if (sc_file_allows("unlock", "", NULL))
+        set_lock(lock->fd, F_UNLCK); /* should it fail, the close does it */
+    sc_close_aside(lock->fd);
+    lock->fd = -1;
+}

@@ -1,0 +1,529 @@
+/* sc_newfile.c - whole files (see sc_newfile.h)
+ *
+ * Why a writer that is killed leaves the old object or the new one, whole
+ * ------------------------------------------------------------------------
+ * P is the final name, T the temporary name, O the file that P names before the write ("-" if there is none), N the new file.
+ * The caller holds the lock of O, if there is an O, so no other writer replaces it meanwhile. T belongs to this writer alone.
+ *
+ * Three rules hold in all ways through this file:
+ *
+ *   1. N is finished before any call changes P. Attributes, bytes and size are set, and close() of a duplicate has reported
+ *      no error (sc_file_flush()). With `sync`, fsync() of N has returned.
+ *   2. One call makes P name N: linkat(), link(), rename() or renameat2(). The kernel does it as a whole, so P is never
+ *      missing in between, if it was there before.
+ *   3. No call changes the bytes of O. A reader that has O open goes on to read O.
+ *
+ * By rule 2 a kill comes before that call or after it. Before it, P names O. After it, P names N, which rule 1 has
+ * finished. These are all the states; each line shows the names after the call returned:
+ *
+ *     call                             P    T          P shows
+ *     mkdir of missing folders         -    -          no object, as before
+ *     open(folder, O_TMPFILE)          O    -          old: N has no name, the kernel frees it with the process
+ *     attributes, writes, flush        O    -          old
+ *     linkat(N, P)     if P is free    N    -          new: done
+ *     linkat(N, T)     if it is not    O    N          old
+ *     renameat2(T, P, EXCHANGE)        N    O          new
+ *     unlink(T)                        N    -          new: done
+ *
+ * Where one of these calls is missing, or fails:
+ *
+ *     open(T, O_EXCL) for O_TMPFILE    O    N in part  old: T is no name of an object
+ *     rename(T, P) for EXCHANGE        N    -          new: done; also if O is gone by now
+ *     unlink(T) has failed, so
+ *     renameat2(T, P, EXCHANGE) again  O    N          old: the caller gets the error, and nothing has changed
+ *
+ * If nothing may be replaced (`taken`), a file at P makes the call fail, and the answer is "taken":
+ *
+ *     linkat(N, P)                     N    -          new: done
+ *     renameat2(T, P, NOREPLACE)       N    -          new: done
+ *     link(T, P) where that is missing N    N          new: two names of one file, without an undo journal (sc_undo.h)
+ *     unlink(T)                        N    -          new: done
+ *
+ * So a kill leaves at most folders and T. T lies in the staging folder, which no store lists, or beside P under a name that is
+ * no key of zarr. A later writer removes T when the process in its name is gone (sc_staging.h). That is right whether T is O
+ * or N: only what P names counts.
+ *
+ * After a power cut the same holds with `sync`. Rule 1 has N on the disk before it gets a name, and the fsync of the folders
+ * puts the name there before the caller is told of success. Without `sync` nothing is promised (docs/durability.md).
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_newfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+#include "base/sc_alloc.h"
+#include "io/sc_attributes.h"
+#include "io/sc_closer.h"
+#include "io/sc_staging.h"
+
+#define NOREPLACE 1u
+#define EXCHANGE 2u
+
+static void
+forget(struct sc_newfile *file)
+{
+    sc_free(file->path);
+    sc_free(file->temp);
+    file->path = file->temp = NULL;
+    file->fd = -1;
+    file->named = false;
+}
+
+/* ---- begin ---- */
+
+/* A file without a name in the folder; -1 and errno when the file system has none. */
+static int
+open_nameless(const char *folder)
+{
+#ifdef O_TMPFILE
+    if (access("/proc/self/fd", X_OK)) { /* the only way to a name that needs no privilege */
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    if (!sc_file_allows("open", folder, NULL))
+        return -1;
+    return open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+#else
+    (void)folder;
+    errno = EOPNOTSUPP;
+    return -1;
+#endif
+}
+
+static bool
+nameless_unsupported(int error)
+{
+    return error == EOPNOTSUPP || error == ENOTSUP || error == EISDIR || error == EINVAL || error == ENOSYS;
+}
+
+static int
+open_temp(const struct sc_newfile *file)
+{
+    if (!sc_file_allows("open", file->temp, NULL))
+        return -1;
+    return open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+static int
+make_staging(const char *folder)
+{
+    if (!sc_file_allows("mkdir", folder, NULL))
+        return -1;
+    return mkdir(folder, 0777) && errno != EEXIST ? -1 : 0;
+}
+
+static bool
+name_temp(struct sc_newfile *file, const char *folder)
+{
+    sc_free(file->temp);
+    file->temp = sc_staging_name(folder);
+    return file->temp != NULL;
+}
+
+/* Can a file be renamed from one place to the other? */
+static bool
+same_device(int fd, const char *folder)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(folder, &b) == 0 && a.st_dev == b.st_dev;
+}
+
+/* A file with a temporary name in the staging folder; -1: that cannot be. */
+static int
+open_staged(struct sc_newfile *file, const char *folder)
+{
+    int fd = -1;
+
+    /* another process may remove the folder after it was made and before it is used */
+    for (int attempt = 0; fd < 0 && attempt < 8; attempt++) {
+        fd = open_temp(file);
+        if (fd < 0 && (errno != ENOENT || make_staging(file->staging)))
+            return -1;
+    }
+    file->staged = fd >= 0;
+    if (fd >= 0 && !same_device(fd, folder)) {
+        if (sc_file_allows("unlink", file->temp, NULL))
+            unlink(file->temp);
+        sc_file_close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* Where there are no files without names. */
+static enum sc_status
+open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
+{
+    struct stat st;
+
+    /* the folder first: whether the staging folder will do is known from it */
+    if (stat(folder, &st) && errno == ENOENT && sc_file_make_folders(folder, &file->n_made))
+        return sc_file_error(where, "mkdir");
+    if (file->staging) {
+        if (!name_temp(file, file->staging))
+            return SC_NO_MEMORY;
+        file->fd = open_staged(file, folder);
+    }
+    if (file->fd < 0) {
+        if (!name_temp(file, folder))
+            return SC_NO_MEMORY;
+        sc_staging_sweep_once(folder);
+        file->fd = open_temp(file);
+    }
+    file->named = file->fd >= 0;
+    return file->fd < 0 ? sc_file_error(where, "open") : SC_OK;
+}
+
+static enum sc_status
+open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
+{
+    char *folder = sc_file_folder_of(file->path);
+    enum sc_status status = SC_OK;
+
+    if (!folder)
+        return SC_NO_MEMORY;
+    if (!shared) {
+        file->fd = open_nameless(folder);
+        if (file->fd < 0 && errno == ENOENT && sc_file_make_folders(folder, &file->n_made) == 0)
+            file->fd = open_nameless(folder);
+    } else {
+        errno = EOPNOTSUPP;
+    }
+    if (file->fd < 0)
+        status = nameless_unsupported(errno) ? open_named(file, folder, where) : sc_file_error(where, "open");
+    sc_free(folder);
+    return status;
+}
+
+/* Look at what has the name, if anything, and follow a symbolic link: file->path. A link to nothing is replaced. */
+static enum sc_status
+look(struct sc_newfile *file, const char *path, struct stat *st, bool *exists, struct sc_where *where)
+{
+    bool is_link;
+
+    *exists = lstat(path, st) == 0;
+    is_link = *exists && S_ISLNK(st->st_mode);
+    file->path = is_link ? realpath(path, NULL) : NULL;
+    if (!file->path && !(file->path = sc_strdup(path)))
+        return SC_NO_MEMORY;
+    if (is_link && stat(file->path, st)) {
+        *exists = false;
+        file->dangling = errno == ENOENT;
+        return file->dangling ? SC_OK : sc_file_error(where, "stat");
+    }
+    if (!*exists || !S_ISDIR(st->st_mode))
+        return *exists ? sc_file_check_kind(st, where) : SC_OK;
+    errno = EISDIR; /* an exchange of names would succeed and hide the folder */
+    return sc_file_error(where, "open");
+}
+
+static enum sc_status
+begin(struct sc_newfile *file, const char *path, const char *staging, bool shared, struct sc_where *where)
+{
+    enum sc_status status;
+    struct stat st;
+    bool exists;
+
+    sc_closer_wait();
+    *file = (struct sc_newfile){ .fd = -1, .staging = staging };
+    status = look(file, path, &st, &exists, where);
+    if (!status)
+        status = open_new(file, shared, where);
+    if (!status && exists)
+        status = sc_attributes_copy(file->fd, file->path, &st, where);
+    if (status)
+        sc_newfile_abort(file);
+    return status;
+}
+
+enum sc_status
+sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where)
+{
+    return begin(file, path, staging, false, where);
+}
+
+/* ---- shared by processes ---- */
+
+enum sc_status
+sc_newfile_begin_shared(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where)
+{
+    return begin(file, path, staging, true, where);
+}
+
+/* Open the file by its temporary name, which must still be that of a file. */
+static enum sc_status
+open_again(struct sc_newfile *file, struct sc_where *where)
+{
+    enum sc_status status;
+    struct stat st;
+
+    file->fd = sc_file_open_now(file->temp, O_WRONLY | O_NOFOLLOW);
+    if (file->fd < 0)
+        return sc_file_open_failed(file->temp, where);
+    status = fstat(file->fd, &st) ? sc_file_error(where, "fstat") : sc_file_check_kind(&st, where);
+    if (status) {
+        sc_file_close(file->fd);
+        file->fd = -1;
+    }
+    return status;
+}
+
+enum sc_status
+sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
+                struct sc_where *where)
+{
+    enum sc_status status;
+
+    *file = (struct sc_newfile){ .fd = -1, .staging = staging, .staged = staging != NULL, .n_made = n_made };
+    file->path = sc_strdup(path);
+    file->temp = sc_strdup(temp);
+    if (!file->path || !file->temp) {
+        forget(file);
+        return SC_NO_MEMORY;
+    }
+    status = open_again(file, where);
+    if (status) {
+        forget(file);
+        return status;
+    }
+    file->named = true;
+    return SC_OK;
+}
+
+/* The last check of what was written: an error that comes later could not be reported. */
+static enum sc_status
+flush(const struct sc_newfile *file, bool sync, struct sc_where *where)
+{
+    if (sync && (!sc_file_allows("fsync", file->path, NULL) || fsync(file->fd)))
+        return sc_file_error(where, "fsync");
+    return sc_file_flush(file->fd, file->path, where);
+}
+
+enum sc_status
+sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where)
+{
+    enum sc_status status = flush(file, sync, where);
+
+    if (!status)
+        sc_newfile_disown(file);
+    return status;
+}
+
+void
+sc_newfile_disown(struct sc_newfile *file)
+{
+    sc_file_close(file->fd);
+    forget(file);
+}
+
+enum sc_status
+sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where)
+{
+    int r;
+
+    do
+        r = sc_file_allows("ftruncate", file->path, NULL) ? ftruncate(file->fd, (off_t)nbytes) : -1;
+    while (r && errno == EINTR);
+    return r ? sc_file_error(where, "ftruncate") : SC_OK;
+}
+
+/* ---- commit ---- */
+
+/* Link a nameless file to `name`. */
+static int
+link_to(const struct sc_newfile *file, const char *name)
+{
+    char self[64];
+
+    if (!sc_file_allows("linkat", name, NULL))
+        return -1;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", file->fd);
+    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+static int
+rename_with(const char *from, const char *to, unsigned flags)
+{
+#if defined(__linux__) && defined(SYS_renameat2)
+    if (!sc_file_allows("renameat2", to, NULL))
+        return -1;
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags);
+#else
+    (void)from, (void)to, (void)flags;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+static bool
+flags_unsupported(int error)
+{
+    return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == ENOTSUP;
+}
+
+/* Give a nameless file a temporary name: in the staging folder, or else beside its own. */
+static int
+link_temp(struct sc_newfile *file)
+{
+    char *folder;
+    int r = -1;
+
+    if (file->staging) {
+        if (!name_temp(file, file->staging))
+            return -1;
+        r = link_to(file, file->temp);
+        for (int attempt = 0; r && errno == ENOENT && attempt < 8 && make_staging(file->staging) == 0; attempt++)
+            r = link_to(file, file->temp);
+        file->staged = true;
+        if (r == 0 || (errno != ENOENT && errno != EXDEV && errno != EACCES && errno != EPERM && errno != EROFS &&
+                       errno != ENOTDIR))
+            return r;
+    }
+    folder = sc_file_folder_of(file->path);
+    if (folder && name_temp(file, folder)) {
+        sc_staging_sweep_once(folder);
+        r = link_to(file, file->temp);
+    }
+    sc_free(folder);
+    return r;
+}
+
+static enum sc_status
+remove_displaced(struct sc_newfile *file, struct sc_where *where)
+{
+    if (sc_file_allows("unlink", file->temp, NULL) && unlink(file->temp) == 0)
+        return SC_OK;
+    sc_file_error(where, "unlink");
+    /* the old file cannot go: it comes back, so that what failed has changed nothing */
+    return rename_with(file->temp, file->path, EXCHANGE) == 0 ? SC_IO : SC_OK;
+}
+
+/* The temporary name takes the place of the final one, whatever is there. */
+static enum sc_status
+take_place(struct sc_newfile *file, struct sc_where *where)
+{
+    if (rename_with(file->temp, file->path, EXCHANGE) == 0)
+        return remove_displaced(file, where);
+    if (errno != ENOENT && !flags_unsupported(errno))
+        return sc_file_error(where, "renameat2");
+    if (!sc_file_allows("rename", file->path, NULL) || rename(file->temp, file->path))
+        return sc_file_error(where, "rename");
+    return SC_OK;
+}
+
+/* The temporary name becomes the final one, unless there is one. */
+static enum sc_status
+take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
+{
+    if (rename_with(file->temp, file->path, NOREPLACE) == 0)
+        return SC_OK;
+    if (errno == EEXIST) {
+        *taken = true;
+        return SC_OK;
+    }
+    if (!flags_unsupported(errno))
+        return sc_file_error(where, "renameat2");
+    if (!sc_file_allows("link", file->path, NULL))
+        return sc_file_error(where, "link");
+    if (link(file->temp, file->path)) {
+        *taken = errno == EEXIST;
+        return *taken ? SC_OK : sc_file_error(where, "link");
+    }
+    *taken = false;
+    if (sc_file_allows("unlink", file->temp, NULL))
+        unlink(file->temp); /* one file, two names: if this one stays, it is litter */
+    return SC_OK;
+}
+
+static enum sc_status
+give_name(struct sc_newfile *file, bool *taken, struct sc_where *where)
+{
+    enum sc_status status;
+
+    if (!file->named) {
+        if (link_to(file, file->path) == 0)
+            return SC_OK;
+        if (errno != EEXIST)
+            return sc_file_error(where, "linkat");
+        if (taken) {
+            *taken = true;
+            return SC_OK;
+        }
+        if (link_temp(file))
+            return file->temp ? sc_file_error(where, "linkat") : SC_NO_MEMORY;
+        file->named = true;
+    }
+    status = taken ? take_free_place(file, taken, where) : take_place(file, where);
+    if (!status && !(taken && *taken))
+        file->named = false;
+    return status;
+}
+
+static enum sc_status
+note_version(int fd, struct sc_file_version *made, struct sc_where *where)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_identify_open(fd, &id, where);
+
+    if (!status)
+        sc_file_version_of(fd, &id, made);
+    return status;
+}
+
+/* All is written: what is left to be done needs a descriptor only if the file has no name. */
+static enum sc_status
+close_named(struct sc_newfile *file, struct sc_where *where)
+{
+    int fd = file->fd;
+
+    if (!file->named)
+        return SC_OK;
+    file->fd = -1;
+    return close(fd) && errno != EINTR ? sc_file_error(where, "close") : SC_OK; /* EINTR: it was flushed before */
+}
+
+enum sc_status
+sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_file_version *made, struct sc_where *where)
+{
+    enum sc_status status = flush(file, sync, where);
+
+    if (taken)
+        *taken = false;
+    if (file->dangling)
+        taken = NULL;
+    if (!status && made)
+        status = note_version(file->fd, made, where);
+    if (!status)
+        status = close_named(file, where);
+    if (!status)
+        status = give_name(file, taken, where);
+    if (!status && taken && *taken) {
+        status = file->fd < 0 ? open_again(file, where) : SC_OK;
+        if (!status)
+            return SC_OK;
+        *taken = false;
+    }
+    if (!status && sync)
+        status = sc_file_sync_folders(file->path, file->n_made, where);
+    sc_newfile_abort(file);
+    return status;
+}
+
+void
+sc_newfile_abort(struct sc_newfile *file)
+{
+    if (file->named && sc_file_allows("unlink", file->temp, NULL))
+        unlink(file->temp); /* if it stays, it is litter, which the next writer removes */
+    sc_file_close(file->fd); /* its bytes do not count, or were flushed before it got its name */
+    forget(file);
+}

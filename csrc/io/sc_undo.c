@@ -1,0 +1,279 @@
+/* sc_undo.c - the undo journal: what it says, and how readers use it (see sc_undo.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_undo_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/sc_alloc.h"
+#include "kernels/sc_crc32c.h"
+
+/* A journal may come and go while a reader looks for it. */
+#define MAX_LOOKS 64
+
+/* ---- names ---- */
+
+char *
+sc_undo_folder(const char *resolved, size_t *end)
+{
+    size_t top, slash;
+
+    if (*end == SC_UNDO_NEAREST)
+        *end = strlen(resolved);
+    for (top = *end; top && resolved[top - 1] != '/'; top--)
+        ;
+    if (top <= 1)
+        return NULL; /* the next folder up is the root, which has no name */
+    *end = --top;
+    for (slash = top; slash && resolved[slash - 1] != '/'; slash--)
+        ;
+    if (slash == top)
+        return NULL;
+    return sc_format("%.*s.%.*s.shardcodec", (int)slash, resolved, (int)(top - slash), resolved + slash);
+}
+
+char *
+sc_undo_name(const char *folder, uint64_t inode, const char *suffix)
+{
+    return sc_format("%s/" SC_UNDO_PREFIX "%llx%s", folder, (unsigned long long)inode, suffix);
+}
+
+bool
+sc_undo_is_marked(const char *folder, const struct stat *shard)
+{
+    char *marker = sc_undo_name(folder, (uint64_t)shard->st_ino, SC_UNDO_MARKER);
+    struct stat st;
+    bool is = marker && lstat(marker, &st) == 0 && st.st_ino == shard->st_ino && st.st_dev == shard->st_dev;
+
+    sc_free(marker);
+    return is;
+}
+
+/* ---- what a journal says ---- */
+
+void
+sc_undo_free(struct sc_undo *undo)
+{
+    sc_free(undo->path);
+    sc_free(undo->runs);
+    sc_free(undo->memory);
+    *undo = (struct sc_undo){ 0 };
+}
+
+/* Runs that rise, lie inside the shard, and have their bytes here. */
+static bool
+parse_runs(struct sc_undo *undo, const uint8_t *pairs, const uint8_t *bytes, uint64_t n_bytes)
+{
+    uint64_t end = 0;
+
+    for (size_t i = 0; i < undo->n_runs; i++) {
+        struct sc_undo_run run = { load_le64(pairs + 16 * i), load_le64(pairs + 16 * i + 8), bytes };
+
+        if (run.offset < end || run.offset > undo->nbytes || run.nbytes > undo->nbytes - run.offset ||
+            run.nbytes > n_bytes)
+            return false;
+        undo->runs[i] = run;
+        end = run.offset + run.nbytes;
+        bytes += run.nbytes;
+        n_bytes -= run.nbytes;
+    }
+    return n_bytes == 0;
+}
+
+bool
+sc_undo_parse(struct sc_undo *undo, uint64_t n)
+{
+    const uint8_t *p = undo->memory;
+    uint64_t n_runs;
+
+    if (n < SC_UNDO_HEAD_NBYTES + 4 || memcmp(p, SC_UNDO_MAGIC, 8) != 0)
+        return false;
+    if (load_le32(p + n - 4) != sc_crc32c_extend(0, p, (size_t)(n - 4)))
+        return false;
+    undo->inode = load_le64(p + 8);
+    undo->nbytes = load_le64(p + 16);
+    undo->begun_ns = (int64_t)load_le64(p + 24);
+    n_runs = load_le64(p + 32);
+    n -= SC_UNDO_HEAD_NBYTES + 4;
+    if (n_runs > n / 16 || undo->nbytes > INT64_MAX)
+        return false;
+    undo->n_runs = (size_t)n_runs;
+    undo->runs = sc_malloc((undo->n_runs + 1) * sizeof *undo->runs);
+    p += SC_UNDO_HEAD_NBYTES;
+    return undo->runs && parse_runs(undo, p, p + 16 * n_runs, n - 16 * n_runs);
+}
+
+/* Read a journal; undo->path NULL: there is none, or it is none of this shard. */
+enum sc_status
+sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo, struct sc_where *where)
+{
+    uint64_t inode = (uint64_t)shard->st_ino, size = (uint64_t)shard->st_size;
+    char *path = sc_undo_name(folder, inode, "");
+    enum sc_status status = SC_OK;
+    struct stat st;
+    bool right = false;
+    uint64_t n;
+    int fd;
+
+    *undo = (struct sc_undo){ 0 };
+    if (!path)
+        return SC_NO_MEMORY;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+            status = sc_file_error(where, "open");
+        sc_free(path);
+        return status;
+    }
+    if (fstat(fd, &st))
+        status = sc_file_error(where, "fstat");
+    n = status ? 0 : (uint64_t)st.st_size;
+    /* runs do not overlap, so they are not longer than the shard, nor more than it has bytes: no memory for anything else */
+    if (!status && S_ISREG(st.st_mode) && size < UINT64_MAX / 32 && n <= SC_UNDO_HEAD_NBYTES + 4 + 17 * size) {
+        size_t got;
+
+        undo->memory = sc_malloc((size_t)n + 1);
+        status = undo->memory ? sc_file_read(fd, undo->memory, (size_t)n, 0, &got, where) : SC_NO_MEMORY;
+        right = !status && got == n && sc_undo_parse(undo, n) && undo->inode == inode && undo->nbytes <= size;
+    }
+    sc_file_close(fd);
+    if (!right) {
+        sc_undo_free(undo);
+        sc_free(path);
+        return status;
+    }
+    undo->path = path;
+    return SC_OK;
+}
+
+/* ---- readers ---- */
+
+static bool
+same_state(const struct sc_file_id *a, const struct sc_file_id *b)
+{
+    return a->mtime_ns == b->mtime_ns && a->nbytes == b->nbytes && a->n_links == b->n_links;
+}
+
+/* One look into each folder in which it may be. */
+static enum sc_status
+look(const char *path, int fd, struct sc_undo *undo, struct sc_where *where)
+{
+    char *resolved = realpath(path, NULL), *folder;
+    enum sc_status status = SC_OK;
+    size_t end = SC_UNDO_NEAREST;
+    struct stat shard;
+
+    *undo = (struct sc_undo){ 0 };
+    if (!resolved)
+        return SC_OK; /* replaced or removed by now: what is open changes no more */
+    if (fstat(fd, &shard))
+        status = sc_file_error(where, "fstat");
+    while (!status && !undo->path && (folder = sc_undo_folder(resolved, &end))) {
+        if (sc_undo_is_marked(folder, &shard))
+            status = sc_undo_load(folder, &shard, undo, where);
+        sc_free(folder);
+    }
+    sc_free(resolved);
+    return status;
+}
+
+enum sc_status
+sc_undo_find(const char *path, int fd, struct sc_undo *undo, struct sc_file_id *id, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    *undo = (struct sc_undo){ 0 };
+    for (int i = 0; i < MAX_LOOKS && !status; i++) {
+        struct sc_file_id before, after;
+
+        status = sc_file_identify_open(fd, &before, where);
+        if (!status && before.n_links > 1)
+            status = look(path, fd, undo, where);
+        if (!status)
+            status = sc_file_identify_open(fd, &after, where);
+        if (status)
+            break;
+        *id = after;
+        if (undo->path || same_state(&before, &after))
+            return SC_OK;
+    }
+    sc_undo_free(undo);
+    return status ? status : SC_CHANGED;
+}
+
+void
+sc_undo_overlay(const struct sc_undo *undo, uint64_t offset, uint64_t n, uint8_t *dst)
+{
+    size_t low = 0, high = undo->n_runs;
+
+    while (low < high) { /* the first run that ends behind `offset` */
+        size_t middle = low + (high - low) / 2;
+
+        if (undo->runs[middle].offset + undo->runs[middle].nbytes > offset)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    for (; low < undo->n_runs && undo->runs[low].offset < offset + n; low++) {
+        const struct sc_undo_run *run = &undo->runs[low];
+        uint64_t from = max_u64(run->offset, offset), to = min_u64(run->offset + run->nbytes, offset + n);
+
+        memcpy(dst + (from - offset), run->bytes + (from - run->offset), (size_t)(to - from));
+    }
+}
+
+enum sc_status
+sc_undo_check(const char *path, int fd, const struct sc_undo *undo, const struct sc_file_id *id, struct sc_where *where)
+{
+    struct sc_undo again = { 0 };
+    struct sc_file_id now;
+    enum sc_status status = sc_file_identify_open(fd, &now, where);
+    bool one_state;
+
+    if (status)
+        return status;
+    if (undo && undo->path) {
+        /* it has been committed or rolled back since, and that is all; else the same journal must be there still */
+        one_state = now.mtime_ns == undo->begun_ns + 1 || now.mtime_ns == undo->begun_ns + 2;
+        if (!one_state) {
+            status = look(path, fd, &again, where);
+            one_state = again.path && again.begun_ns == undo->begun_ns;
+        }
+    } else {
+        one_state = same_state(&now, id) || (now.n_links == 0 && now.mtime_ns == id->mtime_ns);
+        if (one_state && now.n_links > 1) {
+            status = look(path, fd, &again, where);
+            one_state = !again.path;
+        }
+    }
+    sc_undo_free(&again);
+    if (status || one_state)
+        return status;
+    where->nbytes = now.nbytes;
+    where->limit = id->nbytes;
+    return SC_CHANGED;
+}
+
+enum sc_status
+sc_undo_read(const char *path, int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where)
+{
+    enum sc_status status = SC_CHANGED;
+
+    for (int i = 0; i < MAX_LOOKS && status == SC_CHANGED; i++) {
+        struct sc_undo undo;
+        struct sc_file_id id;
+
+        status = sc_undo_find(path, fd, &undo, &id, where);
+        if (!status)
+            status = sc_file_read_exactly(fd, dst, n, offset, where);
+        if (!status) {
+            sc_undo_overlay(&undo, offset, n, dst);
+            status = sc_undo_check(path, fd, &undo, &id, where);
+        }
+        sc_undo_free(&undo);
+    }
+    return status;
+}

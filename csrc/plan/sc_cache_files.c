@@ -1,0 +1,161 @@
+/* sc_cache_files.c - open files between calls (see sc_cache.h)
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "base/sc_alloc.h"
+#include "plan/sc_cache_impl.h"
+
+struct sc_cached_file {
+    struct sc_lru_node node;
+    unsigned n_users;
+    bool is_out; /* of the table: the last user closes it */
+    int fd;
+    struct sc_file_id id;
+};
+
+static struct sc_cached_file *
+file_of(struct sc_lru_node *node)
+{
+    return (struct sc_cached_file *)(void *)node;
+}
+
+/* Under the mutex. */
+static void
+file_remove(struct sc_cache *cache, struct sc_cached_file *file)
+{
+    sc_lru_remove(&cache->files, &file->node);
+    if (file->n_users) {
+        file->is_out = true;
+    } else {
+        sc_file_close(file->fd);
+        sc_free(file);
+    }
+}
+
+static void
+file_leave(struct sc_cache *cache, struct sc_cached_file *file)
+{
+    bool last;
+
+    pthread_mutex_lock(&cache->mutex);
+    last = --file->n_users == 0 && file->is_out;
+    pthread_mutex_unlock(&cache->mutex);
+    if (last) {
+        sc_file_close(file->fd);
+        sc_free(file);
+    }
+}
+
+/* A file that is open already and still the one of that name. */
+static bool
+take_open_file(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *opened)
+{
+    struct sc_cached_file *file;
+
+    pthread_mutex_lock(&cache->mutex);
+    file = file_of(sc_lru_find(&cache->files, name));
+    if (file)
+        file->n_users++;
+    pthread_mutex_unlock(&cache->mutex);
+    if (!file)
+        return false;
+    opened->fd = file->fd;
+    opened->kept = file;
+    opened->id = file->id;
+    if (trusted || (sc_file_identify(name, &opened->id) && opened->id.inode == file->id.inode &&
+                    opened->id.device == file->id.device))
+        return true;
+    pthread_mutex_lock(&cache->mutex);
+    if (!file->is_out)
+        file_remove(cache, file);
+    pthread_mutex_unlock(&cache->mutex);
+    file_leave(cache, file);
+    return false;
+}
+
+static void
+keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
+{
+    struct sc_cached_file *file = sc_calloc(1, sizeof *file);
+
+    if (!file)
+        return;
+    *file = (struct sc_cached_file){ .n_users = 1, .fd = opened->fd, .id = opened->id };
+    pthread_mutex_lock(&cache->mutex);
+    if (!sc_lru_find(&cache->files, name) && sc_lru_add(&cache->files, &file->node, name)) {
+        opened->kept = file;
+        if (cache->files.n_nodes > cache->info.max_files)
+            file_remove(cache, file_of(cache->files.oldest));
+        file = NULL;
+    }
+    pthread_mutex_unlock(&cache->mutex);
+    sc_free(file); /* another thread was quicker: this one stays the caller's own */
+}
+
+enum sc_status
+sc_cache_open(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *file, uint64_t *opens,
+              uint64_t *hits, struct sc_where *where)
+{
+    /* a relative name means another file after chdir() */
+    bool keeps = cache && cache->info.max_files && name[0] == '/',
+         hit = keeps && take_open_file(cache, name, trusted, file);
+    enum sc_status status = SC_OK;
+
+    if (!hit) {
+        file->kept = NULL;
+        ++*opens;
+        status = sc_file_open_id(name, &file->fd, &file->id, where);
+        if (!status && keeps && file->fd >= 0)
+            keep_file(cache, name, file);
+    }
+    *hits += hit;
+    if (trusted)
+        file->id.seen_ns = INT64_MAX; /* the caller says that it never changes */
+    if (keeps) {
+        pthread_mutex_lock(&cache->mutex);
+        *(hit ? &cache->info.file_hits : &cache->info.file_misses) += 1;
+        pthread_mutex_unlock(&cache->mutex);
+    }
+    return status;
+}
+
+void
+sc_cache_close(struct sc_cache *cache, struct sc_opened *file)
+{
+    if (file->kept)
+        file_leave(cache, file->kept);
+    else
+        sc_file_close(file->fd);
+    file->fd = -1;
+    file->kept = NULL;
+}
+
+void
+sc_cache_file_drop(struct sc_cache *cache, const char *name)
+{
+    struct sc_lru_node *node = sc_lru_find(&cache->files, name);
+
+    if (node)
+        file_remove(cache, file_of(node));
+}
+
+void
+sc_cache_files_drop(struct sc_cache *cache)
+{
+    while (cache->files.oldest)
+        file_remove(cache, file_of(cache->files.oldest));
+}
+
+void
+sc_cache_files_disown(struct sc_cache *cache)
+{
+    for (struct sc_lru_node *node = cache->files.oldest; node; node = node->newer)
+        file_of(node)->n_users = 0;
+}
+
+void
+sc_cache_drop_files(struct sc_cache *cache)
+{
+    pthread_mutex_lock(&cache->mutex);
+    sc_cache_files_drop(cache);
+    pthread_mutex_unlock(&cache->mutex);
+}

@@ -1,0 +1,25 @@
+/* sc_cache_impl.h - what sc_cache.c (indexes) and sc_cache_files.c (open files) share; for these two only
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_CACHE_IMPL_H
+#define SC_CACHE_IMPL_H
+
+#include "base/sc_lru.h"
+#include "plan/sc_cache.h"
+
+struct sc_cache {
+    struct sc_cache *next, **link; /* all caches, for fork */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct sc_lru indexes, files;
+    struct sc_cache_info info;
+    int64_t grain_ns;
+};
+
+/* These two are called under the mutex. */
+void sc_cache_file_drop(struct sc_cache *cache, const char *name);
+void sc_cache_files_drop(struct sc_cache *cache);
+
+/* After a fork, in the child: no thread uses a file. */
+void sc_cache_files_disown(struct sc_cache *cache);
+
+#endif

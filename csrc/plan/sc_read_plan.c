@@ -1,0 +1,314 @@
+/* sc_read_plan.c - list what of an object is to be read (see sc_engine.h)
+ *
+ * Entries are checked here, each one that the box touches and no other, before any memory is taken for what they claim.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "plan/sc_read_impl.h"
+
+/* ---- planning a shard ---- */
+
+static enum sc_status
+push_task(struct sc_read_object *object, struct sc_read_task task)
+{
+    size_t n = object->n_tasks;
+
+    if (SC_UNLIKELY((n + 1) * sizeof task > object->tasks_memory.capacity)) {
+        enum sc_status status = sc_buffer_grow(&object->tasks_memory, n * sizeof task, (2 * n + 64) * sizeof task);
+
+        if (status)
+            return status;
+    }
+    object->tasks = (struct sc_read_task *)(void *)object->tasks_memory.data;
+    object->tasks[object->n_tasks++] = task;
+    return SC_OK;
+}
+
+static enum sc_status
+push_absent(struct sc_read_object *object, uint64_t entry)
+{
+    size_t n = object->n_absent;
+
+    if (SC_UNLIKELY((n + 1) * sizeof entry > object->absent_memory.capacity)) {
+        enum sc_status status = sc_buffer_grow(&object->absent_memory, n * sizeof entry, (2 * n + 64) * sizeof entry);
+
+        if (status)
+            return status;
+    }
+    object->absent = (uint64_t *)(void *)object->absent_memory.data;
+    object->absent[object->n_absent++] = entry;
+    return SC_OK;
+}
+
+/* What is wanted is filled as a whole: a box in parts along its first long axis, a selection at once. */
+static void
+plan_fill(const struct sc_read_run *run, struct sc_read_object *object)
+{
+    const struct sc_chain *chain = chain_of(object);
+    uint64_t longest = 1, parts;
+
+    object->n_parts = 1;
+    if (object->item->selection)
+        return;
+    parts = sc_box_nbytes(chain, &object->item->box) / (SC_FILL_GROUPS * run->plan->group_nbytes) + 1;
+    for (int a = 0; a < chain->ndim; a++) {
+        longest = object->item->box.count[a];
+        if (longest > 1)
+            break;
+    }
+    object->n_parts = (size_t)min_u64(parts, longest);
+}
+
+/* Find out which inner chunks are touched: a walk, or a list of them. */
+static enum sc_status
+begin_touched(struct sc_read_object *object)
+{
+    const struct sc_read_item *item = object->item;
+
+    if (item->selection)
+        return sc_touches_find(&object->touches, item->selection, item->chain);
+    sc_walk_begin(&object->walk, item->chain, &item->box, object->strides);
+    return SC_OK;
+}
+
+typedef enum sc_status touched_fn(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c,
+                                  uint64_t entry);
+
+/* Call fn for each touched inner chunk, once, in C order. Made anew for each fn: it is called a million times. */
+static inline __attribute__((always_inline)) enum sc_status
+for_each_touched(struct sc_reader *reader, struct sc_read_object *object, touched_fn *fn)
+{
+    const struct sc_chain *shard = chain_of(object);
+    struct sc_walk *walk = &object->walk;
+    enum sc_status status = SC_OK;
+
+    if (!object->item->selection) {
+        do {
+            if (sc_walk_touches(walk, shard->inner))
+                status = fn(reader, object, walk->c, sc_walk_entry(shard, walk->c));
+        } while (!status && sc_walk_next(walk, shard->ndim));
+        return status;
+    }
+    for (size_t i = 0; !status && i < object->touches.n; i++) {
+        uint64_t c[SC_MAX_NDIM], entry = object->touches.chunks[i].entry;
+
+        sc_walk_coordinates(shard, entry, c);
+        status = fn(reader, object, c, entry);
+    }
+    return status;
+}
+
+/* Of a chunk whose elements lie in the object as they are, and which is wanted in part, only that part is read: from a file,
+ * or in ranges that arrive one by one. What is in memory costs nothing. */
+static void
+narrow(const struct sc_chain *chunk, const struct sc_box *part, struct sc_read_task *task)
+{
+    uint64_t low, high;
+
+    if (sc_chain_hull(chunk, part, &low, &high)) {
+        task->offset += low;
+        task->nbytes = high - low;
+    }
+}
+
+static void
+narrow_selected(const struct sc_chunk_selection *at, struct sc_read_task *task)
+{
+    uint64_t low, high;
+
+    if (sc_selection_bytes(at, &low, &high)) {
+        task->offset += low;
+        task->nbytes = high - low;
+    }
+}
+
+static void
+narrow_inner(const struct sc_read_object *object, const uint64_t *c, struct sc_read_task *task)
+{
+    const struct sc_chain *shard = chain_of(object), *inner = shard->inner;
+    struct sc_chunk_selection at;
+    struct sc_box part;
+    int64_t offset;
+
+    if ((object->fd < 0 && !object->item->source.entries) || inner->n_ops || inner->inner)
+        return;
+    if (object->item->selection) {
+        sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, task->entry);
+        narrow_selected(&at, task);
+    } else if (sc_walk_cut(&object->walk, inner, c, &part, &offset)) {
+        narrow(inner, &part, task);
+    }
+}
+
+/* The same for an object that is one chunk. */
+static void
+narrow_whole(const struct sc_read_object *object, struct sc_read_task *task)
+{
+    struct sc_chunk_selection at;
+
+    if (object->item->selection) {
+        sc_selection_in_object(&at, object->item->selection, chain_of(object));
+        narrow_selected(&at, task);
+    } else {
+        narrow(chain_of(object), &object->item->box, task);
+    }
+}
+
+/* Add one inner chunk to what is to be done. */
+static inline enum sc_status
+plan_chunk(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
+{
+    const struct sc_chain *shard = chain_of(object);
+    struct sc_entry e =
+        object->known ? object->known->entries[entry] : sc_index_get(shard, object->pairs, object->first_word, c);
+    enum sc_status status;
+
+    if (sc_entry_is_absent(e))
+        return push_absent(object, entry);
+    status = sc_entry_check(e, &object->extent, reader->run->plan->allow_in_index, &reader->where);
+    if (!status)
+        status = sc_chain_check_nbytes(shard->inner, e.nbytes, &reader->where);
+    if (!status) {
+        struct sc_read_task task = { e.offset, e.nbytes, entry };
+
+        narrow_inner(object, c, &task);
+        return push_task(object, task);
+    }
+    reader->where.entry = entry;
+    return status;
+}
+
+static enum sc_status
+plan_chunks(struct sc_reader *reader, struct sc_read_object *object)
+{
+    enum sc_status status = for_each_touched(reader, object, plan_chunk);
+
+    if (status)
+        return status;
+    if (!object->n_tasks && !object->item->selection) {
+        object->n_absent = 0;
+        plan_fill(reader->run, object);
+    }
+    return object->fd >= 0 ? sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory) : SC_OK;
+}
+
+/* The same where the index is known and only a range of the object is here. */
+static inline enum sc_status
+plan_known_chunk(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
+{
+    const struct sc_source *source = &object->item->source;
+    struct sc_entry e = source->entries[entry];
+    struct sc_read_task task = { e.offset, e.nbytes, entry };
+    enum sc_status status;
+
+    if (sc_entry_is_absent(e))
+        return source->fill_absent ? push_absent(object, entry) : SC_OK;
+    if (!e.nbytes) /* no range has it */
+        return source->fill_absent ? push_task(object, (struct sc_read_task){ 0, 0, entry }) : SC_OK;
+    status = sc_chain_check_nbytes(chain_of(object)->inner, e.nbytes, &reader->where);
+    if (!status)
+        narrow_inner(object, c, &task);
+    if (task.offset < source->first || task.nbytes > source->nbytes ||
+        task.offset - source->first > source->nbytes - task.nbytes) {
+        sc_where_clear(&reader->where);
+        return SC_OK;
+    }
+    task.offset -= source->first;
+    if (!status)
+        return push_task(object, task);
+    reader->where.entry = entry;
+    return status;
+}
+
+enum sc_status
+sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
+{
+    enum sc_status status;
+
+    object->n_tasks = object->next_task = object->n_absent = object->next_absent = 0;
+    object->n_parts = object->next_part = 0;
+    status = sc_read_object_open(reader, object);
+    if (status)
+        return status;
+    if (object->item->missing) {
+        plan_fill(reader->run, object);
+        return SC_OK;
+    }
+    if (!sc_chain_is_shard(chain_of(object))) {
+        struct sc_read_task task = { 0, object->nbytes, 0 };
+
+        status = sc_chain_check_nbytes(chain_of(object), object->nbytes, &reader->where);
+        if (object->fd >= 0)
+            narrow_whole(object, &task);
+        return status ? status : push_task(object, task);
+    }
+    object->strides = reader->run->plan->dst_strides;
+    status = begin_touched(object);
+    if (status)
+        return status;
+    if (object->item->source.entries)
+        return for_each_touched(reader, object, plan_known_chunk);
+    status = sc_read_object_load_index(reader, object);
+    return status ? status : plan_chunks(reader, object);
+}
+
+/* ---- ranges to ask a remote store for ---- */
+
+static inline enum sc_status
+plan_range(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
+{
+    struct sc_entry e = object->item->source.entries[entry];
+    struct sc_read_task task = { e.offset, e.nbytes, entry };
+    enum sc_status status;
+
+    if (sc_entry_is_absent(e))
+        return SC_OK;
+    status = sc_entry_check(e, &object->extent, reader->run->plan->allow_in_index, &reader->where);
+    if (!status)
+        status = sc_chain_check_nbytes(chain_of(object)->inner, e.nbytes, &reader->where);
+    if (status) {
+        reader->where.entry = entry;
+        return status;
+    }
+    if (object->extent.shard_nbytes != SC_UNKNOWN_NBYTES)
+        narrow_inner(object, c, &task);
+    return task.nbytes ? push_task(object, task) : SC_OK;
+}
+
+enum sc_status
+sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *extent, bool allow_in_index,
+               uint64_t max_gap_nbytes, uint64_t max_nbytes, struct sc_entry *ranges, size_t capacity, size_t *n_ranges,
+               struct sc_where *where)
+{
+    static const int64_t no_strides[SC_MAX_NDIM];
+    struct sc_read_item wanted = *item;
+    struct sc_read_plan plan = { .allow_in_index = allow_in_index };
+    struct sc_read_run run = { .plan = &plan };
+    struct sc_read_object object = { .item = &wanted, .fd = -1, .extent = *extent, .strides = no_strides };
+    struct sc_reader reader = { .run = &run };
+    struct sc_entry range = { 0, 0 };
+    enum sc_status status = begin_touched(&object);
+
+    *n_ranges = 0;
+    sc_where_clear(&reader.where);
+    if (!status)
+        status = for_each_touched(&reader, &object, plan_range);
+    if (!status)
+        status = sort_tasks(object.tasks, object.n_tasks, false, &object.sort_memory);
+    for (size_t i = 0; !status && i < object.n_tasks; i++) {
+        const struct sc_read_task *t = &object.tasks[i];
+        uint64_t end = range.offset + range.nbytes, new_end = max_u64(end, t->offset + t->nbytes);
+        bool near = t->offset <= end || t->offset - end <= max_gap_nbytes;
+
+        if (*n_ranges && near && (t->offset + t->nbytes <= end || new_end - range.offset <= max_nbytes)) {
+            range.nbytes = new_end - range.offset;
+        } else {
+            range = (struct sc_entry){ t->offset, t->nbytes };
+            ++*n_ranges;
+        }
+        if (*n_ranges <= capacity)
+            ranges[*n_ranges - 1] = range;
+    }
+    sc_read_object_free_memory(&object);
+    *where = reader.where;
+    return status;
+}

@@ -1,0 +1,69 @@
+/* sc_scan.c - the indexes of many shards (see sc_scan.h)
+ *
+ * SPDX-License-Identifier: MIT */
+#include "plan/sc_scan.h"
+
+#include "base/sc_pool.h"
+#include "chain/sc_worker.h"
+
+struct run {
+    struct sc_scan *scan;
+    struct sc_failure failure;
+    atomic_size_t next;
+};
+
+static enum sc_status
+scan_one(struct run *run, size_t i, struct sc_buffer *memory, struct sc_where *where)
+{
+    const struct sc_scan *scan = run->scan;
+    size_t n = (size_t)scan->shard->n_chunks;
+    uint64_t *sizes = scan->sizes + i * n, shard_nbytes;
+    struct sc_entry *entries = (struct sc_entry *)(void *)memory->data;
+    enum sc_status status;
+
+    sc_where_clear(where);
+    if (sc_cancelled(scan->cancel))
+        return SC_CANCELLED;
+    status =
+        sc_read_index(scan->shard, &scan->sources[i], scan->allow_in_index, NULL, entries, &shard_nbytes, NULL, where);
+    if (status)
+        return status;
+    for (size_t k = 0; k < n; k++)
+        sizes[k] = shard_nbytes == SC_ABSENT ? SC_ABSENT : entries[k].nbytes;
+    return SC_OK;
+}
+
+static void
+run_thread(void *arg)
+{
+    struct run *run = arg;
+    struct sc_buffer memory = { 0 };
+    struct sc_where where;
+    enum sc_status status = sc_buffer_reserve(&memory, (size_t)run->scan->shard->index.nbytes);
+    size_t i;
+
+    sc_where_clear(&where);
+    if (status)
+        sc_failure_note(&run->failure, status, &where, 0);
+    while (!status && (i = atomic_fetch_add(&run->next, 1)) < run->scan->n_sources) {
+        if (sc_failure_before(&run->failure, i))
+            break;
+        status = scan_one(run, i, &memory, &where);
+        if (status)
+            sc_failure_note(&run->failure, status, &where, i);
+    }
+    sc_buffer_free(&memory);
+}
+
+enum sc_status
+sc_scan(struct sc_scan *scan, struct sc_where *where)
+{
+    struct run run = { .scan = scan };
+    uint64_t nbytes = scan->shard->index.nbytes * scan->n_sources;
+
+    sc_where_clear(where);
+    sc_failure_init(&run.failure);
+    atomic_init(&run.next, 0);
+    sc_pool_run(sc_threads_for(nbytes, scan->n_sources, scan->n_threads ? scan->n_threads : 1), run_thread, &run);
+    return sc_failure_end(&run.failure, where);
+}

@@ -1,0 +1,417 @@
+/* sc_write.c - run a writing plan (see sc_engine.h)
+ *
+ * What becomes of one object, from the old one's opening to the new one's name, and of all of them, shared by threads. The
+ * inner chunks of one are sc_write_chunks.c's.
+ *
+ * SPDX-License-Identifier: MIT */
+
+#include "base/sc_alloc.h"
+#include "base/sc_pool.h"
+#include "io/sc_staging.h"
+#include "plan/sc_write_impl.h"
+
+#define MAX_BATCH_CHUNKS 8192u
+
+/* ---- one object, from begin to commit ---- */
+
+static enum sc_status
+open_old(struct sc_writer *writer, struct sc_write_object *object)
+{
+    const struct sc_source *old = &object->item->old;
+    uint64_t nbytes;
+    enum sc_status status = SC_OK;
+
+    object->old_fd = -1;
+    if (old->path || old->is_open) {
+        writer->stats.opens += !old->is_open;
+        status = old->is_open ? sc_file_share(old->fd, &object->old_fd, &nbytes, &writer->where)
+                              : sc_file_open(old->path, &object->old_fd, &nbytes, &writer->where);
+        if (!status && !sc_chain_is_shard(object->item->chain)) {
+            object->item->old.nbytes = nbytes;
+        } else if (!status && nbytes != object->item->old.nbytes) {
+            /* the caller holds the lock and has measured it */
+            writer->where.nbytes = nbytes;
+            writer->where.limit = object->item->old.nbytes;
+            return SC_CHANGED;
+        }
+    }
+    return status;
+}
+
+/* The range of inner chunks that the box or selection lies in. */
+static enum sc_status
+begin_touched(struct sc_write_object *object, const int64_t *strides, uint64_t *first, uint64_t *last)
+{
+    const struct sc_write_item *item = object->item;
+    enum sc_status status = SC_OK;
+
+    if (!item->selection) {
+        sc_walk_begin(&object->walk, item->chain, &item->box, strides);
+        for (int a = 0; a < item->chain->ndim; a++) {
+            first[a] = object->walk.first[a];
+            last[a] = object->walk.end[a] - 1;
+        }
+        return SC_OK;
+    }
+    status = sc_touches_find(&object->touches, item->selection, item->chain);
+    if (!status)
+        sc_touches_range(&object->touches, item->chain, first, last);
+    return status;
+}
+
+/* Nothing is kept and nothing comes: the object goes, and no index, which may be huge, is needed to know that. */
+static bool
+is_emptied(const struct sc_writer *writer, const struct sc_write_item *item)
+{
+    return item->encoded && !item->n_encoded && !item->entries && !writer->run->plan->rules.keep_empty;
+}
+
+static enum sc_status
+begin_shard(struct sc_writer *writer, struct sc_write_object *object)
+{
+    const struct sc_write_plan *plan = writer->run->plan;
+    struct sc_write_item *item = object->item;
+    const struct sc_chain *shard = item->chain;
+    uint64_t most = plan->batch_nbytes / shard->inner->nbytes, first[SC_MAX_NDIM] = { 0 }, last[SC_MAX_NDIM] = { 0 };
+    enum sc_status status = SC_OK;
+
+    object->entries = item->entries;
+    if (!object->entries && !is_emptied(writer, item)) {
+        status = sc_buffer_reserve(&object->entries_memory, (size_t)shard->index.pairs_nbytes);
+        if (status)
+            return status;
+        object->entries = (struct sc_entry *)(void *)object->entries_memory.data;
+        memset(object->entries, 0xff, (size_t)shard->index.pairs_nbytes); /* absent is all ones */
+    }
+    object->at = item->data_offset;
+    object->batch_nbytes = plan->batch_nbytes;
+    object->batch_chunks = writer->run->batch_capacity;
+    if (item->encoded)
+        return SC_OK;
+    status = begin_touched(object, plan->src_strides, first, last);
+    if (!status)
+        status = sc_order_begin(&object->order, plan->rules.order, shard->ndim, shard->grid, first, last);
+    object->batch_chunks = (size_t)min_u64(most ? most : 1, writer->run->batch_capacity);
+    return status;
+}
+
+static bool
+all_absent(const struct sc_entry *entries, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!sc_entry_is_absent(entries[i]))
+            return false;
+    return true;
+}
+
+static enum sc_status
+put_tail(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_item *item = object->item;
+    enum sc_status status = SC_OK;
+    struct sc_tail tail;
+
+    if (!sc_write_object_tail(object, &tail))
+        return SC_OK;
+    if (tail.mark_nbytes)
+        status = sc_write_object_put(writer, object, tail.mark, tail.mark_nbytes, tail.mark_at);
+    if (!status && item->footer_nbytes)
+        status = sc_write_object_put(writer, object, item->footer, item->footer_nbytes, tail.footer_at);
+    object->at = tail.end;
+    return status;
+}
+
+/* All inner chunks are in place: the index, unless there is nothing to index. */
+static enum sc_status
+end_shard(struct sc_writer *writer, struct sc_write_object *object)
+{
+    const struct sc_chain *shard = object->item->chain;
+    enum sc_status status;
+
+    object->item->empty = is_emptied(writer, object->item) ||
+                          (!writer->run->plan->rules.keep_empty && all_absent(object->entries, shard->n_chunks));
+    if (object->item->empty)
+        return SC_OK;
+    status = sc_buffer_reserve(&object->index, (size_t)shard->index.nbytes);
+    if (!status)
+        status = put_tail(writer, object);
+    if (status)
+        return status;
+    if (object->item->onto_old)
+        sc_write_object_pack_old(object);
+    sc_index_store(shard, object->entries, object->index.data);
+    if (in_own_file(object->item))
+        return SC_OK; /* it has a way of its own */
+    return sc_write_object_put(writer, object, object->index.data, (size_t)shard->index.nbytes,
+                               shard->index.at_start ? 0 : object->at);
+}
+
+/* An object that is one chunk. */
+static enum sc_status
+write_whole(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_batch *batch = sc_write_batch_take(writer->run);
+    uint64_t nbytes = SC_ABSENT;
+    enum sc_status status = batch ? sc_write_batch_encode_whole(writer, object, batch, &nbytes) : SC_NO_MEMORY;
+
+    object->item->empty = !status && nbytes == SC_ABSENT;
+    if (!status && !object->item->empty)
+        status = sc_write_object_put(writer, object, batch->bytes.data, batch->used, 0);
+    if (batch)
+        sc_write_batch_put(writer->run, batch);
+    return status;
+}
+
+/* Note the state of a file after a change in it. The caller holds its lock, so no other writer has changed it since. */
+static enum sc_status
+note_version(struct sc_writer *writer, struct sc_write_item *item, int fd)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_identify_open(fd, &id, &writer->where);
+
+    if (!status)
+        sc_file_version_of(fd, &id, &item->made);
+    return status;
+}
+
+static enum sc_status
+finish(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_item *item = object->item;
+    enum sc_status status = SC_OK;
+
+    if (!item->path) {
+        if (item->empty)
+            return SC_OK;
+        item->result = object->result.data;
+        object->result = (struct sc_buffer){ 0 };
+        return SC_OK;
+    }
+    if (item->stamp && object->old_fd >= 0)
+        status = sc_file_check_stamp(object->old_fd, item->stamp, &writer->where);
+    if (status)
+        return status;
+    if (item->empty) {
+        sc_newfile_abort(&object->file);
+        return item->only_new ? SC_OK : sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
+    }
+    if (item->in_place || item->append) {
+        status =
+            item->in_place ? sc_write_object_overwrite(writer, object) : sc_write_object_append(writer, object, false);
+        return status || item->declined ? status : note_version(writer, item, object->old_fd);
+    }
+    return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &item->made,
+                             &writer->where);
+}
+
+/* Encode the inner chunks and let other threads help. On return every batch is written and every helper has left. */
+static void
+encode_shared(struct sc_writer *writer, struct sc_write_object *object)
+{
+    pthread_mutex_lock(&object->mutex);
+    object->ready = true;
+    pthread_mutex_unlock(&object->mutex);
+    sc_team_announce(&writer->run->team);
+    while (sc_write_object_work(writer, object))
+        ;
+    pthread_mutex_lock(&object->mutex);
+    object->ready = false;
+    while (object->helpers)
+        pthread_cond_wait(&object->changed, &object->mutex);
+    pthread_mutex_unlock(&object->mutex);
+}
+
+static void
+object_reset(struct sc_write_object *object, size_t item_no, struct sc_write_item *item)
+{
+    object->item_no = item_no;
+    object->item = item;
+    object->failed = object->all_claimed = false;
+    object->n_claimed = object->n_placed = 0;
+    object->slots.n = object->slots.used = 0;
+    object->given = item->encoded;
+    object->n_given = item->n_encoded;
+    object->next_given = 0;
+    object->file = (struct sc_newfile){ .fd = -1 };
+    object->old_fd = -1;
+    item->result = NULL;
+    item->result_nbytes = 0;
+    item->empty = item->exists = item->declined = false;
+}
+
+static void
+write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item_no)
+{
+    struct sc_write_run *run = writer->run;
+    struct sc_write_item *item = &run->plan->items[item_no];
+    bool shared = sc_chain_is_shard(item->chain);
+    enum sc_status status;
+
+    object_reset(object, item_no, item);
+    sc_where_clear(&writer->where);
+    status = sc_write_object_stopped(run, object) ? SC_CANCELLED : open_old(writer, object);
+    if (!status && shared)
+        status = begin_shard(writer, object);
+    if (!status && shared)
+        status = sc_write_object_carry(writer, object);
+    if (status || !shared)
+        sc_team_announce(&run->team);
+    if (!status && shared) {
+        encode_shared(writer, object);
+        sc_where_clear(&writer->where);
+        status = sc_failure_settles(&run->failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, object);
+    } else if (!status) {
+        status = write_whole(writer, object);
+    }
+    if (!status)
+        status = finish(writer, object);
+    if (status && !object->failed)
+        sc_failure_note(&run->failure, status, &writer->where, item_no);
+    sc_newfile_abort(&object->file);
+    if (object->file.staged)
+        atomic_store_explicit(&run->staged, true, memory_order_relaxed);
+    sc_file_close(object->old_fd);
+    sc_buffer_free(&object->result);
+}
+
+/* ---- threads ---- */
+
+static bool
+help(void *arg)
+{
+    struct sc_writer *writer = arg;
+    struct sc_write_run *run = writer->run;
+    bool helped = false;
+
+    for (unsigned i = 0; i < run->team.n_members && !helped; i++) {
+        struct sc_write_object *object = &run->objects[i];
+        bool join;
+
+        pthread_mutex_lock(&object->mutex);
+        join = object->ready && !object->all_claimed && !object->failed;
+        object->helpers += join;
+        pthread_mutex_unlock(&object->mutex);
+        if (!join)
+            continue;
+        helped = sc_write_object_work(writer, object);
+        pthread_mutex_lock(&object->mutex);
+        if (--object->helpers == 0)
+            pthread_cond_broadcast(&object->changed);
+        pthread_mutex_unlock(&object->mutex);
+    }
+    return helped;
+}
+
+static void
+run_thread(void *arg)
+{
+    struct sc_write_run *run = arg;
+    struct sc_write_object *object = &run->objects[sc_team_join(&run->team)];
+    size_t item_no;
+    struct sc_writer writer = { .run = run, .worker = sc_worker_take() };
+
+    if (!writer.worker) {
+        sc_where_clear(&writer.where);
+        sc_failure_note(&run->failure, SC_NO_MEMORY, &writer.where, 0);
+        return;
+    }
+    writer.worker->allow_in_index = run->plan->allow_in_index;
+    while (sc_team_take(&run->team, &item_no))
+        write_item(&writer, object, item_no);
+    if (run->team.n_members > 1)
+        sc_team_help(&run->team, help, &writer);
+    sc_worker_put(writer.worker);
+    pthread_mutex_lock(&run->mutex);
+    sc_stats_add(&run->stats, &writer.stats);
+    pthread_mutex_unlock(&run->mutex);
+}
+
+/* Room for the positions of the largest batch of the plan. */
+static size_t
+batch_capacity(const struct sc_write_plan *plan)
+{
+    uint64_t most = 1;
+
+    for (size_t i = 0; i < plan->n_items; i++) {
+        const struct sc_write_item *item = &plan->items[i];
+
+        if (item->encoded)
+            most = max_u64(most, item->n_encoded);
+        else if (sc_chain_is_shard(item->chain))
+            most = max_u64(most, plan->batch_nbytes / item->chain->inner->nbytes);
+    }
+    return (size_t)min_u64(most, MAX_BATCH_CHUNKS);
+}
+
+/* What an item gives to do, for the choice of threads. */
+static uint64_t
+item_nbytes(const struct sc_write_item *item)
+{
+    uint64_t nbytes = 0;
+
+    if (item->selection)
+        return sc_selection_nbytes(item->selection, item->chain);
+    if (!item->encoded)
+        return sc_box_nbytes(item->chain, &item->box);
+    for (size_t i = 0; i < item->n_encoded; i++)
+        nbytes += item->encoded[i].nbytes;
+    return nbytes;
+}
+
+static void
+run_free(struct sc_write_run *run)
+{
+    for (unsigned i = 0; i < run->team.n_members; i++) {
+        struct sc_write_object *object = &run->objects[i];
+
+        sc_buffer_free(&object->entries_memory);
+        sc_buffer_free(&object->index);
+        sc_buffer_free(&object->given_memory);
+        sc_buffer_free(&object->slots.places);
+        sc_buffer_free(&object->slots.bytes);
+        sc_touches_free(&object->touches);
+        pthread_mutex_destroy(&object->mutex);
+        pthread_cond_destroy(&object->changed);
+    }
+    sc_free(run->objects);
+    while (run->free_batches) {
+        struct sc_write_batch *next = run->free_batches->next;
+
+        sc_write_batch_free(run->free_batches);
+        run->free_batches = next;
+    }
+    pthread_mutex_destroy(&run->mutex);
+    sc_team_destroy(&run->team);
+}
+
+enum sc_status
+sc_write(struct sc_write_plan *plan, struct sc_where *where)
+{
+    struct sc_write_run run = { .plan = plan, .batch_capacity = batch_capacity(plan) };
+    uint64_t nbytes = 0;
+    unsigned n_threads;
+
+    sc_where_clear(where);
+    for (size_t i = 0; i < plan->n_items; i++)
+        nbytes += item_nbytes(&plan->items[i]);
+    n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
+    run.objects = sc_calloc(n_threads, sizeof *run.objects);
+    if (!run.objects)
+        return SC_NO_MEMORY;
+    sc_failure_init(&run.failure);
+    sc_team_init(&run.team, plan->n_items, n_threads);
+    pthread_mutex_init(&run.mutex, NULL);
+    for (unsigned i = 0; i < n_threads; i++) {
+        pthread_mutex_init(&run.objects[i].mutex, NULL);
+        pthread_cond_init(&run.objects[i].changed, NULL);
+    }
+    sc_pool_run(n_threads, run_thread, &run);
+    if (run.journals)
+        sc_staging_leave_later(plan->staging);
+    else if (run.staged)
+        sc_staging_leave(plan->staging);
+    plan->stats = run.stats;
+    sc_totals_add(&plan->stats);
+    run_free(&run);
+    return sc_failure_end(&run.failure, where);
+}

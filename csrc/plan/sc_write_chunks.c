@@ -1,0 +1,209 @@
+/* sc_write_chunks.c - the inner chunks of one object: encoded by several threads, placed in their order (see sc_engine.h)
+ *
+ * Each thread writes one object at a time (struct sc_write_object); threads without an object help. The inner chunks are
+ * encoded in *batches* of about batch_nbytes. Each batch is encoded by one thread, into memory of its own. Its place in the
+ * file is known when all batches before it are encoded. So the file has the chosen order, whatever the number of threads:
+ *
+ *     encoded   [0][1]   [3]         a thread still encodes batch 2; batch 3 waits in the window, no thread waits
+ *     placed    [0][1]               when 2 is encoded, its thread places and writes 2 and 3
+ *
+ * The window limits how far the encoding runs ahead, and so the memory. A thread prefers an object of its own to helping:
+ * the kernel serialises writes to one file.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "plan/sc_write_impl.h"
+
+/* As many of the given encoded chunks as make a batch, counted in bytes. */
+static void
+claim_encoded(struct sc_write_object *object, struct sc_write_batch *batch)
+{
+    uint64_t nbytes = 0;
+
+    batch->first = object->next_given;
+    while (batch->n < object->batch_chunks && object->next_given < object->n_given) {
+        const struct sc_encoded *chunk = &object->given[object->next_given];
+
+        if (batch->n && nbytes + chunk->nbytes > object->batch_nbytes)
+            break;
+        nbytes += chunk->nbytes;
+        batch->positions[batch->n++] = chunk->position;
+        object->next_given++;
+    }
+    object->all_claimed = object->next_given == object->n_given;
+}
+
+/* Does the box or selection have an element in this inner chunk of the range that is walked? */
+static bool
+is_touched(const struct sc_write_object *object, uint64_t position)
+{
+    const struct sc_chain *shard = object->item->chain;
+    uint64_t c[SC_MAX_NDIM];
+    struct sc_box part;
+    int64_t offset;
+
+    if (object->item->selection)
+        return sc_touches_have(&object->touches, position);
+    if (!object->walk.leaps)
+        return true;
+    sc_walk_coordinates(shard, position, c);
+    return sc_walk_cut(&object->walk, shard->inner, c, &part, &offset);
+}
+
+/* Under the object's mutex: the positions of the next batch; n = 0 when none is left. Chunks that a step leaps over are dropped. */
+static void
+claim(struct sc_write_object *object, struct sc_write_batch *batch)
+{
+    batch->n = 0;
+    if (object->item->encoded)
+        claim_encoded(object, batch);
+    while (!batch->n && !object->all_claimed) {
+        size_t got = sc_order_next(&object->order, batch->positions, object->batch_chunks);
+
+        object->all_claimed = got == 0;
+        for (size_t i = 0; i < got; i++)
+            if (is_touched(object, batch->positions[i]))
+                batch->positions[batch->n++] = batch->positions[i];
+    }
+    batch->number = object->n_claimed;
+    object->n_claimed += batch->n > 0;
+}
+
+/* May a new chunk take the old one's place? A reader with an old index reads as many bytes as that index says. A chunk of
+ * another size is allowed only if its checksum fails in such a reader. */
+static bool
+fits_slot(const struct sc_write_item *item, uint64_t slot_nbytes, uint64_t nbytes)
+{
+    if (item->in_place && sc_chain_is_checked(item->chain->inner))
+        return nbytes <= slot_nbytes;
+    return nbytes == slot_nbytes;
+}
+
+/* Under the object's mutex: give every batch that can have one its place; the list of them is for the caller to write. */
+static struct sc_write_batch *
+place(struct sc_write_object *object)
+{
+    struct sc_write_batch *first = NULL, **link = &first, *batch;
+
+    while ((batch = object->window[object->n_placed % SC_WRITE_WINDOW])) {
+        uint64_t at = object->at, end = object->item->in_place ? object->item->old.nbytes : UINT64_MAX;
+
+        object->window[object->n_placed % SC_WRITE_WINDOW] = NULL;
+        object->n_placed++;
+        for (size_t i = 0; i < batch->n; i++) {
+            struct sc_entry *e = &object->entries[batch->positions[i]];
+
+            if (batch->sizes[i] == SC_ABSENT) {
+                *e = (struct sc_entry){ SC_ABSENT, SC_ABSENT };
+                continue;
+            }
+            if (sc_entry_is_absent(*e) || !fits_slot(object->item, e->nbytes, batch->sizes[i])) {
+                /* what has no bytes is anywhere, but inside the shard, which may not grow to `at` */
+                if (batch->sizes[i] && object->item->alignment)
+                    at = (at + object->item->alignment - 1) / object->item->alignment * object->item->alignment;
+                *e = (struct sc_entry){ batch->sizes[i] ? at : min_u64(at, end), batch->sizes[i] };
+                at += batch->sizes[i];
+            } /* else it has a slot of its own already */
+            e->nbytes = batch->sizes[i];
+        }
+        object->at = at;
+        *link = batch;
+        batch->next = NULL;
+        link = &batch->next;
+    }
+    return first;
+}
+
+static void
+note_failure(struct sc_writer *writer, struct sc_write_object *object, enum sc_status status)
+{
+    sc_failure_note(&writer->run->failure, status, &writer->where, object->item_no);
+    pthread_mutex_lock(&object->mutex);
+    object->failed = true;
+    pthread_cond_broadcast(&object->changed);
+    pthread_mutex_unlock(&object->mutex);
+}
+
+/* Write the chunks of a placed batch, those that go side by side at once. */
+static enum sc_status
+write_batch(struct sc_writer *writer, struct sc_write_object *object, const struct sc_write_batch *batch)
+{
+    const uint8_t *bytes = batch->bytes.data;
+    uint64_t offset = 0;
+    size_t n = 0;
+    enum sc_status status = SC_OK;
+
+    for (size_t i = 0; !status && i < batch->n; i++) {
+        uint64_t to = object->entries[batch->positions[i]].offset;
+
+        if (batch->sizes[i] == SC_ABSENT || !batch->sizes[i])
+            continue;
+        if (n && to != offset + n) {
+            status = sc_write_object_put(writer, object, bytes, n, offset);
+            bytes += n;
+            n = 0;
+        }
+        if (!n)
+            offset = to;
+        n += (size_t)batch->sizes[i];
+    }
+    return status || !n ? status : sc_write_object_put(writer, object, bytes, n, offset);
+}
+
+/* Write placed batches. A result in memory may move when it grows, so that is done under the mutex. */
+static void
+write_batches(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batches)
+{
+    while (batches) {
+        struct sc_write_batch *next = batches->next;
+        bool memory = in_memory(object);
+        enum sc_status status;
+
+        if (memory)
+            pthread_mutex_lock(&object->mutex);
+        status = write_batch(writer, object, batches);
+        if (memory)
+            pthread_mutex_unlock(&object->mutex);
+        if (status)
+            note_failure(writer, object, status);
+        sc_write_batch_put(writer->run, batches);
+        batches = next;
+    }
+}
+
+bool
+sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_batch *batch = sc_write_batch_take(writer->run), *placed;
+
+    sc_where_clear(&writer->where);
+    if (!batch) {
+        note_failure(writer, object, SC_NO_MEMORY);
+        return false;
+    }
+    pthread_mutex_lock(&object->mutex);
+    while (!object->all_claimed && !object->failed && object->n_claimed - object->n_placed >= SC_WRITE_WINDOW)
+        pthread_cond_wait(&object->changed, &object->mutex);
+    batch->n = 0;
+    if (!object->failed)
+        claim(object, batch);
+    pthread_mutex_unlock(&object->mutex);
+    if (!batch->n) {
+        sc_write_batch_put(writer->run, batch);
+        return false;
+    }
+
+    if (sc_write_object_stopped(writer->run, object)) {
+        batch->n = batch->used = 0; /* it takes its place all the same, or the other threads would wait for it */
+        note_failure(writer, object, SC_CANCELLED);
+    } else {
+        sc_write_batch_encode(writer, object, batch);
+    }
+    pthread_mutex_lock(&object->mutex);
+    object->window[batch->number % SC_WRITE_WINDOW] = batch;
+    placed = place(object);
+    if (placed)
+        pthread_cond_broadcast(&object->changed);
+    pthread_mutex_unlock(&object->mutex);
+    write_batches(writer, object, placed);
+    return true;
+}
