@@ -17,14 +17,14 @@ from .. import native
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver
-from ..storage.replaced import Patience, retried
-from . import gathering
-from .boxes import Box, touched
-from .inner import decode_chunks
-from .objects import OpenObject, ShardObject
+from ..storage.retry import Patience, retried
+from . import chunk_overlay
+from .inner_chunks import decode_chunks
 from .placement import ABSENT
-from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
-from .userbytes import Kept, find
+from .read import ATTEMPTS, ReadItem, explain, is_changing, read
+from .regions import Box, touched
+from .shard_object import OpenObject, ShardObject
+from .user_bytes import Kept, find
 
 __all__ = ["Snapshot"]
 
@@ -65,7 +65,7 @@ class Snapshot:
 
     def _opened(self) -> OpenObject:
         if self._view is None:
-            gathering.settle(self._object)
+            chunk_overlay.settle(self._object)
             options = self._resolver.resolve(NOTHING, None)
             self._view = retried(lambda: self._try(self._object.open, self._chain, options))
         return self._view

@@ -9,7 +9,7 @@ from operator import index
 from reprlib import repr as shown
 from typing import Any
 
-from ..access.objects import OpenObject
+from ..access.shard_object import OpenObject
 from ..errors import ShardError
 from .entries import ByteRange
 from .keys import KeyRange, as_bytes

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..access.change import Found
-from ..access.objects import OpenObject, ShardObject
+from ..access.shard_change import Found
+from ..access.shard_object import OpenObject, ShardObject
 from ..errors import UnsupportedError
 from ..format.checks import as_int
 from .arguments import (
@@ -32,19 +32,19 @@ from .arguments import (
     result_of,
     value_of,
 )
-from .awaited import Awaited
+from .async_api import Awaited
+from .base_object import NestedObject, object_of_base
 from .entries import ByteRange, Entries, Renewed
+from .executor import Threads
 from .keys import Grid, Key, KeyRange, as_bytes
 from .listing import KeyList, no_positions
-from .nested import NestedObject, object_of_base
-from .pending import Pending
 from .results import FAILED, NO_VALUE, ReadResult, Stamp
 from .spec import Layout, Parsed, parse
-from .threads import Threads
 from .transaction import Transaction
+from .write_buffer import Pending
 
 if TYPE_CHECKING:
-    from .bound import BoundStore
+    from .transaction_view import BoundStore
 
 __all__ = ["ShardedKeyValueStore"]
 
@@ -472,7 +472,7 @@ class ShardedKeyValueStore(Awaited, MutableMapping[Key, bytes]):
 
     def with_transaction(self, transaction: Transaction) -> BoundStore:
         """Return the same store within a transaction."""
-        from .bound import BoundStore  # it is one of these stores itself
+        from .transaction_view import BoundStore  # it is one of these stores itself
 
         return BoundStore(self, transaction)
 

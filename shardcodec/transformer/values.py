@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..access.inner import coordinates
+from ..access.inner_chunks import coordinates
 from ..errors import ShardError
-from .ranges import cut
-from .windows import Opened
+from .byte_ranges import cut
+from .nested_shard import Opened
 
 __all__ = ["Bad", "Wanted", "explained", "read_opened"]
 
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
     position : int
         In the index.
     request
-        Part of it, see `ranges`.
+        Part of it, see `byte_ranges`.
     """
 
     number: int

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """What a block of `group_writes` gathers.
 
-While one is open, what is written through shardcodec's pipeline stays in memory (`access.gathered`), keyed by the
+While one is open, what is written through shardcodec's pipeline stays in memory (`access.overlay`), keyed by the
 resolved path of the object, or by store and key: for the whole process, whatever thread or array it comes from. Reads
 through the pipeline see it. Another surface may have changes gathered that are no elements (`Held`). An object is stored at the end of a block, when the memory budget is used up, or when
 something has to be done with it that cannot be gathered.
@@ -23,19 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from ..access.boxes import Box
-from ..access.gathered import Gathered
-from ..access.objects import ShardObject
-from ..access.reader import INLINE_NBYTES, decoded_nbytes
+from ..access.overlay import Gathered
+from ..access.read import INLINE_NBYTES, decoded_nbytes
+from ..access.regions import Box
+from ..access.shard_object import ShardObject
+from ..compat import StorePath, on_zarrs_loop
 from ..errors import GroupWriteError
 from ..options import Options
 from ..storage import locks
-from ..storage.aio import all_of, to_its_end
-from . import reading, storing, writing
-from .compat import StorePath, on_zarrs_loop
-from .held import Entry, Held, HeldEntry, is_held
-from .names import Names
-from .requests import Part, Request
+from ..storage.tasks import all_of, to_its_end
+from . import flush_group, read_request, write_request
+from .lock_names import Names
+from .pending import Entry, Held, HeldEntry, is_held
+from .request import Part, Request
 from .stores import (
     check_writable,
     is_link,
@@ -114,7 +114,7 @@ class Group:
         await self.settle(itertools.compress(keys, kept))
         async with locks.table().hold_async(keys):
             positions = [request.positions[i] for i in chosen]
-            await writing.run(replace(request, parts=parts, positions=positions), options)
+            await write_request.run(replace(request, parts=parts, positions=positions), options)
             for key, part in zip(keys, parts, strict=True):
                 if part.covers:
                     self._forget(key)
@@ -235,7 +235,7 @@ class Group:
             await self.keep_within_budget()
         return held is not None
 
-    # as an `access.gathering.Gatherer`, for threads that wait
+    # as an `access.chunk_overlay.Gatherer`, for threads that wait
 
     def name_of(self, target: ShardObject) -> str:
         """Name an object."""
@@ -310,7 +310,7 @@ class Group:
     async def read(self, request: Request, options: Options) -> set[int]:
         """Fill the request's array; return the positions of objects that do not exist."""
         if not self._entries:
-            return await reading.run(request, options)
+            return await read_request.run(request, options)
         keys = await self._keys(request)
         await self.settle(
             key
@@ -324,10 +324,10 @@ class Group:
             if isinstance(entry := self._entries.get(key), Entry) and _is_box(request.parts[i].box)
         ]
         if not found:
-            return await reading.run(request, options)
+            return await read_request.run(request, options)
         needless = {i for i, entry in found if entry.gathered.has_all_of(_box_of(request.parts[i]))}
         rest = [i for i in range(len(keys)) if i not in needless]
-        missing = await reading.run(
+        missing = await read_request.run(
             replace(
                 request,
                 parts=[request.parts[i] for i in rest],
@@ -391,7 +391,7 @@ class Group:
 
     async def _store(self, key: str, entry: Entry | HeldEntry) -> None:
         """Store one object; its lock in the table is held."""
-        await storing.store(entry)
+        await flush_group.store(entry)
         self._forget(key)
 
     def _forget(self, key: str) -> None:
