@@ -130,6 +130,7 @@ $(eval $(call needed,dev,test dev))
 
 .PHONY: dev
 dev: .venv/dev-$(VERSION)/stamp ## build what has changed into the checkout; .venv/dev-*/bin/python imports it
+	mkdir -p build
 	$(one_build) $(call venv,dev) setup.py --quiet build_ext --inplace
 
 # Environments for later, such as prepare-test: with -j, two are made at the same time.
