@@ -8,18 +8,38 @@ To change an inner shard is to change the outer one: the new value is made of th
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
 
 from ..access.shard_object import Look, Make, NativeShard, OpenObject, Part, ShardObject, object_of
 from ..options import Options
 from ..storage.index_cache import IndexCache
-from .keys import as_bytes
+from .keys import Key, as_bytes
+from .results import ReadResult
+from .spec import Parsed
 
-if TYPE_CHECKING:
-    from .store import ShardedKeyValueStore
+__all__ = ["NestedObject", "Renewed", "object_of_base"]
 
-__all__ = ["NestedObject", "object_of_base"]
+# From the position of an entry, its value (None: there is none) and the generation of the shard to the new value.
+Renewed = Callable[[int, bytes | None, bytes], bytes | None]
+
+
+class OuterStore(Protocol):
+    """What a store has to have so that its entries can be shards themselves; every `KeyedEntries` has it."""
+
+    @property
+    def path(self) -> bytes: ...
+
+    @property
+    def target(self) -> ShardObject: ...
+
+    def position_of(self, key: Key) -> int: ...
+
+    def read_sync(self, key: Key) -> ReadResult: ...
+
+    def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes: ...
+
+    def parsed(self, path: bytes) -> Parsed: ...
 
 
 class NestedShard(NativeShard):
@@ -39,14 +59,14 @@ class NestedObject:
 
     Parameters
     ----------
-    outer : ShardedKeyValueStore
+    outer : OuterStore
     inner_key : bytes
         Relative to the store's path.
     """
 
     path: str | None = None
 
-    def __init__(self, outer: ShardedKeyValueStore, inner_key: bytes) -> None:
+    def __init__(self, outer: OuterStore, inner_key: bytes) -> None:
         outer.position_of(inner_key)  # is a key
         self.outer = outer
         self.inner_key = inner_key
@@ -98,7 +118,7 @@ class NestedObject:
         return [self.outer.exchange(sorted(by_position), renewed)] * len(parts)
 
 
-def object_of_base(base: Any, kind: type[ShardedKeyValueStore]) -> ShardObject:
+def object_of_base(base: Any, kind: type[OuterStore]) -> ShardObject:
     """Return the place of a shard.
 
     Parameters
@@ -106,7 +126,7 @@ def object_of_base(base: Any, kind: type[ShardedKeyValueStore]) -> ShardObject:
     base
         As for `ShardedKeyValueStore`.
     kind : type
-        That class.
+        The class of the stores of which an entry can be the shard.
 
     Raises
     ------

@@ -27,12 +27,13 @@ from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
 from ..storage import index_cache, locks
 from ..storage.retry import retried
-from .base_object import NestedObject
+from .arguments import ByteRange
+from .base_object import NestedObject, Renewed
 from .listing import flags_of, no_positions
 from .spec import Layout
 from .write_buffer import Pending
 
-__all__ = ["ByteRange", "Entries"]
+__all__ = ["Entries"]
 
 T = TypeVar("T")
 
@@ -41,11 +42,6 @@ FETCH_NBYTES = 64 << 20
 # Files that stay open for a cache of indexes: asking whether a name still leads to one is cheaper than opening it.
 OPEN_FILES = 32
 MAX_TRIES = 3
-
-# First byte and the one behind the last; a negative first one counts from the end; None: to the end.
-ByteRange = tuple[int, int | None]
-
-Renewed = Callable[[int, bytes | None, bytes], bytes | None]
 
 
 class Entries:

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from ..access.shard_object import OpenObject
 from ..errors import ConflictError, UnsupportedError
 from .arguments import (
+    ByteRange,
     byte_range_of,
     byte_ranges_of,
     condition_of,
@@ -21,14 +22,13 @@ from .arguments import (
     result_of,
     value_of,
 )
-from .entries import ByteRange
+from .keyed_entries import KeyedEntries
 from .keys import Key, KeyRange
 from .listing import no_positions, positions_among
 from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ReadResult, Stamp
-from .store import ShardedKeyValueStore
 from .transaction import Member, Transaction
 
-__all__ = ["BoundStore"]
+__all__ = ["BoundStore", "Transactional"]
 
 T = TypeVar("T")
 
@@ -37,13 +37,31 @@ class _Unnamed(Exception):
     """Nothing tells one state of the shard from another."""
 
 
-class BoundStore(ShardedKeyValueStore):
+class Transactional(KeyedEntries):
+    """Entries that can be read and written within a transaction."""
+
+    def with_transaction(self, transaction: Transaction) -> BoundStore:
+        """Return the same store within a transaction."""
+        return BoundStore(self, transaction)
+
+    def transaction(self, *, atomic: bool = False, repeatable_read: bool = False) -> BoundStore:
+        """Begin a transaction on this store; as a with block it commits at its end, and aborts if an exception leaves it.
+
+        Parameters
+        ----------
+        atomic, repeatable_read
+            As for `Transaction`.
+        """
+        return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
+
+
+class BoundStore(Transactional):
     """A store within a transaction: what it reads has the transaction's writes in it, and nobody else sees these.
 
     Its stamps are of the stored state; before the commit there is no generation that writes could have: `PENDING` stands for it.
     """
 
-    def __init__(self, store: ShardedKeyValueStore, transaction: Transaction) -> None:
+    def __init__(self, store: Transactional, transaction: Transaction) -> None:
         for name, value in vars(store).items():
             setattr(self, name, value)
         self.store = store

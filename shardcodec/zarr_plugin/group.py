@@ -14,6 +14,7 @@ the end, element by element, is what was written last.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
@@ -23,19 +24,21 @@ from typing import Any
 
 import numpy as np
 
+from ..access.chunk_codec import memory_order
 from ..access.overlay import Gathered
 from ..access.read import INLINE_NBYTES, decoded_nbytes
 from ..access.regions import Box
 from ..access.shard_object import ShardObject
-from ..compat import StorePath, on_zarrs_loop
+from ..compat import StorePath, as_numpy, on_zarrs_loop
 from ..errors import GroupWriteError
 from ..options import Options
 from ..storage import locks
 from ..storage.tasks import all_of, to_its_end
 from . import flush_group, read_request, write_request
+from .array_codecs import MAX_CHAINS, Kind
 from .lock_names import Names
 from .pending import Entry, Held, HeldEntry, is_held
-from .request import Part, Request
+from .request import Declined, Part, Request
 from .stores import (
     check_writable,
     is_link,
@@ -43,7 +46,7 @@ from .stores import (
     lock_keys_async,
 )
 
-__all__ = ["Group"]
+__all__ = ["GatherShortcut", "Group"]
 
 # Objects that are stored at a time; each is encoded with all threads of its options.
 CONCURRENCY = 4
@@ -437,3 +440,35 @@ def _failure(written: Sequence[str], failures: dict[str, Exception]) -> GroupWri
     )
     error.__cause__ = first
     return error
+
+
+class GatherShortcut:
+    """Assignments of one whole inner chunk each while a block of `group_writes` is open, as loops over them make.
+
+    Everything else, and the first of each object, is left to `Group.write`.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._chain = functools.lru_cache(MAX_CHAINS)(self._usual_chain)
+
+    def gather(self, item: Any, buffer: Any, options: Options, group: Group) -> bool:
+        """Take over the only item of a batch; False when nothing has been done."""
+        target, spec, *_ = item
+        array = as_numpy(buffer)
+        if array is None or type(target) is not StorePath:
+            return False
+        chain = self._chain(spec.shape, array.dtype)
+        return chain is not None and group.take_slices(item, chain, array, options)
+
+    def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The chain of such chunks; None where it takes no inner chunks by themselves, or large ones."""
+        native_order = memory_order(dtype, self._kind.dtype)
+        if native_order is None:
+            return None
+        try:
+            chain = self._kind.chain(shape, native_order)
+        except Declined:
+            return None
+        usual = chain.is_shard and chain.stage is None and chain.n_chunks > 1
+        return chain if usual and chain.inner.nbytes + chain.index_nbytes <= INLINE_NBYTES else None

@@ -32,6 +32,7 @@ from ..storage.retry import Patience
 from . import group_writes, read_request, write_request
 from .array_codecs import Kind, kind_of
 from .fallback import write_own
+from .group import GatherShortcut
 from .renamed_store import originals
 from .request import Declined, Request, prepare
 from .stores import introduce, is_local, is_prompt, lock_keys_async
@@ -63,7 +64,7 @@ class ShardCodecPipeline(CodecPipeline):
         self._shortcut: read_request.Shortcut | None = None
         if self._kind and is_local(store) and is_prompt(store):
             self._shortcut = read_request.Shortcut(self._kind, store)
-        self._gathering = write_request.Shortcut(self._kind) if self._kind else None
+        self._gathering = GatherShortcut(self._kind) if self._kind else None
 
     # ---- made by zarr
 

@@ -9,23 +9,20 @@ place.
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..access.chunk_codec import memory_order
 from ..access.conditional_write import update
 from ..access.read import INLINE_NBYTES, INLINE_OBJECTS
 from ..access.write import WriteItem, moved_nbytes, write
-from ..compat import StorePath, as_numpy, buffer_from, config
+from ..compat import buffer_from, config
 from ..options import Options
 from ..storage import file_locks, locks, remote_indexes
 from ..storage.tasks import all_of, to_its_end
-from .array_codecs import MAX_CHAINS, Kind
 from .remotes import conditional_remote_for
-from .request import Declined, Part, Request
+from .request import Part, Request
 from .stores import (
     check_writable,
     index_names,
@@ -38,45 +35,10 @@ from .stores import (
     stored_bytes,
 )
 
-if TYPE_CHECKING:
-    from .group import Group
-
-__all__ = ["Shortcut", "run"]
+__all__ = ["run"]
 
 # Decoded bytes of the objects that are encoded at a time where their bytes are held in memory.
 MEMORY_NBYTES = 128 << 20
-
-
-class Shortcut:
-    """Assignments of one whole inner chunk each while a block of `group_writes` is open, as loops over them make.
-
-    Everything else, and the first of each object, is left to `Group.write`.
-    """
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._chain = functools.lru_cache(MAX_CHAINS)(self._usual_chain)
-
-    def gather(self, item: Any, buffer: Any, options: Options, group: Group) -> bool:
-        """Take over the only item of a batch; False when nothing has been done."""
-        target, spec, *_ = item
-        array = as_numpy(buffer)
-        if array is None or type(target) is not StorePath:
-            return False
-        chain = self._chain(spec.shape, array.dtype)
-        return chain is not None and group.take_slices(item, chain, array, options)
-
-    def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The chain of such chunks; None where it takes no inner chunks by themselves, or large ones."""
-        native_order = memory_order(dtype, self._kind.dtype)
-        if native_order is None:
-            return None
-        try:
-            chain = self._kind.chain(shape, native_order)
-        except Declined:
-            return None
-        usual = chain.is_shard and chain.stage is None and chain.n_chunks > 1
-        return chain if usual and chain.inner.nbytes + chain.index_nbytes <= INLINE_NBYTES else None
 
 
 async def run(request: Request, options: Options) -> None:
