@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from .encode_decode import parse_selection
 from .object_regions import axis_parts, box_rows
 from .read import MAX_GAP_NBYTES, ReadItem, read, slice_reader
 from .regions import Box, Boxes, as_void, whole
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["ArrayReader", "Folder", "Objects", "open_array", "register_adapter"]
 
@@ -459,12 +462,12 @@ class ArrayReader:
         )
 
 
-def _item(chain: Any, source: Any, part: Any, key: str) -> ReadItem:
+def _item(chain: Chain, source: Any, part: Any, key: str) -> ReadItem:
     """A part of an object. Errors name a file by its path: whoever reads many arrays must know which one it is."""
     return ReadItem(chain, source, part, source if isinstance(source, str) else key)
 
 
-def _logical(chain: Any) -> Ints:
+def _logical(chain: Chain) -> Ints:
     """The inner chunks' shape by axis of the array; transposes before the sharding permute it."""
     shape = [0] * len(chain.perm)
     for stored, axis in enumerate(chain.perm):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from .clipped_chunks import ClippedCodecs
 
+if TYPE_CHECKING:
+    from .._native import Chain
+
 __all__ = ["byte_map", "compiled", "destination", "memory_order", "staged_shard", "staged_whole"]
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(spec: ChainSpec, native_order: bool = True) -> Any:
+def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
     """Return the native chain of a spec.
 
     Parameters
@@ -40,20 +43,22 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Any:
             raise UnsupportedError("clipped inner chunks and codecs that follow the sharding")
         assert spec.inner is not None
         return staged_shard(spec, ClippedCodecs(spec.inner))
-    return native.load().Chain(**lower(spec, native_order=native_order))
+    chain: Chain = native.load().Chain(**lower(spec, native_order=native_order))
+    return chain
 
 
-def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Any:
+def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Chain:
     """Return a chain that finds inner chunks, which are encoded by `stage`; of the spec only the geometry counts."""
     lowered: dict[str, Any] = {**lower(spec)}
     lowered["inner"] = {**lowered["inner"], "opaque": True}
-    return native.load().Chain(**lowered, stage=stage)
+    chain: Chain = native.load().Chain(**lowered, stage=stage)
+    return chain
 
 
-def staged_whole(shape: tuple[int, ...], stage: Any) -> Any:
+def staged_whole(shape: tuple[int, ...], stage: Any) -> Chain:
     """Return a chain for objects that are one chunk, encoded by `stage`."""
     itemsize = stage.fill.dtype.itemsize
-    return native.load().Chain(
+    chain: Chain = native.load().Chain(
         shape=shape,
         itemsize=itemsize,
         swap=(),
@@ -63,10 +68,11 @@ def staged_whole(shape: tuple[int, ...], stage: Any) -> Any:
         opaque=True,
         stage=stage,
     )
+    return chain
 
 
 @functools.lru_cache(maxsize=256)
-def byte_map(spec: ShardSpec) -> Any:
+def byte_map(spec: ShardSpec) -> Chain:
     """Return a chain for a shard whose inner chunks are bytes of any size and meaning; of the spec only the index counts."""
     return staged_shard(spec, None)
 

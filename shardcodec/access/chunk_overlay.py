@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from ..storage.temp_folder import staging_for
 from .flush import flush
 from .overlay import Gathered
 from .shard_object import ShardObject
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = [
     "GatheredChunks",
@@ -82,7 +85,7 @@ class GatheredChunks:
         Store inner chunks that equal the fill value.
     """
 
-    def __init__(self, target: ShardObject, chain: Any, dtype: np.dtype[Any], *, write_empty: bool) -> None:
+    def __init__(self, target: ShardObject, chain: Chain, dtype: np.dtype[Any], *, write_empty: bool) -> None:
         self.kind: Hashable = (chain, write_empty)
         self._target = target
         self._gathered = Gathered(chain, dtype)
@@ -126,7 +129,7 @@ class GatheredChunks:
 
 def take(
     target: ShardObject,
-    chain: Any,
+    chain: Chain,
     where: Sequence[int],
     chunks: np.ndarray[Any, Any],
     options: Options,

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .regions import Box, Boxes, Lists, Parts, Points
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Cuts", "cuts_of"]
 
@@ -37,7 +40,7 @@ class Cuts:
         Of a decoded inner chunk that is not clipped.
     """
 
-    def __init__(self, chain: Any) -> None:
+    def __init__(self, chain: Chain) -> None:
         rank = len(chain.shape)
         self.chunk_shape: tuple[int, ...] = tuple(chain.inner.shape if chain.is_shard else chain.shape)
         self._perm: tuple[int, ...] = chain.perm if chain.is_shard else tuple(range(rank))
@@ -95,7 +98,7 @@ class _Part(NamedTuple):
 class _AxisCuts(Cuts):
     """A box, or lists: all combinations of what is wanted along each axis."""
 
-    def __init__(self, chain: Any, parts: Box | Lists, axes: Sequence[int], ndim: int) -> None:
+    def __init__(self, chain: Chain, parts: Box | Lists, axes: Sequence[int], ndim: int) -> None:
         super().__init__(chain)
         self._axes = tuple(axes)
         self._ndim = ndim
@@ -198,7 +201,7 @@ def _index(parts: Iterable[Any]) -> Index:
 class _PointCuts(Cuts):
     """Single elements."""
 
-    def __init__(self, chain: Any, points: Points) -> None:
+    def __init__(self, chain: Chain, points: Points) -> None:
         super().__init__(chain)
         n = len(points.froms[0])
         places = np.arange(n) if points.to is None else points.to.astype(np.intp)
@@ -240,7 +243,7 @@ class _PointCuts(Cuts):
 class _ManyCuts(Cuts):
     """Several boxes."""
 
-    def __init__(self, chain: Any, boxes: Boxes, axes: Sequence[int], ndim: int) -> None:
+    def __init__(self, chain: Chain, boxes: Boxes, axes: Sequence[int], ndim: int) -> None:
         super().__init__(chain)
         rank = len(chain.shape)
         kept = sorted(target for target in axes if target >= 0)
@@ -279,7 +282,7 @@ class _ManyCuts(Cuts):
             cuts.fill(position, view, value)
 
 
-def cuts_of(chain: Any, parts: Parts, axes: Sequence[int], ndim: int) -> Cuts:
+def cuts_of(chain: Chain, parts: Parts, axes: Sequence[int], ndim: int) -> Cuts:
     """Cut parts of an object.
 
     Parameters

@@ -9,7 +9,7 @@ such a shard is staged work: the engine finds inner chunks, and each goes throug
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ..errors import ShardError
 from ..format.chain import lower
 from ..format.chain_spec import ChainSpec
 from .regions import as_void, whole
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["ClippedCodecs"]
 
@@ -37,10 +40,10 @@ class ClippedCodecs:
 
     def __init__(self, spec: ChainSpec) -> None:
         self._spec = spec
-        self._chains: dict[tuple[int, ...], Any] = {}  # at most two sizes along each axis
+        self._chains: dict[tuple[int, ...], Chain] = {}  # at most two sizes along each axis
         self.fill: Array = np.frombuffer(spec.fill, dtype=spec.dtype).reshape(())
 
-    def _chain(self, shape: tuple[int, ...]) -> Any:
+    def _chain(self, shape: tuple[int, ...]) -> Chain:
         chain = self._chains.get(shape)
         if chain is None:
             chain = native.load().Chain(**lower(self._spec.with_shape(shape)))

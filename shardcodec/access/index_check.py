@@ -8,13 +8,16 @@ these tell. Where they have none, perhaps only one entry of the whole index tell
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
 from ..options import Options
 from .placement import sum_up
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["check_index", "must_be_sound", "reach"]
 
@@ -24,12 +27,12 @@ MAX_OBJECT_NBYTES = 2**63 - 1
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-def must_be_sound(chain: Any, options: Options) -> bool:
+def must_be_sound(chain: Chain, options: Options) -> bool:
     """Tell whether one wrong entry makes all inner chunks doubtful."""
     return bool(chain.needs_sound_index) and not options.allow_in_index
 
 
-def check_index(chain: Any, entries: Entries, nbytes: int | None, options: Options) -> None:
+def check_index(chain: Chain, entries: Entries, nbytes: int | None, options: Options) -> None:
     """Check all entries of an index, as far as the size of the object is known, where `must_be_sound`.
 
     Raises
@@ -42,6 +45,6 @@ def check_index(chain: Any, entries: Entries, nbytes: int | None, options: Optio
         native.load().index_check(entries, size, 0 if chain.index_at_start else size - n, n)
 
 
-def reach(chain: Any, entries: Entries) -> int:
+def reach(chain: Chain, entries: Entries) -> int:
     """Return how long the object must be, if all entries are true: an index at the end follows the last inner chunk."""
     return sum_up(entries).end + (0 if chain.index_at_start else int(chain.index_nbytes))

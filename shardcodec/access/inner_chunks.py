@@ -9,7 +9,7 @@ number, in C order. Arrays of chunks have one axis more, the first: which of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ..errors import ShardError
 from ..options import Options
 from .chunk_codec import memory_order
 from .regions import as_void, whole
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = [
     "as_chunks",
@@ -115,7 +118,7 @@ def batches(n: int, chunk_nbytes: int) -> Iterator[slice]:
 
 
 def encode_chunks(
-    chain: Any,
+    chain: Chain,
     chunks: np.ndarray[Any, Any],
     options: Options,
     *,
@@ -168,7 +171,7 @@ def encode_chunks(
     return results
 
 
-def decode_chunks(chain: Any, encoded: Sequence[Any], out: np.ndarray[Any, Any], options: Options) -> None:
+def decode_chunks(chain: Chain, encoded: Sequence[Any], out: np.ndarray[Any, Any], options: Options) -> None:
     """Decode inner chunks into ``out``, shape (n, *chunk shape); None stands for the fill value.
 
     Raises

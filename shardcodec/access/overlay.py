@@ -16,12 +16,15 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
 from .regions import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Array", "Gathered"]
 
@@ -50,7 +53,7 @@ class Gathered:
         Of the elements in memory.
     """
 
-    def __init__(self, chain: Any, dtype: np.dtype[Any]) -> None:
+    def __init__(self, chain: Chain, dtype: np.dtype[Any]) -> None:
         self.chain = chain
         perm, inner = (
             (chain.perm, chain.inner.shape) if chain.is_shard else (range(len(chain.shape)), chain.shape)
@@ -73,7 +76,7 @@ class Gathered:
         self._slot_nbytes = self._n_items * self._array.itemsize
         self._slices = self._slices_of(chain)
 
-    def _slices_of(self, chain: Any) -> Any:
+    def _slices_of(self, chain: Chain) -> Any:
         """What takes whole inner chunks as slices; None where they are not of the usual kind."""
         usual = chain.is_shard and chain.stage is None and self._array.dtype.kind in PLAIN_KINDS
         return native.load().ChunkSlices(chain) if usual else None

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..storage.retry import Patience
 from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
 from .staged import chunks as staged_chunks
 from .staged import read as staged_read
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = [
     "ATTEMPTS",
@@ -74,18 +77,18 @@ class ReadItem(NamedTuple):
         How errors name the object.
     """
 
-    chain: Any
+    chain: Chain
     source: Any
     box: Parts
     key: str
 
 
-def leaves_the_thread(chain: Any) -> bool:
+def leaves_the_thread(chain: Chain) -> bool:
     """Whether the chain's codecs wait for an event loop, which must not be the thread's own."""
     return chain.stage is not None and not chain.stage.one_by_one
 
 
-def decoded_nbytes(chain: Any, parts: Parts) -> int:
+def decoded_nbytes(chain: Chain, parts: Parts) -> int:
     """Bytes that are decoded for parts of an object: whole inner chunks, and the index.
 
     Where codecs need an event loop themselves, more than is decoded inline. For very many points no less than that.
@@ -100,7 +103,7 @@ def decoded_nbytes(chain: Any, parts: Parts) -> int:
     return n * inner + int(chain.index_nbytes)
 
 
-def read_nbytes(chain: Any, parts: Parts) -> int:
+def read_nbytes(chain: Chain, parts: Parts) -> int:
     """The same for a read: of chunks that are stored as they are only the rows are read between those that are wanted."""
     inner: Any = chain.inner if chain.is_shard else chain
     plain = chain.is_shard and inner.fixed_nbytes == inner.nbytes
@@ -203,7 +206,7 @@ def read(
                 return missing  # type: ignore[no-any-return]
 
 
-def slice_reader(chain: Any, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
+def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
     """Make the native reader of small boxes; with more about an array, of those in its files.
 
     Returns

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from .index_check import check_index, must_be_sound, reach
 from .placement import ABSENT
 from .read import INLINE_NBYTES, ReadItem, decoded_nbytes, explain, index_too_short
 from .regions import n_touched, outline, touched
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["fetch", "wants_whole"]
 
@@ -63,7 +66,7 @@ OBJECTS_PER_REQUEST = 2
 
 
 def wants_whole(
-    chain: Any, n_wanted: int, limits: Limits, *, n_objects: int = 1, has_index: bool = False
+    chain: Chain, n_wanted: int, limits: Limits, *, n_objects: int = 1, has_index: bool = False
 ) -> bool:
     """Tell whether one request for all of an object is better than index and ranges.
 

@@ -10,11 +10,14 @@ on as they are and must not change while the engine works.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .. import native
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = [
     "PLAIN_KINDS",
@@ -209,7 +212,7 @@ def is_filled(box: Parts, array: np.ndarray[Any, Any], axes: Sequence[int], fill
     return all(native.load().all_equal(np.ascontiguousarray(row), fill) for row in rows)
 
 
-def n_touched(parts: Parts, chain: Any) -> int:
+def n_touched(parts: Parts, chain: Chain) -> int:
     """Count the inner chunks of a compiled shard that parts have elements in; boxes that share some count them twice."""
     if isinstance(parts, Points):
         return _n_touched_by_points(parts, chain)
@@ -230,7 +233,7 @@ def _list_of(parts: Box | Lists, axis: int) -> Positions | None:
     return parts.froms[axis] if isinstance(parts, Lists) else None
 
 
-def _n_touched_by_points(points: Points, chain: Any) -> int:
+def _n_touched_by_points(points: Points, chain: Chain) -> int:
     entries = np.zeros(len(points.froms[0]), dtype=np.int64)
     for axis, extent, n in zip(chain.perm, chain.inner.shape, chain.grid_shape, strict=True):
         entries *= n
@@ -242,7 +245,7 @@ def _n_touched_by_points(points: Points, chain: Any) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _n_touched_by_rows(rows: Positions, chain: Any) -> Any:
+def _n_touched_by_rows(rows: Positions, chain: Chain) -> Any:
     ndim = len(chain.perm)
     numbers = rows.view(np.int64)
     n = np.ones(len(rows), dtype=np.int64)

@@ -10,7 +10,7 @@ under a condition, calls it again when somebody else was faster.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from .read import ReadItem, explain
 from .shard_object import NO_OBJECT, NativeShard, Part, ShardObject
 from .user_bytes import UserBytes
 from .write_encoded import NOTHING, EncodedItem, ordered, write_encoded
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Change", "Found", "Maker", "Place", "change", "change_all"]
 
@@ -71,7 +74,7 @@ class Found:
     """The old object, as the decision sees it; nothing is read of it unless it is asked."""
 
     def __init__(
-        self, target: Place, chain: Any, options: Options, old: Any, generation: bytes | None
+        self, target: Place, chain: Chain, options: Options, old: Any, generation: bytes | None
     ) -> None:
         self._target = target
         self._chain = chain
@@ -132,7 +135,7 @@ class Maker:
     """
 
     def __init__(
-        self, target: Place, chain: Any, decide: Decide, options: Options, staging: str | None = None
+        self, target: Place, chain: Chain, decide: Decide, options: Options, staging: str | None = None
     ) -> None:
         self._target = target
         self._chain = chain
@@ -179,7 +182,7 @@ class Maker:
 
 
 def change(
-    target: ShardObject, chain: Any, decide: Decide, options: Options, *, blind: bool = False
+    target: ShardObject, chain: Chain, decide: Decide, options: Options, *, blind: bool = False
 ) -> bytes:
     """Give a shard other inner chunks.
 

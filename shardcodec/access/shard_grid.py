@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .chunk_codec import compiled
 from .encode_decode import parse_selection
 from .placement import ABSENT
 from .read import explain
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "scan_files"]
 
@@ -157,11 +160,11 @@ class ShardGrid:
 
 
 class _Named:
-    def __init__(self, chain: Any, key: str) -> None:
+    def __init__(self, chain: Chain, key: str) -> None:
         self.chain, self.key = chain, key
 
 
-def scan_files(chain: Any, sources: Sequence[Any], keys: Sequence[str], options: Options) -> Sizes:
+def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], options: Options) -> Sizes:
     """Read the indexes of shards in files or in memory, in one native call.
 
     Parameters

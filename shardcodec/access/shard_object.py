@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .. import native
 from ..options import Options
 from ..storage import file_locks, file_system, locks
 from ..storage.index_cache import IndexCache
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = [
     "NO_OBJECT",
@@ -142,10 +145,10 @@ class ShardObject(Protocol):
     def is_prompt(self) -> bool:
         """Whether a small read takes no round trip, so that it may be done on an event loop."""
 
-    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """Look at what is there now; `cache` may have the index of this state of the object."""
 
-    def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """As `open`, for who wants all of it: then a store is asked once."""
 
     def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
@@ -163,7 +166,7 @@ class ShardObject(Protocol):
 class NativeShard:
     """A shard that the engine opens: a file, or bytes in memory."""
 
-    def __init__(self, chain: Any, source: Any, options: Options, cache: IndexCache | None = None) -> None:
+    def __init__(self, chain: Chain, source: Any, options: Options, cache: IndexCache | None = None) -> None:
         self._chain = chain
         self._allow_in_index = options.allow_in_index
         self._source = source
@@ -233,7 +236,7 @@ class FileObject:
     def is_prompt(self) -> bool:
         return file_system.is_prompt(str(self.path))
 
-    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         return NativeShard(chain, self.path, options, cache)
 
     open_whole = open  # noqa: A003  # the method above
@@ -267,7 +270,7 @@ class MemoryObject:
     def identity(self) -> str:
         return f"object:{id(self)}"
 
-    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         return NativeShard(chain, self.data, options)
 
     open_whole = open  # noqa: A003  # the method above

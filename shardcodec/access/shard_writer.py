@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from .placement import ABSENT, aligned
 from .slot_writer import SlotWriter, create
 from .user_bytes import check_alignment, marked_footer
 from .write_encoded import check_size, ordered
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["ShardWriter"]
 
@@ -163,7 +166,7 @@ class ShardWriter:
             self._unclaim(where)
             raise
 
-    def _encode(self, where: list[int], chain: Any, array: np.ndarray[Any, Any]) -> None:
+    def _encode(self, where: list[int], chain: Chain, array: np.ndarray[Any, Any]) -> None:
         sequence = ordered(where, self.grid_shape, self._options.order)
         place = {position: i for i, position in enumerate(where)}
         for part in batches(len(where), self._spec.inner.nbytes):

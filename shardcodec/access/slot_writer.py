@@ -23,7 +23,7 @@ import os
 import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from .inner_chunks import as_chunks, batches, coordinates, encode_chunks, positi
 from .placement import ABSENT, aligned
 from .user_bytes import check_alignment, marked_footer
 from .write_encoded import check_size, ordered
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["SlotWriter", "create"]
 
@@ -76,9 +79,16 @@ class _Layout(NamedTuple):
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError("this is no token of a shared shard, or one of another version") from None
 
-    def slot(self, chain: Any) -> int:
+    def slot(self, chain: Chain) -> int:
         """Bytes from one slot to the next."""
-        return int(aligned(int(chain.inner.fixed_nbytes), self.alignment))
+        return int(aligned(_chunk_nbytes(chain), self.alignment))
+
+
+def _chunk_nbytes(chain: Chain) -> int:
+    """Size of every encoded inner chunk."""
+    nbytes = chain.inner.fixed_nbytes
+    assert nbytes is not None, "`create` takes no other chains"
+    return int(nbytes)
 
 
 def create(
@@ -184,7 +194,7 @@ class SlotWriter:
             self._unclaim(where)
             raise
 
-    def _encode(self, where: list[int], chain: Any, array: np.ndarray[Any, Any]) -> None:
+    def _encode(self, where: list[int], chain: Chain, array: np.ndarray[Any, Any]) -> None:
         for part in batches(len(where), self._spec.inner.nbytes):
             encoded = encode_chunks(
                 chain,
@@ -280,7 +290,7 @@ class SlotWriter:
             at = next(a for a, b in itertools.pairwise(twice) if a == b)
             raise ValueError(f"inner chunk {coordinates(at, self.grid_shape)} was written by two ranks")
         file = self._opened()
-        nbytes = self._chain.inner.fixed_nbytes
+        nbytes = _chunk_nbytes(self._chain)
         entries = np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         for position in where:
             entries[position] = self._offset(position), nbytes

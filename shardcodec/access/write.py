@@ -13,7 +13,7 @@ The caller holds the locks of the objects (`storage.locks`). How old objects are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from .read import decoded_nbytes
 from .regions import Parts, Positions, as_void, covered, covers, is_filled, touched
 from .staged import chunks as staged_chunks
 from .staged import write as staged_write
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["WriteItem", "moved_nbytes", "write"]
 
@@ -52,7 +55,7 @@ class WriteItem(NamedTuple):
         Positions of inner chunks: `box` is just these, each as a box of its own.
     """
 
-    chain: Any
+    chain: Chain
     path: str | None
     old: Any
     box: Parts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from ..storage import index_cache
 from .old_shard import Looker, run
 from .placement import ABSENT, Gone, new_sizes
 from .user_bytes import Extents, Kept, UserBytes, find, kept_alignment, lay_out
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["NOTHING", "EncodedItem", "check_size", "ordered", "write_encoded"]
 
@@ -53,7 +56,7 @@ class EncodedItem(NamedTuple):
         Inner chunks that are not named are absent from now on. The old object is not looked at.
     """
 
-    chain: Any
+    chain: Chain
     path: str | None
     old: Any
     chunks: Mapping[int, Any]
@@ -193,7 +196,7 @@ def _laid_out(
     return (None, None, None, None, placement.entries, placement.data_offset, None, None, told), footer
 
 
-def check_size(chain: Any, position: int, nbytes: int) -> None:
+def check_size(chain: Chain, position: int, nbytes: int) -> None:
     """Refuse an encoded inner chunk of a size that none of this shard can have.
 
     Raises

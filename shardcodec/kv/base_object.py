@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..access.shard_object import Look, Make, NativeShard, OpenObject, Part, ShardObject, object_of
 from ..options import Options
@@ -17,6 +17,9 @@ from ..storage.index_cache import IndexCache
 from .keys import Key, as_bytes
 from .results import ReadResult
 from .spec import Parsed
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["NestedObject", "Renewed", "object_of_base"]
 
@@ -45,7 +48,7 @@ class OuterStore(Protocol):
 class NestedShard(NativeShard):
     """The value of a key, as a shard."""
 
-    def __init__(self, chain: Any, data: bytes | None, options: Options, generation: bytes) -> None:
+    def __init__(self, chain: Chain, data: bytes | None, options: Options, generation: bytes) -> None:
         super().__init__(chain, data, options)
         self._generation = generation
 
@@ -92,7 +95,7 @@ class NestedObject:
         """As the outer shard."""
         return self.outer.target.is_prompt
 
-    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """Read the value."""
         found = self.outer.read_sync(self.inner_key)
         data = found.value if found.state == "value" else None

@@ -13,11 +13,14 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["IndexCache", "drop", "shared"]
 
@@ -69,7 +72,7 @@ class IndexCache:
         """Return a number to be taken before an index is fetched, and given to `put`."""
         return self._n_drops
 
-    def get(self, key: str, chain: Any) -> np.ndarray[Any, Any] | None:
+    def get(self, key: str, chain: Chain) -> np.ndarray[Any, Any] | None:
         """Return the index of an object that is in no file.
 
         Parameters
@@ -88,7 +91,7 @@ class IndexCache:
         index = self._cache.get(key, chain)
         return None if index is None else np.frombuffer(index, dtype=np.uint64).reshape(-1, 2)
 
-    def put(self, key: str, chain: Any, entries: np.ndarray[Any, Any], ticket: int) -> None:
+    def put(self, key: str, chain: Chain, entries: np.ndarray[Any, Any], ticket: int) -> None:
         """Keep a decoded index whose checksum has been checked; nothing, if an object was dropped since the ticket."""
         with self._mutex:
             if ticket == self._n_drops:

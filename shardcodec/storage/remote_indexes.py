@@ -14,12 +14,15 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..options import Options
 from . import index_cache
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["RemoteIndex", "drop", "get", "put", "ticket"]
 
@@ -76,7 +79,7 @@ def ticket(options: Options) -> int:
 
 
 def get(
-    name: str, chain: Any, options: Options, kept: index_cache.IndexCache | None = None
+    name: str, chain: Chain, options: Options, kept: index_cache.IndexCache | None = None
 ) -> RemoteIndex | None:
     """Return the index of an object, None where none is kept.
 
@@ -104,7 +107,7 @@ def get(
 
 def put(
     name: str,
-    chain: Any,
+    chain: Chain,
     index: RemoteIndex,
     options: Options,
     since: int,

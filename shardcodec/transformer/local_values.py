@@ -8,7 +8,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ..storage.retry import retried
 from .nested_shard import Entries, Opened
 from .values import Bad, Wanted, explained, read_opened
 
+if TYPE_CHECKING:
+    from .._native import Chain
+
 __all__ = ["look_native", "read_native", "sizes_native"]
 
 
@@ -28,7 +31,7 @@ FileOf = Callable[[str], str | None]
 
 
 def read_native(
-    chain: Any, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
+    chain: Chain, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
 ) -> dict[int, Any]:
     """As `read`, where the engine opens the shards itself."""
     found: dict[int, Any] = {}
@@ -38,7 +41,7 @@ def read_native(
     return found
 
 
-def sizes_native(chain: Any, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
+def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
     """As `read_sizes`, where the engine opens the shards itself."""
 
     def look(opened: Opened) -> Any:
@@ -51,7 +54,7 @@ def sizes_native(chain: Any, shards: Sequence[str], open_shard: Open, file_of: F
 
 
 def look_native(
-    chain: Any, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[Opened], Any]
+    chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[Opened], Any]
 ) -> Any:
     """Do something with a shard while it is open."""
 
@@ -69,7 +72,7 @@ def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[
     return read_opened(open_shard(shard), wanted)
 
 
-def _while_it_changes(chain: Any, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
+def _while_it_changes(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
     """Read a shard; again, if a writer may be appending to its file just now."""
     for attempt in range(1, ATTEMPTS + 1):
         try:

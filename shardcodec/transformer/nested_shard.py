@@ -8,7 +8,7 @@ open. So a shard within a shard is a window on the outer one.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from ..access.index_check import check_index
 from ..access.placement import ABSENT
 from ..access.read import index_too_short
 from ..options import Options
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Entries", "Opened", "Window", "check_entries"]
 
@@ -43,7 +46,7 @@ class Opened(Protocol):
     def close(self) -> None: ...
 
 
-def check_entries(chain: Any, entries: Entries, nbytes: int, options: Options) -> None:
+def check_entries(chain: Chain, entries: Entries, nbytes: int, options: Options) -> None:
     """Check some entries of the index of an object of that size.
 
     Raises
@@ -72,7 +75,7 @@ class Window:
     """
 
     def __init__(
-        self, chain: Any, outer: Opened, place: tuple[int, int] | None, key: str, options: Options
+        self, chain: Chain, outer: Opened, place: tuple[int, int] | None, key: str, options: Options
     ) -> None:
         self._chain = chain
         self._outer = outer

@@ -10,11 +10,14 @@ meanwhile are kept. How such a chunk looks until then is remembered too, for tho
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..format.spec import ShardSpec
 from .nested_shard import Opened
 from .write import Change, Draft
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["HeldShard", "changed"]
 
@@ -27,7 +30,7 @@ class _Opened(NamedTuple):
 
 
 def changed(
-    chain: Any, key: str, change: Change, shown: Mapping[int, bytes | None]
+    chain: Chain, key: str, change: Change, shown: Mapping[int, bytes | None]
 ) -> Callable[[Opened], Mapping[int, Any]]:
     """Return what tells, of an opened shard with these chunks over it, what a change makes of it."""
 

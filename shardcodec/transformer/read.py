@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from .byte_ranges import cut
 from .nested_shard import check_entries
 from .values import Bad, Wanted, about, explained, read_opened
 
+if TYPE_CHECKING:
+    from .._native import Chain
+
 __all__ = ["Ask", "at_a_time", "read", "read_sizes"]
 
 # No object is larger; bounds a range where the size of the object is not known.
@@ -66,7 +69,7 @@ class _Span(NamedTuple):
 
 
 def _spans(
-    chain: Any, entries: Entries, nbytes: int, wanted: Sequence[Wanted], options: Options
+    chain: Chain, entries: Entries, nbytes: int, wanted: Sequence[Wanted], options: Options
 ) -> list[_Span]:
     """Find what is wanted in a shard; nothing for chunks that are absent.
 
@@ -93,7 +96,7 @@ def _spans(
 
 async def read(
     store: Store,
-    chain: Any,
+    chain: Chain,
     shards: Mapping[str, Sequence[Wanted]],
     options: Options,
     ask: Ask,
@@ -148,7 +151,7 @@ async def read(
 
 async def _read_remote(
     store: Store,
-    chain: Any,
+    chain: Chain,
     shards: Mapping[str, Sequence[Wanted]],
     options: Options,
     ask: Ask,
@@ -190,7 +193,7 @@ class _Round:
     def __init__(
         self,
         store: Store,
-        chain: Any,
+        chain: Chain,
         shards: Mapping[str, Sequence[Wanted]],
         options: Options,
         ask: Ask,
@@ -334,12 +337,12 @@ class _Round:
         self.again[shard] = index
 
 
-def _index_request(chain: Any) -> Any:
+def _index_request(chain: Chain) -> Any:
     n = int(chain.index_nbytes)
     return RangeByteRequest(0, n) if chain.index_at_start else SuffixByteRequest(n)
 
 
-def _load_index(chain: Any, shard: str, answer: Answer) -> RemoteIndex:
+def _load_index(chain: Chain, shard: str, answer: Answer) -> RemoteIndex:
     """Decode an index, its checksum checked."""
     n = int(chain.index_nbytes)
     if len(answer.data) < n:  # before memory is taken for what the user promises
@@ -362,7 +365,7 @@ def _load_index(chain: Any, shard: str, answer: Answer) -> RemoteIndex:
 # ---- indexes alone
 
 
-async def read_sizes(chain: Any, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
+async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
     """Read the indexes of some shards, with one call to the store.
 
     Returns
@@ -390,6 +393,6 @@ async def read_sizes(chain: Any, shards: Sequence[str], options: Options, ask: A
     return sizes
 
 
-def at_a_time(chain: Any) -> int:
+def at_a_time(chain: Chain) -> int:
     """Number of shards whose indexes are held at a time."""
     return max(1, min(LIST_SHARDS, LIST_NBYTES // (16 * int(chain.n_chunks))))

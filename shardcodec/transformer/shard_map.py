@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..access.chunk_codec import byte_map
 from ..access.placement import ABSENT
@@ -48,6 +48,9 @@ from .store_requests import Asker
 from .values import Wanted, explained
 from .write import Change, Writer, erase, put, within
 
+if TYPE_CHECKING:
+    from .._native import Chain
+
 __all__ = ["Shards", "as_folder"]
 
 Place = tuple[str, int]
@@ -76,7 +79,7 @@ class Shards:
         self._writers: list[Writer] = []
 
     @property
-    def _chain(self) -> Any:
+    def _chain(self) -> Chain:
         return byte_map(self.spec)
 
     @property

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..access import shard_change
 from ..access.shard_change import Found, Maker
@@ -26,6 +26,9 @@ from ..options import Options
 from ..zarr_plugin.codec_update import Unchanged, Work
 from .nested_shard import Opened
 from .values import explained
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Change", "Draft", "Writer", "erase", "put", "put_if_absent", "within"]
 
@@ -40,7 +43,7 @@ class Look(Protocol):
 class Draft:
     """A shard as it is about to be: what was found, and changes that have been made to it. Nothing is read in vain."""
 
-    def __init__(self, found: Look, chain: Any, key: str) -> None:
+    def __init__(self, found: Look, chain: Chain, key: str) -> None:
         self._found = found
         self._chain = chain
         self._key = key
@@ -184,7 +187,7 @@ class Writer:
 
     def __init__(
         self,
-        chain: Any,
+        chain: Chain,
         exchange: Exchange,
         file_of: Callable[[str], Awaitable[tuple[str | None, str | None]]],
     ) -> None:
@@ -249,7 +252,7 @@ class _Batch:
     """All that waits for one shard, as `Work`."""
 
     def __init__(
-        self, chain: Any, place: _Place, options: Options, take: Callable[[], list[_Waiting]]
+        self, chain: Chain, place: _Place, options: Options, take: Callable[[], list[_Waiting]]
     ) -> None:
         self._chain = chain
         self._key = place.key

@@ -17,7 +17,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..access.chunk_codec import compiled, staged_shard, staged_whole
 from ..compat import ArrayV3Metadata, foreign_codec, is_sharding, is_transpose, quiet, replaced_part
@@ -27,6 +27,9 @@ from ..format.spec import ShardSpec
 from .codec import ShardingCodec
 from .foreign_codecs import ZarrCodecs
 from .request import Declined
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["MAX_CHAINS", "Kind", "NativeKind", "StagedKind", "kind_of"]
 
@@ -46,13 +49,13 @@ class Kind:
     """
 
     dtype: Any
-    chain: Callable[[tuple[int, ...], bool], Any]
+    chain: Callable[[tuple[int, ...], bool], Chain]
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
         self.chain = functools.lru_cache(MAX_CHAINS)(self._checked_chain)
 
-    def _checked_chain(self, shape: tuple[int, ...], native_order: bool) -> Any:
+    def _checked_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         try:
             return self._make_chain(shape, native_order)
         except ShardError as error:
@@ -60,7 +63,7 @@ class Kind:
                 raise
             raise Declined(str(error)) from error
 
-    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Any:
+    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         raise NotImplementedError
 
 
@@ -72,7 +75,7 @@ class NativeKind(Kind):
         self._spec = replace(ChainSpec.from_metadata(metadata.to_dict()), fill_value=metadata.fill_value)
         super().__init__(self._spec.dtype)
 
-    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Any:
+    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         spec = self._spec if self._spec.shape == shape else self._spec.with_shape(shape)
         return compiled(spec, native_order)
 
@@ -96,7 +99,7 @@ class StagedKind(Kind):
     def _codecs(self, codecs: Any, shape: tuple[int, ...]) -> ZarrCodecs:
         return ZarrCodecs(codecs, tuple(shape), self._zdtype, self._fill_value)
 
-    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Any:
+    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         if self._after or not all(is_transpose(codec) for codec in self._before):
             return staged_whole(shape, self._codecs(self._around(), shape))
         config = self._sharding.to_dict()["configuration"]

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
@@ -45,6 +45,9 @@ from .object_states import file_states, names_states, state_of, states
 from .remotes import remote_for
 from .renamed_store import original
 from .stores import described, is_local, is_memory, local_path, stored_bytes
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["chunk_state", "iter_existing"]
 
@@ -268,7 +271,7 @@ class _Scan:
 
 
 async def _ask(
-    remote: Remote, work: Sequence[tuple[str, Any]], chain: Any, options: Options
+    remote: Remote, work: Sequence[tuple[str, Any]], chain: Chain, options: Options
 ) -> list[str | None]:
     """Fetch indexes, several at a time; return what names the states they are of."""
     limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))

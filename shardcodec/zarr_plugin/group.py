@@ -20,7 +20,7 @@ import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,6 +45,9 @@ from .stores import (
     lies_in,
     lock_keys_async,
 )
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["GatherShortcut", "Group"]
 
@@ -151,7 +154,7 @@ class Group:
 
         return self._add(key, part.chain, write, part.target, part.spec, options)
 
-    def take_slices(self, item: Any, chain: Any, array: np.ndarray[Any, Any], options: Options) -> bool:
+    def take_slices(self, item: Any, chain: Chain, array: np.ndarray[Any, Any], options: Options) -> bool:
         """Take over the only item of a batch, if it is all of one small inner chunk of an object that is gathered already."""
         target, spec, chunk_selection, array_selection, _ = item
         key = self._names.known(target)
@@ -166,7 +169,7 @@ class Group:
     def _add(
         self,
         key: str,
-        chain: Any,
+        chain: Chain,
         write: Callable[[Gathered], bool],
         target: StorePath,
         spec: Any,
@@ -461,7 +464,7 @@ class GatherShortcut:
         chain = self._chain(spec.shape, array.dtype)
         return chain is not None and group.take_slices(item, chain, array, options)
 
-    def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Chain | None:
         """The chain of such chunks; None where it takes no inner chunks by themselves, or large ones."""
         native_order = memory_order(dtype, self._kind.dtype)
         if native_order is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from ..access.regions import Parts, covers, is_empty
 from ..compat import Store, StorePath, as_numpy
 from .selection import fits, selected_axes, to_parts
 
+if TYPE_CHECKING:
+    from .._native import Chain
+
 __all__ = ["Declined", "Part", "Request", "prepare"]
 
-GetChain = Callable[[tuple[int, ...], bool], Any]
+GetChain: TypeAlias = "Callable[[tuple[int, ...], bool], Chain]"
 
 
 class Declined(Exception):
@@ -35,7 +38,7 @@ class Part:
 
     target: StorePath
     spec: Any
-    chain: Any
+    chain: Chain
     box: Parts
 
     @property
@@ -122,7 +125,7 @@ def prepare(
         raise Declined(f"selection of rank {rank} for an array of rank {array.ndim}")
     store = _common_store(batch)
     parts, positions = [], []
-    chain: Any = None
+    chain: Chain | None = None
     chain_shape: tuple[int, ...] = ()
     for position, (target, chunk_spec, chunk_selection, array_selection, _) in enumerate(batch):
         if chain is None or chunk_spec.shape != chain_shape:

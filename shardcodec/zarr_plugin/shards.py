@@ -17,7 +17,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -75,6 +75,9 @@ from .stores import (
     lock_keys,
     stored_bytes,
 )
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["open_shard", "shard_object"]
 
@@ -171,7 +174,7 @@ class StoreObject:
     def is_prompt(self) -> bool:
         return is_prompt(self.target.store)
 
-    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         if self.path is not None:
             return NativeShard(chain, self.path, options, cache)
         if is_memory(self.target.store):
@@ -187,7 +190,7 @@ class StoreObject:
             None if cache is None else _Kept(index_names([self.target])[0], cache),
         )
 
-    def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         if self.is_near:
             return self.open(chain, options, cache)
         answer = sync(remote_for(self.target.store, self._prototype).get(self.key))
@@ -277,7 +280,7 @@ def _generation_of(answer: Answer | None) -> bytes:
 class FetchedShard(NativeShard):
     """A shard that came in one answer."""
 
-    def __init__(self, chain: Any, answer: Answer | None, options: Options) -> None:
+    def __init__(self, chain: Chain, answer: Answer | None, options: Options) -> None:
         super().__init__(chain, None if answer is None else answer.data, options)
         self._answer = answer
 
@@ -310,7 +313,7 @@ class RemoteShard:
         self,
         remote: Remote,
         key: str,
-        chain: Any,
+        chain: Chain,
         options: Options,
         size: Callable[[], int],
         lock: str,

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
 from ..regions import Parts
 from .chunks import MAX_POSITIONS, Array, ChunkCodecs, Piece, decoded, decoded_nbytes, spread, whole_object
+
+if TYPE_CHECKING:
+    from ..._native import Chain
 
 __all__ = ["read"]
 
@@ -66,7 +69,7 @@ class _Reading:
         self.pieces: list[Piece] = []
         self.waiting_nbytes = 0
 
-    def add(self, item: int, chain: Any, source: Any, parts: Parts, limits: dict[str, Any]) -> None:
+    def add(self, item: int, chain: Chain, source: Any, parts: Parts, limits: dict[str, Any]) -> None:
         """Fetch what is wanted of an object, and decode when enough has come together."""
         if self.waiting_nbytes > self.half_nbytes or len(self.pieces) >= MAX_POSITIONS:
             self.decode_all()
@@ -81,7 +84,7 @@ class _Reading:
             self.pieces.append(Piece(item, None, cuts, chain.stage, data))
             self.waiting_nbytes += data.nbytes
 
-    def _add_shard(self, item: int, chain: Any, source: Any, cuts: Cuts, limits: dict[str, Any]) -> None:
+    def _add_shard(self, item: int, chain: Chain, source: Any, cuts: Cuts, limits: dict[str, Any]) -> None:
         shard = native.load().OpenShard(chain, source)
         if shard.missing:
             self._fill_missing(item, cuts, chain.stage)
@@ -108,7 +111,7 @@ class _Reading:
                 self.waiting_nbytes += nbytes
         return int(n)
 
-    def _present(self, shard: Any, chain: Any, cuts: Cuts, codecs: ChunkCodecs) -> Any:
+    def _present(self, shard: Any, chain: Chain, cuts: Cuts, codecs: ChunkCodecs) -> Any:
         """Positions of inner chunks that are there; the others get the fill value."""
         entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
         shard.entries(entries)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from .chunks import (
     whole_object,
 )
 
+if TYPE_CHECKING:
+    from ..._native import Chain
+
 __all__ = ["write"]
 
 
@@ -42,7 +45,7 @@ class _Job(NamedTuple):
 class _New(NamedTuple):
     """An object in the making."""
 
-    chain: Any
+    chain: Chain
     path: str | None
     old: Any
     positions: list[int]
@@ -145,7 +148,7 @@ class _Writing:
         self.waiting_nbytes = 0
 
     def add(
-        self, item: int, chain: Any, path: str | None, parts: Parts, old: Any, allow_in_index: bool
+        self, item: int, chain: Chain, path: str | None, parts: Parts, old: Any, allow_in_index: bool
     ) -> None:
         """Find out what there is to encode for an object."""
         self.objects[item] = _New(chain, path, old, [], [])
@@ -164,7 +167,7 @@ class _Writing:
             raise
 
     def _jobs_of_shard(
-        self, item: int, chain: Any, cuts: Cuts, old: Any, allow_in_index: bool
+        self, item: int, chain: Chain, cuts: Cuts, old: Any, allow_in_index: bool
     ) -> Iterator[list[_Job]]:
         """Jobs in the order in which the inner chunks shall lie there, with the old bytes that they need."""
         positions = _in_order(cuts.positions(), chain.grid_shape, self.order)
