@@ -65,7 +65,7 @@ class Stamp: ...
 
 @final
 class Chain:
-    inner: Chain | None
+    inner: Chain | Any  # None unless `is_shard`: callers ask that first
     shape: tuple[int, ...]
     perm: tuple[int, ...]
     grid_shape: tuple[int, ...]

@@ -49,12 +49,12 @@ def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The tests of appends run on the file system of the tests even where it is a local one that is not proved, as the
     overlay of a container.
     """
-    from shardcodec.storage import filesystem
+    from shardcodec.storage import file_system
 
     with pytest.MonkeyPatch.context() as patch:
         fd = os.open(tmp_path_factory.getbasetemp(), os.O_RDONLY)
-        if filesystem.is_local(fd):
-            patch.setattr(filesystem, "APPEND_TYPES", filesystem.APPEND_TYPES | {filesystem.name_of(fd)})
+        if file_system.is_local(fd):
+            patch.setattr(file_system, "APPEND_TYPES", file_system.APPEND_TYPES | {file_system.name_of(fd)})
         os.close(fd)
         yield
 
@@ -76,7 +76,7 @@ def _leaves_no_setting() -> Iterator[None]:
     active = sys.modules["shardcodec.options"].active
     config, options = _copy(zarr.config.config), active()
     yield
-    is_open = sys.modules["shardcodec.zarr_plugin.grouping"].active() is not None
+    is_open = sys.modules["shardcodec.zarr_plugin.group_writes"].active() is not None
     if zarr.config.config == config and active() == options and not is_open:
         return
     left = _changed(config, zarr.config.config) + _changed(options, active())

@@ -4,7 +4,7 @@
  *
  * Nothing in the format tells a footer from the bytes of an inner chunk that was erased, nor a header from those of one that
  * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark as well, and so does an update
- * that leaves dead bytes, because it goes behind them or keeps their offsets (access/userbytes.py: new shards, and reading of marks).
+ * that leaves dead bytes, because it goes behind them or keeps their offsets (access/user_bytes.py: new shards, and reading of marks).
  * It lies among bytes that no index refers to, which every reader passes over; the footer stays the last thing before the index,
  * where programs that know its size look for it. The zeros let what is written past the page cache end with a block.
  *

@@ -227,9 +227,9 @@ class Facts(NamedTuple):
     n_links : int
         Names of the file.
     appends : bool
-        Whether shards are appended to on this file system (`storage.filesystem`).
+        Whether shards are appended to on this file system (`storage.file_system`).
     direct : bool
-        Whether one write that makes a file longer leaves all of it or nothing (`storage.filesystem`).
+        Whether one write that makes a file longer leaves all of it or nothing (`storage.file_system`).
     sync : bool
         Whether a power cut must leave the old or the new shard.
     """

@@ -15,7 +15,7 @@ from zarr.codecs import ZstdCodec
 
 import shardcodec
 from shardcodec.access.placement import ABSENT, BLOCK_NBYTES, Facts, place_behind, way_to_append
-from shardcodec.storage import filesystem
+from shardcodec.storage import file_system
 
 USUAL: dict[str, Any] = {
     "index_nbytes": 148,
@@ -90,9 +90,9 @@ def appending(folder: Path, **arguments: Any) -> Any:
 def test_the_file_stays_and_its_bytes_too(
     tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "_known", {})
+    monkeypatch.setattr(file_system, "_known", {})
     if not direct:
-        monkeypatch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
     array = appending(tmp_path)
     expected = random_array((16, 24), array.dtype)
     array[...] = expected

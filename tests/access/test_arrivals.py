@@ -1,6 +1,6 @@
 # test_arrivals.py - answers decoded together, and each by itself when one of them is damaged
 # SPDX-License-Identifier: MIT
-"""`access.arrivals` over shards of letters."""
+"""`access.decode_queue` over shards of letters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from helpers import LETTERS, letters, letters_spec, text_of
 
-from shardcodec.access import arrivals
-from shardcodec.access.arrivals import Arrivals
-from shardcodec.access.boxes import Box
-from shardcodec.access.codec import compiled
-from shardcodec.access.reader import ReadItem
-from shardcodec.access.reader import read as read_now
+from shardcodec.access import decode_queue
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.decode_queue import Arrivals
+from shardcodec.access.read import ReadItem
+from shardcodec.access.read import read as read_now
+from shardcodec.access.regions import Box
 from shardcodec.errors import ChecksumError
 from shardcodec.options import Options
 
@@ -45,7 +45,7 @@ def decoded(sources: list[Any], read: Read, nbytes: int = 84) -> tuple[Any, list
         finally:
             await come.end()
 
-    with mock.patch.object(arrivals, "read", read):
+    with mock.patch.object(decode_queue, "read", read):
         return out, asyncio.run(run())
 
 
@@ -73,8 +73,8 @@ def test_large_answers_are_decoded_by_themselves() -> None:
         assert results == [None] * 5 and all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(5))
         return sizes
 
-    assert sizes_of(arrivals.BATCH_NBYTES + 1) == [1] * 5
-    assert sizes_of(arrivals.BATCH_NBYTES // 2) == [2, 2, 1]
+    assert sizes_of(decode_queue.BATCH_NBYTES + 1) == [1] * 5
+    assert sizes_of(decode_queue.BATCH_NBYTES // 2) == [2, 2, 1]
 
 
 def test_damage_is_that_of_one() -> None:
@@ -114,5 +114,5 @@ def test_who_leaves_early_waits_for_the_thread_that_writes() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await one
 
-    with mock.patch.object(arrivals, "read", slow):
+    with mock.patch.object(decode_queue, "read", slow):
         asyncio.run(run())

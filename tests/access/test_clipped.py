@@ -25,10 +25,10 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ChainSpec, ShardSpec, ShardWriter, open_array, open_shard
-from shardcodec.access.boxes import Box
-from shardcodec.access.codec import compiled
-from shardcodec.access.whole import parse_selection
-from shardcodec.access.writer import WriteItem, write
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.encode_decode import parse_selection
+from shardcodec.access.regions import Box
+from shardcodec.access.write import WriteItem, write
 from shardcodec.errors import ChecksumError, CodecError, ShardFormatError, SpecError, UnsupportedError
 from shardcodec.options import resolve
 

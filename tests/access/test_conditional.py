@@ -16,14 +16,13 @@ import zarr
 from helpers import bits, checked, create, letters, letters_spec, random_array, zarrs_view
 
 import shardcodec
-from shardcodec.access.boxes import Box
-from shardcodec.access.codec import compiled
-from shardcodec.access.conditional import update
-from shardcodec.access.writer import WriteItem
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.conditional_write import update
+from shardcodec.access.regions import Box
+from shardcodec.access.write import WriteItem
 from shardcodec.options import Options
-from shardcodec.storage.remote import Answer, Changed
-from shardcodec.zarr_plugin import conditions, writing
-from shardcodec.zarr_plugin import remote as zarr_remote
+from shardcodec.storage.requests import Answer, Changed
+from shardcodec.zarr_plugin import conditions, remotes, write_request
 
 # ---- a store that does what a test tells it
 
@@ -156,7 +155,7 @@ obstore = pytest.importorskip("obstore.store", reason="obstore is not installed"
 @pytest.fixture
 def no_locks() -> Iterator[None]:
     """As in two processes: the writers of one know nothing of the other's locks."""
-    with mock.patch.object(writing, "lock_keys_async", return_value=[]):
+    with mock.patch.object(write_request, "lock_keys_async", return_value=[]):
         yield
 
 
@@ -196,7 +195,7 @@ def test_a_foreign_writer_between_reading_and_writing() -> None:
     array = checked(ObjectStore(shared))
     array[...] = 1
     other = zarrs_view(array)
-    put = zarr_remote.ObstoreRemote.put
+    put = remotes.ObstoreRemote.put
     n_tries = 0
 
     async def put_second(self: Any, key: str, data: Any, expected: Any) -> None:
@@ -206,7 +205,7 @@ def test_a_foreign_writer_between_reading_and_writing() -> None:
             await other.async_array.setitem(np.s_[:4, :3], 2)
         await put(self, key, data, expected)
 
-    with mock.patch.object(zarr_remote.ObstoreRemote, "put", put_second):
+    with mock.patch.object(remotes.ObstoreRemote, "put", put_second):
         array[4:8, 3:6] = 3
     assert n_tries == 2
     assert (array[:4, :3] == 2).all() and (array[4:8, 3:6] == 3).all() and array[0, 5] == 1
@@ -216,7 +215,7 @@ def test_only_updates_have_a_condition() -> None:
     from zarr.storage import ObjectStore
 
     array = checked(ObjectStore(obstore.MemoryStore()))
-    with mock.patch.object(zarr_remote.ObstoreRemote, "put", side_effect=AssertionError):
+    with mock.patch.object(remotes.ObstoreRemote, "put", side_effect=AssertionError):
         array[...] = 1
         array[:8] = 2
     array[4:12] = 3
@@ -244,7 +243,7 @@ def test_a_store_that_turns_out_to_know_no_conditions(tmp_path: Any) -> None:
     from zarr.storage import ObjectStore
 
     with (
-        mock.patch.object(zarr_remote, "CONDITIONAL", ("LocalStore",)),
+        mock.patch.object(remotes, "CONDITIONAL", ("LocalStore",)),
         mock.patch.multiple(conditions, _checked=set(), _told=set()),
     ):
         array = checked(ObjectStore(obstore.LocalStore(str(tmp_path))))
@@ -269,7 +268,7 @@ def test_a_read_only_store() -> None:
 
 
 def test_tags_that_name_no_exact_bytes_are_no_condition() -> None:
-    version_of = zarr_remote.version_of
+    version_of = remotes.version_of
     assert version_of({"e_tag": 'W/"5"', "version": None}) is None
     assert version_of({"e_tag": None, "version": None}) is None
     assert version_of({"e_tag": '"5"', "version": None}) == {"e_tag": '"5"'}

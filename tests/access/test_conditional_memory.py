@@ -22,10 +22,10 @@ from zarr.codecs import ZstdCodec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.codec import compiled
+from shardcodec.access.chunk_codec import compiled
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage.remote import OwnBytes
-from shardcodec.zarr_plugin import remote as zarr_remote
+from shardcodec.storage.requests import OwnBytes
+from shardcodec.zarr_plugin import remotes
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
@@ -148,7 +148,7 @@ def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
         values[box] = part
         blobs = []
         for array, store, own_nbytes in zip(arrays, stores, (1 << 60, 0), strict=True):
-            monkeypatch.setattr(zarr_remote, "OWN_NBYTES", own_nbytes)
+            monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
             array[box] = part
             found = [
                 bytes(obstore.get(store, m["path"]).bytes())
@@ -187,7 +187,7 @@ def test_values_are_the_same_as_those_that_are_written_beside_the_old_object(
             for at in rng.integers(0, 16, 3)
         }
         for kv, own_nbytes in zip(kvs, (1 << 60, 0), strict=True):
-            monkeypatch.setattr(zarr_remote, "OWN_NBYTES", own_nbytes)
+            monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
             with kv.transaction(atomic=True) as together:
                 for key, value in changes.items():
                     if value is None:
@@ -206,7 +206,7 @@ def test_a_failed_update_leaves_the_object_as_it_was(monkeypatch: pytest.MonkeyP
     """The old object's memory is spoilt when an error comes late; the object in the store is not touched by that."""
     import obstore
 
-    monkeypatch.setattr(zarr_remote, "OWN_NBYTES", 0)
+    monkeypatch.setattr(remotes, "OWN_NBYTES", 0)
     store = obstore.store.MemoryStore()
     array = create(zarr.storage.ObjectStore(store), shards=(16, 24), compressors=[ZstdCodec(level=1)])
     array[...] = random_array((16, 24), "int32")

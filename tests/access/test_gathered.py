@@ -12,9 +12,9 @@ import pytest
 from spec_json import LITTLE, sharding, transpose
 
 import shardcodec
-from shardcodec.access.boxes import Box
-from shardcodec.access.codec import compiled
-from shardcodec.access.gathered import Gathered
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.overlay import Gathered
+from shardcodec.access.regions import Box
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((12,), (4,)),

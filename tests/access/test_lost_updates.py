@@ -197,7 +197,7 @@ def test_writes_that_are_left_to_zarr(tmp_path: Path) -> None:
     together = barrier(PROCESSES)
 
     def decline(*_: Any) -> Any:
-        from shardcodec.zarr_plugin.requests import Declined
+        from shardcodec.zarr_plugin.request import Declined
 
         raise Declined("for a test")
 

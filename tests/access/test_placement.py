@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from shardcodec import native
-from shardcodec.access import userbytes
+from shardcodec.access import user_bytes
 from shardcodec.access.placement import ABSENT, PACK, Placement, new_sizes, place
 
 GONE = (2**64 - 1, 2**64 - 1)
@@ -317,9 +317,9 @@ def test_a_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> 
 )
 def test_a_mark_with_an_alignment_that_nobody_writes_is_none(alignment: int, counts: bool) -> None:
     """Packing takes powers of two only: a file that says 3 stopped every update that packed, with an error of no shard."""
-    end = 12 + userbytes.MARK.size
-    where = userbytes.Extents(0, 0, 12, end)
-    mark = userbytes.MARK.pack(userbytes.MAGIC, 12, end, 0, 0, alignment, 0)[:-4]
+    end = 12 + user_bytes.MARK.size
+    where = user_bytes.Extents(0, 0, 12, end)
+    mark = user_bytes.MARK.pack(user_bytes.MAGIC, 12, end, 0, 0, alignment, 0)[:-4]
     tail = mark + native.load().crc32c(mark).to_bytes(4, "little")
-    found = userbytes._find_mark(tail, 12, where)
+    found = user_bytes._find_mark(tail, 12, where)
     assert found == ((0, 0, max(1, alignment)) if counts else None)

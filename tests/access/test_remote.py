@@ -1,6 +1,6 @@
 # test_remote.py - reading by requests: how many, how many at a time, and objects that change meanwhile
 # SPDX-License-Identifier: MIT
-"""`access.remote` over a store in memory that keeps a record and does what a test tells it."""
+"""`access.read_remote` over a store in memory that keeps a record and does what a test tells it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from helpers import LETTERS, WORDS, assemble, letters, letters_spec, text_of
 from spec_json import LITTLE
 
 import shardcodec
-from shardcodec.access.boxes import Box
-from shardcodec.access.codec import compiled
-from shardcodec.access.reader import ReadItem
-from shardcodec.access.remote import fetch, wants_whole
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.read import ReadItem
+from shardcodec.access.read_remote import fetch, wants_whole
+from shardcodec.access.regions import Box
 from shardcodec.options import Options
-from shardcodec.storage import indexes
-from shardcodec.storage.remote import Answer, ByteBudget, Changed, Limits
+from shardcodec.storage import remote_indexes
+from shardcodec.storage.requests import Answer, ByteBudget, Changed, Limits
 
 FAR = Limits(n_requests=4, max_gap_nbytes=0)
 CHAIN = compiled(letters_spec().chain)
@@ -340,7 +340,7 @@ def test_without_versions_an_index_is_kept_only_if_objects_are_said_not_to_chang
         read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84), (0, 76), (0, 76)]
     store.requests.clear()
-    indexes.drop(names_in(store, ["a"]))  # as whoever writes it does
+    remote_indexes.drop(names_in(store, ["a"]))  # as whoever writes it does
     read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84)]
     read(store, ["a"], np.s_[:2], immutable=True, index_cache=0)

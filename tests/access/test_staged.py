@@ -82,9 +82,9 @@ def test_codecs_around_the_sharding_and_within(around: str) -> None:
 
 
 def test_codecs_after_the_sharding_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
-    from shardcodec.zarr_plugin import kinds
+    from shardcodec.zarr_plugin import array_codecs
 
-    kinds._say_once.cache_clear()
+    array_codecs._say_once.cache_clear()
     with caplog.at_level("INFO", logger="shardcodec"):
         for _ in range(3):
             make(MemoryStore(), [BytesCodec()], after=[ZstdCodec(), Crc32cCodec()])[...] = 1

@@ -72,7 +72,7 @@ def test_encoded_chunks_are_fetched_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of the budget is for what waits, and it is fetched in as many steps as that takes."""
-    from shardcodec.access import staged_reader
+    from shardcodec.access.staged import read
 
     array = make(
         LocalStore(tmp_path / "a"), INNER["at once"](), shape=(256, 256), chunks=(256, 256), inner=(16, 16)
@@ -80,13 +80,13 @@ def test_encoded_chunks_are_fetched_within_the_budget(
     values = random_array((256, 256), "int32")
     array[...] = values
     waiting: list[int] = []
-    decode_all = staged_reader._Reading.decode_all
+    decode_all = read._Reading.decode_all
 
     def record(self: Any) -> None:
         waiting.append(sum(piece.data.nbytes for piece in self.pieces))
         decode_all(self)
 
-    monkeypatch.setattr(staged_reader._Reading, "decode_all", record)
+    monkeypatch.setattr(read._Reading, "decode_all", record)
     with shardcodec.options(staging_nbytes=20 << 10):
         assert bits(array[...]) == bits(values)
     assert sum(waiting) == values.nbytes

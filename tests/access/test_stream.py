@@ -32,7 +32,7 @@ from spec_json import CRC, LITTLE, zstd
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
-from shardcodec.access.inner import coordinates
+from shardcodec.access.inner_chunks import coordinates
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -15,7 +15,7 @@ from spec_json import LITTLE, named
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.userbytes import MAGIC, MARK
+from shardcodec.access.user_bytes import MAGIC, MARK
 
 SHAPE, CHUNK = (6, 8), (2, 2)
 PLACES = [(0, 0), (2, 1), (1, 3)]

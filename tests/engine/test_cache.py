@@ -1,6 +1,6 @@
 # test_cache.py - the index cache and the cache of open files: what counts as a hit, and what must never be one
 # SPDX-License-Identifier: MIT
-"""`storage.cache` and csrc/plan/sc_cache.c through the reader."""
+"""`storage.index_cache` and csrc/plan/sc_cache.c through the reader."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from spec_json import BIG, transpose
 
 import shardcodec
 from shardcodec import IndexCache, native
-from shardcodec.access.boxes import whole
-from shardcodec.access.codec import compiled
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.regions import whole
 from shardcodec.errors import ShardFormatError
-from shardcodec.storage import cache as caches
+from shardcodec.storage import index_cache
 
 # No grain: every file counts as settled at once. The tests that are about the grain say so.
 SETTLED = 0
@@ -355,7 +355,7 @@ def test_a_forked_child_begins_with_an_empty_cache(file: Path) -> None:
         again = Reader(file, reader.cache)
         assert [again.text(), again.text()] == [LETTERS, LETTERS]
         assert again.done["index_hits"] == 1
-        caches.drop([str(file)])
+        index_cache.drop([str(file)])
 
     try:
         for _ in range(5):

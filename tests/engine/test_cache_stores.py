@@ -1,6 +1,6 @@
 # test_cache_stores.py - the index cache by key, as stores of objects use it, and as an option of arrays
 # SPDX-License-Identifier: MIT
-"""`storage.cache` without files of its own; those are in test_cache.py."""
+"""`storage.index_cache` without files of its own; those are in test_cache.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from helpers import create, letters_spec, ours, shard_path
 
 import shardcodec
 from shardcodec import IndexCache
-from shardcodec.access.codec import compiled
-from shardcodec.storage import cache as caches
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.storage import index_cache
 
 # ---- objects of other stores
 
@@ -40,7 +40,7 @@ def test_what_was_fetched_before_a_write_is_not_put_after_it() -> None:
     entries = np.zeros((4, 2), np.uint64)
     cache = IndexCache(1 << 16)
     ticket = cache.ticket()
-    caches.drop(["key"])
+    index_cache.drop(["key"])
     cache.put("key", chain, entries, ticket)
     assert cache.get("key", chain) is None
 

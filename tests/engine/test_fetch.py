@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcodec import ChecksumError, ShardFormatError, _native
-from shardcodec.access.codec import compiled
+from shardcodec.access.chunk_codec import compiled
 
 CHAIN = compiled(letters_spec().chain)
 BODY = b"".join(WORDS)

@@ -13,7 +13,8 @@ from spec_json import BIG, LITTLE, blosc, named, sharding, transpose, zstd
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.boxes import (
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.regions import (
     Box,
     Lists,
     Points,
@@ -23,8 +24,7 @@ from shardcodec.access.boxes import (
     sorted_list,
     touched,
 )
-from shardcodec.access.codec import compiled
-from shardcodec.access.writer import WriteItem, write
+from shardcodec.access.write import WriteItem, write
 from shardcodec.options import resolve
 
 SHAPE = (12, 20, 16)

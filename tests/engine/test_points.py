@@ -11,8 +11,8 @@ import pytest
 from spec_json import sharding
 
 from shardcodec import native
-from shardcodec.access.boxes import Lists, Points
-from shardcodec.access.codec import compiled
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.regions import Lists, Points
 from shardcodec.format.chain_spec import ChainSpec
 
 FILL = 9

@@ -15,11 +15,11 @@ from spec_json import LITTLE, sharding, transpose, zstd
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.boxes import Box
-from shardcodec.access.codec import compiled
-from shardcodec.access.reader import decoded_nbytes, read_nbytes
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.read import decoded_nbytes, read_nbytes
+from shardcodec.access.regions import Box
 from shardcodec.format.chain_spec import ChainSpec
-from shardcodec.storage.cache import IndexCache
+from shardcodec.storage.index_cache import IndexCache
 
 SHAPE, CHUNK = (12, 20, 16), [4, 5, 8]
 ZSTD = zstd()

@@ -27,7 +27,7 @@ from shardcodec import native
 from shardcodec.errors import ChecksumError, ShardFormatError
 from shardcodec.kv import FAILED, NO_VALUE, KeyRange, ShardedKeyValueStore
 from shardcodec.kv.keys import Grid, escaped
-from shardcodec.storage import cache
+from shardcodec.storage import index_cache
 
 CODECS = [LITTLE, CRC]
 
@@ -51,19 +51,19 @@ def store(request: pytest.FixtureRequest, path: Path) -> ShardedKeyValueStore:
 
 
 @pytest.fixture
-def trusting() -> Iterator[list[cache.IndexCache]]:
+def trusting() -> Iterator[list[index_cache.IndexCache]]:
     """Stamps of files are trusted at once, as those of older ones are; lists the caches that were made."""
-    made: dict[tuple[int, int], cache.IndexCache] = {}
+    made: dict[tuple[int, int], index_cache.IndexCache] = {}
 
-    def shared(max_bytes: int, max_open_files: int) -> cache.IndexCache:
+    def shared(max_bytes: int, max_open_files: int) -> index_cache.IndexCache:
         size = max_bytes, max_open_files
         if size not in made:
-            made[size] = cache.IndexCache(max_bytes, max_open_files=max_open_files, _grain_ns=0)
+            made[size] = index_cache.IndexCache(max_bytes, max_open_files=max_open_files, _grain_ns=0)
             listed.append(made[size])
         return made[size]
 
-    listed: list[cache.IndexCache] = []
-    with mock.patch.object(cache, "shared", shared):
+    listed: list[index_cache.IndexCache] = []
+    with mock.patch.object(index_cache, "shared", shared):
         yield listed
 
 
@@ -436,7 +436,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 # ---- the cache
 
 
-def test_another_process_replaces_the_shard(path: Path, trusting: list[cache.IndexCache]) -> None:
+def test_another_process_replaces_the_shard(path: Path, trusting: list[index_cache.IndexCache]) -> None:
     store = open_kv(path)
     store[key(0, 0)] = b"old"
     assert store[key(0, 0)] == b"old" and store[key(0, 0)] == b"old"
@@ -449,7 +449,7 @@ def test_another_process_replaces_the_shard(path: Path, trusting: list[cache.Ind
         store[key(0, 0)]
 
 
-def test_a_pool_serves_both_index_locations(path: Path, trusting: list[cache.IndexCache]) -> None:
+def test_a_pool_serves_both_index_locations(path: Path, trusting: list[index_cache.IndexCache]) -> None:
     """TensorStore's own cache takes one for the other (KV-6)."""
     n = 1 << 20
     at_end, at_start = open_kv(path, cache_pool=n), open_kv(path, cache_pool=n, index_location="start")
@@ -461,7 +461,9 @@ def test_a_pool_serves_both_index_locations(path: Path, trusting: list[cache.Ind
     assert len(trusting) == 1
 
 
-def test_a_pool_spares_the_index_and_is_bounded(tmp_path: Path, trusting: list[cache.IndexCache]) -> None:
+def test_a_pool_spares_the_index_and_is_bounded(
+    tmp_path: Path, trusting: list[index_cache.IndexCache]
+) -> None:
     def reads(store: ShardedKeyValueStore) -> tuple[int, int]:
         engine = native.load()
         before = engine.totals()

@@ -252,7 +252,7 @@ def test_requests() -> None:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Requests to obstores."""
-    from shardcodec.zarr_plugin.remote import ObstoreRemote
+    from shardcodec.zarr_plugin.remotes import ObstoreRemote
 
     found: list[Any] = []
 

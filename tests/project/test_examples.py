@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 
 import shardcodec
-from shardcodec.access.userbytes import MARK
+from shardcodec.access.user_bytes import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -29,7 +29,7 @@ from helpers import create, files_below, in_child, ours, shard_path, zarrs_view
 import shardcodec
 from shardcodec import LockError, _native
 from shardcodec.options import resolve
-from shardcodec.storage import filelocks
+from shardcodec.storage import file_locks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -165,7 +165,7 @@ def test_another_process_is_named_when_it_takes_too_long(tmp_path: Path) -> None
 
 
 def decline(*_: Any) -> Any:
-    from shardcodec.zarr_plugin.requests import Declined
+    from shardcodec.zarr_plugin.request import Declined
 
     raise Declined("for a test")
 
@@ -293,14 +293,14 @@ def test_a_child_does_not_keep_the_lock_of_a_killed_parent(shard: str) -> None:
 
 
 def test_many_files_are_locked_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filelocks, "MAX_LOCKS", 3)
+    monkeypatch.setattr(file_locks, "MAX_LOCKS", 3)
     paths = [str(tmp_path / name) for name in "abcdefgh"]
     for path in paths[::2]:
         Path(path).touch()
-    with filelocks.hold(paths, resolve()) as held:
+    with file_locks.hold(paths, resolve()) as held:
         assert [fd is not None and fd >= 0 for fd in held] == [True, False, True]
-        assert held[1] == filelocks.NO_FILE
-    with filelocks.hold(paths, resolve(argument={"locking": "thread"})) as held:
+        assert held[1] == file_locks.NO_FILE
+    with file_locks.hold(paths, resolve(argument={"locking": "thread"})) as held:
         assert held == [None] * 3
     array = create(tmp_path / "array", shape=(32, 24))
     array[:] = 5
@@ -316,16 +316,16 @@ def test_the_limit_of_open_files_is_kept_away_from(tmp_path: Path) -> None:
     def child() -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
-        with filelocks.hold(paths, resolve()) as held:
+        with file_locks.hold(paths, resolve()) as held:
             assert len(held) == 50
-            with filelocks.hold(paths[50:], resolve()) as others:
+            with file_locks.hold(paths[50:], resolve()) as others:
                 assert len(others) == 1  # everybody may have one
 
     in_child(child)
 
 
 def test_two_names_of_one_file_are_two_groups(shard: str) -> None:
-    with filelocks.hold([shard, shard], resolve()) as held:
+    with file_locks.hold([shard, shard], resolve()) as held:
         assert len(held) == 1
 
 
@@ -336,7 +336,7 @@ def test_what_was_taken_is_given_back_when_the_wait_ends(tmp_path: Path) -> None
     with holder(paths[1]):
         with (
             pytest.raises(LockError, match="/b'"),
-            filelocks.hold(paths, resolve(argument={"lock_timeout": 0.0})),
+            file_locks.hold(paths, resolve(argument={"lock_timeout": 0.0})),
         ):
             pytest.fail("b is not free")
         assert _native.file_locks_held() == 0
@@ -350,7 +350,7 @@ def test_a_cancelled_coroutine_gives_back_what_it_took(tmp_path: Path, n: int, p
         Path(path).touch()
 
     async def wait_for_all() -> None:
-        async with filelocks.hold_async(paths, resolve(), prompt=prompt):
+        async with file_locks.hold_async(paths, resolve(), prompt=prompt):
             pytest.fail("the last is not free")
 
     async def main() -> None:
@@ -368,18 +368,18 @@ def test_a_cancelled_coroutine_gives_back_what_it_took(tmp_path: Path, n: int, p
 
 def test_waits_grow_and_end(shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(filelocks.time, "monotonic", lambda: now)
-    locks = filelocks.FileLocks([shard], resolve(argument={"lock_timeout": 60.0}))
+    monkeypatch.setattr(file_locks.time, "monotonic", lambda: now)
+    locks = file_locks.FileLocks([shard], resolve(argument={"lock_timeout": 60.0}))
     lows, highs = [], []
     for moment in (100.0, 100.1, 101.0, 110.0, 159.99):
         now = moment
         waits = [locks.wait() for _ in range(50)]
         lows.append(min(waits))
         highs.append(max(waits))
-    assert min(lows) >= filelocks.MIN_WAIT / 2
-    assert highs[0] <= filelocks.MIN_WAIT
+    assert min(lows) >= file_locks.MIN_WAIT / 2
+    assert highs[0] <= file_locks.MIN_WAIT
     assert highs[1] <= 0.01
-    assert 0.05 <= lows[3] <= highs[3] <= filelocks.MAX_WAIT
+    assert 0.05 <= lows[3] <= highs[3] <= file_locks.MAX_WAIT
     assert highs[4] <= 0.011
     now = 160.0
     with pytest.raises(LockError, match="not obtained within 60 s"):
@@ -396,8 +396,8 @@ def test_missing_locks_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             return outcome
 
     engine = SimpleNamespace(FileLock=NoLock, file_locks_held=lambda: 0)
-    monkeypatch.setattr(filelocks, "native", SimpleNamespace(load=lambda: engine))
-    monkeypatch.setattr(filelocks, "_told", set())
+    monkeypatch.setattr(file_locks, "native", SimpleNamespace(load=lambda: engine))
+    monkeypatch.setattr(file_locks, "_told", set())
     array = create(tmp_path)
     with pytest.warns(RuntimeWarning, match="other processes are not excluded"):
         array[:] = 1
@@ -418,7 +418,7 @@ def test_a_file_of_somebody_else_is_replaced_with_a_warning() -> None:
             path.chmod(0o777 if path.is_dir() else 0o644)
 
         def child() -> None:
-            filelocks._told.clear()  # of what other tests met
+            file_locks._told.clear()  # of what other tests met
             os.setuid(65534)
             with pytest.warns(RuntimeWarning, match="may not be opened for writing"):
                 array[0, 0] = 2

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from shardcodec import chunk_state, iter_existing, native
 from shardcodec.storage.sidecar import Sidecar
-from shardcodec.zarr_plugin import states
+from shardcodec.zarr_plugin import object_states
 
 # The module: the package has a function of that name.
-state = sys.modules["shardcodec.zarr_plugin.state"]
+state = sys.modules["shardcodec.zarr_plugin.chunk_state"]
 
 U64 = np.uint64
 
@@ -46,7 +46,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return scan(chain, sources, keys, options)
 
     monkeypatch.setattr(state, "scan_files", noting)
-    monkeypatch.setattr(states, "GRAIN_NS", -(10**12))
+    monkeypatch.setattr(object_states, "GRAIN_NS", -(10**12))
     return found
 
 
@@ -90,7 +90,7 @@ def test_young_files_and_files_of_two_names_are_read_each_time(
         looked_at.clear()
         told(array, cache=cache)
     assert looked_at == ["c/0/0"]
-    monkeypatch.setattr(states, "GRAIN_NS", 10**12)
+    monkeypatch.setattr(object_states, "GRAIN_NS", 10**12)
     looked_at.clear()
     assert told(array, cache=cache) == told(array)
     assert len(looked_at) == 8
@@ -100,9 +100,9 @@ def test_objects_with_entity_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     obstore = pytest.importorskip("obstore")
     from zarr.storage import ObjectStore
 
-    from shardcodec.zarr_plugin.remote import ObstoreRemote
+    from shardcodec.zarr_plugin.remotes import ObstoreRemote
 
-    monkeypatch.setattr(states, "LASTING", ("MemoryStore",))  # within this process its tags last
+    monkeypatch.setattr(object_states, "LASTING", ("MemoryStore",))  # within this process its tags last
     asked: list[str] = []
     suffix = ObstoreRemote.get_suffix
 
@@ -126,7 +126,7 @@ def test_objects_with_entity_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asked.clear()
     assert told(array, cache=cache) == told(array) != plain
     assert sorted(asked)[:2] == ["a/c/0/0", "a/c/0/0"] and asked.count("a/c/0/1") <= 1
-    monkeypatch.setattr(states, "LASTING", ())
+    monkeypatch.setattr(object_states, "LASTING", ())
     asked.clear()
     assert told(array, cache=cache) == told(array)
     assert asked.count("a/c/1/0") == 2

@@ -15,7 +15,7 @@ from helpers import create, files_below, shard_path, zarrs_view
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage.staging import staging_folder
+from shardcodec.storage.temp_folder import staging_folder
 
 
 def test_the_folder_is_beside_the_top_of_the_hierarchy(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_a_shard_that_appears_meanwhile_is_updated_and_not_replaced(
     tmp_path: Path, shards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both looked, neither saw a shard, both made one: the second lost the inner chunks of the first."""
-    from shardcodec.access import updates
+    from shardcodec.access import old_shard
 
     layout = {"shards": shards, "chunks": (4, 3) if shards else (8, 12)}
     array = create(tmp_path / "a", **layout)
     ready = ready_made(tmp_path, **layout)
-    look = updates.Looker._source
+    look = old_shard.Looker._source
     looks: list[int] = []
 
     def slow_look(self: Any, position: int) -> Any:
@@ -116,7 +116,7 @@ def test_a_shard_that_appears_meanwhile_is_updated_and_not_replaced(
         looks.append(position)
         return found
 
-    monkeypatch.setattr(updates.Looker, "_source", slow_look)
+    monkeypatch.setattr(old_shard.Looker, "_source", slow_look)
     array[7, 11] = 2
     assert len(looks) == 2
     assert zarrs_view(array)[0, 0] == 1
@@ -126,11 +126,11 @@ def test_a_shard_that_appears_meanwhile_is_updated_and_not_replaced(
 def test_erasing_what_was_not_there_spares_what_appears_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardcodec.access import updates
+    from shardcodec.access import old_shard
 
     array = create(tmp_path / "a")
     ready = ready_made(tmp_path)
-    look = updates.Looker._source
+    look = old_shard.Looker._source
 
     def slow_look(self: Any, position: int) -> Any:
         found = look(self, position)
@@ -138,7 +138,7 @@ def test_erasing_what_was_not_there_spares_what_appears_meanwhile(
         shard_path(array).write_bytes(ready)
         return found
 
-    monkeypatch.setattr(updates.Looker, "_source", slow_look)
+    monkeypatch.setattr(old_shard.Looker, "_source", slow_look)
     array[7, 11] = -1
     assert zarrs_view(array)[0, 0] == 1
 
@@ -147,11 +147,11 @@ def test_a_shard_that_changes_in_place_during_an_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes of two states must not be mixed: the update stops, whatever the other writer made stays."""
-    from shardcodec.access import updates
+    from shardcodec.access import old_shard
 
     array = create(tmp_path / "a")
     array[...] = 1
-    look = updates.Looker._source
+    look = old_shard.Looker._source
 
     def slow_look(self: Any, position: int) -> Any:
         found = look(self, position)
@@ -159,7 +159,7 @@ def test_a_shard_that_changes_in_place_during_an_update(
         os.utime(shard_path(array), ns=(1, 1))
         return found
 
-    monkeypatch.setattr(updates.Looker, "_source", slow_look)
+    monkeypatch.setattr(old_shard.Looker, "_source", slow_look)
     before = shard_path(array).read_bytes()
     with pytest.raises(shardcodec.ShardFormatError, match="changed while"):
         array[0, 0] = 2
@@ -167,11 +167,11 @@ def test_a_shard_that_changes_in_place_during_an_update(
 
 
 def test_many_updates_are_done_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardcodec.access import updates
+    from shardcodec.access import old_shard
 
     array = create(tmp_path / "a")
     array[...] = 1
-    monkeypatch.setattr(updates, "GROUP_UPDATES", 3)
+    monkeypatch.setattr(old_shard, "GROUP_UPDATES", 3)
     array[2:15, 2:23] = 2
     whole = zarrs_view(array)[...]
     assert (whole[2:15, 2:23] == 2).all() and whole.sum() == 16 * 24 + 13 * 21

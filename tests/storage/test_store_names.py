@@ -31,12 +31,12 @@ from helpers import (
 from spec_json import CRC, LITTLE
 
 import shardcodec
+from shardcodec.compat import StorePath, buffer_from, default_buffer_prototype, sync
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import identity
 from shardcodec.storage.identity import ByIdentity
 from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.zarr_plugin import stores
-from shardcodec.zarr_plugin.compat import StorePath, buffer_from, default_buffer_prototype, sync
 
 
 def forbid_special_methods(store: Any, patch: pytest.MonkeyPatch) -> None:

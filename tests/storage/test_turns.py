@@ -22,11 +22,11 @@ from helpers import OtherMemoryStore, checked, create, ours, quiet
 from spec_json import CRC, LITTLE
 
 import shardcodec
+from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import filelocks, filesystem, turns
+from shardcodec.storage import file_locks, file_system, turns
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import codec, own, reading, stores, updates, writing
-from shardcodec.zarr_plugin.compat import array_spec, default_buffer_prototype, pipeline_of
+from shardcodec.zarr_plugin import codec, codec_update, fallback, read_request, stores, write_request
 
 Call = Callable[[], Awaitable[Any]]
 N_CALLS = 4 * turns.MAX_CALLS
@@ -238,18 +238,18 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(where, name, guarded)
 
-    monkeypatch.setattr(filesystem, "is_prompt", lambda _: False)
+    monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
     for where, name in (
-        (reading, "read"),
-        (writing, "write"),
+        (read_request, "read"),
+        (write_request, "write"),
         (codec, "read"),
         (codec, "write"),
-        (own, "_settle"),
+        (fallback, "_settle"),
         (stores, "_real_paths"),
         (stores, "staging_folder"),
-        (filelocks.FileLocks, "advance"),
-        (filelocks.FileLocks, "release"),
-        (updates.os, "fstat"),
+        (file_locks.FileLocks, "advance"),
+        (file_locks.FileLocks, "release"),
+        (codec_update.os, "fstat"),
     ):
         guard(where, name)
     return found
@@ -297,7 +297,7 @@ def test_a_transformer_touches_no_such_file_on_the_event_loop(tmp_path: Path, fa
 
 
 def test_values_in_such_files_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystem, "is_prompt", lambda _: False)
+    monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
     entries = ShardedKeyValueStore(tmp_path / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
     key = struct.pack(">2I", 0, 1)
     entries[key] = b"value"
@@ -310,20 +310,22 @@ def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: py
     array = create(tmp_path, shape=(80, 12), shards=(4, 12), chunks=(4, 3))
     array[...] = 1
     loops: list[Any] = []
-    read = reading.read
+    read = read_request.read
 
     def noted(*arguments: Any) -> Any:
         loops.append(asyncio._get_running_loop())
         return read(*arguments)
 
-    monkeypatch.setattr(reading, "read", noted)
+    monkeypatch.setattr(read_request, "read", noted)
     assert asyncio.run(array.async_array.getitem(slice(0, 80))).sum() == array.size
     assert loops == [None]
 
 
 def test_a_file_system_is_judged_by_the_folder_that_exists(tmp_path: Path) -> None:
-    assert filesystem.is_prompt(str(tmp_path / "not" / "made" / "yet")) == filesystem.is_prompt(str(tmp_path))
-    assert not filesystem.is_prompt("/proc/self")
+    assert file_system.is_prompt(str(tmp_path / "not" / "made" / "yet")) == file_system.is_prompt(
+        str(tmp_path)
+    )
+    assert not file_system.is_prompt("/proc/self")
 
 
 def test_other_stores_name_objects_without_a_thread() -> None:

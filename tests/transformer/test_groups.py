@@ -20,7 +20,7 @@ from zarr.storage import LocalStore, MemoryStore
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import grouping
+from shardcodec.zarr_plugin import group_writes as groups
 
 PER_SHARD = (2, 3)
 
@@ -113,7 +113,7 @@ async def test_random_work_against_a_dictionary(kind: str, budget: int, tmp_path
                     case _:
                         await store.set_if_not_exists(key, buffer(data))
                         twin.setdefault(key, data)
-                group = grouping.active()
+                group = groups.active()
                 assert group is not None and group.nbytes <= budget
                 assert group.nbytes == sum(e.gathered.nbytes for e in group._entries.values())
                 some = rng.sample(names, 3)
@@ -131,7 +131,7 @@ async def test_what_another_process_lays_over_a_chunk_is_kept(tmp_path: Path) ->
         await store.set("c/1/0", buffer(b"mine"))
 
         def other() -> None:
-            grouping._forget()
+            groups._forget()
             asyncio.run(store.set_partial_values([("c/0/0", 4, b"EF"), ("c/1/1", 0, b"theirs")]))
 
         in_child(other)

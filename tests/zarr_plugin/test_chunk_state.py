@@ -22,7 +22,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import chunk_state, iter_existing
-from shardcodec.access.state import ChunkState
+from shardcodec.access.shard_grid import ChunkState
 
 
 class ListedStore(RecordingStore):

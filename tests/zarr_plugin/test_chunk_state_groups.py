@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath
 import shardcodec
 from shardcodec import ShardSpec, chunk_state, group_writes, iter_existing, open_shard
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import grouping
+from shardcodec.zarr_plugin import group_writes as groups
 from shardcodec.zarr_plugin.stores import lies_in, lock_keys
 
 
@@ -50,7 +50,7 @@ def make(store: Any, name: str, **how: Any) -> Any:
 
 
 def waiting() -> list[str]:
-    group = grouping.active()
+    group = groups.active()
     assert group is not None
     return sorted(group._entries)
 

@@ -30,7 +30,7 @@ from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 import shardcodec
-from shardcodec.zarr_plugin import remote
+from shardcodec.zarr_plugin import remotes
 
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
@@ -167,7 +167,7 @@ def test_partial_writes_under_a_condition(batched: None) -> None:
 
     array = reopened(ObjectStore(obstore.MemoryStore()))
     other = zarrs_view(array)
-    put = remote.ObstoreRemote.put
+    put = remotes.ObstoreRemote.put
     n_tries = 0
 
     async def put_second(self: Any, key: str, data: Any, expected: Any) -> None:
@@ -177,7 +177,7 @@ def test_partial_writes_under_a_condition(batched: None) -> None:
             await other.async_array.setitem(np.s_[:4, :3], 2)
         await put(self, key, data, expected)
 
-    with mock.patch.object(remote.ObstoreRemote, "put", put_second):
+    with mock.patch.object(remotes.ObstoreRemote, "put", put_second):
         array[4:8, 3:6] = 3
         array[8:, :12] = 4
     assert n_tries >= 2

@@ -14,14 +14,15 @@ import pytest
 from helpers import create, ours
 from zarr.core.sync import sync
 
-from shardcodec.zarr_plugin import compat, reading
+from shardcodec import compat
+from shardcodec.zarr_plugin import read_request
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The thread of each engine call from now on, as "loop" or "other"."""
     found: list[str] = []
-    read = reading.read
+    read = read_request.read
 
     def noted(*arguments: Any) -> list[int]:
         try:
@@ -31,7 +32,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append("other")
         return read(*arguments)
 
-    monkeypatch.setattr(reading, "read", noted)
+    monkeypatch.setattr(read_request, "read", noted)
     monkeypatch.setattr(compat, "_crowded_until", 0.0)
     return found
 
@@ -75,7 +76,7 @@ def test_a_loop_of_the_users_own_is_left_free(array: Any, threads: list[str]) ->
 def test_what_takes_longer_goes_to_another_thread(
     array: Any, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MOST_ALONE_NBYTES", array.nbytes - 1)
+    monkeypatch.setattr(read_request, "MOST_ALONE_NBYTES", array.nbytes - 1)
     assert array[:].shape == array.shape
     assert threads == ["other"]
 

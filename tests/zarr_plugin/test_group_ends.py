@@ -18,7 +18,7 @@ from helpers import ours, zarrs_view
 from zarr.core.sync import sync
 
 from shardcodec import group_writes
-from shardcodec.zarr_plugin import grouping
+from shardcodec.zarr_plugin import group_writes as groups
 
 WRITTEN = [7, 7, 7, 0, 0, 0, 0, 0]
 NOTHING = [0] * 8
@@ -246,7 +246,7 @@ def test_a_block_on_zarrs_event_loop_is_refused_before_anything_is_gathered(fold
             await array.async_array.setitem(slice(0, 3), np.full(3, 7, "i4"))
 
     sync(work())
-    assert grouping.active() is None
+    assert groups.active() is None
     assert stored(folder) == WRITTEN
 
 
@@ -266,10 +266,10 @@ def test_a_generator_that_is_collected_on_zarrs_event_loop_stores(folder: Path) 
 
     sync(collect())
     for _ in range(500):
-        if grouping.active() is None:
+        if groups.active() is None:
             break
         sync(asyncio.sleep(0.01))
-    assert grouping.active() is None
+    assert groups.active() is None
     assert stored(folder) == WRITTEN
 
 
@@ -292,5 +292,5 @@ def test_what_a_cancelled_end_has_left_is_stored_by_the_next_block(folder: Path)
         raise AssertionError
     with group_writes():
         pass
-    assert grouping.active() is None
+    assert groups.active() is None
     assert stored(folder) == WRITTEN

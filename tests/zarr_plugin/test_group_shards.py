@@ -23,7 +23,7 @@ from zarr.storage import LocalStore
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.zarr_plugin import grouping
+from shardcodec.zarr_plugin import group_writes as groups
 
 KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, each of 2 x 4 inner chunks
 GRID = [(i, j) for i in range(2) for j in range(4)]
@@ -87,7 +87,7 @@ def test_chunks_are_seen_at_once_and_stored_at_the_end(tmp_path: Path) -> None:
             shard.write_chunks([at], [chunk(n)])
         shard.write_chunks(GRID[5:7], np.stack([chunk(5), chunk(6)]))
         assert not shard_path(array).exists()
-        group = grouping.active()
+        group = groups.active()
         assert group is not None
         assert group.nbytes == 7 * 48
         shard.write_chunks([GRID[0]], [chunk(70)])
@@ -350,7 +350,7 @@ def test_handles_on_arrays_see_what_is_gathered(store: Any, how: str, immutable:
         array[2, 1] = 5
         array[15, 23] = 6
         assert ways[how]()[0] == 5
-        group = grouping.active()
+        group = groups.active()
         assert group is not None
         assert len(group.names()) == int(how != "whole")  # what is not read waits on
         with open_shard(store, "c/0/0", spec, mode="r+") as shard:

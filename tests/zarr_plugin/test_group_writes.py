@@ -29,7 +29,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
-from shardcodec.zarr_plugin import grouping
+from shardcodec.zarr_plugin import group_writes as groups
 
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3
 
@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def gathered_nbytes() -> int:
-    group = grouping.active()
+    group = groups.active()
     assert group is not None
     assert group.nbytes == sum(entry.gathered.nbytes for entry in group._entries.values())
     return group.nbytes
@@ -235,7 +235,7 @@ def test_zarrs_own_pipeline_finds_what_was_written_before(
     array = ours(create(tmp_path).store, strict=False)
 
     def decline(*_: Any) -> Any:
-        from shardcodec.zarr_plugin.requests import Declined
+        from shardcodec.zarr_plugin.request import Declined
 
         raise Declined("for a test")
 
@@ -384,7 +384,7 @@ def test_a_block_that_may_drop_is_alone(outer: bool) -> None:
     with group_writes(flush_on_error=outer):
         with pytest.raises(RuntimeError, match="no other block"), group_writes(flush_on_error=not outer):
             pytest.fail("it may not be entered")
-        assert grouping.active() is not None
+        assert groups.active() is not None
 
 
 def test_the_smallest_budget_counts(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
     array = create(tmp_path)
 
     def child() -> None:
-        assert grouping.active() is None
+        assert groups.active() is None
         block.__exit__(None, None, None)
         assert not shard_path(array).exists()
         array[8, 0] = 6

@@ -19,7 +19,7 @@ from web import Objects, serving
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.zarr_plugin import remote as zarr_remote
+from shardcodec.zarr_plugin import remotes
 
 obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
 
@@ -107,7 +107,7 @@ def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_
     web.blobs.update({f"/array/{key}": blob.to_bytes() for key, blob in store._store_dict.items()})
     old = web.blobs["/array/c/0/0"]
     array = opened(over_obstore(web))
-    get_range = zarr_remote.ObstoreRemote.get_range
+    get_range = remotes.ObstoreRemote.get_range
     n = 0
 
     async def exchange_first(self: Any, key: str, start: int, end: int, version: Any = None) -> Any:
@@ -116,7 +116,7 @@ def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_
         web.blobs["/array/c/0/0"] = bytes([1 + n]) * 64 + old[64:]
         return await get_range(self, key, start, end, version)
 
-    with gap_of(0), mock.patch.object(zarr_remote.ObstoreRemote, "get_range", exchange_first):
+    with gap_of(0), mock.patch.object(remotes.ObstoreRemote, "get_range", exchange_first):
         values = array[1:5, 1:8]  # by index and ranges, again and again, at last whole
     assert len(np.unique(values)) == 1 and values[0, 0] == 1 + n
     assert web.n_refused == (n if looks_at_conditions else 0)

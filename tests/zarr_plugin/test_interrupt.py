@@ -28,7 +28,7 @@ from helpers import create, files_below, ours
 import shardcodec
 from shardcodec import native
 from shardcodec.cancel import listening_to
-from shardcodec.storage.aio import to_its_end
+from shardcodec.storage.tasks import to_its_end
 
 pytestmark = pytest.mark.threads
 
@@ -119,8 +119,8 @@ def assert_stopped(latency: float, told: dict[str, Any]) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_direct_read(tmp_path: Path, threads: int) -> None:
     code = f"""
-    from shardcodec.access.boxes import whole
-    from shardcodec.access.codec import compiled
+    from shardcodec.access.regions import whole
+    from shardcodec.access.chunk_codec import compiled
     from shardcodec.native import load
 
     spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{{"name": "bytes"}}, {{"name": "gzip", "configuration": {{"level": 1}}}}])
@@ -177,8 +177,8 @@ def test_a_write_through_zarr(tmp_path: Path) -> None:
 def test_a_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
     """The loop goes on at once, and the plan's thread has ended when the cancellation is told."""
     spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{"name": "bytes"}, {"name": "gzip"}])
-    from shardcodec.access.boxes import whole
-    from shardcodec.access.codec import compiled
+    from shardcodec.access.chunk_codec import compiled
+    from shardcodec.access.regions import whole
     from shardcodec.cancel import current
 
     blob, chain = shardcodec.encode(np.ones((512, 512), "u1"), spec), compiled(spec.chain)

@@ -16,7 +16,7 @@ import pytest
 import zarr
 from hypothesis import HealthCheck, given, settings
 
-from shardcodec.access.boxes import Box, Lists
+from shardcodec.access.regions import Box, Lists
 from shardcodec.zarr_plugin.selection import array_axes, selected_axes, to_box, to_parts
 
 

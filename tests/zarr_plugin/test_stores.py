@@ -24,7 +24,7 @@ from helpers import (
 from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
 
-from shardcodec.zarr_plugin.remote import is_near
+from shardcodec.zarr_plugin.remotes import is_near
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 
