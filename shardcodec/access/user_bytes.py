@@ -7,7 +7,7 @@
 
 The *header* precedes the first inner chunk, the *footer* follows the last one. Nothing in the format marks them. So every
 write of ours that stores or keeps a header, a footer or an alignment leaves a mark that tells which they are
-(csrc/sc_write_tail.c); readers pass over it. Without a mark they can only be guessed, and the bytes of an inner chunk that was
+(csrc/plan/sc_write_tail.c); readers pass over it. Without a mark they can only be guessed, and the bytes of an inner chunk that was
 erased at either end look just like them.
 """
 
@@ -52,7 +52,7 @@ __all__ = [
 
 MAX_ALIGNMENT = 1 << 30
 
-# csrc/sc_write_tail.c
+# csrc/plan/sc_write_tail.c
 MAGIC = b"shardcodec tail\1"
 MARK = struct.Struct("<16s4QLL")
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Locks between processes.
 
-The lock of a shard in a local file is one on that very file (csrc/sc_lock.h tells why that is right), held from the
+The lock of a shard in a local file is one on that very file (csrc/io/sc_lock.h tells why that is right), held from the
 first look at the old bytes until the new ones are in place. A shard that does not exist has nothing to lock: it is
 created exclusively, and a writer that finds that another came first starts again.
 

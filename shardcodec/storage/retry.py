@@ -3,7 +3,7 @@
 """When to look again at a file that has gone stale.
 
 A server forgets a file that another client has replaced by a new one: whatever this client knows of it, a descriptor or a
-name, leads nowhere for up to a second or so. The engine says ESTALE then (csrc/sc_file.h), also where the file system says
+name, leads nowhere for up to a second or so. The engine says ESTALE then (csrc/io/sc_file.h), also where the file system says
 ENOENT. Nothing is wrong: under the name there is the new file. So the work is begun again, after a pause.
 """
 
