@@ -11,7 +11,9 @@
 #   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel of `make build` with 3.11: its ABI is for both
 
 PYTHON ?= python3
-# Two processes; one that has done its half takes over tests of the other.
+# Which tests: an expression of markers, and folders. Two processes; one that has done its half takes over tests of the other.
+TIER ?= not nightly
+TESTS ?= tests
 TEST_ARGS ?= -n 2 --dist worksteal
 BENCH_ARGS ?=
 SUITE_ARGS ?=
@@ -167,12 +169,23 @@ bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: re
 # ---------------------------------------------------------------- testing
 
 .PHONY: test
-test: .venv/test-$(VERSION)/stamp ## the tests
-	$(call pytest,test) $(TEST_ARGS)
+test: .venv/test-$(VERSION)/stamp ## the tests, with the same examples each time
+	$(call pytest,test) -m '$(TIER)' $(TEST_ARGS) $(TESTS)
+
+# What needs neither a wheel nor root nor a server, in the environment of `make dev`.
+QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py)
+
+.PHONY: quick
+quick: dev check-python check-types check-c ## formats, lint, types and the fast tests of the checkout: under 3 minutes
+	HYPOTHESIS_PROFILE=quick $(call pytest,dev) -m 'not slow and not nightly' $(TEST_ARGS) $(QUICK_TESTS)
+
+.PHONY: nightly
+nightly: ## everything: random examples, sanitizers on all folders, long fuzzing; some hours
+	.ci/nightly
 
 .PHONY: test-system
 test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## codecs and shards, in a build against libzstd, liblz4, zlib of the system
-	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -k 'codec or whole' tests/unit
+	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -k 'codec or whole' tests/engine tests/access
 
 .venv/suite-$(VERSION)/requirements.txt: .venv/suite-$(VERSION)/stamp
 	$(call venv,suite) tests/zarr_suite/run.py --requirements > $@
@@ -221,17 +234,18 @@ format: .venv/dev-$(VERSION)/needed ## mend what `make check` would complain abo
 # TensorStore finds no interceptor. Tests that limit address space read SHARDCODEC_TEST_SANITIZER and step aside.
 library = $(shell gcc -print-file-name=$(1))
 
-# Of the unit tests: what reaches C, and not by the same calls as others do.
-ASAN_TESTS = $(filter-out $(wildcard $(addprefix tests/unit/test_,examples.py loader_example.py reference.py spec*.py \
-  staged*.py transformer*.py)),$(wildcard tests/unit/test_*.py)) tests/property tests/faults/test_memory.py
+# The folders whose tests reach C.
+ASAN_TESTS ?= $(addprefix tests/,kernels engine storage access zarr_plugin kv property faults/test_memory.py)
 
 .PHONY: asan
 asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
 asan: export UBSAN_OPTIONS = print_stacktrace=1
-asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## unit and property tests under AddressSanitizer and UBSan
+asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## what reaches C, under AddressSanitizer and UBSan
 	PYTHONPATH=$(call special,asan) SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
-	  $(call pytest,test) -m 'not slow' $(TEST_ARGS) $(ASAN_TESTS)
+	  $(call pytest,test) -m 'not slow and not nightly' $(TEST_ARGS) $(ASAN_TESTS)
+
+TSAN_TIER ?= threads
 
 .PHONY: tsan
 tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0:suppressions='$(CURDIR)/tests/tsan.suppressions'
@@ -239,7 +253,7 @@ tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stre
 	setarch -R build/stress/pool
 	PYTHONPATH=$(call special,tsan) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libtsan.so) $(call library,libstdc++.so)' \
-	  setarch -R env $(call pytest,test) -m threads -p no:xdist
+	  setarch -R env $(call pytest,test) -m '$(TSAN_TIER)' -p no:xdist
 
 build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))
 	mkdir -p $(@D)

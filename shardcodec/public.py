@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from zarr.registry import register_codec, register_pipeline
 
-from .access.array import ArrayReader, open_array, register_adapter
-from .access.gathering import register_gatherer
-from .access.objects import register_objects
+from .access.array_reader import ArrayReader, open_array, register_adapter
+from .access.chunk_overlay import register_gatherer
+from .access.encode_decode import decode, encode
 from .access.shard import Shard
-from .access.stream import ShardWriter
-from .access.whole import decode, encode
+from .access.shard_object import register_objects
+from .access.shard_writer import ShardWriter
 from .build_info import build_info
 from .errors import (
     ChecksumError,
@@ -28,15 +28,15 @@ from .format.chain_spec import ChainSpec
 from .format.spec import ShardSpec
 from .options import Options, options
 from .statistics import stats
-from .storage.cache import IndexCache
+from .storage.index_cache import IndexCache
+from .zarr_plugin.chunk_state import chunk_state, iter_existing
 from .zarr_plugin.codec import ShardingCodec
-from .zarr_plugin.grouping import active as _gathered
-from .zarr_plugin.grouping import group_writes
+from .zarr_plugin.enable import attach, disable, enable
+from .zarr_plugin.group_writes import active as _gathered
+from .zarr_plugin.group_writes import group_writes
 from .zarr_plugin.objects import objects_of_store
 from .zarr_plugin.pipeline import ShardCodecPipeline
 from .zarr_plugin.shards import open_shard, shard_object
-from .zarr_plugin.state import chunk_state, iter_existing
-from .zarr_plugin.switch import attach, disable, enable
 
 __all__ = [
     "ArrayReader",

@@ -3,11 +3,10 @@
 """Hypothesis profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
 ======  ==========================================================================================
-quick   a few examples each: for sanitizers, under which everything is many times slower, and for the older of
-        two interpreters in CI
-dev     100 random examples: the default
-ci      the same 100 every time (default where CI is set): a commit is judged by what it changed
-long    2,000 random examples: for a night, or after a change of the engine
+quick   10 examples, the same each time: for sanitizers, under which everything is many times slower
+fixed   100 examples, the same each time: the default, so that a result depends on the code alone
+random  100 random examples: for `make nightly`, which prints the seed
+long    2,000 random examples: for the property tests at night, or after a change of the engine
 ======  ==========================================================================================
 """
 
@@ -22,10 +21,10 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("quick", max_examples=10, derandomize=True, deadline=None)
-settings.register_profile("dev", max_examples=100, deadline=None)
-settings.register_profile("ci", max_examples=100, derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("long", max_examples=2000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+settings.register_profile("fixed", max_examples=100, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("random", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("long", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,12 +49,12 @@ def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The tests of appends run on the file system of the tests even where it is a local one that is not proved, as the
     overlay of a container.
     """
-    from shardcodec.storage import filesystem
+    from shardcodec.storage import file_system
 
     with pytest.MonkeyPatch.context() as patch:
         fd = os.open(tmp_path_factory.getbasetemp(), os.O_RDONLY)
-        if filesystem.is_local(fd):
-            patch.setattr(filesystem, "APPEND_TYPES", filesystem.APPEND_TYPES | {filesystem.name_of(fd)})
+        if file_system.is_local(fd):
+            patch.setattr(file_system, "APPEND_TYPES", file_system.APPEND_TYPES | {file_system.name_of(fd)})
         os.close(fd)
         yield
 
@@ -77,7 +76,7 @@ def _leaves_no_setting() -> Iterator[None]:
     active = sys.modules["shardcodec.options"].active
     config, options = _copy(zarr.config.config), active()
     yield
-    is_open = sys.modules["shardcodec.zarr_plugin.grouping"].active() is not None
+    is_open = sys.modules["shardcodec.zarr_plugin.group_writes"].active() is not None
     if zarr.config.config == config and active() == options and not is_open:
         return
     left = _changed(config, zarr.config.config) + _changed(options, active())

@@ -224,9 +224,9 @@ class OtherMemoryStore(MemoryStore):
 @contextmanager
 def gap_of(nbytes: int) -> Iterator[None]:
     """Stores reached by requests: so many bytes are worth one. 0: small shards are read as large ones are."""
-    from shardcodec.zarr_plugin import remote
+    from shardcodec.zarr_plugin import remotes
 
-    with mock.patch.object(remote, "coalescing", return_value=(nbytes, 16 << 20)):
+    with mock.patch.object(remotes, "coalescing", return_value=(nbytes, 16 << 20)):
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from shardcodec.storage import filesystem
+from shardcodec.storage import file_system
 
 __all__ = ["FolderMachine"]
 
@@ -23,14 +23,14 @@ class FolderMachine(RuleBasedStateMachine):
     def begin(self, *, direct: bool) -> None:
         """Make the folder; without `direct`, file systems count as such on which no append is direct."""
         self.folder = Path(tempfile.mkdtemp())
-        self._types, self._known = filesystem.DIRECT_TYPES, dict(filesystem._known)
+        self._types, self._known = file_system.DIRECT_TYPES, dict(file_system._known)
         if not direct:
-            filesystem.DIRECT_TYPES = frozenset()
-        filesystem._known.clear()
+            file_system.DIRECT_TYPES = frozenset()
+        file_system._known.clear()
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            filesystem.DIRECT_TYPES = self._types
-            filesystem._known.clear()
-            filesystem._known.update(self._known)
+            file_system.DIRECT_TYPES = self._types
+            file_system._known.clear()
+            file_system._known.update(self._known)
             shutil.rmtree(self.folder)

@@ -4,7 +4,7 @@
  *
  * Nothing in the format tells a footer from the bytes of an inner chunk that was erased, nor a header from those of one that
  * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark, and so does an update
- * that leaves dead bytes, because it writes behind them or keeps their offsets (shardcodec/access has the code for new shards,
+ * that leaves dead bytes, because it writes behind them or keeps their offsets (access/user_bytes.py does so for new shards,
  * and reads marks). The mark lies among bytes that no index refers to, so every reader skips it. The footer stays the last
  * thing before the index, where programs that know its size look for it. The zeros make a write past the page cache end with a
  * block.

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..options import Options
-from ..storage.filelocks import NO_FILE
-from .boxes import Boxes, whole
-from .gathered import Array, Gathered
-from .reader import ReadItem, read
-from .writer import WriteItem, write
+from ..storage.file_locks import NO_FILE
+from .overlay import Array, Gathered
+from .read import ReadItem, read
+from .regions import Boxes, whole
+from .write import WriteItem, write
 
 __all__ = ["flush"]
 
@@ -43,12 +43,12 @@ def flush(
     key : str
         How errors name the object.
     write_empty, keep_empty, old_fd, staging, exist
-        As for `access.writer.write` and `WriteItem`.
+        As for `access.write.write` and `WriteItem`.
 
     Returns
     -------
     buffer or None
-        As for one item of `access.writer.write`.
+        As for one item of `access.write.write`.
 
     Raises
     ------

@@ -79,7 +79,7 @@ def aligned(offset: Any, alignment: int) -> Any:
 
 
 class Sums(NamedTuple):
-    """What the numbers of an index come to, whatever it claims (csrc/sc_index.h).
+    """What the numbers of an index come to, whatever it claims (csrc/kernels/sc_index.h).
 
     Attributes
     ----------
@@ -227,9 +227,9 @@ class Facts(NamedTuple):
     n_links : int
         Names of the file.
     appends : bool
-        Whether shards are appended to on this file system (`storage.filesystem`).
+        Whether shards are appended to on this file system (`storage.file_system`).
     direct : bool
-        Whether one write that makes a file longer leaves all of it or nothing (`storage.filesystem`).
+        Whether one write that makes a file longer leaves all of it or nothing (`storage.file_system`).
     sync : bool
         Whether a power cut must leave the old or the new shard.
     """
@@ -250,7 +250,7 @@ def way_to_append(facts: Facts) -> str | None:
     Returns
     -------
     {"direct", "leap", "index"} or None
-        See csrc/sc_append.h.
+        See csrc/io/sc_append.h.
     """
     if not facts.appends or facts.n_links != 1 or facts.new_nbytes > APPEND_NBYTES:
         return None

@@ -18,17 +18,17 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver, check, resolve
-from ..storage.filelocks import settle
-from . import gathering
-from .change import Change, Found, change
-from .codec import compiled, destination
-from .encoded import check_size
-from .inner import as_chunks, coordinates, distinct, encode_chunks, position_array, positions
-from .objects import ShardObject
+from ..storage.file_locks import settle
+from . import chunk_overlay
+from .chunk_codec import compiled, destination
+from .encode_decode import parse_selection
+from .inner_chunks import as_chunks, coordinates, distinct, encode_chunks, position_array, positions
 from .placement import ABSENT, DEAD_SHARE, sum_up
+from .shard_change import Change, Found, change
+from .shard_object import ShardObject
 from .snapshot import Snapshot
-from .userbytes import UserBytes, check_alignment, guess_alignment, kept_alignment
-from .whole import parse_selection
+from .user_bytes import UserBytes, check_alignment, guess_alignment, kept_alignment
+from .write_encoded import check_size
 
 __all__ = ["Shard"]
 
@@ -281,7 +281,7 @@ class Shard:
         self._check_places(where)
         options = self._options()
         shard = self._chain if native_order else compiled(self._spec.chain, native_order)
-        if not how and gathering.take(
+        if not how and chunk_overlay.take(
             self._object, shard, where, array, options, write_empty=write_empty_chunks
         ):
             self.refresh()
@@ -412,7 +412,7 @@ class Shard:
             user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
             return wanted._replace(keep_empty=wanted.keep_empty or bool(footer), user=user)
 
-        gathering.settle(self._object)
+        chunk_overlay.settle(self._object)
         try:
             change(self._object, self._chain, decide, options)
         finally:

@@ -9,7 +9,7 @@ forgets it, so that the next question opens what is there then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,14 +17,17 @@ from .. import native
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver
-from ..storage.replaced import Patience, retried
-from . import gathering
-from .boxes import Box, touched
-from .inner import decode_chunks
-from .objects import OpenObject, ShardObject
+from ..storage.retry import Patience, retried
+from . import chunk_overlay
+from .inner_chunks import decode_chunks
 from .placement import ABSENT
-from .reader import ATTEMPTS, ReadItem, explain, is_changing, read
-from .userbytes import Kept, find
+from .read import ATTEMPTS, ReadItem, explain, is_changing, read
+from .regions import Box, touched
+from .shard_object import OpenObject, ShardObject
+from .user_bytes import Kept, find
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Snapshot"]
 
@@ -52,7 +55,7 @@ class Snapshot:
         Asked for the options each time the object is opened.
     """
 
-    def __init__(self, target: ShardObject, spec: ShardSpec, chain: Any, resolver: Resolver) -> None:
+    def __init__(self, target: ShardObject, spec: ShardSpec, chain: Chain, resolver: Resolver) -> None:
         self._object = target
         self._spec = spec
         self._chain = chain
@@ -65,7 +68,7 @@ class Snapshot:
 
     def _opened(self) -> OpenObject:
         if self._view is None:
-            gathering.settle(self._object)
+            chunk_overlay.settle(self._object)
             options = self._resolver.resolve(NOTHING, None)
             self._view = retried(lambda: self._try(self._object.open, self._chain, options))
         return self._view
@@ -146,7 +149,7 @@ class Snapshot:
             found += [None if part is None else bytes(part) for part in _slices(data, places)]
         return found
 
-    def decode(self, where: list[int], chain: Any, out: Array, options: Options) -> None:
+    def decode(self, where: list[int], chain: Chain, out: Array, options: Options) -> None:
         """Decode inner chunks into the rows of `out`; `chain` is theirs."""
         done = 0
         for part, data, places in self.fetch(where):
@@ -158,7 +161,7 @@ class Snapshot:
                 raise self._explained(error) from None
             done += len(part)
 
-    def fill(self, box: Box, axes: tuple[int, ...], chain: Any, out: Array, options: Options) -> None:
+    def fill(self, box: Box, axes: tuple[int, ...], chain: Chain, out: Array, options: Options) -> None:
         """Read a box of the shard's elements into `out`; `chain` is the shard's."""
 
         def fill(source: Any) -> None:

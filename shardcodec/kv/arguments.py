@@ -9,13 +9,13 @@ from operator import index
 from reprlib import repr as shown
 from typing import Any
 
-from ..access.objects import OpenObject
+from ..access.shard_object import OpenObject
 from ..errors import ShardError
-from .entries import ByteRange
 from .keys import KeyRange, as_bytes
 from .results import FAILED, NO_VALUE, UNNAMED, ReadResult, Stamp
 
 __all__ = [
+    "ByteRange",
     "ConditionFailed",
     "TooLarge",
     "byte_range_of",
@@ -28,6 +28,10 @@ __all__ = [
     "result_of",
     "value_of",
 ]
+
+
+# First byte and the one behind the last; a negative first one counts from the end; None: to the end.
+ByteRange = tuple[int, int | None]
 
 
 class ConditionFailed(Exception):

@@ -3,7 +3,7 @@
 """The store without keys: positions, bytes, and the shard object behind them.
 
 What is read in one call belongs to one state of the object. Indexes come from the cache of the process, which compares
-them with the file each time, or binds requests to their state of the object (`storage.indexes`); a read that fails is begun again with a fresh look, for the object may have been changed in
+them with the file each time, or binds requests to their state of the object (`storage.remote_indexes`); a read that fails is begun again with a fresh look, for the object may have been changed in
 between, and only what fails each time is damage.
 """
 
@@ -17,22 +17,23 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import native
-from ..access import gathering
-from ..access.change import Change, Found, change
-from ..access.inner import coordinates
-from ..access.objects import OpenObject, ShardObject, joined
+from ..access import chunk_overlay
+from ..access.inner_chunks import coordinates
 from ..access.placement import ABSENT
-from ..access.reader import INLINE_NBYTES, ReadItem, explain
+from ..access.read import INLINE_NBYTES, ReadItem, explain
+from ..access.shard_change import Change, Found, change
+from ..access.shard_object import OpenObject, ShardObject, joined
 from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
-from ..storage import cache, locks
-from ..storage.replaced import retried
+from ..storage import index_cache, locks
+from ..storage.retry import retried
+from .arguments import ByteRange
+from .base_object import NestedObject, Renewed
 from .listing import flags_of, no_positions
-from .nested import NestedObject
-from .pending import Pending
 from .spec import Layout
+from .write_buffer import Pending
 
-__all__ = ["ByteRange", "Entries"]
+__all__ = ["Entries"]
 
 T = TypeVar("T")
 
@@ -41,11 +42,6 @@ FETCH_NBYTES = 64 << 20
 # Files that stay open for a cache of indexes: asking whether a name still leads to one is cheaper than opening it.
 OPEN_FILES = 32
 MAX_TRIES = 3
-
-# First byte and the one behind the last; a negative first one counts from the end; None: to the end.
-ByteRange = tuple[int, int | None]
-
-Renewed = Callable[[int, bytes | None, bytes], bytes | None]
 
 
 class Entries:
@@ -85,7 +81,7 @@ class Entries:
         """Whether neither round trips nor a large index, a write or all of another shard's value stand before a value."""
         return (
             self._is_prompt
-            and not gathering.has(self.target)
+            and not chunk_overlay.has(self.target)
             and int(self.chain.index_nbytes) <= INLINE_NBYTES
         )
 
@@ -97,22 +93,22 @@ class Entries:
         """
         return resolve(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
 
-    def cache(self, options: Options) -> cache.IndexCache | None:
+    def cache(self, options: Options) -> index_cache.IndexCache | None:
         """Return where indexes of files are kept; None: nowhere."""
         nbytes = options.index_cache if self._cache_nbytes is None else self._cache_nbytes
-        return cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
+        return index_cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
 
     def settle(self) -> None:
         """Store what `group_writes` has gathered of the shard; for a shard in a shard the outer one does it."""
         if not isinstance(self.target, NestedObject):
-            gathering.settle(self.target)
+            chunk_overlay.settle(self.target)
 
     # ---- reading
 
     def value(self, position: int) -> bytes | None:
         """Return a value; None where there is none."""
         if self._path is not None:
-            gathering.settle(self.target)
+            chunk_overlay.settle(self.target)
             choices = active()
             if self._known[0] is not choices:
                 options = resolve()
@@ -160,7 +156,7 @@ class Entries:
                 if not tries_left:
                     raise self._explained(error) from None
                 if self.target.path is not None:
-                    cache.drop([self.target.path])
+                    index_cache.drop([self.target.path])
         raise AssertionError("unreachable")
 
     def _held(self) -> contextlib.AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..access.objects import NO_OBJECT, UNKNOWN
+from ..access.shard_object import NO_OBJECT, UNKNOWN
 from ..errors import ConflictError
 
 __all__ = ["FAILED", "NO_VALUE", "PENDING", "UNNAMED", "ConflictError", "ReadResult", "Stamp"]

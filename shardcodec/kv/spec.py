@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from ..access.codec import staged_shard
+from ..access.chunk_codec import staged_shard
 from ..format.checks import as_int, as_items, as_mapping, bounded_depth, show, unsupported, within, wrong
 from ..format.spec import ShardSpec
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["DRIVERS", "Layout", "Parsed", "parse"]
 
@@ -89,7 +92,7 @@ class Layout:
         """Entries along each axis."""
         return self.spec.grid_shape
 
-    def chain(self) -> Any:
+    def chain(self) -> Chain:
         """Compile it: values are neither encoded nor decoded."""
         return staged_shard(self.spec, None)
 

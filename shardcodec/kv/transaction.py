@@ -16,13 +16,13 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from ..access.change import Found, change_all
-from ..access.objects import UNKNOWN
+from ..access.shard_change import Found, change_all
+from ..access.shard_object import UNKNOWN
 from ..errors import ConflictError
-from ..storage.aio import to_its_end
+from ..storage.tasks import to_its_end
 from .arguments import is_there
 from .entries import Entries
-from .pending import Pending
+from .write_buffer import Pending
 
 __all__ = ["Member", "Transaction"]
 

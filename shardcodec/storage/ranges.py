@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .remote import Limits
+from .requests import Limits
 
 __all__ = ["coalesced"]
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from ..compat import has_task_per_call
+
 __all__ = ["is_over", "next_turn"]
 
 # One turn: so many calls, or so much time.
@@ -25,10 +27,6 @@ MAX_CALLS = 16
 MAX_SECONDS = 0.001
 
 Task = asyncio.Task[Any]
-
-# Whether every call comes to an event loop as a task of its own, so that the first call of a task means nothing; set by the
-# surface that has such a loop.
-has_task_per_call: Callable[[asyncio.AbstractEventLoop], bool] = lambda _: False  # noqa: E731
 
 
 class Turn:

@@ -7,10 +7,10 @@ And arrays that zarr-python 2 wrote with its own: `open_2022`, `convert_2022`.
 
 from __future__ import annotations
 
-from .convert import convert_2022
 from .keys import KeyLayout
+from .legacy_2022.convert import convert_2022
+from .legacy_2022.open import open_2022
 from .mapping import ChunkMapping
-from .opened import open_2022
 from .store import INDEX_2022, ShardingStorageTransformer
 
 __all__ = [

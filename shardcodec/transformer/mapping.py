@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
-from ..zarr_plugin.compat import buffer_from, default_buffer_prototype, sync
+from ..compat import buffer_from, default_buffer_prototype, sync
 from .keys import as_path
 from .store import ShardingStorageTransformer
 

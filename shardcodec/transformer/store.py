@@ -12,10 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from operator import index
 from typing import Any, Self
 
-from ..format.spec import ShardSpec
-from ..options import check
-from ..storage.aio import all_of
-from ..zarr_plugin.compat import (
+from ..compat import (
     LocalStore,
     Store,
     StorePath,
@@ -23,12 +20,15 @@ from ..zarr_plugin.compat import (
     default_buffer_prototype,
     is_buffer,
 )
+from ..format.spec import ShardSpec
+from ..options import check
+from ..storage.tasks import all_of
 from ..zarr_plugin.stores import PartStore, introduce
+from .byte_ranges import as_request
 from .keys import ArrayKeys, KeyLayout, as_path
-from .partial import as_bytes, overlaid, overlay
-from .ranges import as_request
-from .shards import Shards, as_folder
-from .writing import put, put_if_absent
+from .partial_values import as_bytes, overlaid, overlay
+from .shard_map import Shards, as_folder
+from .write import put, put_if_absent
 
 __all__ = ["INDEX_2022", "ShardingStorageTransformer"]
 

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..access.inner import coordinates
+from ..access.inner_chunks import coordinates
 from ..errors import ShardError
-from .ranges import cut
-from .windows import Opened
+from .byte_ranges import cut
+from .nested_shard import Opened
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["Bad", "Wanted", "explained", "read_opened"]
 
@@ -27,7 +30,7 @@ class Wanted(NamedTuple):
     position : int
         In the index.
     request
-        Part of it, see `ranges`.
+        Part of it, see `byte_ranges`.
     """
 
     number: int
@@ -36,7 +39,7 @@ class Wanted(NamedTuple):
     request: Any
 
 
-def explained(error: ShardError, chain: Any, shard: str, key: str | None = None) -> ShardError:
+def explained(error: ShardError, chain: Chain, shard: str, key: str | None = None) -> ShardError:
     """Say in keys what the engine says in numbers; what says so already stays."""
     if isinstance(error.shard, str):
         return error

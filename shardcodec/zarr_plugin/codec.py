@@ -15,18 +15,13 @@ from typing import Any
 import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
 
-from ..access.boxes import Box, whole
-from ..access.codec import compiled, memory_order
-from ..access.conditional import update
-from ..access.reader import INLINE_NBYTES, ReadItem, decoded_nbytes, read
-from ..access.remote import fetch
-from ..access.writer import WriteItem, moved_nbytes, write
-from ..errors import ShardError
-from ..format.chain_spec import ChainSpec
-from ..options import Options, resolve
-from ..storage import filelocks, locks, turns
-from ..storage.aio import to_its_end
-from .compat import (
+from ..access.chunk_codec import compiled, memory_order
+from ..access.conditional_write import update
+from ..access.read import INLINE_NBYTES, ReadItem, decoded_nbytes, read
+from ..access.read_remote import fetch
+from ..access.regions import Box, whole
+from ..access.write import WriteItem, moved_nbytes, write
+from ..compat import (
     Store,
     StorePath,
     as_numpy,
@@ -36,7 +31,12 @@ from .compat import (
     options_of_zarr,
     write_order,
 )
-from .remote import conditional_remote_for, limits_for, remote_for
+from ..errors import ShardError
+from ..format.chain_spec import ChainSpec
+from ..options import Options, resolve
+from ..storage import file_locks, locks, turns
+from ..storage.tasks import to_its_end
+from .remotes import conditional_remote_for, limits_for, remote_for
 from .selection import array_axes, to_box
 from .stores import (
     check_writable,
@@ -137,8 +137,11 @@ class ShardingCodec(ZarrShardingCodec):
         (key,) = keys = lock_keys([byte_setter])
         with locks.table().hold(keys):
             if is_local(byte_setter.store):
-                filelocks.update(
-                    key, job.options, lambda fd: job.write_file(byte_setter, part[0], part[1], values, fd)
+                file_locks.update(
+                    key,
+                    job.options,
+                    lambda fd: job.write_file(byte_setter, part[0], part[1], values, fd),
+                    name=local_path(byte_setter),
                 )
             else:
                 job.write_memory(byte_setter, part[0], part[1], values)
@@ -174,8 +177,12 @@ class ShardingCodec(ZarrShardingCodec):
         (key,) = keys = await lock_keys_async([byte_setter])
         async with locks.table().hold_async(keys):
             if is_local(byte_setter.store):
-                await filelocks.update_async(
-                    key, job.options, lambda fd: run(job.write_file, fd), prompt=prompt
+                await file_locks.update_async(
+                    key,
+                    job.options,
+                    lambda fd: run(job.write_file, fd),
+                    name=local_path(byte_setter),
+                    prompt=prompt,
                 )
             else:
                 await run(job.write_memory)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """What a block of `group_writes` gathers.
 
-While one is open, what is written through shardcodec's pipeline stays in memory (`access.gathered`), keyed by the
+While one is open, what is written through shardcodec's pipeline stays in memory (`access.overlay`), keyed by the
 resolved path of the object, or by store and key: for the whole process, whatever thread or array it comes from. Reads
 through the pipeline see it. Another surface may have changes gathered that are no elements (`Held`). An object is stored at the end of a block, when the memory budget is used up, or when
 something has to be done with it that cannot be gathered.
@@ -14,28 +14,31 @@ the end, element by element, is what was written last.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..access.boxes import Box
-from ..access.gathered import Gathered
-from ..access.objects import ShardObject
-from ..access.reader import INLINE_NBYTES, decoded_nbytes
+from ..access.chunk_codec import memory_order
+from ..access.overlay import Gathered
+from ..access.read import INLINE_NBYTES, decoded_nbytes
+from ..access.regions import Box
+from ..access.shard_object import ShardObject
+from ..compat import StorePath, as_numpy, on_zarrs_loop
 from ..errors import GroupWriteError
 from ..options import Options
 from ..storage import locks
-from ..storage.aio import all_of, to_its_end
-from . import reading, storing, writing
-from .compat import StorePath, on_zarrs_loop
-from .held import Entry, Held, HeldEntry, is_held
-from .names import Names
-from .requests import Part, Request
+from ..storage.tasks import all_of, to_its_end
+from . import flush_group, read_request, write_request
+from .array_codecs import MAX_CHAINS, Kind
+from .lock_names import Names
+from .pending import Entry, Held, HeldEntry, is_held
+from .request import Declined, Part, Request
 from .stores import (
     check_writable,
     is_link,
@@ -43,7 +46,10 @@ from .stores import (
     lock_keys_async,
 )
 
-__all__ = ["Group"]
+if TYPE_CHECKING:
+    from .._native import Chain
+
+__all__ = ["GatherShortcut", "Group"]
 
 # Objects that are stored at a time; each is encoded with all threads of its options.
 CONCURRENCY = 4
@@ -114,7 +120,7 @@ class Group:
         await self.settle(itertools.compress(keys, kept))
         async with locks.table().hold_async(keys):
             positions = [request.positions[i] for i in chosen]
-            await writing.run(replace(request, parts=parts, positions=positions), options)
+            await write_request.run(replace(request, parts=parts, positions=positions), options)
             for key, part in zip(keys, parts, strict=True):
                 if part.covers:
                     self._forget(key)
@@ -148,7 +154,7 @@ class Group:
 
         return self._add(key, part.chain, write, part.target, part.spec, options)
 
-    def take_slices(self, item: Any, chain: Any, array: np.ndarray[Any, Any], options: Options) -> bool:
+    def take_slices(self, item: Any, chain: Chain, array: np.ndarray[Any, Any], options: Options) -> bool:
         """Take over the only item of a batch, if it is all of one small inner chunk of an object that is gathered already."""
         target, spec, chunk_selection, array_selection, _ = item
         key = self._names.known(target)
@@ -163,7 +169,7 @@ class Group:
     def _add(
         self,
         key: str,
-        chain: Any,
+        chain: Chain,
         write: Callable[[Gathered], bool],
         target: StorePath,
         spec: Any,
@@ -235,7 +241,7 @@ class Group:
             await self.keep_within_budget()
         return held is not None
 
-    # as an `access.gathering.Gatherer`, for threads that wait
+    # as an `access.chunk_overlay.Gatherer`, for threads that wait
 
     def name_of(self, target: ShardObject) -> str:
         """Name an object."""
@@ -310,7 +316,7 @@ class Group:
     async def read(self, request: Request, options: Options) -> set[int]:
         """Fill the request's array; return the positions of objects that do not exist."""
         if not self._entries:
-            return await reading.run(request, options)
+            return await read_request.run(request, options)
         keys = await self._keys(request)
         await self.settle(
             key
@@ -324,10 +330,10 @@ class Group:
             if isinstance(entry := self._entries.get(key), Entry) and _is_box(request.parts[i].box)
         ]
         if not found:
-            return await reading.run(request, options)
+            return await read_request.run(request, options)
         needless = {i for i, entry in found if entry.gathered.has_all_of(_box_of(request.parts[i]))}
         rest = [i for i in range(len(keys)) if i not in needless]
-        missing = await reading.run(
+        missing = await read_request.run(
             replace(
                 request,
                 parts=[request.parts[i] for i in rest],
@@ -391,7 +397,7 @@ class Group:
 
     async def _store(self, key: str, entry: Entry | HeldEntry) -> None:
         """Store one object; its lock in the table is held."""
-        await storing.store(entry)
+        await flush_group.store(entry)
         self._forget(key)
 
     def _forget(self, key: str) -> None:
@@ -437,3 +443,35 @@ def _failure(written: Sequence[str], failures: dict[str, Exception]) -> GroupWri
     )
     error.__cause__ = first
     return error
+
+
+class GatherShortcut:
+    """Assignments of one whole inner chunk each while a block of `group_writes` is open, as loops over them make.
+
+    Everything else, and the first of each object, is left to `Group.write`.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._chain = functools.lru_cache(MAX_CHAINS)(self._usual_chain)
+
+    def gather(self, item: Any, buffer: Any, options: Options, group: Group) -> bool:
+        """Take over the only item of a batch; False when nothing has been done."""
+        target, spec, *_ = item
+        array = as_numpy(buffer)
+        if array is None or type(target) is not StorePath:
+            return False
+        chain = self._chain(spec.shape, array.dtype)
+        return chain is not None and group.take_slices(item, chain, array, options)
+
+    def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Chain | None:
+        """The chain of such chunks; None where it takes no inner chunks by themselves, or large ones."""
+        native_order = memory_order(dtype, self._kind.dtype)
+        if native_order is None:
+            return None
+        try:
+            chain = self._kind.chain(shape, native_order)
+        except Declined:
+            return None
+        usual = chain.is_shard and chain.stage is None and chain.n_chunks > 1
+        return chain if usual and chain.inner.nbytes + chain.index_nbytes <= INLINE_NBYTES else None

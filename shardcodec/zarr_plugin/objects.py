@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..access import array
-from ..access.reader import ReadItem
-from ..access.remote import fetch
+from ..access import array_reader
+from ..access.read import ReadItem
+from ..access.read_remote import fetch
+from ..compat import Store, StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from ..options import Options
-from .compat import Store, StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
-from .remote import limits_for, remote_for
-from .renamed import RenamedStore, original
+from .remotes import limits_for, remote_for
+from .renamed_store import RenamedStore, original
 from .stores import (
     described,
     index_names,
@@ -139,7 +139,7 @@ class RenamedObjects:
         return described(self._root)
 
 
-def objects_of_store(store: Any, path: str) -> array.Objects | None:
+def objects_of_store(store: Any, path: str) -> array_reader.Objects | None:
     """Return the objects below a path of a store; None where it is no zarr store."""
     if isinstance(store, StorePath):
         store, path = store.store, (store / path).path if path else store.path
@@ -148,10 +148,10 @@ def objects_of_store(store: Any, path: str) -> array.Objects | None:
     return _objects(store, path)
 
 
-def _objects(store: Store, path: str) -> array.Objects:
+def _objects(store: Store, path: str) -> array_reader.Objects:
     introduce(store)
     if isinstance(store, RenamedStore):
         return RenamedObjects(store, path)
     if is_local(store):
-        return array.Folder(local_path(StorePath(store, path)))
+        return array_reader.Folder(local_path(StorePath(store, path)))
     return MemoryObjects(store, path) if is_memory(store) else RemoteObjects(store, path)

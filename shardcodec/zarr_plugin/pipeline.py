@@ -15,13 +15,7 @@ from typing import Any, Self
 from zarr.abc.codec import Codec, CodecPipeline
 
 from .. import native
-from ..errors import UnsupportedError
-from ..options import NOTHING, Options, Resolver
-from ..statistics import stats
-from ..storage import turns
-from ..storage.replaced import Patience
-from . import grouping, reading, writing
-from .compat import (
+from ..compat import (
     ArrayV3Metadata,
     get_result,
     max_workers,
@@ -30,10 +24,17 @@ from .compat import (
     own_pipeline_class,
     write_order,
 )
-from .kinds import Kind, kind_of
-from .own import write_own
-from .renamed import originals
-from .requests import Declined, Request, prepare
+from ..errors import UnsupportedError
+from ..options import NOTHING, Options, Resolver
+from ..statistics import stats
+from ..storage import turns
+from ..storage.retry import Patience
+from . import group_writes, read_request, write_request
+from .array_codecs import Kind, kind_of
+from .fallback import write_own
+from .group import GatherShortcut
+from .renamed_store import originals
+from .request import Declined, Request, prepare
 from .stores import introduce, is_local, is_prompt, lock_keys_async
 
 __all__ = ["ShardCodecPipeline"]
@@ -60,10 +61,10 @@ class ShardCodecPipeline(CodecPipeline):
         except Declined as why:
             self._reason = str(why)
         self._resolver = Resolver({**self._order, **self._attached})
-        self._shortcut: reading.Shortcut | None = None
+        self._shortcut: read_request.Shortcut | None = None
         if self._kind and is_local(store) and is_prompt(store):
-            self._shortcut = reading.Shortcut(self._kind, store)
-        self._gathering = writing.Shortcut(self._kind) if self._kind else None
+            self._shortcut = read_request.Shortcut(self._kind, store)
+        self._gathering = GatherShortcut(self._kind) if self._kind else None
 
     # ---- made by zarr
 
@@ -142,7 +143,7 @@ class ShardCodecPipeline(CodecPipeline):
         batch = originals(list(batch_info))
         if not batch:
             return ()
-        group = grouping.active()
+        group = group_writes.active()
         patience = None
         if self._shortcut is not None and len(batch) == 1 and group is None and not drop_axes:
             try:
@@ -158,7 +159,9 @@ class ShardCodecPipeline(CodecPipeline):
             self._left_to_zarr(why, options)
             await self._settle(batch)
             return await self._own.read(batch, out, drop_axes)
-        reads = reading.run(request, options, patience) if group is None else group.read(request, options)
+        reads = (
+            read_request.run(request, options, patience) if group is None else group.read(request, options)
+        )
         missing = await reads
         return tuple(get_result(position in missing) for position in range(len(batch)))
 
@@ -178,7 +181,7 @@ class ShardCodecPipeline(CodecPipeline):
         if not batch:
             return
         options = self._options()
-        group = grouping.active()
+        group = group_writes.active()
         shortcut = self._gathering if group is not None and len(batch) == 1 and not drop_axes else None
         if group is not None and shortcut and shortcut.gather(batch[0], value, options, group):
             await group.keep_within_budget()
@@ -190,12 +193,12 @@ class ShardCodecPipeline(CodecPipeline):
             await self._settle(batch)
             await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
             return
-        await (writing.run(request, options) if group is None else group.write(request, options))
+        await (write_request.run(request, options) if group is None else group.write(request, options))
 
     @staticmethod
     async def _settle(batch: list[Any]) -> None:
         """Before zarr does it: store what is gathered of these objects."""
-        group = grouping.active()
+        group = group_writes.active()
         if group is not None:
             await group.settle(await lock_keys_async(_targets(batch)))
 

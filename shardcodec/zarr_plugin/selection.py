@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access.boxes import Box, Lists, Parts, Points, Positions, sorted_list
+from ..access.regions import Box, Lists, Parts, Points, Positions, sorted_list
 
 __all__ = ["array_axes", "fits", "selected_axes", "to_box", "to_parts"]
 

@@ -17,13 +17,17 @@ import os
 import random
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .. import native
-from ..access.conditional import FIRST_WAIT, LONGEST_WAIT
-from ..access.objects import (
+from ..access.conditional_write import FIRST_WAIT, LONGEST_WAIT
+from ..access.index_check import check_index, must_be_sound, reach
+from ..access.placement import ABSENT
+from ..access.read import index_too_short
+from ..access.shard import Shard
+from ..access.shard_object import (
     NO_OBJECT,
     UNKNOWN,
     Entries,
@@ -38,20 +42,7 @@ from ..access.objects import (
     content_generation,
     joined,
 )
-from ..access.placement import ABSENT
-from ..access.reader import index_too_short
-from ..access.shard import Shard
-from ..access.soundness import check_index, must_be_sound, reach
-from ..errors import LockError, ShardFormatError
-from ..format.spec import ShardSpec
-from ..options import Options
-from ..storage import indexes, locks
-from ..storage.aio import all_of
-from ..storage.cache import IndexCache
-from ..storage.files import check_name
-from ..storage.indexes import RemoteIndex
-from ..storage.remote import Answer, Changed, ConditionalRemote, Remote
-from .compat import (
+from ..compat import (
     ObjectStore,
     Store,
     StorePath,
@@ -61,8 +52,17 @@ from .compat import (
     memory_identity,
     sync,
 )
-from .remote import ObstoreRemote, conditional_remote_for, remote_for
-from .renamed import original
+from ..errors import LockError, ShardFormatError
+from ..format.spec import ShardSpec
+from ..options import Options
+from ..storage import locks, remote_indexes
+from ..storage.files import check_name
+from ..storage.index_cache import IndexCache
+from ..storage.remote_indexes import RemoteIndex
+from ..storage.requests import Answer, Changed, ConditionalRemote, Remote
+from ..storage.tasks import all_of
+from .remotes import ObstoreRemote, conditional_remote_for, remote_for
+from .renamed_store import original
 from .stores import (
     check_writable,
     index_names,
@@ -75,6 +75,9 @@ from .stores import (
     lock_keys,
     stored_bytes,
 )
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = ["open_shard", "shard_object"]
 
@@ -171,7 +174,7 @@ class StoreObject:
     def is_prompt(self) -> bool:
         return is_prompt(self.target.store)
 
-    def open(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         if self.path is not None:
             return NativeShard(chain, self.path, options, cache)
         if is_memory(self.target.store):
@@ -187,7 +190,7 @@ class StoreObject:
             None if cache is None else _Kept(index_names([self.target])[0], cache),
         )
 
-    def open_whole(self, chain: Any, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         if self.is_near:
             return self.open(chain, options, cache)
         answer = sync(remote_for(self.target.store, self._prototype).get(self.key))
@@ -207,7 +210,7 @@ class StoreObject:
                     return self._update_conditionally(remote, make, options, look)
                 return self._store(self._made(make, look))
             finally:
-                indexes.drop(index_names([self.target]))
+                remote_indexes.drop(index_names([self.target]))
 
     def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
         check_writable(self.target.store)
@@ -242,7 +245,7 @@ class StoreObject:
     def _update_conditionally(
         self, remote: ConditionalRemote, make: Make, options: Options, look: Look | None
     ) -> bytes:
-        """Store the new object if the old one is still there; see `access.conditional`."""
+        """Store the new object if the old one is still there; see `access.conditional_write`."""
         deadline = time.monotonic() + options.lock_timeout
         for n_tries in itertools.count(1):
             old = sync(remote.get(self.key))
@@ -277,7 +280,7 @@ def _generation_of(answer: Answer | None) -> bytes:
 class FetchedShard(NativeShard):
     """A shard that came in one answer."""
 
-    def __init__(self, chain: Any, answer: Answer | None, options: Options) -> None:
+    def __init__(self, chain: Chain, answer: Answer | None, options: Options) -> None:
         super().__init__(chain, None if answer is None else answer.data, options)
         self._answer = answer
 
@@ -310,7 +313,7 @@ class RemoteShard:
         self,
         remote: Remote,
         key: str,
-        chain: Any,
+        chain: Chain,
         options: Options,
         size: Callable[[], int],
         lock: str,
@@ -324,7 +327,11 @@ class RemoteShard:
         self._lock = lock
         self._options = options
         self._kept = None if locks.table().holds(lock) else kept
-        index = None if self._kept is None else indexes.get(self._kept.name, chain, options, self._kept.cache)
+        index = (
+            None
+            if self._kept is None
+            else remote_indexes.get(self._kept.name, chain, options, self._kept.cache)
+        )
         self._is_confirmed = index is None or options.immutable
         if index is None:
             index, self._calm = self._fetch_index()
@@ -354,7 +361,7 @@ class RemoteShard:
         native.load().load_index(self._chain, answer.data, entries)
         index = self._checked(RemoteIndex(entries, answer.nbytes, answer.version))
         if self._kept is not None:
-            indexes.put(self._kept.name, self._chain, index, self._options, since, self._kept.cache)
+            remote_indexes.put(self._kept.name, self._chain, index, self._options, since, self._kept.cache)
         return index, calm
 
     def _checked(self, index: RemoteIndex) -> RemoteIndex:
@@ -382,7 +389,7 @@ class RemoteShard:
         """The error for an object that is another one by now."""
         self._is_confirmed = True  # there is nothing more to find out
         if forget and self._kept is not None:
-            indexes.drop([self._kept.name])
+            remote_indexes.drop([self._kept.name])
         return ShardFormatError("another object has taken its place since it was opened")
 
     def _ask_index(self) -> tuple[Answer | None, int | None]:

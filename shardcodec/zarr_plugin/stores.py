@@ -16,11 +16,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ..storage import filesystem
-from ..storage.aio import in_thread
+from ..compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memory_identity, unwrapped
+from ..storage import file_system
 from ..storage.identity import ByIdentity
-from ..storage.staging import staging_folder
-from .compat import LocalStore, MemoryStore, ObjectStore, Store, StorePath, memory_identity, unwrapped
+from ..storage.tasks import in_thread
+from ..storage.temp_folder import staging_folder
 
 __all__ = [
     "PartStore",
@@ -190,7 +190,7 @@ def index_names(targets: Sequence[StorePath]) -> list[str]:
 _names = ByIdentity(_name_of_store)
 
 # Whether the files of a LocalStore are reached without round trips.
-_prompt: ByIdentity[bool] = ByIdentity(lambda store: filesystem.is_prompt(_root(store)))
+_prompt: ByIdentity[bool] = ByIdentity(lambda store: file_system.is_prompt(_root(store)))
 
 # A number for each store that no other store has or had.
 _count = itertools.count()

@@ -42,16 +42,28 @@ SIDE = 4  # of an inner chunk
 SMALL, LARGE = 3, 18  # inner chunks along an axis: indexes of 148 and 5188 bytes, below and above one page
 
 
-def each_of(cases: Iterable[object], quick: Collection[object]) -> pytest.MarkDecorator:
-    """A test for each case, of which only the quick ones are not marked as slow."""
-    marked = [pytest.param(case, marks=() if case in quick else pytest.mark.slow) for case in cases]
+def each_of(cases: Iterable[object], quick: Collection[object] = ()) -> pytest.MarkDecorator:
+    """Run a test for each case: the quick ones always (without any, the first one, as a slow test), all others at night."""
+    chosen = list(cases)
+    marks = [() if case in quick else pytest.mark.nightly for case in chosen]
+    if not quick:
+        marks[0] = pytest.mark.slow
+    marked = [pytest.param(case, marks=mark) for case, mark in zip(chosen, marks, strict=True)]
     return pytest.mark.parametrize("case", marked, ids=str)
 
 
 def each_with_every_error(cases: Iterable[object], quick: Collection[object]) -> pytest.MarkDecorator:
-    """A slow test for each case and error. ENOSPC is treated as EIO is, everywhere, so the quick cases are enough for it."""
+    """Run a slow test for each quick case with EIO, and at night one for each case and error.
+
+    ENOSPC is treated as EIO is, everywhere, so the quick cases are enough for it.
+    """
     pairs = [
-        pytest.param(case, error, marks=pytest.mark.slow, id=f"{case}-{errno.errorcode[error]}")
+        pytest.param(
+            case,
+            error,
+            marks=pytest.mark.slow if case in quick and error == errno.EIO else pytest.mark.nightly,
+            id=f"{case}-{errno.errorcode[error]}",
+        )
         for case in cases
         for error in (errno.EIO, errno.EACCES, errno.EINTR, errno.ENOSPC)
         if error != errno.ENOSPC or case in quick

@@ -30,7 +30,7 @@ from faults.scenes import (
 from helpers import descriptor, files_below, random_array
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
-from shardcodec.storage import filesystem
+from shardcodec.storage import file_system
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ CUT = [case for case in CASES if (case.strategy, case.location, case.direct) != 
 @pytest.fixture(autouse=True)
 def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """File systems are looked at anew in each test, since some tests forbid what they can do."""
-    monkeypatch.setattr(filesystem, "_known", {})
+    monkeypatch.setattr(file_system, "_known", {})
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
-        monkeypatch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
 
 
 class Shards(Scene):
@@ -109,7 +109,7 @@ def test_killed_at_every_call(tmp_path: Path, case: Case) -> None:
     is_killed_at_every_call(Shards(tmp_path, case))
 
 
-@each_of(CUT, ())
+@each_of(CUT)
 def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
     is_torn_in_every_write(Shards(tmp_path, case), (0, 1, 100, 4095, 4096))
 
@@ -123,7 +123,7 @@ def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
     fail_at_every_call(Shards(tmp_path, case), error)
 
 
-@each_of(CASES, ())
+@each_of(CASES)
 def test_short_writes(tmp_path: Path, case: Case) -> None:
     """A write that is cut is continued, or, where it has to be whole, is an error that leaves the old shard."""
 
@@ -150,12 +150,12 @@ def test_what_each_case_does(tmp_path: Path) -> None:
         folder = tmp_path / str(case)
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(filesystem, "_known", {})
+            patch.setattr(file_system, "_known", {})
             if not case.direct:
-                patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+                patch.setattr(file_system, "DIRECT_TYPES", frozenset())
             scene = Shards(folder, case)
             with descriptor(scene.shard) as fd:
-                direct = filesystem.appends_directly(str(scene.shard), fd)
+                direct = file_system.appends_directly(str(scene.shard), fd)
             calls = [call for call in calls_of(scene) if call not in ("lock", "unlock")]
         if case.strategy == "replace" or (case.durability == "fsync" and not direct and case.grid == LARGE):
             assert "linkat" in calls and "fdatasync" not in calls

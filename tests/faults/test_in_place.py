@@ -42,7 +42,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import filesystem
+from shardcodec.storage import file_system
 
 CHAINS: dict[str, Any] = {
     "raw": [BytesCodec()],
@@ -90,13 +90,13 @@ assert set(CASES) >= QUICK
 
 @pytest.fixture(autouse=True)
 def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(filesystem, "_known", {})
+    monkeypatch.setattr(file_system, "_known", {})
     with descriptor(tmp_path) as fd:
-        if not filesystem.is_local(fd):
+        if not file_system.is_local(fd):
             pytest.skip("nothing is updated in place on this file system")
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
-        monkeypatch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
 
 
 class Shard(Scene):
@@ -179,7 +179,7 @@ def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
             scene.restore()
 
 
-@each_of(CASES, ())
+@each_of(CASES)
 def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
     is_torn_in_every_write(Shard(tmp_path, case), (0, 1, 30, 100, 4096))
 
@@ -253,7 +253,7 @@ def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
     fail_at_every_call(Shard(tmp_path, case), error)
 
 
-@each_of(CASES, ())
+@each_of(CASES)
 def test_short_writes(tmp_path: Path, case: Case) -> None:
     scene = Shard(tmp_path, case)
     for call, _, told in fault_in(scene, "short", lambda call: (1, 100) if call == "pwrite" else ()):
@@ -267,13 +267,13 @@ def test_what_each_case_does(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(filesystem, "_known", {})
+            patch.setattr(file_system, "_known", {})
             if not case.direct:
-                patch.setattr(filesystem, "DIRECT_TYPES", frozenset())
+                patch.setattr(file_system, "DIRECT_TYPES", frozenset())
             scene = Shard(folder, case)
             calls = calls_of(scene)
             with descriptor(scene.shard) as fd:
-                direct = filesystem.appends_directly(str(scene.shard), fd)
+                direct = file_system.appends_directly(str(scene.shard), fd)
         assert "link" in calls and "linkat" not in calls, (case, calls)
         assert ("fdatasync" in calls) == (case.durability == "fsync")
         assert ("fallocate" in calls) == (
@@ -440,7 +440,7 @@ def test_other_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     scene = Shard(tmp_path, Case("raw", "slots"))
     assert in_place(scene)
     scene.restore()
-    monkeypatch.setattr(filesystem, "LOCAL_TYPES", frozenset())
+    monkeypatch.setattr(file_system, "LOCAL_TYPES", frozenset())
     assert not in_place(scene)
 
 

@@ -22,9 +22,9 @@ from spec_json import CRC, LITTLE
 
 import shardcodec
 from shardcodec.kv import FAILED, ShardedKeyValueStore
-from shardcodec.storage.remote import Changed
-from shardcodec.zarr_plugin import conditions, remote
-from shardcodec.zarr_plugin.remote import ObstoreRemote
+from shardcodec.storage.requests import Changed
+from shardcodec.zarr_plugin import conditions, remotes
+from shardcodec.zarr_plugin.remotes import ObstoreRemote
 
 MISSING = missing_for_s3()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
@@ -208,7 +208,7 @@ def test_an_object_of_another_writer_is_not_taken_for_ours(s3: S3Bucket) -> None
 def test_where_no_metadata_is_kept_the_bytes_are_compared(
     s3: S3Bucket, own_nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "OWN_NBYTES", own_nbytes)
+    monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
     array = array_in(s3)
     array[0, 0] = 2
     s3.proxy.add(What.STRIP, headers=("x-amz-meta-shardcodecwrite",))

@@ -83,8 +83,8 @@ def settle(array: zarr.Array[Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", [4, 18])
-@pytest.mark.parametrize("location", ["end", "start"])
+@pytest.mark.parametrize("grid", [4, pytest.param(18, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 @pytest.mark.parametrize("system", ["ext4", "xfs"])
 def test_the_power_goes(tmp_path: Path, system: str, strategy: str, location: str, grid: int) -> None:

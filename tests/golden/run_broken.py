@@ -1,6 +1,6 @@
 # run_broken.py - read and update every broken shard, in every way, within limits
 # SPDX-License-Identifier: MIT
-"""What `tests/unit/test_broken.py` starts in a process of its own: ``run_broken.py GROUP``.
+"""What `tests/engine/test_broken.py` starts in a process of its own: ``run_broken.py GROUP``.
 
 A crash, a hang or a greedy allocation must not take the tests along, and must name the case: each one is announced
 before it runs. The address space is limited to little more than what is in use when the imports are done.

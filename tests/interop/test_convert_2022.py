@@ -114,7 +114,7 @@ def test_from_and_to_other_stores(made: Path, kind: str) -> None:
 def test_only_shards_that_a_listing_shows_are_looked_for(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    monkeypatch.setattr("shardcodec.transformer.convert.LISTING_SHARDS", 1)
+    monkeypatch.setattr("shardcodec.transformer.legacy_2022.convert.LISTING_SHARDS", 1)
     calls: list[tuple[int, int]] = []
     source = made / "h" if kind == "folder" else store_of(made / "h", kind)
     array = convert_2022(source, tmp_path / "out", path=name, progress=lambda *n: calls.append(n))

@@ -15,7 +15,7 @@ import zarr
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, open_shard
-from shardcodec.access.userbytes import MAGIC
+from shardcodec.access.user_bytes import MAGIC
 
 SHAPE, CHUNK = (8, 8), (4, 4)
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

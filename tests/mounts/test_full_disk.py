@@ -25,8 +25,8 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import filesystem
-from shardcodec.zarr_plugin import states
+from shardcodec.storage import file_system
+from shardcodec.zarr_plugin import object_states
 
 SPEC = ShardSpec((32, 48), (8, 8), "uint16", 0, [LITTLE])
 
@@ -69,7 +69,7 @@ def with_strategy(array: Any, strategy: str, value: int) -> None:
 def test_partial_write(disk: Mount, monkeypatch: pytest.MonkeyPatch, strategy: str, at_start: bool) -> None:
     """No journal is left either."""
     for types in ("APPEND_TYPES", "LOCAL_TYPES"):
-        monkeypatch.setattr(filesystem, types, getattr(filesystem, types) | {FILE_SYSTEM})
+        monkeypatch.setattr(file_system, types, getattr(file_system, types) | {FILE_SYSTEM})
     array = checked(disk.path / "a", at_start=at_start, shape=(8, 12))
     array[...] = 1
     is_refused(disk, lambda: with_strategy(array, strategy, 5), "0")
@@ -170,7 +170,7 @@ def test_cache_of_chunk_state(
     disk: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cache that cannot be written is no error, but it is logged, and the old one stays."""
-    monkeypatch.setattr(states, "GRAIN_NS", -1 << 62)
+    monkeypatch.setattr(object_states, "GRAIN_NS", -1 << 62)
     array = create(tmp_path / "a", shape=(8, 12))
     array[...] = 1
     cache = disk.path / "sizes"

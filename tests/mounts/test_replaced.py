@@ -23,7 +23,7 @@ from mounts.fuse import Mount, mount
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import replaced
+from shardcodec.storage import retry
 
 SIDE, N = 8, 8  # elements and inner chunks along an axis
 SHAPE = (SIDE * N, SIDE * N)
@@ -201,7 +201,7 @@ def test_the_lock_call_itself_may_find_the_file_replaced(tmp_path: Path) -> None
 
 
 def test_a_reader_gives_up_after_a_while(one: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replaced.Patience.__init__, "__defaults__", (0.2,))
+    monkeypatch.setattr(retry.Patience.__init__, "__defaults__", (0.2,))
     array = ours(one.path / "a")
     one.fail("open", errno.ESTALE, name="0")
     begun = time.monotonic()
@@ -217,7 +217,7 @@ def test_a_shard_that_does_not_exist_is_not_waited_for(one: Mount) -> None:
     before = one.calls()["lookup"]
     begun = time.monotonic()
     assert array[0, 0] == -1
-    assert time.monotonic() - begun < replaced.READ_SECONDS
+    assert time.monotonic() - begun < retry.READ_SECONDS
     assert one.calls()["lookup"] - before < 10
 
 
@@ -239,7 +239,7 @@ async def test_the_event_loop_does_not_wait(one: Mount, monkeypatch: pytest.Monk
             sleepers.append(threading.get_ident())
             time.sleep(seconds)
 
-    monkeypatch.setattr(replaced, "time", Clock)
+    monkeypatch.setattr(retry, "time", Clock)
     one.fail("open", errno.ESTALE, times=60, name="0")
     assert (await array.getitem((0, 0))) == 0
     assert one.failed()["open"] == 60

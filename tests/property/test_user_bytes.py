@@ -19,7 +19,7 @@ from machines import FolderMachine
 from spec_json import LITTLE, named
 
 import shardcodec
-from shardcodec.access.userbytes import MAGIC, MARK
+from shardcodec.access.user_bytes import MAGIC, MARK
 
 SHAPE, CHUNK = (8, 12), (4, 3)
 GRID = (2, 4)

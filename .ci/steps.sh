@@ -1,0 +1,79 @@
+# steps.sh - what .ci/run and .ci/nightly share: steps with a summary, packages, interpreters, environments
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bash
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+steps=()
+failed=()
+
+# step NAME COMMAND...: run it, show its output, keep it for the summary; later steps run even if it fails
+step() {
+    local name=$1 begin=$SECONDS
+    shift
+    printf '\n======== %s: %s\n' "$name" "$*"
+    steps+=("$name")
+    if "$@" 2>&1 | tee "$logs/$name"; then
+        printf '======== %s: passed, %d s\n' "$name" $((SECONDS - begin))
+    else
+        failed+=("$name")
+        printf '======== %s: FAILED, %d s\n' "$name" $((SECONDS - begin))
+    fi
+}
+
+# finish: print the closing lines of all test runs, and exit with 1 if a step has failed
+finish() {
+    printf '\n======== %d s in all; the closing lines of the test runs:\n' "$SECONDS"
+    local name
+    for name in "${steps[@]}"; do
+        grep -aE '(passed|failed|skipped|errors?|no tests ran).* in [0-9.]+s' "$logs/$name" | tail -n 1 || true
+    done
+    if [[ ${#failed[@]} -gt 0 ]]; then
+        echo "failed: ${failed[*]}"
+        exit 1
+    fi
+    echo "all ${#steps[@]} steps passed"
+}
+
+# debian_packages NAME...: install those that are missing; without root or apt nothing is installed
+debian_packages() {
+    local name missing=()
+    command -v apt-get >/dev/null && [[ $(id -u) -eq 0 ]] || return 0
+    for name in "$@"; do
+        dpkg -s "$name" >/dev/null 2>&1 || missing+=("$name")
+    done
+    [[ ${#missing[@]} -eq 0 ]] && return
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
+
+# The default python3 and a newer one: they install different lines of zarr (3.1.6 is the last for Python 3.11).
+# With CI=true a missing newer interpreter is an error.
+oldest=$(scripts/find-python "${PYTHON:-python3}")
+newest=$(scripts/find-python --newer "$oldest") || newest=
+if [[ -z $newest && ${CI:-} == true ]]; then
+    echo "no newer Python than $oldest runs here: the newest zarr would go untested" >&2
+    exit 1
+fi
+echo "Python: $oldest${newest:+, $newest}"
+
+make_oldest=(make "PYTHON=$oldest")
+# The newer interpreter gets the wheel that the oldest has built, as a user does: its ABI is the same for all.
+make_newest=(make "PYTHON=${newest:-$oldest}"
+    "WHEEL_VERSION=$("$oldest" -c 'import sys; print("%d.%d" % sys.version_info[:2])')")
+
+# prepare TARGET...: build the wheel, these special environments and those of the tests, side by side, since pip uses
+# one core and waits for the network
+prepare() {
+    local older=(build prepare-test prepare-check prepare-suite "$@") others
+    if [[ -z $newest ]]; then
+        "${make_oldest[@]}" -j3 "${older[@]}" prepare-demo prepare-xarray
+        return
+    fi
+    "${make_oldest[@]}" -j3 "${older[@]}" &
+    others=$!
+    "${make_newest[@]}" -j2 needed-test needed-suite needed-demo needed-xarray || { wait "$others"; return 1; }
+    wait "$others" || return
+    # Now the wheel is there.
+    "${make_newest[@]}" -j2 prepare-test prepare-suite prepare-demo prepare-xarray
+}

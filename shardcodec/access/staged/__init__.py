@@ -1,0 +1,1 @@
+"""Reads and writes in which codecs take part that are not native."""

@@ -1,0 +1,386 @@
+# compat.py - the only file that knows zarr's internals, and the differences between its versions
+# SPDX-License-Identifier: MIT
+"""zarr 3.1.6 to 3.4, seen as one.
+
+Everything taken from ``zarr.core``, which zarr calls private, is taken here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import functools
+import inspect
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Coroutine, Iterable, Iterator
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import zarr
+import zarr.abc.codec as zarr_codecs
+import zarr.codecs.sharding as zarr_sharding
+import zarr.core.codec_pipeline as zarr_pipelines
+from zarr.abc.codec import CodecPipeline
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
+from zarr.core.array import AsyncArray
+from zarr.core.array_spec import ArrayConfig, ArraySpec
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.core.config import config
+from zarr.core.metadata import ArrayV3Metadata
+from zarr.core.sync import _runner, sync
+from zarr.core.sync import loop as _zarrs_loop
+from zarr.dtype import parse_dtype
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
+
+__all__ = [
+    "ArraySpec",
+    "ArrayV3Metadata",
+    "Caller",
+    "CodecPipeline",
+    "FsspecStore",
+    "LocalStore",
+    "MemoryStore",
+    "ObjectStore",
+    "OffsetByteRequest",
+    "RangeByteRequest",
+    "Store",
+    "StorePath",
+    "SuffixByteRequest",
+    "WrapperStore",
+    "ZipStore",
+    "array_at",
+    "array_spec",
+    "as_numpy",
+    "batched_pipeline",
+    "buffer_from",
+    "coalescing",
+    "config",
+    "default_buffer_prototype",
+    "default_spec",
+    "evolved",
+    "foreign_codec",
+    "get_result",
+    "has_loop_to_itself",
+    "has_task_per_call",
+    "is_buffer",
+    "is_regular",
+    "is_sharding",
+    "is_transpose",
+    "is_zarrs_loop",
+    "max_workers",
+    "memory_identity",
+    "on_zarrs_loop",
+    "options_of_zarr",
+    "own_pipeline",
+    "own_pipeline_class",
+    "pipeline_of",
+    "quiet",
+    "replaced_part",
+    "runs_at_once",
+    "swaps_for_filters",
+    "sync",
+    "unwrapped",
+    "with_pipeline",
+    "write_order",
+    "writing_empty",
+]
+
+
+def own_pipeline_class() -> type[CodecPipeline]:
+    """Return zarr's best pipeline: the fused one where it exists (3.3 and later)."""
+    fused = getattr(zarr_pipelines, "FusedCodecPipeline", None)
+    return fused if fused is not None else zarr_pipelines.BatchedCodecPipeline
+
+
+def own_pipeline(metadata: ArrayV3Metadata) -> CodecPipeline:
+    """Build the pipeline that zarr itself would use for an array.
+
+    The codecs are evolved here, one by one: before 3.2 zarr uses the pipeline as it is, and evolving it as a whole
+    fails there for a lone sharding codec.
+    """
+    ndim = len(metadata.shape)
+    spec = ArraySpec(
+        shape=getattr(metadata.chunk_grid, "chunk_shape", None) or (1,) * ndim,  # rectilinear: as zarr does
+        dtype=metadata.data_type,
+        fill_value=metadata.fill_value,
+        config=ArrayConfig.from_dict({}),
+        prototype=default_buffer_prototype(),
+    )
+    return own_pipeline_class().from_codecs([codec for codec, _ in evolved(metadata.codecs, spec)])
+
+
+def batched_pipeline(codecs: Iterable[Any]) -> CodecPipeline:
+    """Return a pipeline that runs codecs as coroutines, many chunks at a time."""
+    with quiet():
+        return zarr_pipelines.BatchedCodecPipeline.from_codecs(codecs)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep zarr from saying again what it said when the array was opened."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_empty: bool) -> ArraySpec:
+    """Return the spec of a chunk in this process's memory, C order."""
+    config = ArrayConfig.from_dict({"order": "C", "write_empty_chunks": write_empty})
+    return ArraySpec(shape, dtype, fill_value, config, default_buffer_prototype())
+
+
+@functools.cache
+def swaps_for_filters() -> bool:
+    """Tell whether codecs before a big-endian `bytes` are handed elements in native order; before 3.2 they are not."""
+    prototype = default_buffer_prototype()
+    spec = array_spec((1,), parse_dtype(np.dtype("int16"), zarr_format=3), np.int16(0), write_empty=False)
+    codec, _ = next(evolved([BytesCodec(endian="big")], spec))
+    (decoded,) = sync(codec.decode([(prototype.buffer.from_bytes(b"\0\1"), spec)]))
+    return bool(decoded.as_numpy_array().view(np.int16)[0] == 1)
+
+
+def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArraySpec]]:
+    """Fit codecs to the array that each is handed; with each one the spec of that."""
+    for codec in codecs:
+        fitted = codec.evolve_from_array_spec(array_spec=spec)
+        yield fitted, spec
+        spec = fitted.resolve_metadata(spec)
+
+
+def runs_at_once(codec: Any) -> bool:
+    """Tell whether a codec can be called without an event loop. From 3.3 on zarr has a rule for that."""
+    rule = getattr(zarr_codecs, "_codec_supports_sync", None)
+    if rule is not None:
+        return bool(rule(codec))
+    return not is_sharding(codec) and all(hasattr(codec, name) for name in ("_decode_sync", "_encode_sync"))
+
+
+def is_sharding(codec: Any) -> bool:
+    """Tell whether a codec is the sharding codec, zarr's or ours."""
+    return isinstance(codec, ShardingCodec) and not _is_foreign(codec)
+
+
+def is_transpose(codec: Any) -> bool:
+    """Tell whether a codec is zarr's transpose."""
+    return type(codec) is TransposeCodec
+
+
+def _is_foreign(codec: Any) -> bool:
+    module = type(codec).__module__
+    return module != "shardcodec" and not module.startswith("zarr.codecs")
+
+
+def foreign_codec(codecs: Iterable[Any]) -> str | None:
+    """Name a codec class that is neither zarr's nor ours: under a known name it may do anything."""
+    for codec in codecs:
+        if _is_foreign(codec):
+            return f"{type(codec).__module__}.{type(codec).__qualname__}"
+        within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
+        if found := foreign_codec(within):
+            return found
+    return None
+
+
+# What zarr's classes were made of when this module was imported: the codecs, and what reads an index for one of them.
+_MADE_OF = {
+    cls: {name: value for name, value in vars(cls).items() if callable(value) or hasattr(value, "__get__")}
+    for cls in (*filter(inspect.isclass, vars(zarr.codecs).values()), zarr_sharding._ShardIndex)
+}
+
+
+def replaced_part(codecs: Iterable[Any]) -> str | None:
+    """Name a part of zarr's codec classes that somebody has replaced: zarr then does what it would not by itself."""
+    for codec in codecs:
+        classes = (*type(codec).__mro__, *([zarr_sharding._ShardIndex] if is_sharding(codec) else ()))
+        for cls in classes:
+            for name, value in _MADE_OF.get(cls, {}).items():
+                if vars(cls).get(name) is not value:
+                    return f"{cls.__module__}.{cls.__qualname__}.{name}"
+        within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
+        if found := replaced_part(within):
+            return found
+    return None
+
+
+def coalescing(spec: Any) -> tuple[int, int]:
+    """Return what zarr (3.3 and later) is told about merging ranges: largest gap, largest merged range."""
+    gap = getattr(spec.config, "sharding_coalesce_max_gap_bytes", 1 << 20)
+    return gap, getattr(spec.config, "sharding_coalesce_max_bytes", 16 << 20)
+
+
+def default_spec() -> Any:
+    """Stand for the spec of a chunk where only what zarr's configuration says of it matters."""
+    return SimpleNamespace(config=ArrayConfig.from_dict({}))
+
+
+def get_result(missing: bool) -> Any:
+    """What `CodecPipeline.read` returns for one chunk from 3.2 on; before, its result is not looked at."""
+    return {"status": "missing" if missing else "present"}
+
+
+def as_numpy(buffer: Any) -> np.ndarray[Any, Any] | None:
+    """Return the array behind an NDBuffer, or None when it is not numpy's (a GPU buffer)."""
+    array = buffer.as_ndarray_like()
+    return array if isinstance(array, np.ndarray) else None
+
+
+def buffer_from(prototype: Any, data: Any) -> Any:
+    """Wrap bytes as a zarr Buffer, without a copy."""
+    return prototype.buffer.from_array_like(np.frombuffer(data, dtype=np.uint8))
+
+
+def is_buffer(value: Any) -> bool:
+    """Tell whether a value is what zarr's stores take and return."""
+    return isinstance(value, Buffer)
+
+
+def memory_identity(store: MemoryStore) -> int:
+    """Tell memory stores apart; a read-only view of a store is that store."""
+    return id(getattr(store, "_store_dict", store))
+
+
+def unwrapped(store: Any) -> Any:
+    """Return the store within wrappers (logging, latency, ...)."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
+class Caller:
+    """Whoever waits in zarr's `sync` for the running task, in the main thread; that may be interrupted.
+
+    zarr hands a call to its event loop and waits. Ctrl-C (or any signal whose handler raises) ends the waiting and
+    leaves the task running, of which nobody wants the result any more: zarr does not cancel it.
+    """
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self._frame = frame  # None: gone before we looked
+
+    @classmethod
+    def of_this_task(cls) -> Caller | None:
+        """Find the caller; None when it is none that could be interrupted."""
+        task = asyncio.current_task()
+        runner: Any = None if task is None else task.get_coro()
+        if getattr(runner, "cr_code", None) is not _runner.__code__ or runner.cr_frame is None:
+            return None
+        waited_for = runner.cr_frame.f_locals.get("coro")
+        main = threading.main_thread().ident
+        for thread in list(sys._current_frames()):
+            for frame in _frames(thread):
+                if frame.f_code is sync.__code__ and frame.f_locals.get("coro") is waited_for:
+                    return cls(frame) if thread == main else None
+        return cls(None)
+
+    def is_waiting(self) -> bool:
+        """Tell whether the call is still there."""
+        return any(frame is self._frame for frame in _frames(threading.main_thread().ident))
+
+
+# Who has seen others on an event loop leaves it free for so long.
+CROWDED_SECONDS = 1.0
+
+_crowded_until = 0.0
+
+
+def has_loop_to_itself() -> bool:
+    """Tell whether the running task is the only one on zarr's event loop, and nobody else was there lately.
+
+    Then a thread waits in zarr's `sync` for this task alone. A loop of the user's own has more to do than its tasks show.
+    """
+    global _crowded_until
+    task = asyncio.current_task()
+    if len(asyncio.all_tasks()) > 1:
+        _crowded_until = time.monotonic() + CROWDED_SECONDS
+        return False
+    runner: Any = None if task is None else task.get_coro()
+    return getattr(runner, "cr_code", None) is _runner.__code__ and time.monotonic() >= _crowded_until
+
+
+def _frames(thread: int | None) -> Iterator[FrameType]:
+    """A thread's calls, innermost first."""
+    frame = sys._current_frames().get(thread or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine on zarr's event loop and wait for it. Not for a thread of that loop."""
+    return sync(work)
+
+
+def is_zarrs_loop() -> bool:
+    """Tell whether this thread runs zarr's event loop, so that it must not wait for that."""
+    try:
+        return asyncio.get_running_loop() is _zarrs_loop[0]
+    except RuntimeError:
+        return False
+
+
+def has_task_per_call(loop: asyncio.AbstractEventLoop) -> bool:
+    """Tell whether every call comes to an event loop as a task of its own, so that the first call of a task means nothing."""
+    return loop is _zarrs_loop[0]  # from `sync`
+
+
+def max_workers() -> int | None:
+    """Return zarr's ``threading.max_workers``, None where it is not set."""
+    value = config.config.get("threading", {}).get("max_workers")  # asked at every call: get() takes its time
+    return int(value) if value else None
+
+
+def options_of_zarr() -> dict[str, Any]:
+    """Return what zarr's configuration says under ``shardcodec``, its environment variables included."""
+    return dict(config.config.get("shardcodec") or {})
+
+
+def _async_array(array: Any) -> Any:
+    return array if isinstance(array, AsyncArray) else array.async_array
+
+
+def pipeline_of(array: Any) -> CodecPipeline:
+    """Return the pipeline that an array uses."""
+    pipeline: CodecPipeline = _async_array(array).codec_pipeline
+    return pipeline
+
+
+def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
+    """Return a new handle on the same array that uses another pipeline."""
+    new = copy.copy(_async_array(array))
+    object.__setattr__(new, "codec_pipeline", pipeline)  # a frozen dataclass
+    return new if isinstance(array, AsyncArray) else type(array)(new)
+
+
+def writing_empty(array: Any) -> Any:
+    """Return a new handle on the same array that also stores chunks which are nothing but fill value."""
+    old = _async_array(array)
+    new = AsyncArray(metadata=old.metadata, store_path=old.store_path, config={"write_empty_chunks": True})
+    return new if isinstance(array, AsyncArray) else type(array)(new)
+
+
+def write_order(codec: Any) -> dict[str, Any]:
+    """Return the order that a sharding codec of zarr 3.3 or later was given, as an option; empty for its default.
+
+    Under "unordered", which promises nothing, zarr itself writes lexicographically.
+    """
+    order = getattr(codec, "subchunk_write_order", "morton")
+    return {} if order == "morton" else {"order": "lexicographic" if order == "unordered" else order}
+
+
+def array_at(store: Any, path: str) -> Any:
+    """Open an array to look at."""
+    if isinstance(store, StorePath):
+        store, path = store.store, "/".join(filter(None, (store.path, path)))
+    # "r" wants a read-only copy of the store, which not every store can make
+    mode = "r+" if isinstance(store, Store) and not store.read_only else "r"
+    return zarr.open_array(store, path=path, mode=mode)
+
+
+def is_regular(metadata: ArrayV3Metadata) -> bool:
+    """Tell whether all chunks of an array have one shape."""
+    return getattr(metadata.chunk_grid, "chunk_shape", None) is not None

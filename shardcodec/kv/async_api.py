@@ -1,0 +1,67 @@
+# async_api.py - the coroutines of a store
+# SPDX-License-Identifier: MIT
+"""`Awaited`: each operation does in a thread what its namesake with ``_sync`` does, unless it is the read of a small value at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..access.read import INLINE_NBYTES
+from ..storage import turns
+from .arguments import TooLarge
+from .entries import Entries
+from .executor import Threads
+from .keys import Key, KeyRange
+from .results import ReadResult, Stamp
+
+__all__ = ["Awaited"]
+
+
+class Awaited:
+    """The awaited half of a store that has the other one."""
+
+    _entries: Entries
+    _threads: Threads
+    _read_at_once: Callable[..., ReadResult]
+    read_sync: Callable[..., ReadResult]
+    read_many_sync: Callable[..., list[ReadResult]]
+    list_sync: Callable[..., Sequence[bytes]]
+    write_sync: Callable[..., Stamp]
+    delete_sync: Callable[..., Stamp]
+    delete_range_sync: Callable[..., None]
+
+    async def read(self, key: Key, **how: Any) -> ReadResult:
+        """As `read_sync`."""
+        if self._entries.is_at_hand:
+            if turns.is_over():
+                await turns.next_turn()
+            with suppress(TooLarge):
+                return self._read_at_once(key, **how, most=INLINE_NBYTES)
+        return await self._threads.run(self.read_sync, key, **how)
+
+    async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
+        """As `read_many_sync`."""
+        return await self._threads.run(self.read_many_sync, keys, **how)
+
+    async def list(
+        self,
+        range: KeyRange | None = None,  # noqa: A002
+        *,
+        strip_prefix_length: int = 0,
+    ) -> Sequence[bytes]:
+        """As `list_sync`."""
+        return await self._threads.run(self.list_sync, range, strip_prefix_length=strip_prefix_length)
+
+    async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """As `write_sync`."""
+        return await self._threads.run(self.write_sync, key, value, if_equal=if_equal)
+
+    async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+        """As `delete_sync`."""
+        return await self._threads.run(self.delete_sync, key, if_equal=if_equal)
+
+    async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
+        """As `delete_range_sync`."""
+        await self._threads.run(self.delete_range_sync, range)

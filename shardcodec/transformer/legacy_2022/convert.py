@@ -1,0 +1,389 @@
+# convert.py - `convert_2022`: arrays of the 2022 format to Zarr v3, inner chunks as they are
+# SPDX-License-Identifier: MIT
+"""Convert arrays of the 2022 format to Zarr v3.
+
+An encoded inner chunk has the same bytes in both formats. So each shard is copied: its inner chunks in the order of their offsets,
+without the gaps between them, and a new index. The metadata of an array is written last: after an interruption the destination has
+objects, but no metadata that refers to them.
+
+Source: requirement ST-18.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import zarr
+
+from ...access.placement import ABSENT
+from ...access.shard import Shard
+from ...access.shard_writer import ShardWriter
+from ...compat import (
+    Store,
+    StorePath,
+    buffer_from,
+    default_buffer_prototype,
+    max_workers,
+    options_of_zarr,
+    quiet,
+    sync,
+)
+from ...errors import ShardFormatError
+from ...format.spec import ShardSpec
+from ...options import Options, check, resolve
+from ...zarr_plugin.enable import attach
+from ...zarr_plugin.shards import shard_object
+from ...zarr_plugin.stores import check_writable, is_local, local_path
+from .destination import Destination, destination_v3, put
+from .metadata import LegacyArray, array_key, data_prefix, normalized
+from .open import as_store, check_understood, legacy_store, naming
+from .translate import to_v3
+
+__all__ = ["convert_2022"]
+
+Progress = Callable[[int, int], Any]
+
+# Bytes of encoded inner chunks that each thread holds at a time, if the destination is written piece by piece.
+PIECE_NBYTES = 16 << 20
+
+# From this number of shards on, one listing replaces a request for each shard that may be absent.
+LISTING_SHARDS = 4096
+
+
+def convert_2022(
+    src: Any,
+    dst: Any,
+    *,
+    path: str = "",
+    dst_path: str | None = None,
+    index_checksum: bool = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    durability: str | None = None,
+) -> Any:
+    """Convert an array, or all arrays of a group, from the 2022 format to Zarr v3; no inner chunk is decoded.
+
+    Parameters
+    ----------
+    src : path-like, zarr store, StorePath, Array or Group
+        The source, a hierarchy of the 2022 format.
+    dst : path-like, zarr store or StorePath
+        The destination, a hierarchy of Zarr v3, which need not exist.
+    path : str
+        Path of the array or group in the source.
+    dst_path : str, optional
+        Its path in the destination; the same as `path` by default.
+    index_checksum : bool
+        Add a crc32c to the index of each shard, which the 2022 format does not have.
+    overwrite : bool
+        Remove an array at the destination first. Without it the destination must be empty, also of the chunks of an
+        interrupted conversion.
+    progress : callable, optional
+        Called with the number of objects that are copied and the number of all objects of the array.
+    threads : int, optional
+        Number of shards that are copied at a time.
+    durability : {"rename", "fsync"}, optional
+        Durability of each file, as in `shardcodec.options`.
+
+    Returns
+    -------
+    zarr.Array or zarr.Group
+        The converted array or group, opened.
+
+    Raises
+    ------
+    SpecError, UnsupportedError
+        The metadata is wrong, or Zarr v3 cannot express it; nothing was written.
+    FileExistsError
+        The destination is not empty, or it is a hierarchy of another format.
+    FileNotFoundError
+        The source has no such array or group.
+    TypeError, ValueError
+        An argument is wrong.
+    ShardFormatError, ChecksumError
+        The index of a shard is damaged, or an uncompressed inner chunk has an impossible size. The
+        destination has no metadata of this array.
+
+    Notes
+    -----
+    Bytes to which no index entry refers (replaced inner chunks, headers, footers) are not copied. Memory is bounded by `threads`
+    times 16 MiB or the largest inner chunk, if the destination is a local folder; otherwise by `threads` times a whole shard.
+    Each converted shard is consistent. The array is consistent only if no other writer changes the source during the conversion.
+
+    Examples
+    --------
+    >>> shardcodec.transformer.convert_2022("old.zr3", "new.zarr", path="volume")
+    """
+    options = resolve(
+        argument=check({"threads": threads, "durability": durability}),
+        config=options_of_zarr(),
+        max_workers=max_workers(),
+    )
+    source = _Source2022(src, path)
+    base, prefix = as_store(dst)
+    check_writable(base)
+    place = normalized(f"{prefix}/{path if dst_path is None else dst_path}")
+    target = destination_v3(base)
+    nodes = list(source.nodes())
+    plans = [
+        (source.plan(node, index_checksum), normalized(f"{place}/{node}"))
+        for node, is_array in nodes
+        if is_array
+    ]
+    for _, at in plans:
+        target.check_free(at, overwrite=overwrite)
+    groups = [
+        (source.attributes(node), normalized(f"{place}/{node}")) for node, is_array in nodes if not is_array
+    ]
+    for _, at in groups:
+        target.check_group(at)
+    for plan, at in plans:
+        target.clear(at, overwrite=overwrite)
+        _copy_all(plan, target, at, options, progress)
+        target.finish(at, plan.document, sync=options.durability == "fsync")
+    for attributes, at in sorted(groups, key=lambda group: -len(group[1])):  # the innermost first
+        target.finish_group(at, attributes, sync=options.durability == "fsync")
+    with quiet():
+        made = zarr.open(store=base, path=place, mode="r+", zarr_format=3)
+    return attach(made) if isinstance(made, zarr.Array) else made
+
+
+# ---------------------------------------------------------------- sources
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How to copy an array.
+
+    ``document`` is the metadata of the copy. ``here`` and ``there`` describe the shards of source and destination as maps from
+    positions to encoded bytes, None for an array without shards. ``fixed_nbytes`` is the size of every inner chunk, None if it varies.
+    """
+
+    store: Store
+    document: Mapping[str, Any]
+    keys: Callable[[tuple[int, ...]], str]
+    grid_shape: tuple[int, ...]
+    here: ShardSpec | None
+    there: ShardSpec | None
+    fixed_nbytes: int | None
+    prefix: str
+
+
+def _outer_shard(document: Mapping[str, Any]) -> ShardSpec:
+    """Describe the outermost shards of an array as maps from positions to bytes of any size."""
+    sharding = document["codecs"][0]["configuration"]
+    shard_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
+    grid = [a // b for a, b in zip(shard_shape, sharding["chunk_shape"], strict=True)]
+    return ShardSpec(grid, [1] * len(grid), "uint8", 0, ["bytes", "gzip"], sharding["index_codecs"])
+
+
+def _grid(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(-(-extent // step) for extent, step in zip(shape, chunk, strict=True))
+
+
+class _Source2022:
+    """A hierarchy of the 2022 format."""
+
+    def __init__(self, src: Any, path: str) -> None:
+        self._view, prefix = legacy_store(src, read_only=not isinstance(src, Store | StorePath))
+        self._path = normalized(f"{prefix}/{path}")
+
+    def _at(self, node: str) -> str:
+        return normalized(f"{self._path}/{node}")
+
+    def nodes(self) -> Iterator[tuple[str, bool]]:
+        """Yield (path in the source, True for an array); parses the metadata of all arrays."""
+        if self._array(""):
+            yield "", True
+            return
+        if sync(self._view.group(self._path)) is None:
+            raise FileNotFoundError(f"there is neither an array nor a group {self._path!r} in {self._view}")
+        yield from self._below("")
+
+    def _below(self, node: str) -> Iterator[tuple[str, bool]]:
+        yield node, False
+        for name in sorted(sync(_collected(self._view.list_dir(self._at(node))))):
+            child = normalized(f"{node}/{name}")
+            if name == "zarr.json":
+                continue
+            if self._array(child):
+                yield child, True
+            elif sync(self._view.group(self._at(child))) is not None:
+                yield from self._below(child)
+
+    def _array(self, node: str) -> LegacyArray | None:
+        with naming(array_key(self._at(node), self._view.suffix)):
+            return sync(self._view.array(self._at(node)))  # type: ignore[no-any-return]
+
+    def attributes(self, node: str) -> Mapping[str, Any]:
+        """Return the attributes of a group."""
+        return sync(self._view.group(self._at(node))) or {}
+
+    def plan(self, node: str, index_checksum: bool) -> _Plan:
+        """Describe the conversion of an array."""
+        path = self._at(node)
+        array = self._array(node)
+        if array is None:
+            raise FileNotFoundError(f"there is no array {path!r} in {self._view}")
+        with naming(array_key(path, self._view.suffix)):
+            document = to_v3(array, index_checksum=index_checksum, names=True)
+            check_understood(document)
+            here = there = None
+            if array.is_sharded:
+                here, there = _outer_shard(to_v3(array)), _outer_shard(document)
+        prefix, separator = f"{data_prefix(path)}c", array.separator
+
+        def key(coords: tuple[int, ...]) -> str:
+            return prefix + separator.join(map(str, coords or (0,)))
+
+        fixed = None
+        if array.compressor is None and not array.filters and len(array.stack) == 1:
+            fixed = math.prod(array.chunk_shape) * array.dtype.itemsize
+        grid = _grid(array.shape, array.shard_shape)
+        return _Plan(self._view.base, document, key, grid, here, there, fixed, data_prefix(path))
+
+
+async def _collected(keys: Any) -> list[str]:
+    return [key async for key in keys]
+
+
+# ---------------------------------------------------------------- copying
+
+
+def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progress: Progress | None) -> None:
+    """Copy all objects, several at a time; start no further one after an error."""
+    coords = _existing(plan)
+    total, done = len(coords), 0
+    failed = threading.Event()
+
+    def copy(where: tuple[int, ...]) -> None:
+        if failed.is_set():
+            return
+        try:
+            _copy(
+                plan, plan.keys(where), StorePath(target.store, target.key(at, plan.document, where)), options
+            )
+        except BaseException:
+            failed.set()
+            raise
+
+    work = iter(coords)
+    with ThreadPoolExecutor(options.threads, "shardcodec-convert") as pool:
+        running: set[Future[None]] = set()
+        try:
+            while True:
+                for where in work:
+                    running.add(pool.submit(copy, where))
+                    if len(running) >= 2 * options.threads:
+                        break
+                if not running:
+                    break
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    future.result()
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
+        except BaseException:
+            failed.set()
+            raise
+
+
+def _existing(plan: _Plan) -> list[tuple[int, ...]]:
+    """Return the positions of objects that may exist: those in a listing if it is worth one, else all."""
+    n = math.prod(plan.grid_shape)
+    if n < LISTING_SHARDS or not plan.store.supports_listing:
+        return [_coords(i, plan.grid_shape) for i in range(n)]
+    present = set(sync(_collected(plan.store.list_prefix(plan.prefix))))
+    return [where for where in map(_position_of(plan), sorted(present)) if where is not None]
+
+
+def _position_of(plan: _Plan) -> Callable[[str], tuple[int, ...] | None]:
+    """Return a function from keys to positions in the grid; it returns None for a key that is no chunk."""
+
+    def position(key: str) -> tuple[int, ...] | None:
+        numbers = "".join(c if c.isdecimal() else " " for c in key.removeprefix(plan.prefix)).split()
+        where = tuple(int(number) for number in numbers if len(number) < 20)
+        if len(where) != len(plan.grid_shape) or any(
+            a >= b for a, b in zip(where, plan.grid_shape, strict=True)
+        ):
+            return None
+        return where if plan.keys(where) == key else None
+
+    return position
+
+
+def _coords(i: int, grid: tuple[int, ...]) -> tuple[int, ...]:
+    coords: list[int] = []
+    for extent in reversed(grid):
+        i, rest = divmod(i, extent)
+        coords.insert(0, rest)
+    return tuple(coords)
+
+
+def _copy(plan: _Plan, key: str, target: StorePath, options: Options) -> None:
+    if plan.here is None or plan.there is None:
+        _copy_object(plan.store, key, target, options)
+        return
+    with Shard(shard_object(plan.store, key), plan.here) as shard:
+        if shard.exists:
+            _copy_shard(shard, plan, target, options)
+
+
+def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) -> None:
+    shard.check()
+    entries = shard.index.reshape(-1, 2)
+    present = [i for i in entries[:, 0].argsort(kind="stable").tolist() if entries[i, 0] != ABSENT]
+    grid = shard.grid_shape
+    if plan.fixed_nbytes is not None:
+        for i in present:
+            if entries[i, 1] != plan.fixed_nbytes:
+                at = _coords(i, grid)
+                raise ShardFormatError(
+                    f"shard {shard.key!r}: inner chunk {at}: expected {plan.fixed_nbytes} bytes, got {entries[i, 1]}",
+                    shard=shard.key,
+                    chunk_coords=at,
+                    expected=plan.fixed_nbytes,
+                    actual=int(entries[i, 1]),
+                )
+    if not present:
+        return
+    path = local_path(target) if is_local(target.store) else None
+    assert plan.there is not None
+    with contextlib.ExitStack() as stack:
+        writer = ShardWriter(path, plan.there, durability=options.durability)
+        stack.callback(writer.abort)
+        for part in _pieces(entries[present].tolist()):
+            some = present[part]
+            offset, nbytes = int(entries[some[0], 0]), int(entries[some, 1].sum())
+            coords = [_coords(i, grid) for i in some]
+            writer.write_joined(coords, entries[some, 1], shard.read_range(offset, nbytes))
+        made = writer.commit()
+    if path is None:
+        sync(target.set(buffer_from(default_buffer_prototype(), made)))
+
+
+def _pieces(entries: list[tuple[int, int]]) -> Iterator[slice]:
+    """Yield slices of entries that are contiguous in the shard, at most `PIECE_NBYTES` each unless one entry is larger."""
+    first = total = 0
+    end = None
+    for i, (offset, nbytes) in enumerate(entries):
+        if i > first and (offset != end or total + nbytes > PIECE_NBYTES):
+            yield slice(first, i)
+            first, total = i, 0
+        end = offset + nbytes
+        total += nbytes
+    yield slice(first, len(entries))
+
+
+def _copy_object(store: Store, key: str, target: StorePath, options: Options) -> None:
+    buffer = sync(store.get(key, prototype=default_buffer_prototype()))
+    if buffer is not None:
+        put(target, buffer.to_bytes(), durable=options.durability == "fsync")

@@ -1,0 +1,119 @@
+# destination.py - the hierarchy of Zarr v3 that receives converted arrays
+# SPDX-License-Identifier: MIT
+"""Write a converted array so that a reader sees all of it or nothing: chunks first, metadata last.
+
+An array that is replaced is removed in the opposite order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, sync
+from ...format.keys import KeyEncoding
+from ...native import load
+from ...storage.temp_folder import staging_for
+from ...zarr_plugin.stores import is_local, local_path
+from .metadata import parse_json
+
+__all__ = ["Destination", "destination_v3", "put"]
+
+
+def put(target: StorePath, data: Any, *, durable: bool) -> None:
+    """Store an object in one step; `durable` waits until a file and its name are on disk."""
+    if not is_local(target.store):
+        sync(target.set(buffer_from(default_buffer_prototype(), data)))
+        return
+    path = local_path(target)
+    file = load().NewFile(path, staging=staging_for(path))
+    try:
+        file.write(data, 0)
+        file.commit(sync=durable)
+    finally:
+        file.abort()
+
+
+def _get(store: Store, key: str) -> bytes | None:
+    buffer = sync(store.get(key, prototype=default_buffer_prototype()))
+    return None if buffer is None else buffer.to_bytes()
+
+
+def _keys(store: Store, prefix: str) -> list[str]:
+    """List the keys below a folder; an empty list if the store does not support listing."""
+
+    async def listed() -> list[str]:
+        return [key async for key in store.list_prefix(prefix)]
+
+    return sync(listed()) if store.supports_listing else []
+
+
+class Destination:
+    """A hierarchy of Zarr v3."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @staticmethod
+    def _metadata(path: str) -> str:
+        return f"{path}/zarr.json" if path else "zarr.json"
+
+    def check_free(self, path: str, *, overwrite: bool) -> None:
+        """Raise FileExistsError if there is any object at the path; `overwrite` permits an array or its chunks."""
+        stored = _get(self.store, self._metadata(path))
+        if stored is not None:
+            if parse_json(stored, self._metadata(path)).get("node_type") != "array" or not overwrite:
+                raise FileExistsError(f"there is {self._metadata(path)!r} in {self.store} already")
+            return
+        prefix = f"{path}/" if path else ""
+        for key in _keys(self.store, prefix):
+            if not overwrite or not key.startswith((f"{prefix}c/", f"{prefix}c.")):
+                reason = "overwrite=True removes chunks without metadata, and nothing else"
+                raise FileExistsError(f"there is {key!r} in {self.store} already; {reason}")
+
+    def check_group(self, path: str) -> None:
+        """Raise FileExistsError if there is an array at the path."""
+        stored = _get(self.store, self._metadata(path))
+        if stored is not None and parse_json(stored, self._metadata(path)).get("node_type") != "group":
+            raise FileExistsError(f"there is {self._metadata(path)!r} in {self.store} already")
+
+    def clear(self, path: str, *, overwrite: bool) -> None:
+        """Remove an array, metadata first, or chunks without metadata."""
+        if not overwrite:
+            return
+        prefix = f"{path}/" if path else ""
+        if _get(self.store, self._metadata(path)) is not None:
+            sync(self.store.delete(self._metadata(path)))
+            sync(self.store.delete_dir(path))
+        for key in list(_keys(self.store, prefix)):
+            sync(self.store.delete(key))
+
+    def key(self, path: str, document: Mapping[str, Any], coords: tuple[int, ...]) -> str:
+        """Return the key of a chunk."""
+        key = KeyEncoding.from_metadata(document).key(coords)
+        return f"{path}/{key}" if path else key
+
+    def finish(self, path: str, document: Mapping[str, Any], *, sync: bool) -> None:
+        """Store an array's zarr.json."""
+        data = json.dumps(document, indent=2).encode()
+        put(StorePath(self.store, self._metadata(path)), data, durable=sync)
+
+    def finish_group(self, path: str, attributes: Mapping[str, Any], *, sync: bool) -> None:
+        """Store a group's zarr.json, unless there is one."""
+        if _get(self.store, self._metadata(path)) is None:
+            self.finish(path, {"zarr_format": 3, "node_type": "group", "attributes": attributes}, sync=sync)
+
+
+def destination_v3(store: Store) -> Destination:
+    """Return a hierarchy of Zarr v3 for new arrays.
+
+    Raises
+    ------
+    FileExistsError
+        The store has a hierarchy of the 2022 format.
+    """
+    stored = _get(store, "zarr.json")
+    if stored is not None and parse_json(stored, "zarr.json").get("zarr_format") != 3:
+        raise FileExistsError(f"{store} is a hierarchy of another format than Zarr v3")
+    return Destination(store)

@@ -1,0 +1,435 @@
+# metadata.py - metadata of the 2022 format: what an array.json says
+# SPDX-License-Identifier: MIT
+"""The 2022 format: Zarr v3 as it was drafted then, which zarr-python 2.14 to 2.18 writes under ``ZARR_V3_EXPERIMENTAL_API=1``.
+
+    zarr.json                        the hierarchy: says that it is of this format, and how metadata keys end
+    meta/root/<path>.group.json      attributes of a group; groups need no such document
+    meta/root/<path>.array.json      an array
+    data/root/<path>/c3/9            its chunks; with a sharding storage transformer its shards
+
+Everything is checked where it is parsed: what cannot be true is a `SpecError`, what is true but not done here an
+`UnsupportedError`, and both say where in the document it stands.
+
+Source: zarr-specs, ``core-protocol-v3.0-dev`` of 2022 and its storage transformer ``sharding``; zarr-python 2.14.2 to
+2.18.7, ``meta.py`` and ``_storage/v3_storage_transformers.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import SpecError
+from ...format.checks import (
+    as_chunk_shape,
+    as_int_tuple,
+    as_items,
+    as_mapping,
+    bounded_depth,
+    check_keys,
+    show,
+    unsupported,
+    within,
+    wrong,
+)
+from ...format.fill import fill_from_json
+
+__all__ = [
+    "LegacyArray",
+    "array_key",
+    "data_prefix",
+    "group_key",
+    "normalized",
+    "parse_array",
+    "parse_group",
+    "parse_hierarchy",
+    "parse_json",
+]
+
+DType = np.dtype[Any]
+
+PROTOCOL_URI = "https://purl.org/zarr/spec/protocol/core/3.0"
+CODEC_URI = "https://purl.org/zarr/spec/codec/"
+
+# Every release of zarr-python writes the first; the others are the specification's of 2022-11 (de0ceaf) and of
+# 2023-02 (0610641).
+SHARDING_SPELLINGS = (
+    "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
+    "https://purl.org/zarr/spec/extensions/storage_transformers/sharding/1.0",
+    "sharding",
+)
+
+COMPRESSORS = ("gzip", "zlib", "blosc", "lz4", "bz2", "lzma", "zstd")
+
+_REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_memory_layout", "fill_value", "attributes")
+_OPTIONAL = ("extensions", "compressor", "storage_transformers", "dimension_separator")
+
+_CORE_TYPE = re.compile(r"bool|\|b1|\|?[iu]1|[<>][iu][248]|[<>]f[248]")
+_EXTENDED_TYPE = re.compile(
+    r"[<>]c(8|16)|[<>][mM]8\[(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\]|\|S\d+|[<>]U\d+|\|V\d+|\|O"
+)
+
+
+@dataclass(frozen=True)
+class LegacyArray:
+    """An array of the 2022 format.
+
+    Attributes
+    ----------
+    shape, chunk_shape : tuple of int
+    separator : {"/", "."}
+        Between the numbers of a chunk's key.
+    order : {"C", "F"}
+        How elements lie in a chunk.
+    dtype : dtype
+        In the byte order of the stored elements.
+    fill : scalar or None
+        Of the dtype; None: elements that were never written have no certain value.
+    filters : tuple of mapping
+        Configurations of numcodecs, in the order in which they encode.
+    compressor : mapping or None
+        Configuration of numcodecs.
+    stack : tuple of tuple of int
+        Chunks per shard of each sharding transformer; the last is the one next to the store.
+    attributes : mapping
+        Without those that zarr-python keeps filters in.
+    document : mapping
+        All of the array.json.
+    """
+
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    separator: str
+    order: str
+    dtype: DType
+    fill: Any
+    filters: tuple[Mapping[str, Any], ...]
+    compressor: Mapping[str, Any] | None
+    stack: tuple[tuple[int, ...], ...]
+    attributes: Mapping[str, Any]
+    document: Mapping[str, Any]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether there is any transformer."""
+        return bool(self.stack)
+
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """Shape of what one object holds."""
+        shape = np.array(self.chunk_shape, dtype=object)
+        for per_shard in self.stack:
+            shape = shape * np.array(per_shard, dtype=object)
+        return tuple(int(extent) for extent in shape)
+
+    def changed(self, shape: tuple[int, ...], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document with another shape and other attributes."""
+        kept = {"filters": list(self.filters)} if self.filters else {}
+        return {**self.document, "shape": list(shape), "attributes": {**kept, **attributes}}
+
+
+# ---------------------------------------------------------------- keys
+
+
+def normalized(path: str) -> str:
+    """Return a path without the slashes that make no difference.
+
+    Raises
+    ------
+    ValueError
+        It has an empty segment, or one of dots.
+    """
+    path = path.replace("\\", "/").strip("/")
+    if any(part in ("", ".", "..") for part in path.split("/")) and path:
+        raise ValueError(f"{path!r} is no path in a hierarchy")
+    return path
+
+
+def array_key(path: str, suffix: str) -> str:
+    """Return the key of an array's metadata."""
+    return f"meta/root/{path}.array{suffix}" if path else f"meta/root.array{suffix}"
+
+
+def group_key(path: str, suffix: str) -> str:
+    """Return the key of a group's metadata."""
+    return f"meta/root/{path}.group{suffix}" if path else f"meta/root.group{suffix}"
+
+
+def data_prefix(path: str) -> str:
+    """Return what the keys of all chunks of an array begin with, "c" not included."""
+    return f"data/root/{path}/" if path else "data/root/"
+
+
+# ---------------------------------------------------------------- documents
+
+
+def parse_json(data: bytes, key: str) -> Mapping[str, Any]:
+    """Read a document.
+
+    Raises
+    ------
+    SpecError
+        It is no JSON object.
+    """
+    try:
+        with bounded_depth(key):
+            document = json.loads(data)
+    except ValueError as error:
+        raise SpecError(f"{key} is no JSON: {error}", path="") from error
+    return as_mapping(document, "")
+
+
+def parse_hierarchy(document: Mapping[str, Any]) -> str:
+    """Check the zarr.json of a hierarchy; return how the keys of its metadata end.
+
+    Raises
+    ------
+    SpecError
+        It is of another format.
+    UnsupportedError
+        It has extensions.
+    """
+    for key in ("zarr_format", "metadata_encoding"):
+        value = document.get(key, PROTOCOL_URI)
+        if value == 3:
+            wrong(key, "3: the final Zarr v3, which zarr itself opens", expected=PROTOCOL_URI, actual=value)
+        if value != PROTOCOL_URI:
+            wrong(key, f"expected {PROTOCOL_URI}, got {show(value)}", expected=PROTOCOL_URI, actual=value)
+    required = ("zarr_format", "metadata_encoding", "metadata_key_suffix")
+    check_keys(document, "", required=required, optional=["extensions"])
+    if document.get("extensions"):
+        unsupported("extensions", f"{show(document['extensions'])}: none is implemented here")
+    suffix = document["metadata_key_suffix"]
+    if not isinstance(suffix, str) or not re.fullmatch(r"[A-Za-z0-9._-]*", suffix):
+        wrong("metadata_key_suffix", f"expected the end of a key, got {show(suffix)}", actual=suffix)
+    return suffix
+
+
+def parse_group(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attributes of a group."""
+    check_keys(document, "", required=("attributes",), optional=("extensions",))
+    return as_mapping(document["attributes"], "attributes")
+
+
+def parse_array(document: Mapping[str, Any]) -> LegacyArray:
+    """Read an array.json.
+
+    Raises
+    ------
+    SpecError
+        A value is wrong; ``.path`` says which.
+    UnsupportedError
+        A data type, codec, extension or storage transformer is not one that can be read here.
+    """
+    with bounded_depth("array metadata"):
+        return _parse_array(document)
+
+
+def _parse_array(document: Mapping[str, Any]) -> LegacyArray:
+    ignored = [key for key, value in document.items() if _may_be_ignored(value)]
+    check_keys(document, "", required=_REQUIRED, optional=(*_OPTIONAL, *ignored))
+    for i, extension in enumerate(as_items(document.get("extensions") or (), "extensions")):
+        if not _may_be_ignored(extension):
+            unsupported(f"extensions[{i}]", f"{show(extension)} is not implemented here")
+    shape = as_int_tuple(document["shape"], "shape", minimum=0)
+    with within("data_type"):
+        dtype = _parse_data_type(document["data_type"])
+    with within("chunk_grid"):
+        chunk_shape, separator = _parse_grid(document["chunk_grid"], len(shape), dtype.itemsize)
+    _check_separator(document.get("dimension_separator"), separator)
+    order = document["chunk_memory_layout"]
+    if order not in ("C", "F"):
+        wrong("chunk_memory_layout", f'expected "C" or "F", got {show(order)}', actual=order)
+    attributes = as_mapping(document["attributes"], "attributes")
+    filters = _parse_filters(attributes.get("filters"), dtype)
+    with within("fill_value"):
+        fill = _parse_fill(document["fill_value"], dtype)
+    with within("compressor"):
+        compressor = _parse_compressor(document.get("compressor"))
+    with within("storage_transformers"):
+        stack = _parse_transformers(document.get("storage_transformers"), len(shape))
+    own = {name: value for name, value in attributes.items() if name != "filters" or not filters}
+    array = LegacyArray(
+        shape, chunk_shape, separator, order, dtype, fill, filters, compressor, stack, own, document
+    )
+    as_chunk_shape(array.shard_shape, dtype.itemsize, "storage_transformers")
+    return array
+
+
+def _may_be_ignored(value: object) -> bool:
+    return isinstance(value, Mapping) and value.get("must_understand") is False
+
+
+def _parse_grid(data: object, ndim: int, itemsize: int) -> tuple[tuple[int, ...], str]:
+    grid = as_mapping(data, "")
+    if grid.get("type", "regular") != "regular":
+        unsupported("type", f"{show(grid['type'])}: only regular grids are implemented", actual=grid["type"])
+    check_keys(grid, "", required=("type", "chunk_shape", "separator"))
+    chunk_shape = as_chunk_shape(grid["chunk_shape"], itemsize, "chunk_shape")
+    if len(chunk_shape) != ndim:
+        reason = f"{len(chunk_shape)} axes given for an array of {ndim}"
+        wrong("chunk_shape", reason, expected=ndim, actual=len(chunk_shape))
+    separator = grid["separator"]
+    if separator not in ("/", "."):
+        wrong("separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
+    return chunk_shape, separator
+
+
+def _check_separator(value: object, separator: str) -> None:
+    """A second place that zarr-python writes, and does not read."""
+    if value is not None and value != separator:
+        reason = f"expected {separator!r} as in chunk_grid, got {show(value)}"
+        wrong("dimension_separator", reason, expected=separator, actual=value)
+
+
+def _parse_compressor(data: object) -> Mapping[str, Any] | None:
+    if data is None:
+        return None
+    codec = as_mapping(data, "")
+    check_keys(codec, "", required=("codec", "configuration"))
+    uri = codec["codec"]
+    name = uri.removeprefix(CODEC_URI).partition("/")[0] if isinstance(uri, str) else ""
+    if not isinstance(uri, str) or not uri.startswith(CODEC_URI) or name not in COMPRESSORS:
+        unsupported("codec", f"{show(uri)} is none that zarr-python 2.18 has", codec=str(uri), actual=uri)
+    return {"id": name, **as_mapping(codec["configuration"], "configuration")}
+
+
+def _parse_filters(data: object, dtype: DType) -> tuple[Mapping[str, Any], ...]:
+    """Filters stand among the attributes, where users may have something of that name too."""
+    if dtype.hasobject:
+        items = as_items(() if data is None else data, "attributes.filters")
+        if not items:
+            wrong("attributes.filters", "missing: objects need a codec that makes bytes of them")
+    elif not isinstance(data, list | tuple) or not data:
+        return ()
+    else:
+        items = tuple(data)
+    for i, item in enumerate(items):
+        if not isinstance(item, Mapping) or not isinstance(item.get("id"), str):
+            wrong(f"attributes.filters[{i}]", f"expected a codec of numcodecs, got {show(item)}", actual=item)
+    return tuple(dict(item) for item in items)
+
+
+def _parse_transformers(data: object, ndim: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        _parse_transformer(item, i, ndim)
+        for i, item in enumerate(as_items(data if data is not None else (), ""))
+    )
+
+
+def _parse_transformer(data: object, i: int, ndim: int) -> tuple[int, ...]:
+    with within(f"[{i}]"):
+        transformer = as_mapping(data, "")
+        check_keys(transformer, "", required=("extension", "type"), optional=("configuration",))
+        if transformer["extension"] not in SHARDING_SPELLINGS:
+            reason = (
+                f"{show(transformer['extension'])} is not the sharding transformer, in any of its spellings"
+            )
+            unsupported("extension", reason, actual=transformer["extension"])
+        if transformer["type"] != "indexed":
+            reason = f"{show(transformer['type'])}: the only type of shards is indexed"
+            wrong("type", reason, expected="indexed", actual=transformer["type"])
+        configuration = as_mapping(transformer.get("configuration", {}), "configuration")
+        with within("configuration"):
+            check_keys(configuration, "", required=("chunks_per_shard",))
+            return _parse_per_shard(configuration["chunks_per_shard"], ndim)
+
+
+def _parse_per_shard(value: object, ndim: int) -> tuple[int, ...]:
+    """One number for each axis; as zarr-python has it, a bare number for one axis, and 1 for axes that are left out."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value,)
+    counts = as_int_tuple(value, "chunks_per_shard", minimum=1)
+    if ndim == 0 and counts in ((), (1,)):
+        return ()
+    if len(counts) > ndim:
+        reason = f"{len(counts)} axes given for an array of {ndim}"
+        wrong("chunks_per_shard", reason, expected=ndim, actual=len(counts))
+    return counts + (1,) * (ndim - len(counts))
+
+
+# ---------------------------------------------------------------- elements
+
+
+def _parse_data_type(data: object) -> DType:
+    if isinstance(data, Mapping):
+        check_keys(data, "", required=("type",), optional=("extension", "fallback", "must_understand"))
+        with within("type"):
+            return (
+                _named_type(data["type"], _EXTENDED_TYPE)
+                if isinstance(data["type"], str)
+                else _struct(data["type"])
+            )
+    return _named_type(data, _CORE_TYPE)
+
+
+def _named_type(name: object, known: re.Pattern[str]) -> DType:
+    if not isinstance(name, str):
+        wrong("", f"expected the name of a type, got {show(name)}", actual=name)
+    if known.fullmatch(name) is None and _CORE_TYPE.fullmatch(name) is None:
+        unsupported("", f"data type {show(name)} is none that zarr-python 2.18 has", data_type=name)
+    try:
+        dtype: DType = np.dtype(name)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{show(name)}: {error}", path="", actual=name) from error
+    if dtype.itemsize == 0:
+        wrong("", f"elements of type {show(name)} have no bytes", actual=name)
+    return dtype
+
+
+def _struct(data: object) -> DType:
+    """Fields lie one behind the other. Without a name there is one for bytes that mean nothing in particular."""
+    fields: list[tuple[str, DType]] = []
+    items = as_items(data, "")
+    for i, item in enumerate(items):
+        pair = as_items(item, f"[{i}]")
+        if len(pair) == 3:
+            unsupported(f"[{i}]", "a field that is an array", actual=pair)
+        if len(pair) != 2 or not isinstance(pair[0], str):
+            wrong(f"[{i}]", f"expected a name and a type, got {show(item)}", actual=item)
+        name, kind = pair
+        with within(f"[{i}][1]"):
+            dtype = _named_type(kind, _EXTENDED_TYPE) if isinstance(kind, str) else _struct(kind)
+        if dtype.hasobject:
+            unsupported(f"[{i}][1]", "a field of objects", actual=kind)
+        if not name and len(items) == 1 and dtype.kind == "V" and dtype.names is None:
+            return dtype
+        fields.append((name, dtype))
+    if not fields:
+        wrong("", "a struct needs at least one field")
+    try:
+        return np.dtype(fields)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{show(data)}: {error}", path="", actual=data) from error
+
+
+def _parse_fill(value: object, dtype: DType) -> Any:
+    if value is None:
+        return None
+    if dtype.hasobject:
+        return value
+    if dtype.kind == "V":
+        return _raw_fill(value, dtype)
+    native = dtype.newbyteorder("=")
+    if dtype.kind == "S" and not isinstance(value, str):
+        wrong("", f"expected base64, got {show(value)}", actual=value)
+    return np.frombuffer(fill_from_json(native, value), dtype=native)[0]
+
+
+def _raw_fill(value: object, dtype: DType) -> Any:
+    """The bytes of one element, in the byte order of the array."""
+    try:
+        data = base64.b64decode(value, validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError, binascii.Error):
+        wrong("", f"expected base64, got {show(value)}", actual=value)
+    if len(data) != dtype.itemsize:
+        reason = f"{len(data)} bytes for elements of {dtype.itemsize}"
+        wrong("", reason, expected=dtype.itemsize, actual=len(data))
+    return np.frombuffer(data, dtype=dtype).astype(dtype.newbyteorder("="))[0]

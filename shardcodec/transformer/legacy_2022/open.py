@@ -1,0 +1,159 @@
+# open.py - `open_2022`
+# SPDX-License-Identifier: MIT
+"""Arrays of the 2022 format as arrays of zarr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import zarr
+
+from ...compat import (
+    ArrayV3Metadata,
+    LocalStore,
+    Store,
+    StorePath,
+    default_buffer_prototype,
+    quiet,
+    swaps_for_filters,
+    sync,
+    writing_empty,
+)
+from ...errors import ShardError
+from ...format.checks import unsupported
+from ...zarr_plugin.enable import attach
+from .metadata import array_key, normalized, parse_hierarchy, parse_json
+from .translate import has_certain_fill, to_v3
+from .view import LegacyStore
+
+__all__ = ["as_store", "check_understood", "legacy_store", "naming", "open_2022"]
+
+
+def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -> Any:
+    """Open an array that zarr-python 2.14 to 2.18 wrote in its experimental v3 format, sharded or not.
+
+    Parameters
+    ----------
+    store : path-like, zarr store or StorePath
+        The hierarchy: the folder with ``meta`` and ``data``.
+    path : str
+        Path of the array or group in the hierarchy.
+    mode : {"r", "r+"}
+        Read only, or read and write. Nothing is created.
+    **choices
+        Options of shardcodec for this array, as for `shardcodec.attach`.
+
+    Returns
+    -------
+    zarr.Array or zarr.Group
+        Elements are read and written in place, and every zarr-python 2 that could read the array still can. New
+        attributes and a new shape are stored in ``array.json``. The dtype has native byte order.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such array or group.
+    SpecError
+        The metadata are wrong; ``.document`` names the document and ``.path`` the place in it.
+    UnsupportedError
+        The metadata need a data type, codec or extension that shardcodec does not implement.
+    TypeError, ValueError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> array = shardcodec.transformer.open_2022("old.zr3", "volume")
+    >>> array[10:20] = 0
+    """
+    if mode not in ("r", "r+"):
+        raise ValueError(f"mode must be 'r' or 'r+', not {mode!r}")
+    view, prefix = legacy_store(store, read_only=mode == "r")
+    path = normalized(f"{prefix}/{path}")
+    with naming(array_key(path, view.suffix)):
+        array = sync(view.array(path))
+        if array is not None:
+            check_understood(to_v3(array))  # what cannot be translated is said before zarr asks for it
+    if array is None:
+        if sync(view.group(path)) is None:
+            raise FileNotFoundError(f"there is neither an array nor a group {path!r} in {view}")
+        return zarr.open_group(store=view, path=path, mode=mode, zarr_format=3)  # type: ignore[arg-type]
+    with quiet():
+        opened = zarr.open_array(store=view, path=path, mode=mode, zarr_format=3)
+        return attach(opened if has_certain_fill(array) else writing_empty(opened), **choices)
+
+
+def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, str]:
+    """Return a view of a hierarchy, and the path that the argument names in it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder.
+    SpecError, UnsupportedError
+        It is of another format.
+    """
+    if isinstance(store, str | os.PathLike) and not os.path.isdir(store):
+        raise FileNotFoundError(f"there is no folder {os.fspath(store)!r}")  # which zarr would make
+    base, path = as_store(store, read_only=read_only)
+    if isinstance(base, LegacyStore):
+        return base if base.read_only == read_only else base.with_read_only(read_only), path
+    buffer = sync(base.get("zarr.json", prototype=default_buffer_prototype()))
+    suffix = ".json"
+    if buffer is not None:
+        with naming("zarr.json"):
+            suffix = parse_hierarchy(parse_json(buffer.to_bytes(), "zarr.json"))
+    return LegacyStore(base, suffix, read_only=read_only), path
+
+
+def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
+    """Return a store and a path in it for all that names one."""
+    if isinstance(store, zarr.Array | zarr.Group | zarr.AsyncArray | zarr.AsyncGroup):
+        store = store.store_path
+    if isinstance(store, StorePath):
+        return store.store, store.path
+    if isinstance(store, Store):
+        return store, ""
+    if isinstance(store, str | os.PathLike):
+        return sync(LocalStore.open(os.fspath(store), read_only=read_only)), ""
+    raise TypeError(f"expected a path or a zarr store, not {type(store).__name__}")
+
+
+def check_understood(metadata: Mapping[str, Any]) -> None:
+    """Refuse an array that the installed zarr would misread: before 3.2 it forgets some byte orders.
+
+    Raises
+    ------
+    UnsupportedError
+    """
+    with quiet():
+        understood = ArrayV3Metadata.from_dict(dict(metadata)).to_dict()
+    (endian, filtered), (kept, _) = _byte_order(metadata["codecs"]), _byte_order(understood["codecs"])
+    if endian == "big" and (kept != endian or (filtered and not swaps_for_filters())):
+        unsupported("data_type", f"zarr {zarr.__version__} does not heed that elements are big-endian here")
+
+
+def _byte_order(codecs: Any) -> tuple[Any, bool]:
+    """Byte order of the elements, and whether there are filters before it is settled."""
+    filtered = False
+    for codec in codecs:
+        given = codec.get("configuration", {})
+        if codec["name"] == "sharding_indexed":
+            return _byte_order(given["codecs"])
+        if codec["name"] == "bytes":
+            endian = given.get("endian")
+            return getattr(endian, "value", endian), filtered
+        filtered = filtered or codec["name"].startswith("numcodecs.")
+    return None, filtered
+
+
+@contextmanager
+def naming(document: str) -> Iterator[None]:
+    """Let errors say which document they are about."""
+    try:
+        yield
+    except ShardError as error:
+        context = error.context | {"document": document}
+        raise type(error)(f"{document}: {error.message}", **context) from error.__cause__

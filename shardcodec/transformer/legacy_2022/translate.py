@@ -1,0 +1,264 @@
+# translate.py - from array.json of the 2022 format to zarr.json of Zarr v3
+# SPDX-License-Identifier: MIT
+"""Translate the metadata of an array.
+
+A sharding transformer and the codec `sharding_indexed` store inner chunks in the same way. The transformer has no checksum
+behind the index. So only the metadata differ:
+
+    data_type "<i4" or ">i4"                      data_type "int32", codec `bytes` with that byte order
+    chunk_memory_layout "F"                       codec `transpose` that reverses the axes
+    filters of numcodecs, a compressor            codecs of Zarr, or numcodecs' own names for them
+    storage_transformers, last next to the store  codecs `sharding_indexed`, one within the other
+    chunks_per_shard                              shape of a shard, in elements
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from zarr.dtype import parse_dtype
+
+from ...compat import quiet
+from ...format.checks import (
+    as_int,
+    as_items,
+    check_keys,
+    show,
+    unsupported,
+    within,
+    wrong,
+)
+from ...format.codecs import Blosc, Gzip, Zstd
+from .metadata import COMPRESSORS, LegacyArray
+
+__all__ = ["has_certain_fill", "to_v3"]
+
+DType = np.dtype[Any]
+Codecs = list[dict[str, Any]]
+
+# Where xarray keeps the names of dimensions in formats that have no place for them.
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+
+INDEX_CODECS: Codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+CRC32C = {"name": "crc32c"}
+
+# Filters of numcodecs that zarr 3 has under the name numcodecs.*: which parameters are dtypes, first that of the elements
+# that go in; and what dtype comes out (a parameter, or a dtype).
+ARRAY_FILTERS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "delta": (("dtype", "astype"), "astype"),
+    "fixedscaleoffset": (("dtype", "astype"), "astype"),
+    "quantize": (("dtype", "astype"), "astype"),
+    "astype": (("decode_dtype", "encode_dtype"), "encode_dtype"),
+    "packbits": ((), "|u1"),
+}
+BYTES_FILTERS = ("shuffle", *COMPRESSORS)
+PARAMETERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gzip": (("level",), ()),
+    "zlib": (("level",), ()),
+    "bz2": (("level",), ()),
+    "lz4": (("acceleration",), ()),
+    "zstd": (("level",), ("checksum",)),
+    "lzma": (("format",), ("check", "preset", "filters")),
+    "blosc": (("cname", "clevel", "shuffle"), ("blocksize", "typesize")),
+}
+OBJECT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+
+BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+
+
+def has_certain_fill(array: LegacyArray) -> bool:
+    """Tell whether an absent chunk means the same in both formats.
+
+    Where it does not, chunks that are nothing but fill value have to be stored: zarr-python 2 takes null for "anything",
+    and the number 0 for what an array of strings is filled with.
+    """
+    if array.dtype.hasobject:
+        return isinstance(array.fill, str) and array.filters[0]["id"] == "vlen-utf8"
+    return array.fill is not None
+
+
+def to_v3(array: LegacyArray, *, index_checksum: bool = False, names: bool = False) -> dict[str, Any]:
+    """Return the zarr.json of an array.
+
+    Parameters
+    ----------
+    array : LegacyArray
+    index_checksum : bool
+        Of the outermost shards: with a checksum, which the 2022 format does not have.
+    names : bool
+        Move what xarray keeps among the attributes to ``dimension_names``.
+
+    Raises
+    ------
+    UnsupportedError
+        A filter or data type that Zarr v3 has no name for.
+    """
+    data_type, fill_value = _data_type(array)
+    codecs = _inner_codecs(array)
+    shape = array.chunk_shape
+    for i, per_shard in enumerate(array.stack):
+        checksum = index_checksum and i == len(array.stack) - 1
+        configuration = {
+            "chunk_shape": list(shape),
+            "codecs": codecs,
+            "index_codecs": [*INDEX_CODECS, CRC32C] if checksum else INDEX_CODECS,
+            "index_location": "end",
+        }
+        codecs = [{"name": "sharding_indexed", "configuration": configuration}]
+        shape = tuple(extent * n for extent, n in zip(shape, per_shard, strict=True))
+    attributes = dict(array.attributes)
+    dimension_names = _dimension_names(attributes, len(shape))
+    if names and dimension_names is not None:
+        del attributes[DIMENSIONS]
+    metadata = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(array.shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": array.separator}},
+        "fill_value": fill_value,
+        "codecs": codecs,
+        "attributes": attributes,
+    }
+    if dimension_names is not None:
+        metadata["dimension_names"] = dimension_names
+    return metadata
+
+
+def _dimension_names(attributes: Mapping[str, Any], ndim: int) -> list[str] | None:
+    names = attributes.get(DIMENSIONS)
+    if (
+        not isinstance(names, list | tuple)
+        or len(names) != ndim
+        or not all(isinstance(n, str) for n in names)
+    ):
+        return None
+    return list(names)
+
+
+def _data_type(array: LegacyArray) -> tuple[Any, Any]:
+    if array.dtype.hasobject:
+        codec = array.filters[0]["id"]
+        if codec not in OBJECT_CODECS:
+            unsupported(
+                "attributes.filters[0].id", f"{show(codec)} has no counterpart in Zarr v3", codec=codec
+            )
+        if codec == "vlen-utf8":
+            return "string", array.fill if isinstance(array.fill, str) else ""
+        return "variable_length_bytes", ""
+    native = array.dtype.newbyteorder("=")
+    fill = np.zeros((), dtype=native)[()] if array.fill is None else array.fill
+    with quiet():  # zarr warns of types that the specification does not have yet
+        kind = parse_dtype(native, zarr_format=3)
+        return kind.to_json(zarr_format=3), kind.to_json_scalar(fill, zarr_format=3)
+
+
+def _inner_codecs(array: LegacyArray) -> Codecs:
+    codecs: Codecs = []
+    if array.order == "F" and len(array.shape) > 1:
+        codecs.append(_named("transpose", order=list(range(len(array.shape)))[::-1]))
+    dtype, filters = array.dtype, list(enumerate(array.filters))
+    if dtype.hasobject:
+        codecs.append({"name": filters.pop(0)[1]["id"]})
+    else:
+        while filters and filters[0][1]["id"] in ARRAY_FILTERS:
+            i, config = filters.pop(0)
+            with within(f"attributes.filters[{i}]"):
+                codec, dtype = _array_filter(config, dtype)
+            codecs.append(codec)
+        codecs.append(_bytes_codec(dtype))
+    for i, config in filters:
+        if config["id"] not in BYTES_FILTERS:
+            reason = f"{show(config['id'])} has no counterpart in Zarr v3, or none in this place"
+            unsupported(f"attributes.filters[{i}].id", reason, codec=config["id"])
+        codecs.append(_numcodecs(config))
+    if array.compressor is not None:
+        with within("compressor.configuration"):
+            codecs.append(_compressor(array.compressor, dtype))
+    return codecs
+
+
+def _named(name: str, **configuration: Any) -> dict[str, Any]:
+    return {"name": name, "configuration": configuration}
+
+
+def _numcodecs(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _named(
+        f"numcodecs.{config['id']}", **{name: value for name, value in config.items() if name != "id"}
+    )
+
+
+def _array_filter(config: Mapping[str, Any], dtype: DType) -> tuple[dict[str, Any], DType]:
+    """A filter as zarr 3 has it, which hands it elements in native order; the bytes are swapped behind it."""
+    names, result = ARRAY_FILTERS[config["id"]]
+    native = dict(config)
+    kinds: dict[str, DType] = {}
+    for name in names:
+        if config.get(name) is not None:
+            kinds[name] = _filter_dtype(config[name], name)
+            native[name] = kinds[name].newbyteorder("=").str
+    due = kinds.get(names[0], dtype) if names else np.dtype(bool)
+    if due != dtype:  # numcodecs takes the bytes for what the filter says, whatever they are
+        unsupported(names[0] if names else "id", f"elements of {dtype} taken for {due}", data_type=str(dtype))
+    if result.startswith("|"):
+        return _numcodecs(native), np.dtype(result)
+    return _numcodecs(native), kinds.get(result, due)
+
+
+def _filter_dtype(value: object, name: str) -> DType:
+    try:
+        dtype: DType = np.dtype(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        wrong(name, f"{show(value)} is no dtype: {error}", actual=value)
+    if dtype.kind not in "biufc":
+        unsupported(name, f"a filter for elements of {dtype}", data_type=str(dtype))
+    return dtype
+
+
+def _bytes_codec(dtype: DType) -> dict[str, Any]:
+    orders = {leaf.str[0] for leaf in _leaves(dtype)} - {"|"}
+    if len(orders) > 1:
+        unsupported("data_type", f"fields of both byte orders: {dtype}", data_type=str(dtype))
+    if not orders:
+        return {"name": "bytes"}
+    return _named("bytes", endian="big" if orders == {">"} else "little")
+
+
+def _leaves(dtype: DType) -> list[DType]:
+    if dtype.names is None:
+        return [dtype]
+    return [leaf for name in dtype.names for leaf in _leaves(dtype[name])]
+
+
+def _compressor(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
+    name = config["id"]
+    given = {key: value for key, value in config.items() if key != "id"}
+    required, optional = PARAMETERS[name]
+    check_keys(given, "", required=required, optional=optional)
+    if name == "gzip":
+        return Gzip(**given).to_json()
+    if name == "zstd":
+        return Zstd(**given).to_json()
+    if name == "blosc":
+        return _blosc(given, dtype)
+    for key, value in given.items():
+        if key == "filters" and value is not None:
+            as_items(value, key)
+        elif value is not None or key not in ("filters", "preset"):
+            as_int(value, key)
+    return _numcodecs(config)
+
+
+def _blosc(given: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
+    typesize = max(1, dtype.itemsize)
+    shuffle = given["shuffle"]
+    if shuffle == -1:  # by the size of an element, as numcodecs does it
+        shuffle = 2 if typesize == 1 else 1
+    if isinstance(shuffle, bool) or shuffle not in range(3):
+        wrong("shuffle", f"expected -1, 0, 1 or 2, got {show(shuffle)}", actual=shuffle)
+    return Blosc(
+        given["cname"], given["clevel"], BLOSC_SHUFFLES[shuffle], typesize, given.get("blocksize", 0)
+    ).to_json()

@@ -1,0 +1,299 @@
+# view.py - a hierarchy of the 2022 format, seen as one of Zarr v3
+# SPDX-License-Identifier: MIT
+"""`LegacyStore`: the zarr store behind `open_2022`.
+
+    shown to zarr                      in the store behind
+    <path>/zarr.json                   made up from meta/root/<path>.array.json, or .group.json
+    <path>/c/3/9, <path>/c.3.9         data/root/<path>/c3/9, data/root/<path>/c3.9
+    <path>/0 (an array without axes)   data/root/<path>/c0
+
+What is stored under ``zarr.json`` changes attributes and shape of the document that it stands for, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Self
+
+from ...compat import ArrayV3Metadata, Store, buffer_from, default_buffer_prototype, quiet
+from ...errors import UnsupportedError
+from ...zarr_plugin.renamed_store import RenamedStore
+from ...zarr_plugin.stores import introduce
+from .metadata import (
+    LegacyArray,
+    array_key,
+    data_prefix,
+    group_key,
+    parse_array,
+    parse_group,
+    parse_json,
+)
+from .translate import to_v3
+
+__all__ = ["LegacyStore"]
+
+METADATA = re.compile(r"(?:(.*)/)?zarr\.json", re.DOTALL)
+CHUNK = re.compile(r"(?:(.*)/)?c([/.])(\d+(?:\2\d+)*)", re.DOTALL)
+SCALAR = re.compile(r"(?:(.*)/)?0", re.DOTALL)
+STORED_CHUNK = re.compile(r"data/root/(?:(.*)/)?c(\d+(?:/\d+)*|\d+(?:\.\d+)+)", re.DOTALL)
+
+
+class LegacyStore(RenamedStore):
+    """A store of the 2022 format as zarr 3 understands it; made by `open_2022`.
+
+    Parameters
+    ----------
+    base : Store
+        Where the hierarchy is, at its top.
+    suffix : str
+        How keys of metadata end, from the hierarchy's own zarr.json.
+    read_only : bool
+    """
+
+    def __init__(self, base: Store, suffix: str, *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only or base.read_only)
+        self.base = base
+        introduce(base)
+        self.suffix = suffix
+        self._is_open = True
+
+    # ---- names
+
+    def located(self, key: str) -> str | None:
+        """Return the key of a chunk in the store behind; None for what is no chunk."""
+        if match := CHUNK.fullmatch(key):
+            return f"{data_prefix(match[1] or '')}c{match[3]}"
+        if match := SCALAR.fullmatch(key):
+            return f"{data_prefix(match[1] or '')}c0"
+        return None
+
+    def _shown(self, key: str) -> str | None:
+        """The other way round; None for what this view does not show."""
+        if match := STORED_CHUNK.fullmatch(key):
+            prefix = f"{match[1]}/" if match[1] else ""
+            return f"{prefix}c{'.' if '.' in match[2] else '/'}{match[2]}"
+        for kind in ("array", "group"):
+            end = f".{kind}{self.suffix}"
+            if key == f"meta/root{end}":
+                return "zarr.json"
+            if key.startswith("meta/root/") and key.endswith(end):
+                return f"{key.removeprefix('meta/root/').removesuffix(end)}/zarr.json"
+        return None
+
+    # ---- metadata
+
+    async def _read(self, key: str) -> Mapping[str, Any] | None:
+        buffer = await self.base.get(key, prototype=default_buffer_prototype())
+        return None if buffer is None else parse_json(buffer.to_bytes(), key)
+
+    async def array(self, path: str) -> LegacyArray | None:
+        """Read the metadata of an array; None where there is none.
+
+        Raises
+        ------
+        SpecError, UnsupportedError
+            As `metadata.parse_array`.
+        """
+        document = await self._read(array_key(path, self.suffix))
+        return None if document is None else parse_array(document)
+
+    async def group(self, path: str) -> Mapping[str, Any] | None:
+        """Return the attributes of a group, whether it has a document or is there because something is in it."""
+        document = await self._read(group_key(path, self.suffix))
+        if document is not None:
+            return parse_group(document)
+        async for _ in self.base.list_dir(f"meta/root/{path}".rstrip("/")):
+            return {}
+        return None
+
+    async def _synthesized(self, path: str) -> bytes | None:
+        """What zarr is shown as zarr.json."""
+        array = await self.array(path)
+        if array is not None:
+            return json.dumps(shown_metadata(array)).encode()
+        attributes = await self.group(path)
+        if attributes is None:
+            return None
+        return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}).encode()
+
+    async def _change(self, path: str, data: bytes) -> None:
+        new = parse_json(data, f"{path}/zarr.json")
+        array = await self.array(path)
+        if array is None:
+            await self._change_group(path, new)
+            return
+        shape, attributes = tuple(new["shape"]), dict(new["attributes"])
+        same: dict[str, Any] = {"shape": list(array.shape), "attributes": {}}
+        with quiet():
+            was = ArrayV3Metadata.from_dict({**shown_metadata(array), **same}).to_dict()
+            now = ArrayV3Metadata.from_dict({**new, **same}).to_dict()
+        if was != now or len(shape) != len(array.shape):
+            changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name)) or ["shape"]
+            raise UnsupportedError(
+                f"array {path!r} of the 2022 format: only shape and attributes can be changed, not {', '.join(changed)}",
+                path=changed[0],
+            )
+        if array.filters and "filters" in attributes:
+            raise UnsupportedError(
+                f"array {path!r} of the 2022 format: it keeps its filters under the attribute of this name",
+                path="attributes.filters",
+            )
+        document = array.changed(shape, attributes)
+        parse_array(document)
+        await self._store(array_key(path, self.suffix), document)
+
+    async def _change_group(self, path: str, new: Mapping[str, Any]) -> None:
+        if new.get("node_type") != "group" or await self.group(path) is None:
+            raise UnsupportedError(
+                f"nothing new is made in a hierarchy of the 2022 format; `convert_2022` brings {path!r} there"
+            )
+        await self._store(group_key(path, self.suffix), {"attributes": new.get("attributes", {})})
+
+    async def _store(self, key: str, document: Mapping[str, Any]) -> None:
+        data = json.dumps(document, indent=4, sort_keys=True).encode()  # as zarr-python 2 has it
+        await self.base.set(key, buffer_from(default_buffer_prototype(), data))
+
+    # ---- zarr's store
+
+    def with_read_only(self, read_only: bool = False) -> Self:
+        """Return the same view, read-only or not."""
+        base = self.base
+        if base.read_only and not read_only:
+            base = base.with_read_only(False)
+        return type(self)(base, self.suffix, read_only=read_only)
+
+    async def _open(self) -> None:
+        self._is_open = True
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        """Return an object, or a part of it."""
+        if match := METADATA.fullmatch(key):
+            data = await self._synthesized(match[1] or "")
+            return None if data is None else buffer_from(prototype, _part(data, byte_range))
+        located = self.located(key)
+        return None if located is None else await self.base.get(located, prototype, byte_range)
+
+    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
+        """Return parts of objects."""
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Tell whether there is such an object."""
+        if match := METADATA.fullmatch(key):
+            return await self._synthesized(match[1] or "") is not None
+        located = self.located(key)
+        return located is not None and await self.base.exists(located)
+
+    async def set(self, key: str, value: Any) -> None:
+        """Store a chunk, or new attributes and another shape.
+
+        Raises
+        ------
+        UnsupportedError
+            It is neither.
+        """
+        self._check_writable()
+        if match := METADATA.fullmatch(key):
+            await self._change(match[1] or "", value.to_bytes())
+            return
+        located = self.located(key)
+        if located is None:
+            raise UnsupportedError(f"{key!r} is no name of a chunk, and so none in the 2022 format")
+        await self.base.set(located, value)
+
+    async def delete(self, key: str) -> None:
+        """Delete a chunk; an array or group goes with `delete_dir`."""
+        self._check_writable()
+        if match := METADATA.fullmatch(key):
+            for name in (array_key, group_key):
+                await self.base.delete(name(match[1] or "", self.suffix))
+        elif (located := self.located(key)) is not None:
+            await self.base.delete(located)
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Delete a node of the hierarchy: its metadata first."""
+        self._check_writable()
+        path = prefix.strip("/")
+        await self.delete(f"{path}/zarr.json" if path else "zarr.json")
+        for root in ("meta/root", "data/root"):
+            await self.base.delete_dir(f"{root}/{path}".rstrip("/"))
+
+    @property
+    def supports_writes(self) -> bool:
+        return self.base.supports_writes
+
+    @property
+    def supports_deletes(self) -> bool:
+        return self.base.supports_deletes
+
+    @property
+    def supports_listing(self) -> bool:
+        return self.base.supports_listing
+
+    async def list(self) -> AsyncIterator[str]:
+        """Yield all keys."""
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys that begin so."""
+        folder = prefix.rpartition("/")[0]
+        own = f"{folder}/zarr.json" if folder else "zarr.json"
+        if own.startswith(prefix) and await self.exists(own):
+            yield own
+        for root in ("meta/root", "data/root"):
+            async for key in self.base.list_prefix(f"{root}/{folder}".rstrip("/") + "/"):
+                shown = self._shown(key)
+                if shown is not None and shown.startswith(prefix) and shown != own:
+                    yield shown
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield what is directly below a path."""
+        path = prefix.strip("/")
+        seen = {"zarr.json"} if await self.exists(f"{path}/zarr.json" if path else "zarr.json") else set()
+        async for name in self.base.list_dir(f"meta/root/{path}".rstrip("/")):
+            for kind in ("array", "group"):
+                name = name.removesuffix(f".{kind}{self.suffix}")
+            seen.add(name.rstrip("/"))
+        async for name in self.base.list_dir(f"data/root/{path}".rstrip("/")):
+            if match := re.fullmatch(r"c(\d*|\d+(?:\.\d+)+)/?", name):
+                seen.add(f"c.{match[1]}" if "." in match[1] else "c")
+        for name in sorted(seen):
+            yield name
+
+    def close(self) -> None:
+        """Close the store behind."""
+        self.base.close()
+        super().close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LegacyStore) and (self.base, self.suffix) == (other.base, other.suffix)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"2022:{self.base}"
+
+    def __repr__(self) -> str:
+        return f"LegacyStore({self.base!r})"
+
+
+def shown_metadata(array: LegacyArray) -> dict[str, Any]:
+    """Return the zarr.json that leads zarr to the chunks of this view."""
+    metadata = to_v3(array)
+    if not array.shape:
+        metadata["chunk_key_encoding"] = {"name": "v2", "configuration": {"separator": "/"}}
+    elif len(array.shape) == 1:
+        metadata["chunk_key_encoding"]["configuration"]["separator"] = "/"
+    return metadata
+
+
+def _part(data: bytes, byte_range: Any) -> bytes:
+    if byte_range is None:
+        return data
+    if hasattr(byte_range, "suffix"):
+        return data[max(0, len(data) - byte_range.suffix) :]
+    start = byte_range.start if hasattr(byte_range, "start") else byte_range.offset
+    return data[start : getattr(byte_range, "end", None)]

@@ -1,0 +1,93 @@
+# local_values.py - values out of shards that the engine opens itself
+# SPDX-License-Identifier: MIT
+"""Shards in files and in memory. Each is held open while it is read, so index and chunks belong together."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..access.placement import ABSENT
+from ..access.read import ATTEMPTS, CHANGING_SECONDS
+from ..errors import ShardError
+from ..storage.retry import retried
+from .nested_shard import Entries, Opened
+from .values import Bad, Wanted, explained, read_opened
+
+if TYPE_CHECKING:
+    from .._native import Chain
+
+__all__ = ["look_native", "read_native", "sizes_native"]
+
+
+# Opens a shard in a file, or in memory; and its file.
+Open = Callable[[str], Opened]
+FileOf = Callable[[str], str | None]
+
+
+def read_native(
+    chain: Chain, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
+) -> dict[int, Any]:
+    """As `read`, where the engine opens the shards itself."""
+    found: dict[int, Any] = {}
+    for shard, wanted in shards.items():
+        work = functools.partial(_read_named, open_shard, shard, wanted)
+        found.update(_while_it_changes(chain, shard, file_of(shard), work))
+    return found
+
+
+def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
+    """As `read_sizes`, where the engine opens the shards itself."""
+
+    def look(opened: Opened) -> Any:
+        return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
+
+    sizes = np.empty((len(shards), chain.n_chunks), dtype=np.uint64)
+    for shard, out in zip(shards, sizes, strict=True):
+        out[:] = look_native(chain, shard, open_shard, file_of, look)
+    return sizes
+
+
+def look_native(
+    chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[Opened], Any]
+) -> Any:
+    """Do something with a shard while it is open."""
+
+    def work() -> Any:
+        opened = open_shard(shard)
+        try:
+            return look(opened)
+        finally:
+            opened.close()
+
+    return _while_it_changes(chain, shard, file_of(shard), work)
+
+
+def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:
+    return read_opened(open_shard(shard), wanted)
+
+
+def _while_it_changes(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
+    """Read a shard; again, if a writer may be appending to its file just now."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return retried(work)
+        except (ShardError, Bad) as error:
+            if attempt == ATTEMPTS or path is None or not _just_changed(path):
+                if isinstance(error, Bad):
+                    raise explained(error.error, chain, shard, error.key) from None
+                raise explained(error, chain, shard) from None
+    raise AssertionError
+
+
+def _just_changed(path: str) -> bool:
+    """Whether a fault may be that of a moment: a file that a writer appends to."""
+    try:
+        return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
+    except OSError:
+        return False

@@ -1,0 +1,73 @@
+# partial_values.py - parts of values laid over what is stored
+# SPDX-License-Identifier: MIT
+"""`set_partial_values`: what a value is when parts of it have been overwritten.
+
+Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; ST-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ..compat import is_buffer
+from .write import Change, Draft
+
+__all__ = ["as_bytes", "overlaid", "overlay"]
+
+Parts = Sequence[tuple[int, memoryview]]
+
+
+def as_bytes(value: Any) -> memoryview:
+    """View a buffer of zarr, or anything bytes-like, as bytes."""
+    return memoryview(value.as_numpy_array() if is_buffer(value) else value).cast("B")
+
+
+def overlay(chunks: Mapping[int, tuple[str, Parts]]) -> Change:
+    """Lay parts over chunks of a shard, given by position: key, and parts."""
+
+    def apply(draft: Draft) -> Mapping[int, Any]:
+        return {
+            position: overlaid(key, draft.value(position), parts) for position, (key, parts) in chunks.items()
+        }
+
+    def some(positions: Collection[int]) -> Change:
+        return overlay(
+            {
+                position: (
+                    chunks[position][0],
+                    [(start, memoryview(bytes(part))) for start, part in chunks[position][1]],
+                )
+                for position in positions
+            }
+        )
+
+    nbytes = sum(part.nbytes for _, parts in chunks.values() for _, part in parts)
+    return Change(apply, (), nbytes, part=some)
+
+
+def overlaid(key: str, old: Any, parts: Parts) -> bytearray:
+    """Lay parts over a value.
+
+    Raises
+    ------
+    ValueError
+        One begins beyond the end of the value, or before its first byte; or two overlap.
+    """
+    value = bytearray(b"" if old is None else old)
+    size = len(value)
+    placed = sorted(
+        ((start if start >= 0 else size + start, part) for start, part in parts), key=lambda p: p[0]
+    )
+    end = 0
+    for i, (start, part) in enumerate(placed):
+        if start < 0:
+            raise ValueError(f"key {key!r}: a part begins {-start} bytes before the value of {size} bytes")
+        if i and start < end:
+            raise ValueError(f"key {key!r}: parts overlap: one begins at {start}, another ends at {end}")
+        if start > len(value):
+            what = "does not exist" if old is None else f"has {size} bytes"
+            raise ValueError(f"key {key!r}: a part begins at {start}, but the value {what}")
+        end = start + part.nbytes
+        value[start : min(end, len(value))] = part
+    return value

@@ -1,0 +1,390 @@
+# shard_map.py - the shards of some arrays, wherever below they are
+# SPDX-License-Identifier: MIT
+"""From keys of chunks to shards in a store, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..access.chunk_codec import byte_map
+from ..access.placement import ABSENT
+from ..access.shard_grid import scan_files
+from ..access.shard_object import NativeShard
+from ..compat import (
+    Store,
+    StorePath,
+    buffer_from,
+    config,
+    default_buffer_prototype,
+    max_workers,
+    options_of_zarr,
+)
+from ..errors import ShardError
+from ..format.spec import ShardSpec
+from ..options import Options, resolve
+from ..storage import index_cache, turns
+from ..storage.tasks import all_of, to_its_end
+from ..zarr_plugin.codec_update import Work, update, update_held
+from ..zarr_plugin.group_writes import active
+from ..zarr_plugin.stores import (
+    check_writable,
+    is_direct,
+    is_local,
+    local_path,
+    lock_keys,
+    lock_keys_async,
+    staging_async,
+    stored_bytes,
+)
+from .byte_ranges import as_request, cut, sent
+from .keys import ArrayKeys
+from .local_values import look_native, read_native, sizes_native
+from .nested_shard import Opened, Window
+from .pending_changes import HeldShard, changed
+from .read import at_a_time, read, read_sizes
+from .store_requests import Asker
+from .values import Wanted, explained
+from .write import Change, Writer, erase, put, within
+
+if TYPE_CHECKING:
+    from .._native import Chain
+
+__all__ = ["Shards", "as_folder"]
+
+Place = tuple[str, int]
+
+
+class Shards:
+    """The shards of some arrays, which are alike.
+
+    Parameters
+    ----------
+    below : Store
+    arrays : sequence of ArrayKeys
+    spec : ShardSpec
+        Its grid and index count.
+    choices : mapping
+        Options.
+    """
+
+    def __init__(
+        self, below: Store, arrays: Sequence[ArrayKeys], spec: ShardSpec, choices: Mapping[str, Any]
+    ) -> None:
+        self.below = below
+        self.arrays = arrays
+        self.spec = spec
+        self.choices = choices
+        self._writers: list[Writer] = []
+
+    @property
+    def _chain(self) -> Chain:
+        return byte_map(self.spec)
+
+    @property
+    def _options(self) -> Options:
+        return resolve(argument=self.choices, config=options_of_zarr(), max_workers=max_workers())
+
+    # ---- where
+
+    def locate(self, key: str) -> Place | None:
+        """Return a chunk's shard and its position there; None for a key of the store below."""
+        for array in self.arrays:
+            place = array.locate(key)
+            if place is not None:
+                return place
+        return None
+
+    def _holder(self, shard: str) -> tuple[Store, Shards | None, Place | None]:
+        """Find the store that holds a shard; and if the shard is a chunk there, whose, and where.
+
+        Transformers that do not touch it are left out: so arrays with shards of different shapes may have one each.
+        """
+        below = self.below
+        while True:
+            shards = vars(below).get("shards")
+            if not isinstance(shards, Shards):
+                return below, None, None
+            place = shards.locate(shard)
+            if place is not None:
+                return below, shards, place
+            below = shards.below
+
+    def object_of(self, shard: str) -> StorePath:
+        """Find the object that a shard is, or lies in."""
+        holder, shards, place = self._holder(shard)
+        return StorePath(holder, shard) if shards is None or place is None else shards.object_of(place[0])
+
+    def _path(self, shard: str) -> str | None:
+        """Find the file that a shard is, or lies in."""
+        target = self.object_of(shard)
+        return local_path(target) if is_local(target.store) else None
+
+    def _open(self, shard: str) -> Opened:
+        """Open a shard in a file, or in memory."""
+        holder, shards, place = self._holder(shard)
+        options = self._options
+        if shards is not None and place is not None:
+            outer = shards._open(place[0])
+            try:
+                where = None if outer.missing else shards._entry(outer, place)
+                return Window(self._chain, outer, where, shard, options)
+            except BaseException:
+                outer.close()
+                raise
+        target = StorePath(holder, shard)
+        try:
+            if is_local(holder):
+                kept = index_cache.shared(options.index_cache, options.open_files)
+                return NativeShard(self._chain, local_path(target), options, kept)
+            return NativeShard(self._chain, stored_bytes(target, default_buffer_prototype()), options)
+        except ShardError as error:
+            raise explained(error, self._chain, shard) from None
+
+    def _entry(self, opened: Opened, place: Place) -> tuple[int, int] | None:
+        try:
+            return opened.entry(place[1])
+        except ShardError as error:
+            error.entry = place[1]
+            raise explained(error, self._chain, place[0]) from None
+
+    def _is_native(self, shards: Sequence[str]) -> bool:
+        """Whether the engine opens shards of one holder itself."""
+        return is_direct(self.object_of(shards[0]).store)
+
+    def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
+        groups: dict[int, tuple[Store, list[str]]] = {}
+        for shard in shards:
+            holder, _, _ = self._holder(shard)
+            groups.setdefault(id(holder), (holder, []))[1].append(shard)
+        return list(groups.values())
+
+    # ---- reading
+
+    async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
+        """As `get_partial_values` of the store."""
+        if turns.is_over():
+            await turns.next_turn()
+        shards: dict[str, list[Wanted]] = {}
+        others: list[tuple[int, str, Any]] = []
+        n = 0
+        for key, wanted in key_ranges:
+            place, request = self.locate(key), as_request(wanted, pairs=True)
+            if place is None:
+                others.append((n, key, request))
+            else:
+                shards.setdefault(place[0], []).append(Wanted(n, key, place[1], request))
+            n += 1
+        results: list[Any] = [None] * n
+        for shard, held in (await self._gathered(list(shards))).items():
+            for part in shards[shard]:
+                value = held.shown.get(part.position)
+                if value is not None:
+                    start, nbytes = cut(part.request, len(value))
+                    results[part.number] = buffer_from(prototype, value[start : start + nbytes])
+            shards[shard] = [part for part in shards[shard] if part.position not in held.shown]
+        shards = {shard: wanted for shard, wanted in shards.items() if wanted}
+        first = Asker(self.below, prototype, [(key, sent(request)) for _, key, request in others])
+        for holder, own in self._by_holder(shards):
+            found = await self._found(holder, {shard: shards[shard] for shard in own}, first)
+            for number, data in found.items():
+                results[number] = buffer_from(prototype, data)
+        for (number, _, request), buffer in zip(others, await first.others(), strict=True):
+            results[number] = buffer
+            if buffer is not None and sent(request) is not request:
+                start, nbytes = cut(request, len(buffer))
+                results[number] = buffer[start : start + nbytes]
+        return results
+
+    async def _found(
+        self, holder: Store, shards: Mapping[str, Sequence[Wanted]], first: Asker
+    ) -> dict[int, Any]:
+        """Read chunks of shards that one store holds; `first` asks the store right below."""
+        keys = list(shards)
+        if self._is_native(keys):
+            work = (self._chain, shards, self._open, self._path)
+            if self._path(keys[0]) is None:
+                return read_native(*work)
+            return await to_its_end(asyncio.to_thread(read_native, *work))
+        return await read(
+            holder,
+            self._chain,
+            shards,
+            self._options,
+            first if holder is self.below else Asker(holder, first.prototype),
+            lock_keys([self.object_of(shard) for shard in keys]),
+            whole=self._holder(keys[0])[2] is not None,
+        )
+
+    async def size(self, place: Place) -> int | None:
+        """Return the size of a chunk from the index of its shard; None where there is none."""
+        for held in (await self._gathered([place[0]])).values():
+            if place[1] in held.shown:
+                value = held.shown[place[1]]
+                return None if value is None else len(value)
+        async for _, sizes in self._sizes([place[0]]):
+            nbytes = int(sizes[place[1]])
+            return None if nbytes == ABSENT else nbytes
+        return None
+
+    async def _sizes(self, shards: Sequence[str]) -> AsyncIterator[tuple[str, Any]]:
+        """Yield shards, and the sizes of their chunks; not in order."""
+        step = at_a_time(self._chain)
+        for holder, own in self._by_holder(shards):
+            ask = Asker(holder, default_buffer_prototype())
+            for first in range(0, len(own), step):
+                some = own[first : first + step]
+                if is_local(holder):
+                    paths = [local_path(StorePath(holder, shard)) for shard in some]
+                    scan = (self._chain, paths, some, self._options)
+                    found = await to_its_end(asyncio.to_thread(scan_files, *scan))
+                elif self._is_native(some):
+                    work = (self._chain, some, self._open, self._path)
+                    found = await to_its_end(asyncio.to_thread(sizes_native, *work))
+                else:
+                    found = await read_sizes(self._chain, some, self._options, ask)
+                for shard, sizes in zip(some, found, strict=True):
+                    yield shard, sizes
+
+    # ---- writing
+
+    @property
+    def _writer(self) -> Writer:
+        if not self._writers:
+            self._writers.append(Writer(self._chain, self._exchange, self._file_of))
+        return self._writers[0]
+
+    async def _file_of(self, shard: str) -> tuple[str | None, str | None]:
+        holder, _, place = self._holder(shard)
+        if place is None and is_local(holder):
+            return local_path(StorePath(holder, shard)), await staging_async(holder)
+        return None, None
+
+    async def _exchange(self, shard: str, work: Work, options: Options) -> None:
+        check_writable(self.below)
+        holder, shards, place = self._holder(shard)
+        if shards is None or place is None:
+            target, group = StorePath(holder, shard), active()
+            if group is not None:
+                await group.settle(await lock_keys_async([target]))
+            await update(target, work, options)
+        else:
+            check_writable(holder)
+            await shards._writer.change(place[0], within(place[1], work), options)
+
+    async def change(self, changes: Mapping[str, Change]) -> None:
+        """Change shards, several at a time; one after the other those of which each is a chunk of one object."""
+        options = self._options
+        limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
+
+        async def change(shard: str, one: Change) -> None:
+            async with limit:
+                if not await self._hold(shard, one, options):
+                    await self._writer.change(shard, one, options)
+
+        await all_of(change(*each) for each in changes.items())
+
+    # ---- gathering
+
+    async def _hold(self, shard: str, change: Change, options: Options) -> bool:
+        """Gather a change while a block of `group_writes` is open; False when it is to be made at once."""
+        group = active()
+        holder, _, place = self._holder(shard)
+        if group is None or place is not None or (change.given is None and change.part is None):
+            return False
+        check_writable(self.below)
+        target = StorePath(holder, shard)
+        (name,) = await lock_keys_async([target])
+
+        async def store(all_of_it: Change) -> None:
+            await self._writer.change_held(
+                shard, all_of_it, options, lambda work: update_held(target, name, work, options)
+            )
+
+        async def take(held: HeldShard | None) -> HeldShard | None:
+            given: Any = change.given
+            if given is None:
+                if not is_direct(holder):
+                    return None
+                look = changed(self._chain, shard, change, {} if held is None else held.shown)
+                work = (self._chain, shard, self._open, self._path, look)
+                given = await to_its_end(asyncio.to_thread(look_native, *work))
+            if held is None:
+                held = HeldShard(self.spec)
+            held.take(change, given, store)
+            return held
+
+        return await group.hold(target, self.spec, take)
+
+    async def _gathered(self, shards: Sequence[str]) -> dict[str, HeldShard]:
+        """What is gathered of shards as changes of chunks; what is gathered of them otherwise is stored."""
+        group, found = active(), {}
+        if group is None:
+            return {}
+        for shard in shards:
+            _, _, place = self._holder(shard)
+            held = await group.held(self.object_of(shard), self.spec if place is None else None)
+            if held is not None:
+                found[shard] = held
+        return found
+
+    async def settle(self) -> None:
+        """Store what is gathered in this process: what is listed, or deleted with a folder, are objects that exist."""
+        group = active()
+        if group is not None:
+            await group.settle()
+
+    def erasure(self, positions: Iterable[int]) -> Change:
+        """Erase chunks of a shard; all of them whatever is stored."""
+        chosen = sorted(set(positions))
+        return put(dict.fromkeys(chosen)) if len(chosen) == self.spec.n_chunks else erase(chosen)
+
+    # ---- listing
+
+    async def others(self, prefix: str) -> AsyncIterator[str]:
+        """Yield keys of the store below with a prefix that are no shards."""
+        async for key in self._listed(prefix):
+            if all(array.shard(key) is None for array in self.arrays):
+                yield key
+
+    async def below_prefix(
+        self, array: ArrayKeys, fixed: tuple[int, ...]
+    ) -> AsyncIterator[tuple[str, tuple[int, ...]]]:
+        """Yield keys and grid positions of the shards that hold chunks with these first coordinates."""
+        async for key in self._listed(array.shards_below(fixed)):
+            shard = array.shard(key)
+            if shard is not None:
+                yield key, shard
+
+    async def _listed(self, prefix: str) -> AsyncIterator[str]:
+        """List the store below. Some stores can list folders only."""
+        async for key in self.below.list_prefix(prefix[: prefix.rfind("/") + 1]):
+            if key.startswith(prefix):
+                yield key
+
+    async def chunks(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield keys and sizes of chunks that exist, from the indexes of their shards."""
+        for array in self.arrays:
+            fixed = array.fixed(prefix)
+            if fixed is None:
+                continue
+            shards = {key: shard async for key, shard in self.below_prefix(array, fixed)}
+            async for found, sizes in self._sizes(tuple(shards)):
+                for position in (sizes != ABSENT).nonzero()[0].tolist():
+                    key = array.chunk(shards[found], position)
+                    if key.startswith(prefix):
+                        yield key, int(sizes[position])
+
+
+def as_folder(prefix: str) -> str:
+    """Return a prefix that ends with a slash, if it is any.
+
+    Raises
+    ------
+    TypeError
+        It is no text.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix: expected str, got {type(prefix).__name__}")
+    return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"

@@ -1,0 +1,100 @@
+# foreign_codecs.py - zarr's codec objects as the codecs of staged work
+# SPDX-License-Identifier: MIT
+"""Chunks through codecs that have no native code: the objects that zarr made from the metadata, run as zarr runs them.
+
+Most codecs of zarr 3.3 and later can be called one chunk at a time from any thread. The others are coroutines, and run
+in batches on zarr's own event loop, on which staged work never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import native
+from ..access.regions import as_void
+from ..compat import (
+    ArraySpec,
+    array_spec,
+    batched_pipeline,
+    buffer_from,
+    evolved,
+    on_zarrs_loop,
+    runs_at_once,
+)
+
+__all__ = ["ZarrCodecs"]
+
+
+class ZarrCodecs:
+    """A chain of codecs for chunks of one shape; see `access.staged.chunks.ChunkCodecs`.
+
+    Parameters
+    ----------
+    codecs : iterable of zarr.abc.codec.Codec
+    shape : tuple of int
+    dtype, fill_value
+        As zarr's metadata has them.
+    """
+
+    def __init__(self, codecs: Iterable[Any], shape: tuple[int, ...], dtype: Any, fill_value: Any) -> None:
+        # zarr tells codecs of the option through the spec, and a sharding codec among them heeds it
+        self._specs = {flag: array_spec(shape, dtype, fill_value, write_empty=flag) for flag in (False, True)}
+        links = {flag: list(evolved(codecs, spec)) for flag, spec in self._specs.items()}
+        self._links: dict[bool, list[tuple[Any, ArraySpec]]] = links
+        self._pipeline = batched_pipeline([codec for codec, _ in links[False]])
+        self._prototype = self._specs[False].prototype
+        self.fill = _element(dtype.to_native_dtype(), fill_value)
+        self.one_by_one = all(runs_at_once(codec) for codec, _ in links[False])
+
+    def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray[Any, Any]]:
+        """Decode buffers. The codecs know the one shape that there is."""
+        buffers = [buffer_from(self._prototype, chunk) for chunk in chunks]
+        if not self.one_by_one:
+            spec = self._specs[False]
+            buffers = list(on_zarrs_loop(self._pipeline.decode([(buffer, spec) for buffer in buffers])))
+        else:
+            for codec, spec in reversed(self._links[False]):
+                buffers = [codec._decode_sync(buffer, spec) for buffer in buffers]
+        return [buffer.as_numpy_array() for buffer in buffers]
+
+    def encode(self, chunks: Sequence[np.ndarray[Any, Any]], write_empty: bool) -> list[Any]:
+        """Encode arrays to buffers; None for one that a codec leaves out."""
+        buffers: list[Any] = [self._prototype.nd_buffer.from_numpy_array(chunk) for chunk in chunks]
+        links = self._links[write_empty]
+        if not self.one_by_one:
+            buffers = on_zarrs_loop(self._encoded(buffers, links))
+        else:
+            for codec, spec in links:
+                buffers = self._in_c_order(buffers)
+                buffers = [None if buffer is None else codec._encode_sync(buffer, spec) for buffer in buffers]
+        return [None if buffer is None else buffer.as_numpy_array() for buffer in buffers]
+
+    async def _encoded(self, buffers: list[Any], links: Sequence[tuple[Any, ArraySpec]]) -> list[Any]:
+        for codec, spec in links:
+            buffers = list(await codec.encode([(buffer, spec) for buffer in self._in_c_order(buffers)]))
+        return buffers
+
+    def _in_c_order(self, buffers: Sequence[Any]) -> list[Any]:
+        """Lay out in C order what a transpose has left as a view: codecs of numcodecs store elements as they lie in memory."""
+        return [
+            buffer
+            if buffer is None or (array := buffer.as_numpy_array()).flags.c_contiguous
+            else self._prototype.nd_buffer.from_numpy_array(np.ascontiguousarray(array))
+            for buffer in buffers
+        ]
+
+    def is_fill(self, chunk: np.ndarray[Any, Any]) -> bool:
+        """Tell whether a chunk is nothing but fill value: bit by bit, and by value where elements are objects."""
+        if chunk.dtype.kind in "OT":
+            return bool(self._prototype.nd_buffer.from_numpy_array(chunk).all_equal(self.fill[()]))
+        return bool(native.load().all_equal(np.ascontiguousarray(as_void(chunk)), self.fill.tobytes()))
+
+
+def _element(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
+    """One element as an array of rank 0: unlike a scalar, numpy copies it bit by bit."""
+    element = np.empty((), dtype=dtype)
+    element[()] = value
+    return element if dtype.kind in "OT" else np.asarray(value, dtype=dtype)

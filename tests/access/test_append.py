@@ -1,0 +1,168 @@
+# test_append.py - the strategy "append": when it applies, what it leaves in the file, and when the shard is packed
+# SPDX-License-Identifier: MIT
+"""Updates of a shard in its own file. What happens when they are killed: test_faults.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import bits, create, ours, random_array, shard_path, zarrs_view
+from zarr.codecs import ZstdCodec
+
+import shardcodec
+from shardcodec.access.placement import ABSENT, BLOCK_NBYTES, Facts, place_behind, way_to_append
+from shardcodec.storage import file_system
+
+USUAL: dict[str, Any] = {
+    "index_nbytes": 148,
+    "index_at_start": False,
+    "index_checksum": True,
+    "new_nbytes": 1000,
+    "n_links": 1,
+    "appends": True,
+    "direct": False,
+    "sync": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "way"),
+    [
+        ({}, "leap"),
+        ({"direct": True}, "direct"),
+        ({"direct": True, "sync": True, "index_nbytes": 1 << 24}, "direct"),
+        ({"direct": True, "n_links": 2}, None),
+        ({"appends": False}, None),
+        ({"appends": False, "direct": True}, None),
+        ({"appends": False, "index_at_start": True}, None),
+        ({"direct": True, "new_nbytes": 1 << 30}, None),
+        ({"direct": True, "index_checksum": False}, "direct"),
+        ({"sync": True}, None),
+        ({"index_nbytes": BLOCK_NBYTES}, "leap"),
+        ({"index_nbytes": BLOCK_NBYTES + 1}, None),
+        ({"index_at_start": True}, "index"),
+        ({"index_at_start": True, "direct": True}, "index"),
+        ({"index_at_start": True, "index_checksum": False}, None),
+        ({"index_at_start": True, "index_nbytes": BLOCK_NBYTES}, "index"),
+        ({"index_at_start": True, "index_nbytes": BLOCK_NBYTES + 1}, None),
+        ({"index_at_start": True, "sync": True}, "index"),
+        ({"index_at_start": True, "sync": True, "index_nbytes": 513}, None),
+    ],
+)
+def test_the_way_to_append(facts: dict[str, Any], way: str | None) -> None:
+    assert way_to_append(Facts(**(USUAL | facts))) == way
+
+
+def entries(*pairs: tuple[int, int]) -> Any:
+    return np.array(pairs, dtype=np.uint64)
+
+
+@pytest.mark.parametrize(("way", "offset"), [("leap", 1_100_000), ("direct", 1_101_824)])
+def test_where_appended_chunks_go(way: str, offset: int) -> None:
+    old = entries((0, 500_000), (500_000, 599_952))
+    sizes: dict[str, Any] = {"shard_nbytes": 1_100_000, "index_nbytes": 48, "index_at_start": False}
+    placement = place_behind(old, np.array([False, True]), way=way, dead_share=0.7, **sizes)
+    assert placement is not None
+    assert placement.data_offset == offset
+    assert placement.entries.tolist() == [[0, 500_000], [int(ABSENT), int(ABSENT)]]
+    assert (
+        place_behind(old, np.array([False, True]), way=way, dead_share=0.5, **sizes) is None
+    )  # is to be packed
+
+
+def test_chunks_in_an_index_at_the_start_are_not_overwritten() -> None:
+    old = entries((10, 20), (52, 10))
+    sizes: dict[str, Any] = {"shard_nbytes": 62, "index_nbytes": 52, "index_at_start": True}
+    assert place_behind(old, np.array([False, True]), way="index", **sizes) is None
+    assert place_behind(old, np.array([True, False]), way="index", **sizes) is not None
+
+
+def appending(folder: Path, **arguments: Any) -> Any:
+    array = create(folder / "a", **({"compressors": ZstdCodec(level=1)} | arguments))
+    return shardcodec.attach(array, write_strategy="append", strict=True)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_file_stays_and_its_bytes_too(
+    tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_system, "_known", {})
+    if not direct:
+        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
+    array = appending(tmp_path)
+    expected = random_array((16, 24), array.dtype)
+    array[...] = expected
+    path = shard_path(array)
+    for seed in range(10):
+        before, inode = path.read_bytes(), path.stat().st_ino
+        array[1:6, 2:4] = expected[1:6, 2:4] = random_array((5, 2), array.dtype, seed)
+        assert path.stat().st_ino == inode
+        assert path.read_bytes()[: len(before)] == before or not direct
+        assert bits(zarrs_view(array)[...]) == bits(expected)
+        assert bits(array[...]) == bits(expected)
+
+
+def test_dead_bytes_are_packed_away_unless_that_is_forbidden(tmp_path: Path) -> None:
+    sizes = {}
+    for compact in (True, False):
+        folder = tmp_path / str(compact)
+        folder.mkdir()
+        array = appending(folder)
+        array[...] = 1
+        with shardcodec.options(compact=compact):
+            for value in range(40):
+                array[0, 0] = value
+        sizes[compact] = shard_path(array).stat().st_size
+        assert zarrs_view(array)[0, 0] == 39
+    assert sizes[True] <= 20 * BLOCK_NBYTES < 39 * BLOCK_NBYTES < sizes[False]
+
+
+def test_a_write_that_changes_nothing_appends_nothing(tmp_path: Path) -> None:
+    array = appending(tmp_path)
+    array[:4, :3] = 1
+    before = shard_path(array).read_bytes()
+    array[5, 5] = -1  # the fill value, where nothing is stored
+    assert shard_path(array).read_bytes() == before
+
+
+def test_an_emptied_shard_is_deleted(tmp_path: Path) -> None:
+    array = appending(tmp_path)
+    array[:4, :3] = 1
+    array[:4, :6] = -1
+    array[0, 0] = -1
+    assert not shard_path(array).exists()
+
+
+def test_a_file_with_two_names_is_replaced(tmp_path: Path) -> None:
+    array = appending(tmp_path)
+    array[...] = 1
+    os.link(shard_path(array), tmp_path / "backup")
+    before = (tmp_path / "backup").read_bytes()
+    array[0, 0] = 2
+    assert (tmp_path / "backup").read_bytes() == before
+    assert zarrs_view(array)[0, 0] == 2
+
+
+def test_a_file_that_is_a_link_is_appended_to(tmp_path: Path) -> None:
+    array = appending(tmp_path)
+    array[...] = 1
+    shard_path(array).rename(tmp_path / "shard")
+    shard_path(array).symlink_to(tmp_path / "shard")
+    inode = (tmp_path / "shard").stat().st_ino
+    array[0, 0] = 2
+    assert (tmp_path / "shard").stat().st_ino == inode
+    assert zarrs_view(array)[0, 0] == 2
+
+
+def test_the_strategy_is_no_part_of_the_metadata(tmp_path: Path) -> None:
+    array = appending(tmp_path)
+    array[...] = 1
+    assert "append" not in (tmp_path / "a/zarr.json").read_text()
+    again = ours(tmp_path / "a")
+    inode = shard_path(array).stat().st_ino
+    again[0, 0] = 2
+    assert shard_path(array).stat().st_ino != inode

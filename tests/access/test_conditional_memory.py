@@ -1,0 +1,249 @@
+# test_conditional_memory.py - what a partial write of a large shard in an object store takes
+# SPDX-License-Identifier: MIT
+"""The new object is made of the old one's memory, so that an update holds the shard once."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import bits, create, letters, letters_spec, random_array, zarrs_view
+from spec_json import CRC, LITTLE
+from web import serving
+from zarr.codecs import ZstdCodec
+
+import shardcodec
+from shardcodec import native
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.storage.requests import OwnBytes
+from shardcodec.zarr_plugin import remotes
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+# Prints how many MiB more than before are resident at most during a write of two rows of a shard of so many.
+CLIENT = """
+import struct, sys
+import numpy as np
+import zarr
+from obstore.store import S3Store
+from zarr.storage import ObjectStore
+import shardcodec
+from shardcodec.kv import ShardedKeyValueStore
+
+url, mib = sys.argv[1], int(sys.argv[2])
+store = ObjectStore(S3Store("bucket", endpoint=url, region="us-east-1", access_key_id="a", secret_access_key="b",
+                            virtual_hosted_style_request=False, client_options={"allow_http": True}))
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
+
+def assign(name):
+    array = shardcodec.attach(zarr.open_array(store, path=name, mode="r+"), strict=True)
+    array[3:5] = 7
+    array[1000, :5] = 8
+
+def sent(name):
+    spec = shardcodec.ShardSpec.from_metadata(zarr.open_array(store, path=name, mode="r").metadata.to_dict())
+    return spec, (store, name + "/c/0/0")
+
+def write_chunks(name):
+    spec, at = sent(name)
+    with shardcodec.open_shard(*at, spec, mode="r+") as shard:
+        shard.write_chunks([(1, 1)], np.full((1, 64, 1024), 7, "u1"))
+
+def set_values(name):
+    spec, at = sent(name)
+    codecs = [codec.to_json() for codec in spec.index_codecs]
+    kv = ShardedKeyValueStore(at, grid_shape=spec.grid_shape, index_codecs=codecs, index_location=spec.index_location)
+    kv[struct.pack(">2I", 1, 1)] = b"7" * (64 << 10)
+
+update = globals()[sys.argv[3]]
+update("small")  # imports, threads, connections
+open("/proc/self/clear_refs", "w").write("5")
+before = peak()
+update("large")
+print(peak() - before)
+"""
+
+
+def shards(shape: tuple[int, ...], at_start: bool) -> Any:
+    return {"shape": shape, "index_location": "start" if at_start else "end"}
+
+
+def put_array(objects: Any, name: str, mib: int, *, at_start: bool) -> None:
+    """Make an array of one shard, of 1 MiB for each 256 rows, in a server's memory."""
+    store = zarr.storage.MemoryStore()
+    array = zarr.create_array(
+        store,
+        shape=(256 * mib, 4096),
+        chunks=(64, 1024),
+        shards=shards((256 * mib, 4096), at_start),
+        dtype="u1",
+        fill_value=1,
+        compressors=None,
+    )
+    values = np.tile(random_array((1024, 4096), "u1"), (mib // 4, 1))
+    shardcodec.attach(array, strict=True)[...] = values
+    for key, buffer in store._store_dict.items():
+        objects.blobs[f"/bucket/{name}/{key}"] = buffer.to_bytes()
+    return values
+
+
+def extra_mib(objects: Any, mib: int, way: str) -> int:
+    return int(
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(CLIENT), objects.url, str(mib), way],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=os.environ | {"PYTHONSAFEPATH": "1"},
+        ).stdout
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc/self/clear_refs")
+@pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
+@pytest.mark.parametrize("way", ["assign", "write_chunks", "set_values"])
+def test_an_update_holds_a_shard_once(way: str, at_start: bool) -> None:
+    """It held the old shard, the new one and, while that grew, another copy of it: three times its size."""
+    mib = int(os.environ.get("SHARDCODEC_TEST_SHARD_MIB", "32"))
+    with serving() as objects:
+        for name, size in (("small", 16), ("large", mib)):
+            put_array(objects, name, size, at_start=at_start)
+        extra = extra_mib(objects, mib, way)
+    assert extra <= mib + 24
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
+@pytest.mark.parametrize("compressors", [None, [ZstdCodec(level=1)]], ids=["raw", "zstd"])
+def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
+    at_start: bool, compressors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots are used again, dead bytes packed, inner chunks erased and merged: all in the old object's memory."""
+    import obstore
+
+    stores = [obstore.store.MemoryStore() for _ in range(2)]
+    arrays = [
+        create(zarr.storage.ObjectStore(store), shards=shards((16, 24), at_start), compressors=compressors)
+        for store in stores
+    ]
+    values = np.full((16, 24), -1, "int32")
+    rng = np.random.default_rng(5)
+    previous, packed = 0, False
+    for step in range(120):
+        first, last = np.sort(rng.integers(0, (17, 25), (2, 2)), axis=0)
+        box = tuple(slice(int(a), int(b) + 1) for a, b in zip(first, last, strict=True))
+        part = rng.integers(0, 1 << (1 + step % 30), values[box].shape, "int32") if step % 7 else -1
+        values[box] = part
+        blobs = []
+        for array, store, own_nbytes in zip(arrays, stores, (1 << 60, 0), strict=True):
+            monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
+            array[box] = part
+            found = [
+                bytes(obstore.get(store, m["path"]).bytes())
+                for m in store.list().collect()
+                if "c/" in m["path"]
+            ]
+            blobs.append(found)
+        assert blobs[0] == blobs[1]
+        nbytes = sum(map(len, blobs[0]))
+        packed |= nbytes < previous
+        previous = nbytes
+    assert packed
+    assert bits(arrays[1][...]) == bits(values) == bits(zarrs_view(arrays[1])[...])
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
+def test_values_are_the_same_as_those_that_are_written_beside_the_old_object(
+    at_start: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values take the old object's memory too, also such as are views of it."""
+    import obstore
+
+    grid = {
+        "grid_shape": (4, 4),
+        "index_codecs": [LITTLE, CRC],
+        "index_location": "start" if at_start else "end",
+    }
+    stores = [obstore.store.MemoryStore() for _ in range(2)]
+    kvs = [ShardedKeyValueStore((zarr.storage.ObjectStore(store), "s"), **grid) for store in stores]
+    rng, twin = np.random.default_rng(3), {}
+    for step in range(200):
+        changes = {
+            struct.pack(">2I", *divmod(int(at), 4)): None
+            if step % 5 == 0
+            else rng.bytes(int(rng.integers(0, 40)) * (step % 3))
+            for at in rng.integers(0, 16, 3)
+        }
+        for kv, own_nbytes in zip(kvs, (1 << 60, 0), strict=True):
+            monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
+            with kv.transaction(atomic=True) as together:
+                for key, value in changes.items():
+                    if value is None:
+                        together.delete_sync(key)
+                    else:
+                        together[key] = value
+        twin = {k: v for k, v in (twin | changes).items() if v is not None}
+        assert dict(kvs[1]) == twin
+        blobs = [
+            [bytes(obstore.get(store, m["path"]).bytes()) for m in store.list().collect()] for store in stores
+        ]
+        assert blobs[0] == blobs[1]
+
+
+def test_a_failed_update_leaves_the_object_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old object's memory is spoilt when an error comes late; the object in the store is not touched by that."""
+    import obstore
+
+    monkeypatch.setattr(remotes, "OWN_NBYTES", 0)
+    store = obstore.store.MemoryStore()
+    array = create(zarr.storage.ObjectStore(store), shards=(16, 24), compressors=[ZstdCodec(level=1)])
+    array[...] = random_array((16, 24), "int32")
+    (name,) = (meta["path"] for meta in store.list().collect() if "c/" in meta["path"])
+    blob = bytearray(obstore.get(store, name).bytes())
+    blob[8:16] = b"damaged!"
+    obstore.put(store, name, bytes(blob))
+    with pytest.raises(shardcodec.ShardError):
+        array[1:15, 1:23] = 3
+    assert bytes(obstore.get(store, name).bytes()) == bytes(blob)
+
+
+def test_a_plan_that_would_write_beyond_the_old_object_is_refused() -> None:
+    """The engine does not rely on its caller for that."""
+    chain = compiled(letters_spec().chain)
+    old = OwnBytes.of_size(len(letters()))
+    old[:] = np.frombuffer(letters(), "u1")
+    entries = np.full((4, 2), 2**64 - 1, "u8")
+    box = ((0, 0), (2, 2), None, (0, 0))
+    for carries, data_offset, match in [
+        ([(0, 16, 0)], 1000, "beyond the old object"),
+        ([(0, 16, 4)], 20, "goes to 4"),
+        ([(0, 16, 0)], 8, "goes to 0"),
+    ]:
+        plan = (
+            old,
+            old.size,
+            entries,
+            np.array(carries, "u8"),
+            entries.copy(),
+            data_offset,
+            None,
+            "onto",
+            None,
+        )
+        with pytest.raises(ValueError, match=match):
+            native.load().write([(chain, None, box, plan)], np.zeros((2, 2), "u1"), (0, 1))
+    plan = (bytes(old), old.size, entries, np.empty((0, 3), "u8"), entries.copy(), 0, None, "onto", None)
+    with pytest.raises((BufferError, ValueError)):
+        native.load().write([(chain, None, box, plan)], np.zeros((2, 2), "u1"), (0, 1))

@@ -1,0 +1,244 @@
+# test_in_place.py - the strategy "in_place": when it applies, what it leaves in the file, and what it costs readers
+# SPDX-License-Identifier: MIT
+"""Kills, errors and journals are in tests/faults/test_in_place.py, readers beside a writer in test_live_readers.py."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import descriptor, files_below, ours, quiet, shard_path, zarrs_view
+from hypothesis import given
+from hypothesis import strategies as st
+from system_calls import MARK, calls_of
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+
+import shardcodec
+from shardcodec.access.placement import ABSENT, Facts, may_overwrite, place_in_slots
+from shardcodec.storage import file_system
+
+RAW: list[Any] = [BytesCodec()]
+CRC = [*RAW, Crc32cCodec()]
+ZSTD = [*RAW, ZstdCodec(level=1)]
+ZSTD_CRC = [*ZSTD, Crc32cCodec()]
+
+
+@pytest.fixture(autouse=True)
+def _local(tmp_path: Path) -> None:
+    with descriptor(tmp_path) as fd:
+        if not file_system.is_local(fd):
+            pytest.skip("nothing is updated in place on this file system")
+
+
+def make(folder: Path, codecs: list[Any], location: str = "end", **options: Any) -> Any:
+    """An array of one shard of 4 x 4 inner chunks, full of numbers that do not compress."""
+    with quiet():
+        zarr.create_array(
+            folder,
+            shape=(32, 32),
+            chunks=(32, 32),
+            dtype="int32",
+            fill_value=0,
+            serializer=ShardingCodec(chunk_shape=(8, 8), codecs=codecs, index_location=location),
+            compressors=None,
+        )
+    array = ours(folder, **options)
+    array[...] = noise((32, 32))
+    return array
+
+
+def noise(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(1, 2**31 - 1, shape, dtype=np.int32)
+
+
+def looks(array: Any) -> tuple[int, int]:
+    found = shard_path(array).stat()
+    return found.st_ino, found.st_size
+
+
+def spec_of(array: Any) -> shardcodec.ShardSpec:
+    return shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+
+
+# ---- which slots
+
+USUAL: dict[str, Any] = {
+    "index_nbytes": 148,
+    "index_at_start": False,
+    "index_checksum": True,
+    "new_nbytes": 1 << 20,
+    "n_links": 1,
+    "appends": True,
+    "direct": True,
+    "sync": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "may"),
+    [
+        ({}, True),
+        ({"sync": True}, True),
+        ({"index_nbytes": 10**6, "index_at_start": True}, True),
+        ({"n_links": 2}, False),
+        ({"index_checksum": False}, False),
+        ({"new_nbytes": 65 << 20}, False),
+    ],
+    ids=str,
+)
+def test_what_may_be_overwritten(facts: dict[str, Any], may: bool) -> None:
+    assert may_overwrite(Facts(**(USUAL | facts))) == may
+
+
+@given(
+    st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(0, 40), st.integers(0, 12))), min_size=1, max_size=12
+    ),
+    st.integers(0, 2**12 - 1),
+    st.booleans(),
+)
+def test_slots_share_no_byte(chunks: list[Any], flags: int, at_start: bool) -> None:
+    """Against a naive twin, byte by byte; inner chunks may overlap each other and the index."""
+    index_nbytes, nbytes = 8, 60
+    entries = np.array([(ABSENT, ABSENT) if c is None else c for c in chunks], dtype=np.uint64)
+    replaced = np.array([flags >> i & 1 for i in range(len(chunks))], dtype=np.bool_)
+    index = set(range(8) if at_start else range(nbytes - 8, nbytes))
+    bytes_of = [set() if c is None else set(range(c[0], c[0] + c[1])) for c in chunks]
+    found = place_in_slots(
+        entries, replaced, way=None, shard_nbytes=nbytes, index_nbytes=index_nbytes, index_at_start=at_start
+    )
+    kept_in_index = any(not replaced[i] and bytes_of[i] & index for i in range(len(chunks)))
+    assert (found is None) == kept_in_index
+    if found is None:
+        return
+    for i, chunk in enumerate(chunks):
+        if replaced[i] and not bytes_of[i] and chunk is not None:
+            continue  # a place for no bytes, kept or not
+        others: set[int] = set().union(*(bytes_of[j] for j in range(len(chunks)) if j != i), index)
+        stays = chunk is not None and (not replaced[i] or not bytes_of[i] & others)
+        assert (found.entries[i] == (entries[i] if stays else ABSENT)).all()
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+@pytest.mark.parametrize(
+    ("codecs", "fits"), [(RAW, True), (CRC, True), (ZSTD_CRC, True), (ZSTD, False)], ids=str
+)
+def test_what_fits_its_slot(tmp_path: Path, codecs: list[Any], fits: bool, location: str) -> None:
+    """Smaller encodings fit where a checksum would tell that they were read with the size of the old one."""
+    array = make(tmp_path / "a", codecs, location, write_strategy="in_place")
+    before = looks(array)
+    expected = array[...]
+    for value in (1, noise((8, 8), 1)):
+        array[8:16, 8:16] = value
+        expected[8:16, 8:16] = value
+        assert (array[...] == expected).all()
+        assert (zarrs_view(array)[...] == expected).all()
+        assert looks(array)[0] == before[0]
+        if fits and codecs is not ZSTD_CRC:
+            assert looks(array) == before
+        if not isinstance(value, int):
+            break
+        assert (looks(array) == before) == fits
+    assert files_below(tmp_path) == ["a/c/0/0", "a/zarr.json"]
+
+
+def test_an_inner_chunk_that_grows_is_appended(tmp_path: Path) -> None:
+    array = make(tmp_path / "a", ZSTD_CRC, write_strategy="in_place")
+    with shardcodec.options(compact=False):
+        array[8:16, 8:16] = 1
+        before = looks(array)
+        array[8:16, 8:24] = noise((8, 16), 2)  # one has a slot, the other lost its own
+    assert looks(array)[0] == before[0]
+    assert looks(array)[1] > before[1]
+    assert (zarrs_view(array)[8:16, 8:24] == noise((8, 16), 2)).all()
+
+
+def test_a_shared_slot_is_left_alone(tmp_path: Path) -> None:
+    """Two inner chunks that refer to the same bytes: one is written, the other keeps its value."""
+    array = make(tmp_path / "a", RAW)
+    path = shard_path(array)
+    with shardcodec.open_shard(path, None, spec_of(array)) as shard:
+        entries = shard.index.reshape(-1, 2).copy()
+    entries[1] = entries[0]
+    index = np.empty(spec_of(array).index_nbytes, dtype=np.uint8)
+    shardcodec.native.load().store_index(shard._chain, entries, index)
+    path.write_bytes(path.read_bytes()[: -len(index)] + index.tobytes())
+    array = ours(tmp_path / "a", write_strategy="in_place")
+    shared = array[:8, :8]
+    assert (array[:8, 8:16] == shared).all()
+    array[:8, :8] = 5
+    assert (array[:8, :8] == 5).all()
+    assert (array[:8, 8:16] == shared).all()
+    assert (zarrs_view(array)[...] == array[...]).all()
+
+
+# ---- how it is chosen
+
+
+def test_every_way_to_choose_it(tmp_path: Path) -> None:
+    array = make(tmp_path / "a", RAW)
+    inode, size = looks(array)
+    attached = shardcodec.attach(array, write_strategy="in_place")
+    pickle.loads(pickle.dumps(attached))[:8, :8] = 1
+    with shardcodec.options(write_strategy="in_place"):
+        array[:8, :8] = 2
+    with shardcodec.open_shard(shard_path(array), None, spec_of(array), mode="r+") as shard:
+        shard.write_chunks([(0, 0)], np.full((1, 8, 8), 3, dtype="int32"), strategy="in_place")
+    assert looks(array) == (inode, size)
+    assert (zarrs_view(array)[:8, :8] == 3).all()
+    assert "in_place" not in json.dumps(array.metadata.to_dict())
+    array[:8, :8] = 4
+    assert looks(array)[0] != inode, "by itself a shard is replaced"
+
+
+# ---- readers
+
+
+def test_caches_and_open_handles(tmp_path: Path) -> None:
+    """What is kept of a shard is not believed after an update in place, however short the time between two of them."""
+    array = make(tmp_path / "a", ZSTD_CRC, write_strategy="in_place")
+    cached = ours(tmp_path / "a", index_cache=1 << 20, open_files=4)
+    lean = shardcodec.open_array(tmp_path / "a")
+    written = [array[8:16, 8:16]]
+    with shardcodec.open_shard(shard_path(array), None, spec_of(array)) as shard:
+        for value in range(1, 30):
+            # every third is appended: the others have no room for what does not compress
+            written.append(np.full((8, 8), value) if value % 3 else noise((8, 8), value))
+            array[8:16, 8:16] = written[-1]
+            for found in (array[8:16, 8:16], cached[8:16, 8:16], lean[8:16, 8:16]):
+                assert (found == written[-1]).all()
+            # an open shard is what it was when it was opened, unless that is gone
+            found = shard.read_chunks([(1, 1)])[0]
+            assert any((found == values).all() for values in written)
+        assert (shard.refresh().read_chunks([(1, 1)])[0] == written[-1]).all()
+
+
+@pytest.mark.parametrize(("codecs", "more"), [(CRC, 0), (RAW, 1)], ids=["crc", "raw"])
+def test_what_it_costs_readers(tmp_path: Path, codecs: list[Any], more: int) -> None:
+    """Nothing where there are checksums, else one look at the open file; and nobody looks for a journal."""
+    make(tmp_path / "a", codecs)
+    code = (
+        MARK
+        + f"""
+array = shardcodec.open_array({str(tmp_path / "a")!r}, index_cache=0)
+array[:8, :8]
+mark()
+array[:8, :8]
+mark()
+"""
+    )
+    calls = calls_of(tmp_path, code, "%file,fstat,newfstatat,%desc")
+    assert not [line for line in calls if "undo" in line or ".shardcodec" in line]
+    names = [line.split("(")[0].split()[-1] for line in calls if "/mark" not in line]
+    assert [name for name in names if not name.endswith("stat") and name != "newfstatat"] == [
+        "openat",
+        "pread64",
+        "pread64",
+        "close",
+    ]
+    assert len(names) == 5 + more

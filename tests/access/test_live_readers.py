@@ -1,0 +1,142 @@
+# test_live_readers.py - reading a shard that another process updates all the time
+# SPDX-License-Identifier: MIT
+"""What readers without locks see: each inner chunk whole, and for ours never an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import descriptor, ours, quiet, shard_path, zarrs_view
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+
+import shardcodec
+from shardcodec.storage import file_system
+
+SECONDS = 1.0
+WAYS = [
+    ("replace", "end", True),
+    ("append", "end", True),
+    ("append", "end", False),
+    ("append", "start", True),
+    ("in_place", "end", True),
+    ("in_place", "start", True),
+]
+
+
+def make(folder: Path, location: str, *, checksum: bool = True, side: int = 8) -> Any:
+    codecs: list[Any] = [BytesCodec(), Crc32cCodec()] if checksum else [BytesCodec()]
+    codec = ShardingCodec(chunk_shape=(side, side), codecs=codecs, index_location=location)
+    with quiet():
+        zarr.create_array(
+            folder,
+            shape=(8 * side, 8 * side),
+            chunks=(8 * side, 8 * side),
+            dtype="int32",
+            fill_value=0,
+            serializer=codec,
+            compressors=None,
+        )
+    array = ours(folder)
+    array[...] = 1
+    return array
+
+
+@contextmanager
+def writer(folder: Path, strategy: str, side: int = 8) -> Iterator[None]:
+    """A process that writes one number after the other into two inner chunks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            array = ours(folder)
+            # packing moves inner chunks, and zarr fails when that happens between its two looks
+            with shardcodec.options(write_strategy=strategy, threads=1, compact=False):
+                for value in range(2, 1_000_000):
+                    array[side : 2 * side, side : 3 * side] = value
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(("strategy", "location", "direct"), WAYS)
+def test_readers_see_whole_inner_chunks(
+    tmp_path: Path, strategy: str, location: str, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_system, "_known", {})
+    if not direct:
+        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
+    array = make(tmp_path / "a", location)
+    theirs = zarrs_view(array)
+    last = 1
+    failures = reads = 0
+    with writer(tmp_path / "a", strategy):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            found = array[4:20, 4:28]
+            first, second = found[4:12, 4:12], found[4:12, 12:20]
+            assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
+            assert last <= first[0, 0], "what was seen is not unseen"
+            last = int(first[0, 0])
+            rest = np.ones(found.shape, dtype=bool)
+            rest[4:12, 4:20] = False
+            assert (found[rest] == 1).all()
+            reads += 1
+            try:
+                cell = theirs[8:16, 8:16]
+            except (
+                Exception
+            ):  # zarr reads from where the index began to the end of the file, which may be further by now
+                failures += 1
+            else:
+                assert (cell == cell[0, 0]).all()
+    assert last > 2 and reads > 10
+    if strategy == "replace":
+        assert failures == 0
+
+
+def test_raw_inner_chunks_that_are_overwritten(tmp_path: Path) -> None:
+    """Nothing in the bytes tells that they are half of each: the journal does, and the times of the file."""
+    side = 128  # 64 KiB: it takes a while to write that
+    array = make(tmp_path / "a", "end", checksum=False, side=side)
+    with descriptor(tmp_path) as fd:
+        if not file_system.is_local(fd):
+            pytest.skip("nothing is updated in place on this file system")
+    box = np.s_[side : 2 * side, side : 3 * side]
+    lean = shardcodec.open_array(tmp_path / "a")
+    spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+    inode = shard_path(array).stat().st_ino
+    last = reads = 1
+    with (
+        writer(tmp_path / "a", "in_place", side),
+        shardcodec.open_shard(shard_path(array), None, spec) as shard,
+    ):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            for look in (
+                lambda: array[box],
+                lambda: lean[box],
+                lambda: np.concatenate(list(shard.read_chunks([(1, 1), (1, 2)])), axis=1),
+            ):
+                found = look()
+                first, second = found[:, :side], found[:, side:]
+                assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
+                assert last <= first[0, 0], "what was seen is not unseen"
+                last = int(first[0, 0])
+                reads += 1
+    assert last > 2 and reads > 10
+    assert shard_path(array).stat().st_ino == inode, "it was in place"

@@ -1,0 +1,71 @@
+# test_opens.py - how often files are opened, as the kernel counts it
+# SPDX-License-Identifier: MIT
+"""One open for a shard and call, whatever the number of chunks and boxes: opening is what a parallel file system does worst."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import create
+from system_calls import MARK, calls_of
+
+
+def opens_of(tmp_path: Path, code: str) -> list[str]:
+    """Names below c/ that the code opened, between its marks "begin" and "end"."""
+    lines = calls_of(tmp_path, code, "openat,open")
+    return [line.split('"')[1] for line in lines if "/c/" in line and " = -1" not in line]
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Path:
+    """Four shards of 64 inner chunks."""
+    made = create(tmp_path / "a", shape=(64, 64), shards=(32, 32), chunks=(4, 4), dtype="u1", fill_value=0)
+    made[...] = np.arange(64 * 64).reshape(64, 64) % 251
+    return tmp_path / "a"
+
+
+SHARDS = ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        "array[...]",
+        "array[3:61, 5:60:7]",
+        "array.oindex[[60, 3, 3, 33], [1, 40, 63]]",
+        "array.vindex[[60, 3, 3, 33, 4, 40], [1, 40, 63, 2, 5, 50]]",
+        "array.vindex[np.arange(64 * 64).reshape(64, 64) % 97 == 0]",
+        "lean.read_boxes([(i, j) for i in range(0, 60, 5) for j in range(0, 60, 5)], (4, 4))",
+        "lean.read_chunks([(i, j) for i in range(16) for j in range(16)])",
+    ],
+)
+def test_a_call_opens_each_shard_once(tmp_path: Path, array: Path, selection: str) -> None:
+    code = (
+        MARK
+        + f"""
+array = zarr.open_array("a", mode="r")
+lean = shardcodec.open_array("a")
+mark()
+{selection}
+mark()
+"""
+    )
+    assert sorted(name.partition("/a/")[2] or name[2:] for name in opens_of(tmp_path, code)) == SHARDS
+
+
+def test_kept_files_are_not_opened_again(tmp_path: Path, array: Path) -> None:
+    code = (
+        MARK
+        + """
+shardcodec.enable(open_files=16)
+array = zarr.open_array(os.path.abspath("a"), mode="r")
+array[...]
+mark()
+assert (array[...] == np.arange(64 * 64).reshape(64, 64) % 251).all()
+array[5:40, 3]
+mark()
+"""
+    )
+    assert opens_of(tmp_path, code) == []

@@ -1,0 +1,325 @@
+# test_placement.py - where carried inner chunks go, as arithmetic
+# SPDX-License-Identifier: MIT
+"""Placement decides with numbers alone; each test plays its decision out on a string of bytes as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from shardcodec import native
+from shardcodec.access import user_bytes
+from shardcodec.access.placement import ABSENT, PACK, Placement, new_sizes, place
+
+GONE = (2**64 - 1, 2**64 - 1)
+
+
+def index(*entries: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.array(entries, dtype=np.uint64).reshape(-1, 2)
+
+
+def mask(n: int, *replaced: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    chosen = np.zeros(n, dtype=np.bool_)
+    chosen[list(replaced)] = True
+    return chosen
+
+
+def carried(placement: Placement, old: bytes) -> bytes:
+    """The new object as far as it is copied; bytes that nobody copies are dots."""
+    new = bytearray(b"." * placement.data_offset)
+    for source, nbytes, to in placement.carries.tolist():
+        assert nbytes > 0
+        assert source + nbytes <= len(old) and to + nbytes <= len(new)
+        new[to : to + nbytes] = old[source : source + nbytes]
+    return bytes(new)
+
+
+def chunks(entries: np.ndarray[Any, Any], blob: bytes) -> list[bytes | None]:
+    return [None if (o, n) == GONE else blob[o : o + n] for o, n in entries.tolist()]
+
+
+# Four chunks of three bytes; the index that follows takes four bytes of an imaginary kind.
+OLD = b"aaabbbcccdddINDX"
+FOUR = index((0, 3), (3, 3), (6, 3), (9, 3))
+
+
+def settle(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Placement:
+    sizes: dict[str, Any] = {"shard_nbytes": 16, "index_nbytes": 4, "index_at_start": False}
+    return place(entries, mask(len(entries), *replaced), **(sizes | changes))
+
+
+def test_what_follows_the_last_chunk_is_left_behind() -> None:
+    placement = settle((1,), index((0, 3), (3, 3), (6, 3), GONE), new_nbytes=3)
+    assert placement.carries.tolist() == [[0, 9, 0]]
+    assert placement.data_offset == 9
+    placement = settle((2,), index((0, 3), (3, 3), (6, 3), GONE))
+    assert placement.carries.tolist() == [[0, 9, 0]]  # a reader with the old index still finds chunk 2
+    assert placement.data_offset == 9
+
+
+def test_nothing_replaced_keeps_everything_where_it_is() -> None:
+    placement = settle(())
+    assert not placement.compact
+    assert placement.carries.tolist() == [[0, 12, 0]]
+    assert placement.entries.tolist() == FOUR.tolist()
+    assert placement.data_offset == 12
+
+
+def test_one_replaced_stays_behind_as_dead_bytes() -> None:
+    placement = settle((1,))
+    assert not placement.compact
+    assert placement.entries.tolist() == [[0, 3], list(GONE), [6, 3], [9, 3]]
+    assert carried(placement, OLD) == b"aaabbbcccddd"
+
+
+def test_less_than_half_dead_is_kept() -> None:
+    assert not settle((0,)).compact
+
+
+def test_half_dead_is_packed() -> None:
+    """zarr's own suite counts the bytes of a shard of two inner chunks of which one was erased."""
+    assert settle((0, 2)).compact
+
+
+def test_more_than_half_dead_is_packed() -> None:
+    placement = settle((0, 1, 3))
+    assert placement.compact
+    assert placement.entries.tolist() == [list(GONE), list(GONE), [0, 3], list(GONE)]
+    assert placement.data_offset == 3
+    assert carried(placement, OLD) == b"ccc"
+
+
+def test_everything_replaced_carries_nothing() -> None:
+    placement = settle((0, 1, 2, 3))
+    assert placement.carries.shape == (0, 3)
+    assert (placement.entries == ABSENT).all()
+    assert placement.data_offset == 0
+
+
+def test_neighbours_in_both_objects_move_as_one_run() -> None:
+    placement = settle((0,), dead_share=0.0)
+    assert placement.compact
+    assert placement.carries.tolist() == [[3, 9, 0]]
+    assert carried(placement, OLD) == b"bbbcccddd"
+
+
+def test_a_gap_that_alignment_makes_ends_a_run() -> None:
+    packed = settle((), index((4, 3), (7, 3)), dead_share=0.0, alignment=4)
+    assert packed.carries.tolist() == [[4, 3, 0], [7, 3, 4]]
+    assert chunks(packed.entries, carried(packed, OLD)) == [b"bbc", b"ccd"]
+
+
+def test_a_gap_ends_a_run() -> None:
+    placement = settle((1,), dead_share=0.0)
+    assert placement.carries.tolist() == [[0, 3, 0], [6, 6, 3]]
+    assert carried(placement, OLD) == b"aaacccddd"
+
+
+def test_packing_follows_the_old_file_and_not_the_grid() -> None:
+    entries = index((9, 3), GONE, (0, 3), (3, 3))
+    placement = settle((), entries, dead_share=0.0)
+    assert placement.carries.tolist() == [[0, 6, 0], [9, 3, 6]]
+    assert placement.entries.tolist() == [[6, 3], list(GONE), [0, 3], [3, 3]]
+
+
+def test_a_dead_share_of_one_packs_only_what_is_dead_throughout() -> None:
+    assert not settle((0, 1, 2), dead_share=1.0).compact
+    assert settle((0, 1, 2, 3), dead_share=1.0).compact
+
+
+def test_replaced_chunks_of_fixed_size_keep_their_slots() -> None:
+    placement = settle((0, 2, 3), new_nbytes=3)
+    assert not placement.compact
+    assert placement.entries.tolist() == FOUR.tolist()
+
+
+def test_a_slot_of_another_size_is_not_used_again() -> None:
+    entries = index((0, 2), (3, 3), (6, 3), (9, 3))
+    assert settle((0, 1), entries, new_nbytes=3).entries.tolist() == [list(GONE), [3, 3], [6, 3], [9, 3]]
+
+
+def test_what_is_encoded_already_takes_slots_of_its_own_size() -> None:
+    """Once only where all inner chunks have one size: a shard of values in a key-value store grew to twice its size."""
+    entries = index((0, 2), (2, 4), (6, 3), (9, 3))
+    sizes = new_sizes({0: 2, 1: 3, 3: 3}, 4)
+    assert sizes.tolist() == [2, 3, GONE[0], 3]
+    placement = settle((0, 1, 2, 3), entries, new_nbytes=sizes, dead_share=0.9)
+    assert placement.entries.tolist() == [[0, 2], list(GONE), list(GONE), [9, 3]]
+    assert placement.data_offset == 12
+
+
+def test_a_slot_that_is_not_aligned_is_not_used_again() -> None:
+    entries = index((0, 2), (4, 2), (6, 2), (9, 2))
+    placement = settle((0, 1, 2, 3), entries, new_nbytes=2, alignment=4, dead_share=1.0)
+    assert placement.entries.tolist() == [[0, 2], [4, 2], list(GONE), list(GONE)]
+
+
+def test_a_slot_that_another_chunk_refers_to_is_not_used_again() -> None:
+    entries = index((0, 3), (0, 3), (6, 3), (9, 3))
+    assert settle((0,), entries, new_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
+
+
+@pytest.mark.parametrize("replaced", [(), (2,), (0, 1, 2, 3)])
+def test_an_index_at_the_start_keeps_its_room(replaced: tuple[int, ...]) -> None:
+    old = b"INDXaaabbbcccddd"
+    entries = index((4, 3), (7, 3), (10, 3), (13, 3))
+    placement = settle(replaced, entries, index_at_start=True)
+    assert placement.data_offset == (4 if len(replaced) == 4 else 16)
+    new = carried(placement, old)
+    assert new[:4] == b"...."
+    for before, after in zip(chunks(entries, old), chunks(placement.entries, new), strict=True):
+        assert after in (before, None)
+
+
+def test_an_object_that_is_only_an_index() -> None:
+    for at_start in (False, True):
+        placement = settle((), index(GONE, GONE), shard_nbytes=4, index_at_start=at_start)
+        assert placement.carries.shape == (0, 3)
+        assert placement.data_offset == 4 * at_start
+
+
+def test_a_chunk_of_no_bytes_is_kept_as_present() -> None:
+    entries = index((0, 3), (3, 0), (3, 3), GONE)
+    assert settle((), entries, shard_nbytes=10).entries.tolist() == entries.tolist()
+    packed = settle((0,), entries, shard_nbytes=10, dead_share=0.0)
+    assert packed.entries[1].tolist() == [0, 0]
+    assert chunks(packed.entries, carried(packed, b"aaacccINDX")) == [None, b"", b"ccc", None]
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_chunk_of_no_bytes_stays_within_what_is_carried(at_start: bool) -> None:
+    """What follows the last bytes of inner chunks is left behind, and with it the place of one that has none."""
+    entries = index((4, 3), GONE, (12, 0))
+    placement = settle((1,), entries, dead_share=1.0, index_at_start=at_start)
+    assert placement.entries.tolist() == [[4, 3], list(GONE), [7, 0]]
+    assert placement.data_offset == 7
+
+
+def test_chunks_that_share_a_range_stay_readable() -> None:
+    entries = index((0, 3), (0, 3), (6, 3), GONE)
+    kept = settle((0,), entries, dead_share=1.0)
+    assert kept.entries.tolist() == [list(GONE), [0, 3], [6, 3], list(GONE)]
+    packed = settle((2,), entries, dead_share=0.0)
+    assert chunks(packed.entries, carried(packed, OLD)) == [b"aaa", b"aaa", None, None]
+
+
+@pytest.mark.parametrize("alignment", [1, 4])
+def test_sizes_whose_sum_wraps_are_not_packed(alignment: int) -> None:
+    """An index may claim the same bytes again and again, in a sparse file of any size: a sum that had wrapped said that
+    packing would save much, where it multiplies them."""
+    half = 1 << 62
+    entries = index(*[(0, half)] * 5)
+    for dead_share in (0.0, 0.5, PACK):
+        placement = settle(
+            (0,), entries, shard_nbytes=2 * half, dead_share=dead_share, alignment=alignment, new_nbytes=half
+        )
+        assert not placement.compact
+
+
+def test_what_has_to_be_packed_may_grow_by_alignment_but_not_by_shared_bytes() -> None:
+    assert not settle((0,), dead_share=0.0, alignment=16).compact
+    packed = settle((0,), dead_share=PACK, alignment=16)
+    assert packed.entries.tolist() == index(GONE, (0, 3), (16, 3), (32, 3)).tolist()
+    assert chunks(packed.entries, carried(packed, OLD)) == [None, b"bbb", b"ccc", b"ddd"]
+    assert not settle((0,), index((0, 3), (3, 9), (3, 9), (3, 9)), dead_share=PACK).compact
+
+
+def test_the_old_index_is_not_touched() -> None:
+    entries = FOUR.copy()
+    settle((0, 1, 3), entries)
+    assert (entries == FOUR).all()
+
+
+@st.composite
+def old_objects(draw: st.DrawFn) -> tuple[bytes, Any, int]:
+    """Chunks anywhere in a body, also upon each other, some absent: (body, entries, n)."""
+    body = bytes(draw(st.lists(st.integers(1, 255), max_size=40)))
+    n = draw(st.integers(1, 8))
+    entries = []
+    for _ in range(n):
+        low, high = sorted(draw(st.tuples(*[st.integers(0, len(body))] * 2)))
+        entries.append(draw(st.sampled_from([(low, high - low), GONE])))
+    return body, index(*entries), n
+
+
+@given(
+    st.data(), old_objects(), st.booleans(), st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([1, 4])
+)
+def test_carried_chunks_keep_their_bytes(
+    data: st.DataObject, old: tuple[bytes, Any, int], at_start: bool, share: float, alignment: int
+) -> None:
+    body, entries, n = old
+    first = 4 if at_start else 0
+    entries = np.where(entries == ABSENT, entries, entries + np.array([first, 0], dtype=np.uint64))
+    blob = b"INDX" + body if at_start else body + b"INDX"
+    replaced = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=np.bool_)
+    placement = place(
+        entries,
+        replaced,
+        shard_nbytes=len(blob),
+        index_nbytes=4,
+        index_at_start=at_start,
+        dead_share=share,
+        alignment=alignment,
+    )
+    new = carried(placement, blob)
+    for i, before in enumerate(chunks(entries, blob)):
+        after = chunks(placement.entries, new)[i]
+        assert after == (None if replaced[i] else before)
+    assert placement.data_offset >= first
+    present = placement.entries[placement.entries[:, 0] != ABSENT]
+    assert (present.sum(axis=1) <= placement.data_offset).all()
+    assert all(to >= first for to in placement.carries[:, 2].tolist())
+    if not placement.compact:
+        keep = ~replaced & (entries[:, 1] > 0)
+        assert (placement.entries[keep] == entries[keep]).all()
+    elif alignment > 1:
+        assert (present[present[:, 1] > 0, 0] % alignment == 0).all()
+    elif len(placement.carries):  # packed bytes touch each other and overlap nowhere
+        ends = placement.carries[:, 2] + placement.carries[:, 1]
+        assert placement.carries[:, 2].tolist() == [first, *ends[:-1].tolist()]
+        assert ends[-1] == placement.data_offset
+
+
+# ---- inner chunks that overlap the index, where the user lets them
+
+
+def test_an_index_at_the_end_stays_for_the_chunks_that_overlap_it() -> None:
+    entries = index((0, 3), (11, 3), (6, 3), (13, 3))
+    placement = settle((0, 3), entries, new_nbytes=3)
+    assert placement.data_offset == 16
+    assert carried(placement, OLD) == OLD
+    assert placement.entries.tolist() == index(GONE, (11, 3), (6, 3), GONE).tolist()
+
+
+def test_the_front_of_a_shard_is_copied_for_the_chunks_that_overlap_an_index_there() -> None:
+    old = b"INDXaaabbbcccddd"
+    entries = index((2, 3), (7, 3), (0, 3), (13, 3))
+    placement = settle((1,), entries, index_at_start=True)
+    new = carried(placement, old)
+    assert chunks(placement.entries, new) == [b"DXa", None, b"IND", b"ddd"]
+    assert placement.data_offset == 16 + 5
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> None:
+    entries = index((5, 3), (1, 3) if at_start else (11, 3), (8, 3), (11, 1))
+    placement = settle((1,), entries, index_at_start=at_start, new_nbytes=3)
+    assert placement.entries[1].tolist() == list(GONE)
+
+
+@pytest.mark.parametrize(
+    ("alignment", "counts"), [(0, True), (1, True), (512, True), (3, False), (1 << 31, False)]
+)
+def test_a_mark_with_an_alignment_that_nobody_writes_is_none(alignment: int, counts: bool) -> None:
+    """Packing takes powers of two only: a file that says 3 stopped every update that packed, with an error of no shard."""
+    end = 12 + user_bytes.MARK.size
+    where = user_bytes.Extents(0, 0, 12, end)
+    mark = user_bytes.MARK.pack(user_bytes.MAGIC, 12, end, 0, 0, alignment, 0)[:-4]
+    tail = mark + native.load().crc32c(mark).to_bytes(4, "little")
+    found = user_bytes._find_mark(tail, 12, where)
+    assert found == ((0, 0, max(1, alignment)) if counts else None)

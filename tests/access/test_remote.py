@@ -1,0 +1,398 @@
+# test_remote.py - reading by requests: how many, how many at a time, and objects that change meanwhile
+# SPDX-License-Identifier: MIT
+"""`access.read_remote` over a store in memory that keeps a record and does what a test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import LETTERS, WORDS, assemble, letters, letters_spec, text_of
+from spec_json import LITTLE
+
+import shardcodec
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.read import ReadItem
+from shardcodec.access.read_remote import fetch, wants_whole
+from shardcodec.access.regions import Box
+from shardcodec.options import Options
+from shardcodec.storage import remote_indexes
+from shardcodec.storage.requests import Answer, ByteBudget, Changed, Limits
+
+FAR = Limits(n_requests=4, max_gap_nbytes=0)
+CHAIN = compiled(letters_spec().chain)
+Request = tuple[str, Any]
+
+
+class Store:
+    """Objects in memory. With `tells`, answers name size and version, and versions are conditions."""
+
+    numbers = itertools.count()
+
+    def __init__(self, objects: dict[str, bytes], *, tells: bool = False) -> None:
+        self.number = next(self.numbers)
+        self.objects = objects
+        self.tells = tells
+        self.requests: list[Request] = []
+        self.n_now = self.n_most = 0
+        self.before: Callable[[Request], Any] = lambda request: None
+
+    async def get(self, key: str) -> Answer | None:
+        return await self.answer(key, "all", 0, None)
+
+    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> Answer | None:
+        return await self.answer(key, (start, end), start, end, version)
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        blob = self.objects.get(key, b"")
+        return await self.answer(key, f"last {nbytes}", max(0, len(blob) - nbytes), None)
+
+    async def answer(
+        self, key: str, wanted: Any, start: int, end: int | None, version: str | None = None
+    ) -> Answer | None:
+        self.requests.append((key, wanted))
+        self.n_now += 1
+        self.n_most = max(self.n_most, self.n_now)
+        try:
+            await asyncio.sleep(0)
+            self.before((key, wanted))
+        finally:
+            self.n_now -= 1
+        blob = self.objects.get(key)
+        if blob is None:
+            return None
+        if version is not None and version != str(hash(blob)):
+            raise Changed(key)
+        data = np.frombuffer(blob[start:end], "u1")
+        return Answer(data, len(blob), str(hash(blob))) if self.tells else Answer(data)
+
+
+TELLS = pytest.mark.parametrize("tells", [False, True], ids=["bytes only", "size and version"])
+
+
+def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits = FAR, **options: Any) -> Any:
+    """Rows of shards of letters, one shard below the other."""
+    start, stop, _ = rows.indices(4)
+    n = stop - start
+    out = np.zeros((len(keys) * n, 4), "u1")
+    items = [
+        ReadItem(CHAIN, None, Box((start, 0), (n, 4), None, (i * n, 0)), key) for i, key in enumerate(keys)
+    ]
+    missing = asyncio.run(
+        fetch(items, out, (0, 1), Options(threads=2, **options), store, limits, names=names_in(store, keys))
+    )
+    return out, missing
+
+
+def names_in(store: Store, keys: list[str]) -> list[str]:
+    """Each store of these tests is another one."""
+    return [f"{store.number}/{key}" for key in keys]
+
+
+def shouting(blob: bytes) -> bytes:
+    return blob.replace(b"zero", b"ZERO").replace(b"one.", b"ONE.")
+
+
+# ---- what is better fetched whole
+
+
+def chain_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str = "uint8") -> Any:
+    return compiled(shardcodec.ShardSpec(shape, chunk_shape, dtype, 0, [LITTLE]).chain)
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunk_shape", "n_wanted", "is_whole"),
+    [
+        ((1 << 20,), (1 << 10,), 1, True),  # what is not wanted is less than a round trip's worth
+        ((1 << 21,), (1 << 10,), 1, False),
+        ((1 << 21,), (1 << 10,), 1024, True),  # half of it, but the other half is no more than that
+        ((1 << 24,), (1 << 20,), 12, False),
+        ((1 << 24,), (1 << 20,), 13, True),  # four fifths
+        ((1 << 26,), (1 << 20,), 64, True),
+        ((1 << 27,), (1 << 20,), 128, False),  # all of it, but much: ranges, side by side
+        ((1 << 27,), (1 << 27,), 1, False),
+    ],
+)
+def test_what_is_fetched_whole(
+    shape: tuple[int, ...], chunk_shape: tuple[int, ...], n_wanted: int, is_whole: bool
+) -> None:
+    assert wants_whole(chain_of(shape, chunk_shape), n_wanted, Limits(1)) is is_whole
+
+
+def test_what_is_not_sharded_is_fetched_whole() -> None:
+    chain = chain_of((1 << 27,), (1 << 20,)).inner
+    assert wants_whole(chain, 1, Limits(1))
+
+
+# ---- requests
+
+
+@TELLS
+def test_letters_by_index_and_ranges(tells: bool) -> None:
+    store = Store({"a": letters()}, tells=tells)
+    out, missing = read(store, ["a"], np.s_[:2])
+    assert out.tobytes() == text_as_rows("zero", "one.") and missing == []
+    end = 8 if tells else 84  # behind what is wanted: room for all entries
+    assert store.requests == [("a", "last 68"), ("a", (0, end))]
+
+
+def text_as_rows(left: str, right: str) -> bytes:
+    return (left[:2] + right[:2] + left[2:] + right[2:]).encode()
+
+
+@TELLS
+def test_an_index_at_the_start(tells: bool) -> None:
+    chain = compiled(letters_spec(at_start=True).chain)
+    store = Store({"a": letters(at_start=True)}, tells=tells)
+    out = np.zeros((2, 4), "u1")
+    item = ReadItem(chain, None, Box((2, 0), (2, 4), None, (0, 0)), "a")
+    assert asyncio.run(fetch([item], out, (0, 1), Options(threads=1), store, FAR)) == []
+    assert out.tobytes() == text_as_rows("two.", "tres")
+    assert store.requests == [("a", (0, 68)), ("a", (76, 84))]
+
+
+def test_several_shards_are_under_way_at_a_time_but_no_more_requests_than_allowed() -> None:
+    keys = [f"{i}" for i in range(20)]
+    store = Store({key: letters() for key in keys if key not in ("3", "17")})
+    out, missing = read(store, keys, np.s_[:2])
+    assert missing == [3, 17]
+    for i in range(20):
+        expected = b"." * 8 if i in missing else text_as_rows("zero", "one.")
+        assert out[2 * i : 2 * i + 2].tobytes() == expected
+    assert store.n_most == FAR.n_requests
+    assert len(store.requests) == 20 + 18
+    kinds = [isinstance(wanted, tuple) for _, wanted in store.requests]
+    assert True in kinds[:15] and False in kinds[-15:]  # indexes and ranges are mixed
+
+
+def test_one_request_at_a_time() -> None:
+    keys = [f"{i}" for i in range(6)]
+    store = Store({key: letters() for key in keys})
+    out, _ = read(store, keys, limits=Limits(n_requests=1, budget_nbytes=1))
+    assert all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(6))
+    assert store.n_most == 1
+
+
+def test_whole_shards_count_as_what_they_decode_to_or_as_their_index() -> None:
+    """Eight shards of 32 MiB are 256 MiB; their indexes, added to that, kept the eighth waiting until another was decoded.
+
+    Here the index is the larger of the two.
+    """
+    keys = [f"{i}" for i in range(8)]
+    for n_together in (8, 7):
+        store = Store({key: letters() for key in keys})
+        out, _ = read(store, keys, limits=Limits(n_requests=8, budget_nbytes=n_together * 68))
+        assert all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(8))
+        assert store.n_most == n_together and len(store.requests) == 8
+
+
+def test_a_budget_of_bytes() -> None:
+    async def work(budget: ByteBudget, nbytes: int) -> None:
+        nonlocal held
+        async with budget.hold(nbytes):
+            assert not held or held + nbytes <= 100
+            held += nbytes
+            await asyncio.sleep(0)
+            held -= nbytes
+
+    async def all_work() -> None:
+        budget = ByteBudget(100)
+        # a single one that is larger goes alone
+        await asyncio.gather(*(work(budget, n) for n in [30, 60, 5, 1000, 100, 20, 90, 1, 1, 1, 50, 50]))
+
+    held = 0
+    asyncio.run(asyncio.wait_for(all_work(), 10))
+    assert held == 0
+
+
+def test_who_waits_for_bytes_can_be_cancelled() -> None:
+    async def work() -> None:
+        budget = ByteBudget(10)
+        async with budget.hold(10):
+            waiting = asyncio.create_task(budget.hold(5).__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        async with budget.hold(10):
+            pass
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+# ---- objects that change between index and ranges
+
+
+@pytest.mark.parametrize(("tells", "moved"), [(True, False), (True, True), (False, True)])
+def test_an_object_that_is_exchanged_is_read_anew(tells: bool, moved: bool) -> None:
+    """Where the store names versions, always; else where it can be told: when the bytes do not fit the old index."""
+    new = shouting(letters())
+    if moved:
+        places = [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1, 2**64 - 1)]
+        new = assemble(b"ONE.two.", places)
+    store = Store({"a": letters()}, tells=tells)
+
+    def exchange(request: Request) -> None:
+        if isinstance(request[1], tuple):
+            store.objects["a"] = new
+
+    store.before = exchange
+    out, missing = read(store, ["a"], np.s_[2:] if moved else np.s_[:2])
+    assert missing == []
+    assert out.tobytes() == (text_as_rows("two.", "....") if moved else text_as_rows("ZERO", "ONE."))
+    assert [wanted for _, wanted in store.requests].count("last 68") == 2
+
+
+def test_an_object_that_is_exchanged_all_the_time_is_read_by_one_request() -> None:
+    store = Store({"a": letters()}, tells=True)
+    n = 0
+
+    def exchange(request: Request) -> None:
+        nonlocal n
+        if isinstance(request[1], tuple):
+            n += 1  # one byte more in front
+            store.objects["a"] = assemble(b"x" * n + b"".join(WORDS), [(n + 4 * i, 4) for i in range(4)])
+
+    store.before = exchange
+    out, _ = read(store, ["a"], np.s_[:2])
+    assert out.tobytes() == text_as_rows("zero", "one.")
+    assert store.requests[-1] == ("a", "all")
+    assert len(store.requests) == 3 * 2 + 1 + 1
+
+
+@TELLS
+def test_an_object_that_is_deleted_meanwhile_is_missing(tells: bool) -> None:
+    store = Store({"a": letters()}, tells=tells)
+    store.before = lambda request: store.objects.clear() if isinstance(request[1], tuple) else None
+    out, missing = read(store, ["a"], np.s_[:2])
+    assert missing == [0] and out.tobytes() == b"." * 8
+
+
+@TELLS
+def test_damage_is_reported_when_the_index_is_the_same_as_before(tells: bool) -> None:
+    store = Store({"a": letters()[3:]}, tells=tells)
+    with pytest.raises(shardcodec.ShardFormatError) as raised:
+        read(store, ["a"], np.s_[2:])
+    assert raised.value.shard == "a" and raised.value.chunk_coords == (1, 1)
+    assert [wanted for _, wanted in store.requests].count("last 68") == (1 if tells else 2)
+
+
+@TELLS
+def test_a_lost_head_is_noticed_by_a_read_of_another_inner_chunk(tells: bool) -> None:
+    """Only the entry of the last inner chunk is wrong, and the first two are read: they used to be other bytes, without an error."""
+    store = Store({"a": letters()[3:]}, tells=tells)
+    with pytest.raises(shardcodec.ShardFormatError) as raised:
+        read(store, ["a"], np.s_[:2])
+    assert raised.value.shard == "a" and raised.value.chunk_coords == (1, 1)
+    assert read(store, ["a"], np.s_[:2], allow_in_index=True)[0].tobytes() == text_as_rows("oone", ".two")
+
+
+def test_an_index_longer_than_its_object() -> None:
+    for n in (0, 5, 67):
+        store = Store({"a": letters()[-n:] if n else b""}, tells=True)
+        with pytest.raises(shardcodec.ShardFormatError) as raised:
+            read(store, ["a"], np.s_[:2])
+        assert (raised.value.nbytes, raised.value.limit) == (n, 68)
+
+
+# ---- indexes that are kept
+
+
+def test_an_index_is_kept_with_the_version_that_it_belongs_to() -> None:
+    store = Store({"a": letters()}, tells=True)
+    for _ in range(2):
+        out, _ = read(store, ["a"], np.s_[:2])
+        assert out.tobytes() == text_as_rows("zero", "one.")
+    assert store.requests == [("a", "last 68"), ("a", (0, 8)), ("a", (0, 8))]
+
+
+@pytest.mark.parametrize("rows", [np.s_[:2], np.s_[2:]])
+def test_a_kept_index_of_an_object_that_was_exchanged(rows: slice) -> None:
+    store = Store({"a": letters()}, tells=True)
+    read(store, ["a"], rows)
+    store.objects["a"] = assemble(b"ONE.two.", [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1,) * 2])
+    out, _ = read(store, ["a"], rows)
+    assert out.tobytes() == (text_as_rows("....", "ONE.") if rows.stop == 2 else text_as_rows("two.", "...."))
+    del store.objects["a"]
+    assert read(store, ["a"], rows)[1] == [0]
+
+
+def test_a_kept_index_that_has_nothing_of_what_is_wanted_is_asked_for_anew() -> None:
+    """No request for a range would tell that the object is another one now."""
+    absent = (2**64 - 1, 2**64 - 1)
+    store = Store({"a": assemble(b"twotres.", [absent, absent, (0, 4), (4, 4)])}, tells=True)
+    for _ in range(2):
+        assert read(store, ["a"], np.s_[:2])[0].tobytes() == b"." * 8
+    store.objects["a"] = letters()
+    assert read(store, ["a"], np.s_[:2])[0].tobytes() == text_as_rows("zero", "one.")
+
+
+def test_without_versions_an_index_is_kept_only_if_objects_are_said_not_to_change() -> None:
+    store = Store({"a": letters()})
+    for _ in range(2):
+        read(store, ["a"], np.s_[:2])
+    assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84)] * 2
+    store.requests.clear()
+    for _ in range(3):
+        read(store, ["a"], np.s_[:2], immutable=True)
+    assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84), (0, 76), (0, 76)]
+    store.requests.clear()
+    remote_indexes.drop(names_in(store, ["a"]))  # as whoever writes it does
+    read(store, ["a"], np.s_[:2], immutable=True)
+    assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84)]
+    read(store, ["a"], np.s_[:2], immutable=True, index_cache=0)
+    assert len(store.requests) == 4
+
+
+def test_a_wrong_word_about_objects_that_do_not_change_is_noticed_where_it_can_be() -> None:
+    store = Store({"a": letters()})
+    read(store, ["a"], np.s_[:2], immutable=True)
+    store.objects["a"] = assemble(b"ONE.two.", [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1,) * 2])
+    assert read(store, ["a"], np.s_[2:], immutable=True)[0].tobytes() == text_as_rows("two.", "....")
+
+
+def test_the_index_of_a_shard_that_was_fetched_whole_is_kept() -> None:
+    store = Store({"a": letters()}, tells=True)
+    near = Limits(n_requests=4)
+    for _ in range(2):
+        out, _ = read(store, ["a"], np.s_[:2], near)
+        assert out.tobytes() == text_as_rows("zero", "one.")
+    assert store.requests == [("a", "all"), ("a", (0, 8))]
+    read(store, ["a"], np.s_[:4], near)
+    assert store.requests[-1] == ("a", "all")
+
+
+def test_requests_and_bytes_are_counted() -> None:
+    store = Store({"a": letters()}, tells=True)
+    before = shardcodec.stats()
+    for _ in range(2):
+        read(store, ["a"], np.s_[:2])
+    done = {name: n - before[name] for name, n in shardcodec.stats().items() if isinstance(n, int)}
+    assert (done["requests"], done["bytes_fetched"], done["bytes_used"]) == (3, 68 + 8 + 8, 16)
+    assert (done["index_hits"], done["index_misses"], done["chunks_decoded"]) == (1, 1, 4)
+
+
+# ---- failures
+
+
+class Lost(Exception):
+    """What a store raises."""
+
+
+@pytest.mark.parametrize("at", ["all", "last 68", (0, 84)])
+def test_an_error_of_the_store_passes_and_nothing_goes_on_behind_it(at: Any) -> None:
+    keys = [f"{i}" for i in range(20)]
+    store = Store({key: letters() for key in keys})
+
+    def fail(request: Request) -> None:
+        if request == ("5", at):
+            raise Lost(request)
+
+    store.before = fail
+    with pytest.raises(Lost):
+        read(store, keys, np.s_[:4] if at == "all" else np.s_[:2])
+    assert store.n_now == 0
+    assert len(store.requests) < 38

@@ -1,0 +1,341 @@
+# test_staged.py - sharded arrays with codecs that have no native code
+# SPDX-License-Identifier: MIT
+"""The shard stays native, the codecs are zarr's: what either pipeline writes, the other one reads, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import (
+    KINDS_OF_STORE,
+    OtherMemoryStore,
+    RecordingStore,
+    bits,
+    chunk_bytes,
+    entries_of,
+    gap_of,
+    ours,
+    quiet,
+    random_array,
+    shard_path,
+    store_of,
+    zarrs_view,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from staged_codecs import AROUND, CHUNK, INNER, SHAPE, SHARD, Turned, TurnedAtOnce, make
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, VLenUTF8Codec, ZstdCodec
+from zarr.codecs import numcodecs as of_numcodecs
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec import UnsupportedError
+
+
+@pytest.fixture(params=KINDS_OF_STORE)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Codecs that are awaited once failed in object stores alone: small updates under a condition ran on the event loop."""
+    return store_of(request.param, tmp_path / "array")
+
+
+def check_both_ways(array: Any, values: np.ndarray[Any, Any]) -> None:
+    """Full and partial writes and reads, each by one pipeline and looked at by the other."""
+    whole, other = (slice(None),) * values.ndim, zarrs_view(array)
+    twin = np.full(values.shape, array.fill_value, dtype=values.dtype)
+    steps = [whole, np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7], np.s_[5, 6]]
+    for turn, (writer, reader) in enumerate([(array, other), (other, array)]):
+        for step in steps:
+            part = np.roll(values, turn + 1)[step]
+            writer[step] = twin[step] = part
+            assert (
+                bits(np.asarray(array[step], dtype=values.dtype))
+                == np.asarray(twin[step], dtype=values.dtype).tobytes()
+            )
+            assert bits(np.asarray(reader[...], dtype=values.dtype)) == bits(twin)
+
+
+@pytest.mark.parametrize("codecs", INNER)
+def test_codecs_of_inner_chunks(codecs: str) -> None:
+    check_both_ways(make(MemoryStore(), INNER[codecs]()), random_array(SHAPE, "int32"))
+
+
+@pytest.mark.parametrize("codecs", ["bz2", "awaited"])
+def test_stores(store: Any, codecs: str) -> None:
+    check_both_ways(make(store, INNER[codecs]()), random_array(SHAPE, "int32"))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_codecs_around_the_sharding(store: Any, around: str) -> None:
+    array = make(store, [BytesCodec(), ZstdCodec()], **AROUND[around])
+    check_both_ways(array, random_array(array.shape, "int32"))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_codecs_around_the_sharding_and_within(around: str) -> None:
+    array = make(MemoryStore(), INNER["bz2"](), **AROUND[around])
+    check_both_ways(array, random_array(array.shape, "int32"))
+
+
+def test_codecs_after_the_sharding_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    from shardcodec.zarr_plugin import array_codecs
+
+    array_codecs._say_once.cache_clear()
+    with caplog.at_level("INFO", logger="shardcodec"):
+        for _ in range(3):
+            make(MemoryStore(), [BytesCodec()], after=[ZstdCodec(), Crc32cCodec()])[...] = 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "codecs after sharding_indexed (zstd, crc32c): every access reads or writes whole shards"
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", ">f8", "complex64", "bool", "datetime64[s]", "U3", "S5"])
+def test_dtypes(dtype: str) -> None:
+    values = random_array(SHAPE, "int32").astype(dtype)
+    with quiet():
+        array = make(MemoryStore(), [BytesCodec(), Turned()], dtype=np.dtype(dtype), fill_value=values[0, 0])
+    check_both_ways(array, values)
+
+
+def texts(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Elements of variable length, empty ones among them."""
+    made = np.empty(int(np.prod(shape)), dtype=object)
+    for i in range(made.size):
+        text = "\N{GREEK SMALL LETTER MU}x" * (i % 5)
+        made[i] = text.encode() if dtype == "bytes" else text
+    return made.reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", ["str", "bytes"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_elements_of_variable_length(store: Any, dtype: str, compressed: bool) -> None:
+    zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
+    with quiet():
+        zarr.create_array(
+            store,
+            shape=SHAPE,
+            shards=SHARD,
+            chunks=CHUNK,
+            dtype=zdtype,
+            compressors="auto" if compressed else None,
+        )
+    array, other, twin = ours(store), zarrs_view(ours(store)), texts(SHAPE, dtype)
+    empty = "" if dtype == "str" else b""
+    assert np.all(array[...] == empty)
+    for writer, reader in ((array, other), (other, array)):
+        writer[...] = twin
+        assert np.array_equal(reader[...], twin)
+        for step in (np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7]):
+            twin[step] = np.roll(twin, 3)[step]
+            writer[step] = twin[step]
+            assert np.array_equal(reader[...], twin)
+            assert np.array_equal(array[step], twin[step])
+        assert array[5, 7] == twin[5, 7]
+        writer[...] = empty
+        assert np.all(reader[...] == empty)
+
+
+@pytest.mark.parametrize("dtype", ["str", "bytes"])
+def test_elements_of_variable_length_by_ranges(dtype: str) -> None:
+    """As from large shards in object stores: such reads failed, because ranges were planned on the elements' bytes."""
+    store = RecordingStore(OtherMemoryStore())
+    zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
+    with quiet():
+        zarr.create_array(store, shape=SHAPE, shards=SHARD, chunks=CHUNK, dtype=zdtype)
+    array, twin = ours(store), texts(SHAPE, dtype)
+    array[...] = twin
+    store.forget()
+    with gap_of(0):
+        assert np.array_equal(array[3:6, 2:7], twin[3:6, 2:7])
+        assert np.array_equal(array.oindex[[1, 9], [0, 19]], twin[np.ix_([1, 9], [0, 19])])
+        assert np.array_equal(array.vindex[[1, 9], [0, 19]], twin[[1, 9], [0, 19]])
+        assert array[5, 7] == twin[5, 7]
+    assert all(wanted != "all" for _, wanted in store.chunk_requests())
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("codecs", ["bz2", "awaited"])
+def test_what_is_erased_in_part_is_erased(store: Any, around: str, codecs: str) -> None:
+    """Object stores cannot delete under a condition: where codecs follow the sharding, the old elements stayed."""
+    array = make(store, INNER[codecs](), **AROUND[around])
+    rows = AROUND[around].get("chunks", SHARD)[0]
+    array[...] = 5
+    array[0] = -1
+    array[1:rows] = -1
+    assert (array[:rows] == -1).all() and (array[rows:] == 5).all()
+    assert (zarrs_view(array)[:rows] == -1).all()
+
+
+def test_an_array_of_fill_value_leaves_no_objects(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
+    array[...] = 1
+    assert shard_path(array).exists()
+    array[...] = -1
+    assert not shard_path(array).exists()
+    array[0, 0] = 5
+    array[0, 0] = -1
+    assert not shard_path(array).exists()
+
+
+@pytest.mark.parametrize("around", [{}, {"after": [Turned()]}])
+def test_empty_chunks_are_stored_on_request(around: Any) -> None:
+    stored = []
+    for view in (lambda array: array, zarrs_view):
+        store = MemoryStore()
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            array = view(make(store, INNER["at once"](), **around))
+        array[...] = -1
+        stored.append(store._store_dict["c/0/0"].to_bytes())
+    assert stored[0] == stored[1]
+
+
+def test_a_partial_write_neither_decodes_nor_moves_the_others(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER["at once"]())
+    array[...] = random_array(SHAPE, "int32")
+    path, n = shard_path(array), 8
+    old = path.read_bytes()
+    Turned.n_decoded = Turned.n_encoded = 0
+    array[0:4, 0:3] = 7  # one inner chunk, whole
+    assert (Turned.n_decoded, Turned.n_encoded) == (0, 1)
+    array[0, 4] = 8  # one element of the next
+    assert (Turned.n_decoded, Turned.n_encoded) == (1, 2)
+    new = path.read_bytes()
+    before, after = entries_of(old, n), entries_of(new, n)
+    assert before[2:] == after[2:]
+    for entry in before[2:]:
+        assert chunk_bytes(old, entry) == chunk_bytes(new, entry)
+
+
+def test_a_partial_read_decodes_what_it_needs() -> None:
+    array = make(MemoryStore(), INNER["at once"]())
+    array[...] = random_array(SHAPE, "int32")
+    Turned.n_decoded = 0
+    assert array[3:5, 0].shape == (2,)
+    assert Turned.n_decoded == 2
+
+
+def test_a_partial_read_asks_a_store_for_what_it_needs() -> None:
+    store = RecordingStore(OtherMemoryStore())
+    array = make(store, INNER["at once"](), shape=(640, 640), chunks=(640, 640), inner=(160, 160))
+    array[...] = random_array((640, 640), "int32")
+    store.forget()
+    assert array[0, 0] == random_array((640, 640), "int32")[0, 0]
+    assert (
+        len(store.chunk_requests()) == 3
+    )  # index, inner chunk, and one byte that shows how long the object is
+
+
+@pytest.mark.parametrize("order", ["morton", "lexicographic", "colexicographic"])
+def test_inner_chunks_lie_in_the_order_asked_for(order: str) -> None:
+    staged, native = MemoryStore(), MemoryStore()
+    arrays = [make(staged, INNER["at once"]()), make(native, [BytesCodec()])]
+    for array in arrays:
+        with shardcodec.options(order=order):
+            array[...] = random_array(SHAPE, "int32")
+            array[1:7, 2:5] = 3
+    indexes = [entries_of(store._store_dict["c/0/0"].to_bytes(), 8) for store in (staged, native)]
+    offsets = [sorted(range(8), key=lambda i: index[i][0]) for index in indexes]
+    assert offsets[0][-4:] == [i for i in offsets[1] if i in offsets[0][-4:]] or order != "morton"
+    with shardcodec.options(order=order):
+        for array in arrays:
+            array[...] = random_array(SHAPE, "int32")
+    first, second = (entries_of(store._store_dict["c/0/0"].to_bytes(), 8) for store in (staged, native))
+    assert first == second
+
+
+def test_an_update_may_be_appended(tmp_path: Path) -> None:
+    """How a shard is changed is the engine's affair, whatever the codecs."""
+    array = make(LocalStore(tmp_path / "a"), INNER["bz2"](), shape=(64, 64), chunks=(64, 64), inner=(8, 8))
+    twin = random_array((64, 64), "int32")
+    array[...] = twin
+    inode = shard_path(array).stat().st_ino
+    with shardcodec.options(write_strategy="append"):
+        array[3:20, 5] = twin[3:20, 5] = 4
+        array[40:48, :8] = twin[40:48, :8] = -1
+    assert shard_path(array).stat().st_ino == inode
+    assert bits(array[...]) == bits(zarrs_view(array)[...]) == bits(twin)
+
+
+def test_what_is_fetched_is_counted(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), INNER["at once"]())
+    array[...] = random_array(SHAPE, "int32")
+    before = shardcodec.stats()
+    assert array[0, 0] == random_array(SHAPE, "int32")[0, 0]
+    after = shardcodec.stats()
+    assert [after[name] - before[name] for name in ("opens", "requests", "bytes_used")] == [1, 2, 48]
+
+
+def test_arrays_without_shards_are_left_to_zarr() -> None:
+    with quiet():
+        array = zarr.create_array(
+            MemoryStore(), shape=(8,), chunks=(4,), dtype="int32", compressors=[of_numcodecs.BZ2(level=1)]
+        )
+    lenient, strict = shardcodec.attach(array), shardcodec.attach(array, strict=True)
+    lenient[...] = 3
+    assert np.all(lenient[...] == 3)
+    with pytest.raises(UnsupportedError, match=r"numcodecs\.bz2"):
+        strict[...]
+
+
+# ---- any selection
+
+
+@st.composite
+def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    parts: list[Any] = []
+    for extent in shape:
+        start = draw(st.integers(0, extent - 1))
+        if draw(st.booleans()):
+            parts.append(slice(start, draw(st.integers(start + 1, extent)), draw(st.integers(1, 9))))
+        else:
+            parts.append(start)
+    return tuple(parts)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_box_through_any_chain(data: st.DataObject) -> None:
+    """Random boxes written by either pipeline, the twin an array in memory; budgets from nothing to plenty."""
+    perm = data.draw(st.permutations(range(3)))
+    codec = data.draw(st.sampled_from([Turned, TurnedAtOnce]))
+    after = data.draw(st.sampled_from([(), (Turned(),)]))
+    at = data.draw(st.sampled_from(["start", "end"]))
+    shape, shard = (7, 11, 5), (4, 4, 4)
+    array = make(
+        MemoryStore(),
+        [BytesCodec(), codec()],
+        before=[TransposeCodec(order=tuple(perm))],
+        after=after,
+        shape=shape,
+        chunks=shard,
+        inner=(2, 4, 1),
+        index_location=at,
+    )
+    other, twin = zarrs_view(array), np.full(shape, -1, dtype="int32")
+    counter = itertools.count()
+    budget = data.draw(st.sampled_from([1, 100, 1000, 1 << 20]))
+    with shardcodec.options(staging_nbytes=budget, threads=data.draw(st.sampled_from([1, 3]))):
+        for _ in range(data.draw(st.integers(1, 4))):
+            box = data.draw(boxes(shape))
+            values = np.asarray(twin[box]) * 0 + next(counter)
+            twin[box] = values
+            (array if data.draw(st.booleans()) else other)[box] = values
+            seen = data.draw(boxes(shape))
+            assert bits(array[seen]) == bits(twin[seen])
+        assert bits(array[...]) == bits(other[...]) == bits(twin)
+
+
+def test_strings_in_one_shard_by_their_own_codec() -> None:
+    """The list of codecs that zarr makes for text, written by hand."""
+    sharding = ShardingCodec(chunk_shape=(3,), codecs=[VLenUTF8Codec(), ZstdCodec()])
+    with quiet():
+        store = MemoryStore()
+        zarr.create_array(store, shape=(7,), chunks=(6,), dtype=str, serializer=sharding, compressors=None)
+    array = ours(store)
+    array[2:5] = np.array(["a", "", "ccc"], dtype=object)
+    assert [str(x) for x in array[:]] == ["", "", "a", "", "ccc", "", ""]
+    assert [str(x) for x in zarrs_view(array)[:]] == [str(x) for x in array[:]]

@@ -1,0 +1,103 @@
+# test_cache_stores.py - the index cache by key, as stores of objects use it, and as an option of arrays
+# SPDX-License-Identifier: MIT
+"""`storage.index_cache` without files of its own; those are in test_cache.py."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import create, letters_spec, ours, shard_path
+
+import shardcodec
+from shardcodec import IndexCache
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.storage import index_cache
+
+# ---- objects of other stores
+
+
+def test_get_and_put_by_key() -> None:
+    chain = compiled(letters_spec().chain)
+    entries = np.arange(8, dtype=np.uint64).reshape(4, 2)
+    cache = IndexCache(1 << 16)
+    assert cache.get("s3://bucket/c/0", chain) is None
+    cache.put("s3://bucket/c/0", chain, entries, cache.ticket())
+    kept = cache.get("s3://bucket/c/0", chain)
+    assert kept is not None
+    assert kept.tolist() == entries.tolist()
+    assert not kept.flags.writeable
+    assert cache.get("s3://bucket/c/0", compiled(letters_spec(crc=False).chain)) is None, "another layout"
+    cache.drop(["s3://bucket/c/0"])
+    assert cache.get("s3://bucket/c/0", chain) is None
+    assert kept.tolist() == entries.tolist(), "what somebody holds stays"
+
+
+def test_what_was_fetched_before_a_write_is_not_put_after_it() -> None:
+    chain = compiled(letters_spec().chain)
+    entries = np.zeros((4, 2), np.uint64)
+    cache = IndexCache(1 << 16)
+    ticket = cache.ticket()
+    index_cache.drop(["key"])
+    cache.put("key", chain, entries, ticket)
+    assert cache.get("key", chain) is None
+
+
+def test_names_with_a_zero_byte_are_told_apart() -> None:
+    """As C strings they would end there, and one state of an object would be taken for another."""
+    chain = compiled(letters_spec().chain)
+    cache = IndexCache(1 << 16)
+    for n in range(3):
+        cache.put(f"object\0state {n}", chain, np.full((4, 2), n, np.uint64), cache.ticket())
+    for n in range(3):
+        kept = cache.get(f"object\0state {n}", chain)
+        assert kept is not None
+        assert (kept == n).all()
+    assert cache.get("object", chain) is None
+    cache.drop(["object\0state 1"])
+    assert cache.get("object\0state 1", chain) is None
+    assert cache.get("object\0state 2", chain) is not None
+
+
+# ---- through zarr
+
+
+def test_the_option_turns_it_off(tmp_path: Path) -> None:
+    create(tmp_path)[...] = 1
+    settled(shard_path(ours(tmp_path)))
+    on, off = ours(tmp_path), ours(tmp_path, index_cache=0)
+    on[0, 0]
+    before = shardcodec.stats()
+    on[0, 0]
+    assert shardcodec.stats()["index_hits"] == before["index_hits"] + 1
+    off[0, 0]
+    after = shardcodec.stats()
+    assert after["index_hits"] == before["index_hits"] + 1
+    assert after["index_misses"] == before["index_misses"]
+
+
+def settled(path: Path) -> None:
+    """Wait until the usual grain is over."""
+    while time.time() - path.stat().st_ctime < 2.1:
+        time.sleep(0.1)
+
+
+def test_a_write_of_this_process_is_seen_at_once(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[...] = 1
+    for value in range(5):
+        array[0, 0] = value
+        assert array[0, 0] == value
+        with shardcodec.options(immutable=True, open_files=4):
+            assert array[0, 0] == value
+
+
+@pytest.mark.parametrize("name", ["index_cache", "open_files"])
+def test_sizes_as_options(name: str) -> None:
+    with (
+        pytest.raises(ValueError, match=f"{name}: expected a number of at least 0"),
+        shardcodec.options(**{name: -1}),
+    ):
+        pass

@@ -1,0 +1,106 @@
+# test_awaited.py - the coroutines of a key-value store, and the threads they work in
+# SPDX-License-Identifier: MIT
+"""`shardcodec.kv` on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import in_child
+from spec_json import CRC, LITTLE
+from zarr.storage import MemoryStore
+
+from shardcodec.kv import FAILED, KeyRange, ShardedKeyValueStore
+from shardcodec.kv.entries import Entries
+
+
+def key(*indices: int) -> bytes:
+    return struct.pack(f">{len(indices)}I", *indices)
+
+
+def open_kv(base: Any, grid_shape: Any = (2, 3), **how: Any) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(base, grid_shape=grid_shape, index_codecs=[LITTLE, CRC], **how)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shard"
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_coroutines(path: Path, location: str) -> None:
+    store = open_kv(path, index_location=location)
+
+    async def use(store: ShardedKeyValueStore) -> None:
+        stamp = await store.write(key(0, 1), b"abc")
+        assert (await store.read(key(0, 1), byte_range=slice(1, 2))).value == b"b"
+        assert (await store.write(key(0, 1), b"x", if_equal="absent")).generation == FAILED
+        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
+        assert len(await store.list()) == 4
+        found = await store.read_many([key(1, 0), key(0, 1)])
+        assert [r.value for r in found] == [b"0", b"abc"]
+        assert (await store.delete(key(0, 1), if_equal=stamp.generation)).generation == FAILED
+        assert (await store.delete(key(0, 1))).generation
+        await store.delete_range(KeyRange(key(1, 1)))
+        async with store.transaction() as t:
+            t[key(0, 0)] = b"t"
+            assert await t.list() == [key(0, 0), key(1, 0)]
+            assert await store.list() == [key(1, 0)]
+        assert await store.list() == [key(0, 0), key(1, 0)]
+
+    asyncio.run(use(store))
+    asyncio.run(use(open_kv(Path(str(store.base)).with_name("bounded"), data_copy_concurrency=2)))
+
+
+def test_what_takes_long_is_not_done_on_the_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All reads of local files were, however large the value; and those in a transaction, which others may hold."""
+    store = open_kv(path)
+    store.update({key(0, 0): b"small", key(0, 1): bytes(2 << 20)})
+    inner = open_kv((store, key(1, 1)))
+    inner[key(0, 0)] = b"in a value"
+    memory = open_kv((MemoryStore(), "k"))
+    memory.update({key(0, 0): b"small", key(0, 1): bytes(2 << 20)})
+    many = open_kv(path.with_name("many"), (1 << 17,))
+    threads: list[bool] = []
+    value_in = Entries.value_in
+
+    def noted(*arguments: Any) -> bytes | None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return value_in(*arguments)
+
+    monkeypatch.setattr(Entries, "value_in", noted)
+
+    async def is_on_the_loop(store: ShardedKeyValueStore, k: bytes, **how: Any) -> bool:
+        threads.clear()
+        await store.read(k, **how)
+        return threads[-1]
+
+    async def use() -> None:
+        assert await is_on_the_loop(store, key(0, 0))
+        assert not await is_on_the_loop(store, key(0, 1))
+        assert await is_on_the_loop(store, key(0, 1), byte_range=slice(-5, None))
+        assert not await is_on_the_loop(memory, key(0, 0))
+        assert not await is_on_the_loop(inner, key(0, 0))
+        assert not await is_on_the_loop(many, key(0))
+        assert not await is_on_the_loop(store.transaction(), key(0, 0))
+        with pytest.raises(ValueError, match="not valid for value of size 5"):
+            await store.read(key(0, 0), byte_range=slice(0, 9))
+
+    asyncio.run(use())
+
+
+def test_a_fork_takes_no_threads_along(path: Path) -> None:
+    """With threads of its own, a store that had been used hung in the child."""
+    store = open_kv(path, data_copy_concurrency=2)
+
+    async def use() -> None:
+        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
+
+    asyncio.run(use())
+    in_child(lambda: asyncio.run(use()))
+    asyncio.run(use())

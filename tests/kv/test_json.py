@@ -1,0 +1,162 @@
+# test_json.py - what describes a key-value store, and what describes none
+# SPDX-License-Identifier: MIT
+"""JSON and arguments of `shardcodec.kv.ShardedKeyValueStore` (KV-1 to KV-5)."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spec_json import CRC, LITTLE
+
+from shardcodec.errors import SpecError, UnsupportedError
+from shardcodec.kv import ShardedKeyValueStore
+
+CODECS = [LITTLE, CRC]
+
+
+def key(*indices: int) -> bytes:
+    return struct.pack(f">{len(indices)}I", *indices)
+
+
+def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(base, **({"grid_shape": (2, 3), "index_codecs": CODECS} | how))
+
+
+def test_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shard"
+    store = open_kv(path, path=key(1), index_location="start", cache_pool=5, data_copy_concurrency=2)
+    spec = store.to_json()
+    assert spec == {
+        "driver": "zarr3_sharding_indexed",
+        "base": {"driver": "file", "path": str(path)},
+        "grid_shape": [2, 3],
+        "index_codecs": CODECS,
+        "index_location": "start",
+        "path": "\0\0\0\1",
+        "cache_pool": {"total_bytes_limit": 5},
+        "data_copy_concurrency": {"limit": 2},
+    }
+    store[key(2)] = b"v"
+    spelled = {**spec, "driver": "zarr_sharding_indexed", "kvstore": spec["base"], "context": {}}
+    del spelled["base"]
+    for again in (ShardedKeyValueStore.from_json(spec), ShardedKeyValueStore.from_json(spelled)):
+        assert again.to_json() == spec and again[key(2)] == b"v"
+    by_url = ShardedKeyValueStore.from_json({**spec, "base": path.as_uri()})
+    assert by_url[key(2)] == b"v"
+    other = ShardedKeyValueStore.from_json(spec, base=tmp_path / "other")
+    assert not other and other.base == tmp_path / "other"
+    assert pickle.loads(pickle.dumps(store))[key(2)] == b"v"
+    monkeypatch.chdir(tmp_path)
+    relative = pickle.dumps(ShardedKeyValueStore.from_json(spec, base=path.name))
+    monkeypatch.chdir("/")
+    assert pickle.loads(relative)[key(2)] == b"v"
+    assert str(path) in repr(store) and store.grid_shape == (2, 3) and store.path == key(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"driver": "zarr3"}, "driver: expected"),
+        ({"foo": 1}, "Object includes extra members: 'foo'"),
+        ({"base": None}, "base: expected an object"),
+        ({"kvstore": "file:///x"}, "another name of base"),
+        ({"grid_shape": [0, 2]}, r"grid_shape\[0\]: 0 is less than 1"),
+        ({"grid_shape": [1 << 20, 2048]}, r"grid_shape: \(1048576, 2048\) has more than 1073741824 entries"),
+        ({"grid_shape": [1] * 32}, "grid_shape: rank 32 is more than 31"),
+        ({"grid_shape": "x"}, "grid_shape: expected an array"),
+        ({"grid_shape": [1.5]}, r"grid_shape\[0\]: expected an integer"),
+        ({"index_codecs": []}, "index_codecs"),
+        ({"index_codecs": [LITTLE, {"name": "gzip", "configuration": {"level": 1}}]}, "index_codecs"),
+        ({"index_location": "middle"}, "index_location: expected 'end' or 'start', got 'middle'"),
+        ({"path": 5}, "path: expected a string"),
+        ({"cache_pool": {"total_bytes_limit": -1}}, "cache_pool"),
+        ({"data_copy_concurrency": {"limit": 0}}, "data_copy_concurrency"),
+        ({"cache_pool": None}, "cache_pool: expected an object, got None"),
+        (
+            {"cache_pool": {"total_bytes_limit": "shared"}},
+            "cache_pool.total_bytes_limit: expected an integer",
+        ),
+        ({"cache_pool": {"total": 5}}, "cache_pool: Object includes extra members: 'total'"),
+        ({"cache_pool": "cache_pool#x"}, "cache_pool: Resource not defined: 'cache_pool#x'"),
+        ({"cache_pool": "pool"}, "cache_pool: 'pool' names no cache_pool"),
+        (
+            {"cache_pool": "cache_pool#x", "context": {"cache_pool#x": "cache_pool#x"}},
+            "cache_pool: 'cache_pool#x' is defined by itself",
+        ),
+        ({"context": 5}, "context: expected an object"),
+        ({"context": {"cache_pool": 5}}, "cache_pool: expected an object, got 5"),
+        ({"base": {"driver": "file", "path": "x", "foo": 1}}, "base: Object includes extra members: 'foo'"),
+    ],
+)
+def test_wrong_json(change: dict[str, Any], text: str) -> None:
+    spec = {
+        "driver": "zarr3_sharding_indexed",
+        "base": "file:///tmp/x",
+        "grid_shape": [2, 3],
+        "index_codecs": CODECS,
+        **change,
+    }
+    with pytest.raises(SpecError, match=text):
+        ShardedKeyValueStore.from_json(spec)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({"context": {"cache_pool": {"total_bytes_limit": 77}}}, (77, None)),
+        ({"context": {"cache_pool#a": {"total_bytes_limit": 7}}}, (None, None)),
+        ({"cache_pool": "cache_pool#a", "context": {"cache_pool#a": {"total_bytes_limit": 7}}}, (7, None)),
+        ({"context": {"cache_pool": "cache_pool#a", "cache_pool#a": {"total_bytes_limit": 0}}}, (0, None)),
+        ({"cache_pool": {}, "context": {"cache_pool": {"total_bytes_limit": 77}}}, (None, None)),
+        ({"data_copy_concurrency": {"limit": "shared"}}, (None, None)),
+        ({"context": {"data_copy_concurrency": {"limit": 3}, "file_io_concurrency": {}}}, (None, 3)),
+    ],
+)
+def test_limits_that_the_context_says(given: dict[str, Any], limits: tuple[int | None, int | None]) -> None:
+    """They were passed over, and so were references to what nobody has defined. The base inherits them, as TensorStore's does."""
+    spec: dict[str, Any] = {
+        "driver": "zarr3_sharding_indexed",
+        "base": "file:///tmp/x",
+        "grid_shape": [2],
+        "index_codecs": CODECS,
+    }
+    for whole in (spec | given, spec | given | {"base": {**spec, "path": "\0\0\0\1"}}):
+        made = ShardedKeyValueStore.from_json(whole).to_json()
+        found = made.get("cache_pool"), made.get("data_copy_concurrency")
+        assert found == tuple(
+            None if limit is None else {name: limit}
+            for name, limit in zip(("total_bytes_limit", "limit"), limits, strict=True)
+        )
+        base = made["base"]
+        if base["driver"] != "file" and "cache_pool" not in given:
+            assert base.get("cache_pool") == made.get("cache_pool")
+
+
+@pytest.mark.parametrize("member", ["driver", "base", "grid_shape", "index_codecs"])
+def test_missing_members(member: str) -> None:
+    spec = {
+        "driver": "zarr3_sharding_indexed",
+        "base": "file:///tmp/x",
+        "grid_shape": [2, 3],
+        "index_codecs": CODECS,
+    }
+    del spec[member]
+    with pytest.raises(SpecError, match=member):
+        ShardedKeyValueStore.from_json(spec)
+
+
+@pytest.mark.parametrize("base", ["s3://bucket/key", {"driver": "gcs", "bucket": "b"}, "file:///x|ocdbt:"])
+def test_bases_that_are_not_ours(base: Any) -> None:
+    spec = {"driver": "zarr3_sharding_indexed", "base": base, "grid_shape": [2], "index_codecs": CODECS}
+    with pytest.raises(UnsupportedError, match="base"):
+        ShardedKeyValueStore.from_json(spec)
+
+
+def test_bases_of_the_constructor() -> None:
+    for base in (b"bytes", 5, (b"bytes", "key"), ("folder",), ("folder", b"key")):
+        with pytest.raises(TypeError, match="base is a path or a pair"):
+            open_kv(base)

@@ -1,0 +1,297 @@
+# test_listing.py - lists of keys that are made when they are taken
+# SPDX-License-Identifier: MIT
+"""`shardcodec.kv.KeyList`, beside the list that it stands for."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import math
+import pickle
+import struct
+import tracemalloc
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spec_json import CRC, LITTLE
+from zarr.storage import MemoryStore
+
+from shardcodec import native
+from shardcodec.kv import KeyList, KeyRange, ShardedKeyValueStore
+from shardcodec.kv.listing import flags_of, no_positions, positions_among
+
+CODECS = [LITTLE, CRC]
+
+
+def key(*indices: int) -> bytes:
+    return struct.pack(f">{len(indices)}I", *indices)
+
+
+def open_kv(base: Any, grid_shape: Any = (2, 3), **how: Any) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(base, **({"grid_shape": grid_shape, "index_codecs": CODECS} | how))
+
+
+def both(shape: tuple[int, ...], flags: Any, skip: int, first: int, end: int) -> tuple[KeyList, list[bytes]]:
+    """The keys of some entries among [first, end), and the same as a list."""
+    present = positions_among(shape, np.asarray(flags, dtype=np.bool_), first, end)
+    every = [key(*at)[skip:] for at in itertools.product(*map(range, shape))]
+    return KeyList(present, skip), [
+        k for k, flag in zip(every[first:end], flags[first:end], strict=True) if flag
+    ]
+
+
+SHAPES = st.one_of(
+    st.lists(st.integers(1, 4), max_size=4).map(tuple),
+    st.sampled_from([(3, 700), (700, 3), (2, 1, 257), (1500,), (1, 513), (512,), (64, 2)]),
+)
+INDICES = st.none() | st.integers(-9, 9) | st.integers(-1600, 1600)
+SLICES = st.builds(slice, INDICES, INDICES, INDICES.filter(lambda step: step != 0))
+
+
+@st.composite
+def listings(draw: Any) -> tuple[KeyList, list[bytes]]:
+    """A list of keys and its twin, which may have been cut and turned round several times."""
+    shape = draw(SHAPES)
+    n = math.prod(shape)
+    density = draw(st.sampled_from([0.0, 0.01, 0.5, 0.99, 1.0]))
+    flags = np.random.default_rng(draw(st.integers(0, 1 << 30))).random(n) < density
+    first, end = sorted((draw(st.integers(0, n)), draw(st.integers(0, n)))) if draw(st.booleans()) else (0, n)
+    keys, twin = both(shape, flags, draw(st.integers(0, 4 * len(shape))), first, end)
+    for cut in draw(st.lists(SLICES, max_size=3)):
+        keys, twin = keys[cut], twin[cut]
+    return keys, twin
+
+
+@given(listings(), st.data())
+def test_it_is_the_list_that_it_stands_for(case: tuple[KeyList, list[bytes]], data: st.DataObject) -> None:
+    keys, twin = case
+    assert list(keys) == twin and len(keys) == len(twin) and bool(keys) == bool(twin)
+    assert list(reversed(keys)) == twin[::-1]
+    assert keys == twin and twin == keys and keys == tuple(twin) and not (keys != twin)  # noqa: SIM202  # both operators
+    assert pickle.loads(pickle.dumps(keys)) == keys and copy.copy(keys) == twin == copy.deepcopy(keys)
+    cut = data.draw(SLICES)
+    assert list(keys[cut]) == twin[cut] and (keys[cut] == keys) == (twin[cut] == twin)
+    assert pickle.loads(pickle.dumps(keys[cut])) == twin[cut]
+    for at in data.draw(st.lists(st.integers(-len(twin) - 1, len(twin)), max_size=5)):
+        if -len(twin) <= at < len(twin):
+            assert keys[at] == twin[at]
+        else:
+            with pytest.raises(IndexError):
+                keys[at]
+
+
+@given(listings(), st.data())
+def test_a_key_is_found_where_the_list_has_it(case: tuple[KeyList, list[bytes]], data: st.DataObject) -> None:
+    keys, twin = case
+    one_of_them = st.sampled_from(twin) if twin else st.nothing()
+    other = st.lists(st.integers(0, 4), max_size=4).map(lambda at: key(*at))
+    wanted: Any = data.draw(one_of_them | other | st.binary(max_size=16))
+    start, stop = data.draw(INDICES), data.draw(INDICES)
+    for given_as in (wanted, bytearray(wanted)):
+        assert (given_as in keys) == (given_as in twin) and keys.count(given_as) == twin.count(given_as)
+    ends = [0 if start is None else start, len(twin) if stop is None else stop]
+    try:
+        at = twin.index(wanted, *ends)
+    except ValueError:
+        with pytest.raises(ValueError, match="is not among the keys"):
+            keys.index(wanted, *ends)
+    else:
+        assert keys.index(wanted, *ends) == at
+    assert (wanted in keys[::-1]) == (wanted in twin)
+    assert wanted not in keys or keys[::-1].index(wanted) == twin[::-1].index(wanted)
+
+
+@given(listings())
+def test_two_lists_are_equal_if_their_keys_are(case: tuple[KeyList, list[bytes]]) -> None:
+    keys, twin = case
+    for other in (KeyList(no_positions((2,))), keys[1:], keys[::-1], keys[:-1], keys[:]):
+        assert (keys == other) == (twin == list(other))
+    assert keys != [*twin, b"more"] and (not twin or keys != [*twin[:-1], b"another"])
+    assert keys != "".join(map(chr, range(len(twin)))) and keys != b"\0" * len(twin)
+
+
+# ---- what a sequence is
+
+
+def test_it_is_an_immutable_sequence() -> None:
+    keys, twin = both((2, 3), [True] * 6, 0, 0, 6)
+    assert isinstance(keys, Sequence) and isinstance(keys[1:3], KeyList) and keys == deque(twin)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(keys)
+    with pytest.raises(TypeError):
+        keys[0] = b""  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        keys.more = 1  # type: ignore[attr-defined]
+    with pytest.raises(IndexError, match="6 is not an index of 6 keys"):
+        keys[6]
+    with pytest.raises(TypeError):
+        keys["0"]  # type: ignore[call-overload]
+    assert 3 not in keys and "text" not in keys and None not in keys and keys != range(6) and keys != 6
+    match keys:
+        case [first, *_, last]:
+            assert (first, last) == (twin[0], twin[-1])
+
+
+def test_repr_is_short() -> None:
+    few, twin = both((3,), [True, False, True], 0, 0, 3)
+    assert repr(few) == f"KeyList({twin})" and repr(few[:0]) == "KeyList([])"
+    many, _ = both((1000,), [True] * 1000, 2, 0, 1000)
+    shown = r"[b'\x00\x00', b'\x00\x01', b'\x00\x02', b'\x00\x03', ..., b'\x03\xe7']"
+    assert repr(many) == f"KeyList({shown}) of 1000 keys"
+
+
+def test_an_iterator_knows_how_many_are_left() -> None:
+    keys, twin = both((2000,), [True] * 2000, 0, 0, 2000)
+    left = iter(keys)
+    assert left.__length_hint__() == 2000 and next(left) == twin[0] and left.__length_hint__() == 1999  # type: ignore[attr-defined]
+    assert list(left) == twin[1:] and list(left) == [] and iter(left) is left
+
+
+def test_stripped_keys_that_became_equal_are_counted_each() -> None:
+    """Where they were arithmetic, the first of two equal keys was found for both, or none."""
+    keys, twin = both((3, 2), [True, True, False, True, True, False], 4, 0, 6)
+    assert twin == [key(0), key(1), key(1), key(0)]
+    assert (keys.count(key(1)), keys.index(key(1)), keys.index(key(1), 2), keys.index(key(0), 1)) == (
+        2,
+        1,
+        2,
+        3,
+    )
+    assert keys[2:3].count(key(1)) == 1 and key(2) not in keys
+    assert keys[:2].index(key(1)) == 1 and keys[2:].index(key(0)) == 1
+    nothing, _ = both((3, 2), [True] * 6, 8, 0, 6)
+    assert nothing.count(b"") == 6 and nothing.index(b"") == 0 and b"" in nothing and b"\0" not in nothing
+
+
+def test_a_piece_is_pickled_without_the_rest() -> None:
+    keys, twin = both((1 << 16,), [True] * (1 << 16), 0, 0, 1 << 16)
+    assert len(pickle.dumps(keys)) > 8000 > 500 > len(pickle.dumps(keys[40_000:40_100]))
+    assert pickle.loads(pickle.dumps(keys[40_100:40_000:-7])) == twin[40_100:40_000:-7]
+
+
+def test_a_list_takes_a_fraction_of_the_memory_of_its_keys() -> None:
+    bits = b"\xff" * 125_000
+    tracemalloc.start()
+    try:
+        keys = KeyList(native.load().Positions((1000, 1000), 0, 1_000_000, bits))
+        assert sum(1 for _ in keys) == len(keys) == 1_000_000 and keys == keys[:]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+# ---- from a store
+
+
+@pytest.mark.parametrize("kind", ["file", "memory", "nested"])
+def test_a_list_is_of_the_state_that_was_listed(tmp_path: Path, kind: str) -> None:
+    base: Any = tmp_path / "shard"
+    if kind == "memory":
+        base = MemoryStore(), "shard"
+    elif kind == "nested":
+        base = open_kv(tmp_path / "outer", (4,)), key(3)
+    store = open_kv(base)
+    assert store.list_sync() == [] and isinstance(store.list_sync(), KeyList)
+    for at in ((0, 1), (1, 2)):
+        store[key(*at)] = b"v"
+    before = store.list_sync()
+    assert before == [key(0, 1), key(1, 2)] == asyncio.run(store.list()) and len(store) == 2
+    for k in store:  # which is a snapshot, too
+        del store[k]
+    store[key(0, 0)] = b"w"
+    assert before == [key(0, 1), key(1, 2)] and store.list_sync() == [key(0, 0)] == list(store.keys())
+    assert store.list_sync(KeyRange(key(1))) == [] and store.popitem() == (key(0, 0), b"w") and not store
+
+
+def test_a_list_within_a_transaction_has_its_writes_and_no_later_ones(tmp_path: Path) -> None:
+    store = open_kv(tmp_path / "shard", (3, 3))
+    store.update({key(0, j): b"v" for j in range(3)})
+    with store.transaction() as t:
+        t.delete_range_sync(KeyRange(key(0, 1), key(0, 2)))
+        t[key(2, 2)] = b"w"
+        t.delete_sync(key(0, 0))
+        before = t.list_sync()
+        t[key(1, 1)] = b"x"
+        assert before == [key(0, 2), key(2, 2)]
+        assert t.list_sync() == [key(0, 2), key(1, 1), key(2, 2)] == list(t) and len(t) == 3
+        assert t.list_sync(KeyRange(key(1), key(2)), strip_prefix_length=4) == [key(1)]
+        assert store.list_sync() == [key(0, j) for j in range(3)]
+    assert store.list_sync() == [key(0, 2), key(1, 1), key(2, 2)]
+
+
+def test_keys_that_were_listed_are_keys_to_read(tmp_path: Path) -> None:
+    store = open_kv(tmp_path / "shard", (20, 50))
+    store.update({key(i, j): b"%d" % (50 * i + j) for i in range(20) for j in range(i, 50, 3)})
+    found = store.read_many_sync(store.list_sync())
+    assert [f.value for f in found] == list(store.values())
+
+
+def test_entries_that_exist_without_bytes_or_only_half_absent_are_listed(tmp_path: Path) -> None:
+    """As TensorStore: absent is what is marked so twice."""
+    absent = 2**64 - 1
+    pairs = np.array([[absent, absent], [0, 0], [absent, 7], [3, absent]], dtype="<u8").tobytes()
+    (tmp_path / "shard").write_bytes(pairs + struct.pack("<I", native.load().crc32c(pairs)))
+    store = open_kv(tmp_path / "shard", (4,))
+    assert store.list_sync() == [key(1), key(2), key(3)] and len(store) == 3
+
+
+# ---- the native set
+
+
+@pytest.mark.parametrize(
+    ("shape", "first", "end", "bits", "message"),
+    [
+        ((2, 3), 0, 7, bytes(8), "positions 0 to 7 of 6"),
+        ((2, 3), 4, 3, b"", "positions 4 to 3 of 6"),
+        ((2, 3), 0, 6, b"", "no bits of positions"),
+        ((2, 3), 0, 6, bytes(16), "no bits of positions"),
+        ((2, 3), 0, 6, b"\x40" + bytes(7), "bits of positions from 6 on"),
+        ((2, 0), 0, 0, b"", "has no keys"),
+        ((1 << 32,), 0, 0, b"", "has no keys"),
+        ((1,) * 33, 0, 0, b"", "rank 33"),
+    ],
+)
+def test_a_set_of_no_grid_is_refused(shape: Any, first: int, end: int, bits: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        native.load().Positions(shape, first, end, bits)
+
+
+def test_only_members_have_keys() -> None:
+    present = positions_among((2, 3), np.array([1, 0, 1, 1, 0, 0], dtype=np.bool_), 0, 6)
+    assert [present.position(rank) for rank in range(3)] == [0, 2, 3]
+    assert flags_of(present, 6).tolist() == [True, False, True, True, False, False]
+    for first, n, step in (
+        (3, 1, 1),
+        (0, 4, 1),
+        (-1, 1, 1),
+        (0, 2, -1),
+        (2, 4, -1),
+        (0, -1, 1),
+        (0, 2, 1 << 70),
+    ):
+        with pytest.raises(IndexError):
+            present.packed(0, first, n, step)
+        with pytest.raises(IndexError):
+            present.keys(0, first, n, step)
+    with pytest.raises(ValueError, match="keys of 8 bytes without 9"):
+        present.packed(9, 0, 1, 1)
+    for skip, rank in ((0, 3), (9, 0)):
+        with pytest.raises(IndexError):
+            present.key(skip, rank)
+    with pytest.raises(IndexError):
+        present.position(3)
+    assert (
+        present.packed(0, 2, 1, 1 << 70) == key(1, 0)
+        and list(present.keys(0, 9, 0, 1)) == []
+        and present.key(4, 2) == key(0)
+    )
+    assert present.find(key(0, 1)) is None and present.find(key(0, 2)) == 1
+    assert present.find(key(9, 9)) is None and present.find(b"") is None

@@ -1,0 +1,435 @@
+# test_stores.py - the key-value store over zarr stores: requests, entity tags, stores without either
+# SPDX-License-Identifier: MIT
+"""`shardcodec.kv` where the shard is an object of a zarr store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import OtherMemoryStore, RecordingStore
+from spec_json import CRC, LITTLE
+from zarr.abc.store import SuffixByteRequest
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
+
+import shardcodec
+from shardcodec import native
+from shardcodec.errors import ConflictError, ShardFormatError, UnsupportedError
+from shardcodec.kv import FAILED, NO_VALUE, UNNAMED, KeyRange, ShardedKeyValueStore
+from shardcodec.transformer import ChunkMapping, ShardingStorageTransformer
+
+
+def key(*indices: int) -> bytes:
+    return struct.pack(f">{len(indices)}I", *indices)
+
+
+def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
+    return ShardedKeyValueStore(base, **({"grid_shape": (2, 3), "index_codecs": [LITTLE, CRC]} | how))
+
+
+def object_store() -> Any:
+    obstore = pytest.importorskip("obstore")
+    from zarr.storage import ObjectStore
+
+    return ObjectStore(obstore.store.MemoryStore())
+
+
+@pytest.fixture(params=["local", "memory", "other", "recording", "objects"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    makers: dict[str, Any] = {
+        "local": lambda: LocalStore(tmp_path),
+        "memory": MemoryStore,
+        "other": OtherMemoryStore,
+        "recording": lambda: RecordingStore(MemoryStore()),
+        "objects": object_store,
+    }
+    return makers[request.param]()
+
+
+def is_unnamed(store: Any) -> bool:
+    """Whether the store names no states of its objects."""
+    return isinstance(store, RecordingStore | OtherMemoryStore)
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_it_is_a_dictionary_on_every_store(store: Any, location: str) -> None:
+    kv = open_kv((store, "a/c/0/0"), index_location=location)
+    assert not kv and kv.read_sync(key(0, 0)).stamp.generation == NO_VALUE
+    kv[key(0, 1)], kv[key(1, 2)], kv[key(1, 1)] = b"abc", b"defg", b""
+    assert dict(kv) == {key(0, 1): b"abc", key(1, 1): b"", key(1, 2): b"defg"}
+    assert kv.read_sync(key(1, 2), byte_range=slice(-2, None)).value == b"fg"
+    found = kv.read_many_sync([key(1, 2), key(0, 0), key(1, 1)], byte_ranges=[slice(1, 3), None, None])
+    assert [(r.state, r.value) for r in found] == [("value", b"ef"), ("missing", b""), ("value", b"")]
+    everything = [key(i, j) for i in range(2) for j in range(3)]
+    assert [r.value for r in kv.read_many_sync(everything)] == [b"", b"abc", b"", b"", b"", b"defg"]
+    with kv.transaction() as t:
+        t.delete_range_sync(KeyRange(key(1)))
+        t[key(0, 0)] = b"t"
+    assert dict(kv) == {key(0, 0): b"t", key(0, 1): b"abc"}
+    del kv[key(0, 0)]
+    kv.clear()
+    assert list(kv) == []
+    with pytest.raises(ValueError, match="Invalid key"):
+        kv[b"abc"]
+
+
+def test_generations(store: Any) -> None:
+    kv = open_kv((store, "shard"))
+    assert kv.write_sync(key(0, 0), b"a", if_equal="absent").generation != FAILED
+    assert kv.write_sync(key(0, 0), b"b", if_equal="absent").generation == FAILED
+    assert kv[key(0, 0)] == b"a"
+    seen = kv.read_sync(key(0, 0)).stamp.generation
+    if is_unnamed(store):
+        assert seen == UNNAMED
+        assert kv.read_sync(key(0, 0), if_not_equal=seen).state == "value"
+        with pytest.raises(ValueError, match="names no states"):
+            kv.write_sync(key(0, 0), b"c", if_equal=seen)
+        with pytest.raises(UnsupportedError, match=r"^shard .shard.: its store names no states"):
+            kv.transaction(repeatable_read=True)[key(0, 0)]
+        return
+    assert kv.read_sync(key(0, 1), if_not_equal=seen).state == "unspecified"
+    done = kv.write_sync(key(0, 1), b"c", if_equal=seen)
+    assert done.generation == kv.read_sync(key(0, 1)).stamp.generation != seen
+    assert kv.write_sync(key(0, 1), b"d", if_equal=seen).generation == FAILED
+    with pytest.raises(ConflictError), kv.transaction(repeatable_read=True) as t:  # noqa: PT012  # its end raises
+        assert t[key(0, 1)] == b"c"
+        t[key(0, 2)] = b"e"
+        kv[key(1, 2)] = b"meanwhile"
+    assert list(kv) == [key(0, 0), key(0, 1), key(1, 2)]
+
+
+def test_what_was_absent_must_be_so_at_commit(store: Any) -> None:
+    kv = open_kv((store, "shard"))
+    kv[key(1, 1)] = b"other"
+    t = kv.transaction()
+    assert t.write_sync(key(0, 0), b"mine", if_equal="absent").generation != FAILED
+    kv[key(0, 1)] = b"beside"
+    t.commit_sync()
+    assert kv[key(0, 0)] == b"mine"
+    t = kv.transaction()
+    assert t.write_sync(key(0, 2), b"mine", if_equal="absent").generation != FAILED
+    kv[key(0, 2)] = b"somebody's"
+    with pytest.raises(ConflictError):
+        t.commit_sync()
+    assert kv[key(0, 2)] == b"somebody's"
+
+
+def test_a_folder_behind_obstore_names_states_but_knows_no_conditions(tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore")
+    from zarr.storage import ObjectStore
+
+    kv = open_kv((ObjectStore(obstore.store.LocalStore(tmp_path)), "shard"))
+    first = kv.write_sync(key(0, 0), b"a")
+    assert first.generation == kv.read_sync(key(0, 0)).stamp.generation
+    assert kv.write_sync(key(0, 1), b"b", if_equal=first.generation).generation not in (FAILED, UNNAMED)
+    assert kv.write_sync(key(0, 1), b"c", if_equal=first.generation).generation == FAILED
+    with pytest.raises(ConflictError), kv.transaction(repeatable_read=True) as t:  # noqa: PT012  # its end raises
+        t[key(0, 2)] = t[key(0, 1)] * 2
+        kv[key(0, 1)] = b"meanwhile"
+    assert dict(kv) == {key(0, 0): b"a", key(0, 1): b"meanwhile"}
+
+
+class MeddlingStore(WrapperStore):  # type: ignore[type-arg]
+    """Lets a writer of this process in behind each of the first requests for an index."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.meddle: list[Callable[[], Any]] = []
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        found = await super().get(key, prototype, byte_range)
+        if isinstance(byte_range, SuffixByteRequest) and self.meddle:
+            await asyncio.to_thread(self.meddle.pop())
+        return found
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_index_and_value_are_of_one_state_where_the_store_names_none(times: int) -> None:
+    store = MeddlingStore(MemoryStore())
+    kv, spec = (
+        open_kv((store, "shard")),
+        shardcodec.ShardSpec((2, 3), (1, 1), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC]),
+    )
+
+    def settle(first: bytes, second: bytes) -> None:  # both change their places
+        with open_kv((store, "shard")).transaction() as t:
+            t.delete_range_sync(KeyRange())
+            t[key(0, 0)], t[key(0, 1)] = first, second
+
+    settle(b"aaaa", b"bbbb")
+    store.meddle = [lambda: settle(b"a", b"bbbb")] * times
+    assert kv[key(0, 1)] == b"bbbb"
+    assert not store.meddle
+    settle(b"aaaa", b"bbbb")
+    store.meddle = [lambda: settle(b"a", b"bbbb")] * times
+    assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1)])] == [b"a", b"bbbb"]
+
+    with shardcodec.open_shard(store, "shard", spec) as shard:
+        assert shard.read_encoded([(0, 1)]) == [b"bbbb"]
+        settle(b"aaaaaa", b"bbbb")
+        with pytest.raises(ShardFormatError, match="taken its place"):
+            shard.read_encoded([(0, 1)])
+        assert shard.refresh().read_encoded([(0, 1)]) == [b"bbbb"]
+
+
+def test_what_is_written_here_is_not_read_by_an_old_index() -> None:
+    """Also where an array is read as immutable from a store that names no states: the user's word is not about his own writes."""
+    store = OtherMemoryStore()
+    with shardcodec.enable(immutable=True, index_cache=1 << 20):
+        array = zarr.create_array(
+            store, shape=(2048,), chunks=(64,), shards=(2048,), dtype="i8", fill_value=0
+        )
+        array[:] = np.random.default_rng(0).integers(1 << 60, size=2048)
+        assert array[0] != 7
+        spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
+        shard = shardcodec.open_shard(store, "c/0", spec, mode="r+")
+        shard.write_chunks([(0,)], np.full((1, 64), 7))
+        assert (array[:64] == 7).all()
+        kv = open_kv((store, "c/0"), grid_shape=(32,))
+        kv[key(0)] = kv[key(1)]
+        assert (array[:64] == array[64:128]).all()
+
+
+def test_requests() -> None:
+    """One index and one range for a value; near ranges together; all of it by one request (KV-25, KV-26)."""
+    store = RecordingStore(MemoryStore())
+    kv = open_kv((store, "shard"))
+    everything = [key(i, j) for i in range(2) for j in range(3)]
+    with kv.transaction() as t:
+        for i, k in enumerate(everything):
+            t[k] = b"%d" % i * 10
+    assert store.written == ["shard"]
+    store.forget()
+    assert kv[key(1, 0)] == b"3" * 10
+    end = ("shard", (159, 160))  # the object is as long as all entries say
+    assert store.requests == [("shard", "last 100"), ("shard", (30, 40)), end]
+    store.forget()
+    assert [r.value[:1] for r in kv.read_many_sync([key(0, 0), key(0, 2)])] == [b"0", b"2"]
+    assert store.requests == [("shard", "last 100"), ("shard", (0, 30)), end]
+    store.forget()
+    kv.read_many_sync([key(1, 2), key(0, 0)], byte_ranges=[slice(-1, None), slice(0, 2)])
+    assert store.requests == [("shard", "last 100"), ("shard", (0, 60)), end]
+    store.forget()
+    assert kv.read_sync(key(0, 0), byte_range=slice(3, 3)).value == b"" and kv.list_sync() == everything
+    assert store.requests == [("shard", "last 100")] * 2
+    store.forget()
+    assert [r.value[:1] for r in kv.read_many_sync(everything)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert store.requests == [("shard", "all")]
+    store.forget()
+    t = kv.transaction()
+    t[key(0, 1)], t[key(0, 0)] = b"pending", None
+    wanted = [key(0, 1), key(0, 2), key(0, 0), key(1, 0)]
+    found = t.read_many_sync(wanted, byte_ranges=[slice(0, 3), None, None, slice(1, None)])
+    assert [r.value for r in found] == [b"pen", b"2" * 10, b"", b"3" * 9]
+    assert [r.state for r in t.read_many_sync(wanted[:3])] == ["value", "value", "missing"]
+    assert store.requests == [
+        ("shard", "last 100"),
+        ("shard", (20, 40)),
+        end,
+        ("shard", "last 100"),
+        ("shard", (20, 30)),
+        end,
+    ]
+    t.abort()
+    store.forget()
+    with pytest.raises(ValueError, match="Invalid key"):
+        kv[b"abc"]
+    with kv.transaction() as t:
+        t.delete_range_sync(KeyRange())
+        t[key(0, 0)] = b"only"
+    assert store.requests == []  # KV-31
+    assert kv.list_sync() == [key(0, 0)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Requests to obstores."""
+    from shardcodec.zarr_plugin.remotes import ObstoreRemote
+
+    found: list[Any] = []
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Any, key: str, *rest: Any) -> Any:
+            found.append((name, *rest[:2]))
+            return call(self, key, *rest)
+
+        return noted
+
+    for name in ("get", "get_range", "get_suffix"):
+        monkeypatch.setattr(ObstoreRemote, name, noting(name, getattr(ObstoreRemote, name)))
+    return found
+
+
+INDEX = ("get_suffix", 100)
+
+
+def exchange(store: Any, values: dict[bytes, bytes] | None) -> None:
+    """Put another object into its place, as another process does."""
+    if values is None:
+        store.store.delete("shard")
+    else:
+        other = MemoryStore()
+        with open_kv((other, "shard")).transaction() as t:
+            t.update(values)
+        store.store.put("shard", other._store_dict["shard"].to_bytes())
+
+
+@pytest.mark.parametrize("pool", [None, 1 << 20])
+def test_an_index_is_kept_with_the_entity_tag_that_it_belongs_to(pool: int | None, asked: list[Any]) -> None:
+    store = object_store()
+    exchange(store, {key(0, 0): b"aaa", key(1, 1): b"bbbb"})
+    kv = open_kv((store, "shard"), cache_pool=pool)
+    with shardcodec.options(index_cache=1 << 20 if pool is None else 0):
+        assert [kv[key(0, 0)], kv[key(1, 1)], kv[key(0, 0)]] == [b"aaa", b"bbbb", b"aaa"]
+        assert asked == [INDEX, ("get_range", 0, 3), ("get_range", 3, 7), ("get_range", 0, 3)]
+        asked.clear()
+        assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1), key(1, 1)])] == [
+            b"aaa",
+            b"",
+            b"bbbb",
+        ]
+        assert asked == [("get_range", 0, 7)]  # that the second is absent holds for the same state
+        asked.clear()
+        assert key(0, 1) not in kv and key(0, 0) in kv and len(kv.list_sync()) == 2
+        assert asked == [INDEX] * 3  # no other request would tell that the object is another one now
+        asked.clear()
+        known = kv.read_sync(key(0, 0)).stamp.generation
+        assert kv.read_sync(key(0, 0), if_not_equal=known).state == "unspecified"
+        assert asked == [("get_range", 0, 3), INDEX]
+    asked.clear()
+    if pool is None:
+        with shardcodec.options(index_cache=0):
+            assert kv[key(0, 0)] == b"aaa"
+        assert asked == [INDEX, ("get_range", 0, 3)]
+
+
+@pytest.mark.parametrize("there", [{}, {key(1, 1): b"."}])
+def test_a_kept_index_of_an_object_that_was_exchanged(there: dict[bytes, bytes]) -> None:
+    """Whatever is asked first, the answer is that of the new object (KV-22)."""
+    old, new = {key(0, 0): b"aaa", key(0, 1): b"", **there}, {key(0, 2): b"xx", key(0, 0): b"yyyyy", **there}
+    looks: list[Callable[[Any], Any]] = [
+        lambda kv: kv[key(0, 0)],
+        lambda kv: kv.get(key(0, 1)),
+        lambda kv: kv.get(key(0, 2)),
+        lambda kv: key(0, 1) in kv,
+        lambda kv: kv.list_sync(),
+        len,
+        lambda kv: [r.value for r in kv.read_many_sync([key(0, 1), key(0, 0)])],
+        lambda kv: [r.state for r in kv.read_many_sync([key(0, 1), key(0, 2)])],
+        lambda kv: kv.read_sync(key(0, 0), byte_range=slice(4, 5)).value,
+        lambda kv: kv.read_sync(key(0, 0), byte_range=slice(2, 2)).stamp.generation,
+        lambda kv: kv.transaction(repeatable_read=True).read_sync(key(0, 2)).value,
+        lambda kv: kv.transaction(repeatable_read=True).read_sync(key(0, 1)).state,
+    ]
+    for look in looks:
+        for objects in ((old, new), (new, old), (new, None)):
+            store = object_store()
+            exchange(store, objects[0])
+            kv = open_kv((store, "shard"), cache_pool=1 << 20)
+            assert dict(kv) == objects[0]
+            assert kv.read_sync(key(0, 0)).state == "value"
+            exchange(store, objects[1])
+            found = expected = None
+            with contextlib.suppress(KeyError, ValueError):
+                found = look(kv)
+            with contextlib.suppress(KeyError, ValueError):
+                expected = look(open_kv((store, "shard"), cache_pool=0))
+            assert found == expected
+
+
+def test_a_kept_index_that_was_damaged_when_it_was_read() -> None:
+    """A damaged entry is found out once, whatever is read; the object that was mended since is read."""
+    store = object_store()
+    exchange(store, {key(0, 0): b"aaa", key(0, 1): b"b"})
+    good = bytes(store.store.get("shard").bytes())
+    pairs = np.frombuffer(good[4:-4], dtype="<u8").copy()
+    pairs[0] = 10**9
+    index = pairs.tobytes()
+    store.store.put("shard", good[:4] + index + native.load().crc32c(index).to_bytes(4, "little"))
+    kv = open_kv((store, "shard"), cache_pool=1 << 20)
+    for _ in range(2):
+        for k in (key(0, 0), key(0, 1)):
+            with pytest.raises(ShardFormatError):
+                kv[k]
+        with shardcodec.options(allow_in_index=True):
+            assert kv[key(0, 1)] == b"b"
+    store.store.put("shard", good)
+    assert kv[key(0, 0)] == b"aaa"
+
+
+def test_repeatable_reads_rest_on_the_present_state_not_on_a_kept_index() -> None:
+    store = object_store()
+    exchange(store, {key(0, 0): b"aaa"})
+    kv = open_kv((store, "shard"), cache_pool=1 << 20)
+    assert kv[key(0, 0)] == b"aaa"
+    exchange(store, {key(0, 0): b"new"})
+    with kv.transaction(repeatable_read=True) as t:
+        assert t[key(0, 0)] == b"new"
+        t[key(0, 1)] = b"written"
+    assert dict(kv) == {key(0, 0): b"new", key(0, 1): b"written"}
+    t = kv.transaction(repeatable_read=True)
+    assert t[key(0, 0)] == b"new"
+    exchange(store, {key(0, 0): b"newer"})
+    with pytest.raises(ConflictError):
+        t[key(0, 0)]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_store_that_cannot_delete_keeps_an_index(tmp_path: Path) -> None:
+    """Zip files raised NotImplementedError, without a word, for whoever deleted the last entry."""
+    zipped = ZipStore(tmp_path / "a.zip", mode="w")
+    kv = open_kv((zipped, "shard"))
+    kv.clear()
+    assert kv.delete_sync(key(0, 0)).generation == NO_VALUE and not sync(zipped.exists("shard"))
+    for empty in (lambda: kv.__delitem__(key(0, 1)), kv.clear):
+        kv[key(0, 1)] = b"abc"
+        empty()
+        assert list(kv) == [] and sync(zipped.getsize("shard")) == 100
+    chunks = ChunkMapping(ShardingStorageTransformer(zipped, (2,)))
+    for empty in (lambda: chunks.erase("c/1"), lambda: chunks.erase_values(["c/0", "c/1"])):
+        chunks["c/1"] = b"abc"
+        empty()
+        assert "c/1" not in chunks and "c/0" not in chunks and sync(zipped.getsize("c/0")) == 32
+    chunks.erase_values(["c/8", "c/9"])
+    assert not sync(zipped.exists("c/4"))
+    zipped.close()
+
+
+def test_a_read_only_store_is_only_read(tmp_path: Path) -> None:
+    open_kv(tmp_path / "shard")[key(0, 0)] = b"a"
+    kv = open_kv((LocalStore(tmp_path, read_only=True), "shard"))
+    assert kv[key(0, 0)] == b"a"
+    with pytest.raises(ValueError, match="read-only"):
+        kv[key(0, 0)] = b"b"
+    assert kv[key(0, 0)] == b"a"
+
+
+def test_what_has_json(tmp_path: Path) -> None:
+    kv = open_kv((LocalStore(tmp_path), "shard"))
+    assert kv.to_json()["base"] == {"driver": "file", "path": str(tmp_path / "shard")}
+    with pytest.raises(UnsupportedError, match="no JSON"):
+        open_kv((MemoryStore(), "shard")).to_json()
+
+
+def test_header_and_footer_are_the_shard_apis_business(tmp_path: Path) -> None:
+    """Both views of one file: the Shard API goes on keeping user bytes, and sees what was written by keys."""
+    path = tmp_path / "shard"
+    spec = shardcodec.ShardSpec((4, 6), (2, 2), "uint8", 0, ["bytes"], [LITTLE, CRC])
+    shard = shardcodec.open_shard(path, None, spec, mode="r+")
+    shard.write_encoded([(0, 0), (1, 2)], [b"aaaa", b"bbbb"], footer=b"a footer")
+    kv = open_kv(path)
+    assert dict(kv) == {key(0, 0): b"aaaa", key(1, 2): b"bbbb"}
+    assert shard.footer == b"a footer"
+    shard.write_encoded([(0, 1)], [b"cccc"], keep_user_bytes=True)
+    assert kv[key(0, 1)] == b"cccc" and shard.footer == b"a footer"
+    kv[key(1, 1)] = b"dddd"
+    assert shard.refresh().read_encoded([(0, 0), (1, 1), (1, 0)]) == [b"aaaa", b"dddd", None]
+    assert shard.read_chunks([(1, 1)]).tobytes() == b"dddd"

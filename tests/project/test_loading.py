@@ -1,0 +1,159 @@
+# test_loading.py - the package where the extension, or the zarr it was made for, is missing
+# SPDX-License-Identifier: MIT
+"""zarr imports our entry points in every process that opens an array: whatever fails there, arrays must open."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import shardcodec
+from shardcodec import _native
+
+PACKAGE = Path(shardcodec.__file__).parent
+
+# Prints the name of the pipeline, and what was said, once for all arrays.
+USE = """
+import warnings
+import numpy as np
+import zarr
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        array = zarr.create_array({}, shape=(8,), chunks=(2,), shards=(4,), dtype="i4")
+        array[:] = np.arange(8)
+        assert (array[1:7] == np.arange(1, 7)).all()
+print(type(array.async_array.codec_pipeline).__name__)
+print(*{str(w.message) for w in said if "shardcodec" in str(w.message) or "SHARDCODEC" in str(w.message)}, sep="|")
+"""
+
+# What a zarr to come might have moved: enough to open no array, were it not caught.
+OTHER_ZARR = "import zarr.core.buffer\ndel zarr.core.buffer.default_buffer_prototype\n"
+
+
+def run(code: str, **environment: str) -> list[str]:
+    keep = {k: v for k, v in os.environ.items() if k not in ("SHARDCODEC_CPU", "ZARR_CODEC_PIPELINE__PATH")}
+    command = [sys.executable, "-W", "error::ImportWarning", "-c", code]
+    done = subprocess.run(command, env=keep | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+SELECTED = {"ZARR_CODEC_PIPELINE__PATH": "shardcodec.ShardCodecPipeline"}
+
+
+@pytest.fixture
+def no_extension(tmp_path: Path) -> Path:
+    """A folder for PYTHONPATH with the package, but nothing built, in it."""
+    shutil.copytree(
+        PACKAGE, tmp_path / "shardcodec", ignore=shutil.ignore_patterns("*.so", "*.pyx", "__pycache__")
+    )
+    for info in PACKAGE.parent.glob("shardcodec-*.dist-info"):
+        shutil.copytree(info, tmp_path / info.name)
+    return tmp_path
+
+
+def test_without_the_extension_zarr_goes_on_alone(no_extension: Path) -> None:
+    pipeline, said = run(USE, PYTHONPATH=str(no_extension), **SELECTED)
+    assert pipeline in ("FusedCodecPipeline", "BatchedCodecPipeline")
+    assert said.startswith("shardcodec cannot load its extension module") and "|" not in said
+
+
+ASK = """
+import warnings
+import zarr
+import shardcodec
+
+warnings.simplefilter("error")
+before = zarr.config.get("codec_pipeline.path")
+array = zarr.create_array({}, shape=(8,), chunks=(2,), shards=(4,), dtype="i4")
+for ask in (shardcodec.enable, lambda: shardcodec.enable(threads=2), lambda: shardcodec.attach(array)):
+    try:
+        ask()
+    except shardcodec.UnsupportedError as error:
+        print(error)
+assert zarr.config.get("codec_pipeline.path") == before
+array = zarr.create_array({}, shape=(8,), chunks=(2,), shards=(4,), dtype="i4")
+array[:] = 1
+"""
+
+
+@pytest.mark.parametrize("is_source", [False, True])
+def test_enable_and_attach_say_why_the_extension_is_missing(no_extension: Path, is_source: bool) -> None:
+    """`enable` succeeded, and zarr did all the work; one warning at the first array told of it."""
+    if is_source:
+        (no_extension / "shardcodec" / "_native.pyx").touch()
+    said = run(ASK, PYTHONPATH=str(no_extension))
+    assert len(said) == 3 and len(set(said)) == 1
+    assert "cannot load its extension module: cannot import name '_native'" in said[0]
+    assert (
+        f"{no_extension}/shardcodec is its source: start Python in another folder" in said[0]
+    ) == is_source
+
+
+def test_the_source_is_told_from_what_is_installed(no_extension: Path) -> None:
+    """Who works in a checkout imports it in place of what pip has installed."""
+    (no_extension / "shardcodec" / "_native.pyx").touch()
+    _, said = run(USE, PYTHONPATH=str(no_extension), **SELECTED)
+    assert "start Python in another folder" in said
+
+
+@pytest.mark.parametrize("selected", [{}, SELECTED], ids=["installed", "selected"])
+def test_a_zarr_that_we_do_not_know_goes_on_alone(selected: dict[str, str]) -> None:
+    """An ImportError in the entry point would close every array to every user of that environment."""
+    pipeline, said = run(OTHER_ZARR + USE, **selected)
+    assert pipeline in ("FusedCodecPipeline", "BatchedCodecPipeline")
+    assert bool(said) == bool(selected) and "|" not in said
+
+
+@pytest.mark.parametrize("how", ["shardcodec.enable()", "from shardcodec import enable"])
+def test_a_zarr_that_we_do_not_know_is_named_to_who_asks(how: str) -> None:
+    code = f"{OTHER_ZARR}import shardcodec\ntry: {how}\nexcept ImportError as e: print(e)"
+    (said,) = run(code)
+    assert "does not fit" in said and "default_buffer_prototype" in said
+
+
+def test_a_misspelt_choice_of_kernels_is_said() -> None:
+    _, said = run(USE, SHARDCODEC_CPU="sse43", **SELECTED)
+    assert "SHARDCODEC_CPU='sse43'" in said
+    _, said = run(USE, SHARDCODEC_CPU="portable", **SELECTED)
+    assert said == ""
+
+
+def stub_names() -> dict[str, set[str]]:
+    """What _native.pyi declares: names of the module, and under each class those of its own."""
+    names: dict[str, set[str]] = {}
+    for node in ast.parse((PACKAGE / "_native.pyi").read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names[node.name] = set()
+        elif isinstance(node, ast.AnnAssign) and node.value is None:  # with a value it is an alias of types
+            names[ast.unparse(node.target)] = set()
+        elif isinstance(node, ast.ClassDef):
+            inside = (n for n in node.body if isinstance(n, ast.FunctionDef | ast.AnnAssign))
+            names[node.name] = {
+                n.name if isinstance(n, ast.FunctionDef) else ast.unparse(n.target) for n in inside
+            }
+    return names
+
+
+def public(names: Iterable[str]) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_the_stub_names_what_the_extension_has() -> None:
+    """Five names of the extension had been forgotten in it."""
+    stub = stub_names()
+    own = {k: v for k, v in vars(_native).items() if getattr(v, "__module__", None) == _native.__name__}
+    assert public(own) <= public(stub)
+    assert all(hasattr(_native, name) for name in public(stub)), public(stub) - set(vars(_native))
+    for name, cls in own.items():
+        if isinstance(cls, type):
+            assert public(vars(cls)) == public(stub[name]), name

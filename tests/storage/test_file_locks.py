@@ -1,0 +1,444 @@
+# test_file_locks.py - locks between processes, on the shards themselves
+# SPDX-License-Identifier: MIT
+"""One lock at a time: who gets it, when it is gone, what is said of who has it.
+
+Another process is a forked child that takes a lock and keeps it until it is told to go, or killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import resource
+import shutil
+import signal
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import create, files_below, in_child, ours, shard_path, zarrs_view
+
+import shardcodec
+from shardcodec import LockError, _native
+from shardcodec.options import resolve
+from shardcodec.storage import file_locks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+FOR_EVER = 30.0  # longer than any test waits
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    path = tmp_path / "0"
+    path.write_bytes(b"some bytes")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_held() -> Iterator[None]:
+    yield
+    assert _native.file_locks_held() == 0
+
+
+def take(path: str) -> str:
+    lock = _native.FileLock()
+    outcome = lock.try_acquire(path)
+    lock.release()
+    return outcome
+
+
+@contextmanager
+def holder(path: str, prepare: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """A child process that has the lock of a file; its number. It is killed at the end when it is still there."""
+    told, tell = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        pid = os.fork()
+    if pid == 0:
+        try:
+            prepare()
+            lock = _native.FileLock()
+            os.write(tell, lock.try_acquire(path).encode())
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(told, 100) == b"held"
+        yield pid
+    finally:
+        end(pid)
+        os.close(told)
+        os.close(tell)
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass  # the test has done so
+
+
+# ---- one lock
+
+
+def test_a_lock_is_held_once_even_within_a_process(shard: str) -> None:
+    first, second = _native.FileLock(), _native.FileLock()
+    assert first.try_acquire(shard) == "held"
+    assert second.try_acquire(shard) == "busy"
+    assert (second.fd, _native.file_locks_held()) == (-1, 1)
+    with pytest.raises(ValueError, match="held already"):
+        first.try_acquire(shard)
+    first.release()
+    first.release()
+    assert second.try_acquire(shard) == "held"
+    assert os.pread(second.fd, 100, 0) == b"some bytes"
+    second.release()
+
+
+def test_a_lock_that_nobody_refers_to_is_free(shard: str) -> None:
+    """An interrupt may come between taking a lock and keeping it in mind."""
+    lock = _native.FileLock()
+    assert lock.try_acquire(shard) == "held"
+    del lock
+    assert take(shard) == "held"
+
+
+def test_what_is_no_file_has_no_lock(tmp_path: Path, shard: str) -> None:
+    assert take(str(tmp_path / "none")) == "no file"
+    assert take(f"{shard}/below") == "no file"
+    assert take(str(tmp_path)) == "no file"
+
+
+def test_a_replaced_file_has_a_lock_of_its_own(tmp_path: Path, shard: str) -> None:
+    """Whoever waited for the old file finds the new one, and does not wait for the writer to close the old one."""
+    old = _native.FileLock()
+    assert old.try_acquire(shard) == "held"
+    (tmp_path / "new").write_bytes(b"others")
+    os.rename(tmp_path / "new", shard)
+    new = _native.FileLock()
+    assert new.try_acquire(shard) == "held"
+    assert os.pread(new.fd, 100, 0) == b"others"
+    os.unlink(shard)
+    assert take(shard) == "no file"
+    old.release()
+    new.release()
+
+
+def test_locks_leave_nothing_in_the_folder(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[:] = 1
+    before = files_below(tmp_path)
+    array[0, 0] = 2
+    assert files_below(tmp_path) == before
+
+
+# ---- other processes
+
+
+def test_another_process_is_named_when_it_takes_too_long(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[:] = 1
+    path = str(shard_path(array))
+    with holder(path) as pid:
+        with shardcodec.options(lock_timeout=0), pytest.raises(LockError) as caught:
+            array[0, 0] = 2
+        assert caught.value.shard == path
+        assert [number for number, _ in caught.value.holders] == [pid]
+        assert f"process {pid} (" in str(caught.value)
+        assert isinstance(caught.value, TimeoutError)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        array[8:, :] = 3  # other shards are free
+    assert array[0, 0] == 1
+    array[0, 0] = 2
+    assert zarrs_view(array)[0, 0] == 2
+
+
+def decline(*_: Any) -> Any:
+    from shardcodec.zarr_plugin.request import Declined
+
+    raise Declined("for a test")
+
+
+@pytest.mark.parametrize("write", ["part", "whole", "erase", "of zarr"])
+def test_every_kind_of_write_takes_the_lock(tmp_path: Path, write: str) -> None:
+    array = create(tmp_path)
+    array[:] = 1
+    loose = ours(tmp_path, strict=False, lock_timeout=0)
+    if write == "of zarr":
+        loose._async_array.codec_pipeline._prepare = decline
+
+    def work() -> None:
+        if write in ("part", "of zarr"):
+            loose[0, 0] = 2
+        elif write == "whole":
+            loose[:8, :12] = 2
+        else:
+            loose[:8, :12] = -1
+
+    before = shard_path(array).read_bytes()
+    with holder(str(shard_path(array))), pytest.raises(LockError):
+        work()
+    assert shard_path(array).read_bytes() == before
+    work()
+    assert not shard_path(array).exists() or shard_path(array).read_bytes() != before
+
+
+@pytest.mark.parametrize("locking", ["process", "thread"])
+def test_zarrs_own_writes_are_put_in_place(tmp_path: Path, locking: str) -> None:
+    """New, changed, erased, and nothing where nothing was; partly and whole."""
+    create(tmp_path)
+    array = ours(tmp_path, strict=False, locking=locking, durability="fsync")
+    array._async_array.codec_pipeline._prepare = decline
+    array[0, 0] = -1  # the fill value
+    assert files_below(tmp_path) == ["zarr.json"]
+    array[0, 0] = 5
+    array[:, 12:] = 6
+    array[8:, 14] = 7
+    assert files_below(tmp_path) == ["c/0/0", "c/0/1", "c/1/1", "zarr.json"]
+    array[0, 0] = -1
+    array[:8, 12:] = -1
+    expected = np.full((16, 24), -1)
+    expected[8:, 12:] = 6
+    expected[8:, 14] = 7
+    assert (zarrs_view(array)[:] == expected).all()
+    assert files_below(tmp_path) == ["c/1/1", "zarr.json"]
+
+
+def test_locks_of_this_process_alone_can_be_asked_for(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[:] = 1
+    with holder(str(shard_path(array))), shardcodec.options(locking="thread"):
+        array[0, 0] = 2
+    assert array[0, 0] == 2
+
+
+def test_a_killed_holder_lets_go_at_once(shard: str) -> None:
+    with holder(shard) as pid:
+        assert take(shard) == "busy"
+        end(pid)
+        assert take(shard) == "held"
+
+
+def test_a_writer_waits_for_another_process(tmp_path: Path) -> None:
+    array = create(tmp_path)
+    array[:] = 1
+    with holder(str(shard_path(array))) as pid:
+        writer = threading.Thread(target=lambda: array.__setitem__((0, 0), 2), daemon=True)
+        with shardcodec.options(lock_timeout=FOR_EVER):
+            writer.start()
+        array[8, 0] = 3  # zarr's event loop is not what waits
+        assert array[0, 0] == 1
+        end(pid)
+        writer.join(FOR_EVER)
+    assert array[0, 0] == 2
+
+
+# ---- forks
+
+
+def test_a_forked_child_has_no_locks(shard: str) -> None:
+    lock = _native.FileLock()
+    assert lock.try_acquire(shard) == "held"
+    fd = lock.fd
+
+    def child() -> None:
+        assert (lock.fd, _native.file_locks_held()) == (-1, 0)
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
+        lock.release()
+        assert take(shard) == "busy"
+
+    in_child(child)
+    assert take(shard) == "busy"
+    lock.release()
+
+
+def test_a_child_does_not_keep_the_lock_of_a_killed_parent(shard: str) -> None:
+    told, tell = os.pipe()
+
+    def holding_parent() -> None:
+        lock = _native.FileLock()
+        assert lock.try_acquire(shard) == "held"
+        if os.fork() == 0:
+            os.write(tell, str(os.getpid()).encode())  # by now what is done at a fork has been done
+        signal.pause()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        holding_parent()
+    child = int(os.read(told, 20))
+    try:
+        end(pid)
+        assert take(shard) == "held"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(told)
+        os.close(tell)
+
+
+# ---- several locks
+
+
+def test_many_files_are_locked_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_locks, "MAX_LOCKS", 3)
+    paths = [str(tmp_path / name) for name in "abcdefgh"]
+    for path in paths[::2]:
+        Path(path).touch()
+    with file_locks.hold(paths, resolve()) as held:
+        assert [fd is not None and fd >= 0 for fd in held] == [True, False, True]
+        assert held[1] == file_locks.NO_FILE
+    with file_locks.hold(paths, resolve(argument={"locking": "thread"})) as held:
+        assert held == [None] * 3
+    array = create(tmp_path / "array", shape=(32, 24))
+    array[:] = 5
+    array[1:, 1:] = 6
+    assert (array[1:, 1:] == 6).all()
+
+
+def test_the_limit_of_open_files_is_kept_away_from(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number:03}") for number in range(100)]
+    for path in paths:
+        Path(path).touch()
+
+    def child() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        with file_locks.hold(paths, resolve()) as held:
+            assert len(held) == 50
+            with file_locks.hold(paths[50:], resolve()) as others:
+                assert len(others) == 1  # everybody may have one
+
+    in_child(child)
+
+
+def test_two_names_of_one_file_are_two_groups(shard: str) -> None:
+    with file_locks.hold([shard, shard], resolve()) as held:
+        assert len(held) == 1
+
+
+def test_what_was_taken_is_given_back_when_the_wait_ends(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        Path(path).touch()
+    with holder(paths[1]):
+        with (
+            pytest.raises(LockError, match="/b'"),
+            file_locks.hold(paths, resolve(argument={"lock_timeout": 0.0})),
+        ):
+            pytest.fail("b is not free")
+        assert _native.file_locks_held() == 0
+
+
+@pytest.mark.parametrize(("n", "prompt"), [(3, True), (10, True), (3, False)])
+def test_a_cancelled_coroutine_gives_back_what_it_took(tmp_path: Path, n: int, prompt: bool) -> None:
+    """Few locks are tried for on the loop, many or slow ones in a thread."""
+    paths = [str(tmp_path / f"{number:02}") for number in range(n)]
+    for path in paths:
+        Path(path).touch()
+
+    async def wait_for_all() -> None:
+        async with file_locks.hold_async(paths, resolve(), prompt=prompt):
+            pytest.fail("the last is not free")
+
+    async def main() -> None:
+        task = asyncio.create_task(wait_for_all())
+        while _native.file_locks_held() < n - 1:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with holder(paths[-1]):
+        asyncio.run(main())
+        assert _native.file_locks_held() == 0
+
+
+def test_waits_grow_and_end(shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(file_locks.time, "monotonic", lambda: now)
+    locks = file_locks.FileLocks([shard], resolve(argument={"lock_timeout": 60.0}))
+    lows, highs = [], []
+    for moment in (100.0, 100.1, 101.0, 110.0, 159.99):
+        now = moment
+        waits = [locks.wait() for _ in range(50)]
+        lows.append(min(waits))
+        highs.append(max(waits))
+    assert min(lows) >= file_locks.MIN_WAIT / 2
+    assert highs[0] <= file_locks.MIN_WAIT
+    assert highs[1] <= 0.01
+    assert 0.05 <= lows[3] <= highs[3] <= file_locks.MAX_WAIT
+    assert highs[4] <= 0.011
+    now = 160.0
+    with pytest.raises(LockError, match="not obtained within 60 s"):
+        locks.wait()
+
+
+# ---- where there are no locks
+
+
+@pytest.mark.parametrize("outcome", ["unsupported", "denied"])
+def test_missing_locks_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+    class NoLock:
+        def try_acquire(self, path: str) -> str:
+            return outcome
+
+    engine = SimpleNamespace(FileLock=NoLock, file_locks_held=lambda: 0)
+    monkeypatch.setattr(file_locks, "native", SimpleNamespace(load=lambda: engine))
+    monkeypatch.setattr(file_locks, "_told", set())
+    array = create(tmp_path)
+    with pytest.warns(RuntimeWarning, match="other processes are not excluded"):
+        array[:] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        array[0, 0] = 2
+    assert array[0, 0] == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_of_somebody_else_is_replaced_with_a_warning() -> None:
+    """The folder decides who may replace a file, the file who may lock it."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        array = create(folder / "a")
+        array[:] = 1
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(0o777 if path.is_dir() else 0o644)
+
+        def child() -> None:
+            file_locks._told.clear()  # of what other tests met
+            os.setuid(65534)
+            with pytest.warns(RuntimeWarning, match="may not be opened for writing"):
+                array[0, 0] = 2
+            array[0, 1] = 3
+            assert array[0, :3].tolist() == [2, 3, 1]
+
+        in_child(child)
+    finally:
+        shutil.rmtree(folder)
+
+
+# ---- options
+
+
+@pytest.mark.parametrize("value", [-1, "soon", True, float("nan")])
+def test_a_time_out_is_a_number_of_seconds(value: Any) -> None:
+    with pytest.raises(ValueError, match="lock_timeout"), shardcodec.options(lock_timeout=value):
+        pytest.fail("no such value")
+
+
+def test_time_outs_come_as_text_too() -> None:
+    with shardcodec.options(lock_timeout="2.5", locking="thread"):
+        assert (resolve().lock_timeout, resolve().locking) == (2.5, "thread")

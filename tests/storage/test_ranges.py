@@ -1,0 +1,100 @@
+# test_ranges.py - which ranges are asked for together
+# SPDX-License-Identifier: MIT
+"""`storage.ranges`: fewest requests for a bounded number of bytes in vain."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardcodec.storage.ranges import WANTED_PER_VAIN, coalesced
+from shardcodec.storage.requests import Limits
+
+KIB = 1 << 10
+Ranges = list[tuple[int, int]]
+
+
+def apart(sizes: list[int], gaps: list[int]) -> Ranges:
+    """Ranges of these sizes with these gaps between them."""
+    starts = itertools.accumulate(
+        (nbytes + gap for nbytes, gap in zip(sizes, gaps, strict=False)), initial=100
+    )
+    return list(zip(starts, sizes, strict=False))
+
+
+def ends(ranges: Ranges) -> list[int]:
+    return [offset + nbytes for offset, nbytes in ranges]
+
+
+@pytest.mark.parametrize("limits", [Limits(10), Limits(10, max_gap_nbytes=0)])
+def test_nothing_and_one(limits: Limits) -> None:
+    assert coalesced([], limits) == []
+    assert coalesced([(7, 0)], limits) == [(7, 0)]
+
+
+def test_a_small_read_takes_one_request_as_long_as_a_round_trip_is_worth_it() -> None:
+    ranges = apart([KIB] * 3, [500 * KIB, 500 * KIB])
+    assert coalesced(ranges, Limits(10)) == [(100, 1003 * KIB)]
+    ranges = apart([KIB] * 3, [500 * KIB, 525 * KIB])  # more than 1 MiB together: the narrower gap is closed
+    assert coalesced(ranges, Limits(10)) == [(100, 502 * KIB), ranges[2]]
+
+
+def test_objects_of_one_call_share_what_a_round_trip_is_worth() -> None:
+    ranges = apart([KIB] * 3, [200 * KIB, 300 * KIB])
+    assert len(coalesced(ranges, Limits(10), n_objects=2)) == 1
+    assert len(coalesced(ranges, Limits(10), n_objects=3)) == 2
+    assert len(coalesced(ranges, Limits(10), n_objects=6)) == 3
+    assert (
+        len(coalesced(ranges, Limits(2), n_objects=6)) == 1
+    )  # two round trips at least: less is to be shared
+
+
+def test_a_large_read_asks_for_few_bytes_in_vain() -> None:
+    """Every second of 512 inner chunks of 64 KiB."""
+    ranges = apart([64 * KIB] * 256, [64 * KIB] * 255)
+    merged = coalesced(ranges, Limits(100))
+    in_vain = sum(nbytes for _, nbytes in merged) - 256 * 64 * KIB
+    assert len(merged) == 256 - 25 and in_vain == 25 * 64 * KIB
+
+
+def test_narrow_gaps_are_closed_however_many() -> None:
+    ranges = apart([100] * 1000, [16 * KIB] * 999)
+    assert len(coalesced(ranges, Limits(100, max_nbytes=1 << 30))) == 1
+    assert len(coalesced(ranges, Limits(100, max_nbytes=1 << 20))) == 16
+    wider = apart([100] * 1000, [16 * KIB + 1] * 999)
+    assert len(coalesced(wider, Limits(100))) == 1000 - 63
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=20),
+    st.builds(
+        Limits,
+        n_requests=st.integers(1, 8),
+        max_gap_nbytes=st.integers(0, 400),
+        max_nbytes=st.sampled_from([300, 1 << 40]),
+        free_gap_nbytes=st.integers(0, 50),
+    ),
+    st.integers(1, 20),
+)
+def test_any_ranges(sizes_and_gaps: list[tuple[int, int]], limits: Limits, n_objects: int) -> None:
+    sizes, gaps = [size for size, _ in sizes_and_gaps], [gap for _, gap in sizes_and_gaps]
+    ranges = apart(sizes, gaps)
+    merged = coalesced(ranges, limits, n_objects)
+    # runs of the ranges, in order: each begins and ends where one of them does
+    assert set(merged) <= {(a, b - a) for a, b in itertools.product([r[0] for r in ranges], ends(ranges))}
+    assert all(any(a <= start and end <= b for a, b in zip([m[0] for m in merged], ends(merged), strict=True))
+               for start, end in zip([r[0] for r in ranges], ends(ranges), strict=True))  # fmt: skip
+    assert merged == sorted(merged) and len(merged) <= len(ranges)
+    assert all(nbytes <= limits.max_nbytes for offset, nbytes in set(merged) - set(ranges))
+    starts = {offset for offset, _ in merged}
+    closed = [gap for gap, (offset, _) in zip(gaps, ranges[1:], strict=False) if offset not in starts]
+    assert all(gap <= limits.max_gap_nbytes for gap in closed)
+    most = max(limits.share_nbytes(n_objects), sum(sizes) // WANTED_PER_VAIN)
+    in_vain = [gap for gap in closed if gap > limits.free_gap_nbytes]
+    assert sum(in_vain) <= most
+    if limits.max_nbytes > 300:  # no other bound: no more could be closed
+        left = [gap for gap, (offset, _) in zip(gaps, ranges[1:], strict=False) if offset in starts]
+        assert all(gap > limits.max_gap_nbytes or sum(in_vain) + gap > most for gap in left)

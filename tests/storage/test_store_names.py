@@ -1,0 +1,246 @@
+# test_store_names.py - reads and writes call nothing of a store but its reads and writes
+# SPDX-License-Identifier: MIT
+"""A store's ``str``, ``repr``, ``==`` and ``hash`` are foreign code, which may wait for a lock with the GIL held.
+
+`icechunk` does so: eight threads that wrote to one of its stores hung in two of ten runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import (
+    KINDS_OF_STORE,
+    OtherMemoryStore,
+    bits,
+    checked,
+    letters,
+    letters_spec,
+    run_python,
+    store_of,
+    text_of,
+)
+from spec_json import CRC, LITTLE
+
+import shardcodec
+from shardcodec.compat import StorePath, buffer_from, default_buffer_prototype, sync
+from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.storage import identity
+from shardcodec.storage.identity import ByIdentity
+from shardcodec.transformer import ShardingStorageTransformer
+from shardcodec.zarr_plugin import stores
+
+
+def forbid_special_methods(store: Any, patch: pytest.MonkeyPatch) -> None:
+    """From now on formatting, comparing and hashing the store raise, and so do they for what an ObjectStore wraps."""
+    things = [store, store.store] if isinstance(store, zarr.storage.ObjectStore) else [store]
+    for thing, name in itertools.product(things, ("__str__", "__repr__", "__eq__", "__hash__")):
+
+        def called(*_: Any, name: str = name) -> Any:
+            raise AssertionError(f"{name} of a store was called")
+
+        patch.setattr(type(thing), name, called)
+
+
+@pytest.fixture(params=KINDS_OF_STORE)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return store_of(request.param, tmp_path)
+
+
+def test_an_open_array_is_read_and_written_without_special_methods_of_its_store(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = checked(store)
+    with monkeypatch.context() as patch:
+        forbid_special_methods(store, patch)
+        array[...] = 1  # whole shards
+        array[2:10, 3:15] = 2  # parts
+        array.oindex[[0, 15], :] = 3
+        found = array[...], array[3, 4], array.vindex[[0, 5], [0, 5]]
+        with shardcodec.group_writes():
+            array[4:6] = 4
+            grouped = array[...]
+        exist = shardcodec.chunk_state(array).exists
+        array[:8, :12] = -1
+    values = np.full((16, 24), 1, "int32")
+    values[2:10, 3:15] = 2
+    values[[0, 15], :] = 3
+    assert bits(found[0]) == bits(values)
+    values[4:6] = 4
+    assert bits(grouped) == bits(values)
+    assert exist.all()
+
+
+def test_an_open_shard_is_read_and_written_without_special_methods_of_its_store(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(StorePath(store, "s").set(buffer_from(default_buffer_prototype(), letters())))
+    shard = shardcodec.open_shard(store, "s", letters_spec(), mode="r+")
+    entries = ShardedKeyValueStore((store, "k"), grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
+    key = struct.pack(">2I", 0, 1)
+    with monkeypatch.context() as patch:
+        forbid_special_methods(store, patch)
+        shard.write_chunks([(0, 1)], np.full((1, 2, 2), ord("x"), "u1"))
+        with shardcodec.group_writes():
+            shard.write_chunks([(1, 1)], np.full((1, 2, 2), ord("y"), "u1"))
+        shard.erase([(1, 0)])
+        text = text_of(shard.read_region())
+        entries[key] = b"value"
+        value, keys = entries[key], list(entries)
+    assert text == "zero xxxx .... yyyy"
+    assert value == b"value"
+    assert len(keys) == 1
+
+
+def test_a_transformer_is_read_and_written_without_special_methods_of_the_store_below(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = ShardingStorageTransformer(store, (2, 2))
+    array = shardcodec.attach(
+        zarr.create_array(shown, shape=(8, 8), chunks=(2, 2), dtype="u1", compressors=None)
+    )
+    with monkeypatch.context() as patch:
+        forbid_special_methods(store, patch)
+        forbid_special_methods(shown, patch)
+        array[...] = 7
+        array[3:5, 3:5] = 8
+        with shardcodec.group_writes():
+            array[0] = 9
+        found = array[...]
+    assert found.sum() == 7 * 64 + 4 * 1 + 8 * 2
+
+
+def test_handles_of_open_array_need_no_special_methods(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = checked(store)
+    array[...] = 3
+    handle = shardcodec.open_array(store)
+    with monkeypatch.context() as patch:
+        forbid_special_methods(store, patch)
+        assert (handle[2:5, 2:5] == 3).all()
+
+
+def test_two_stores_of_one_place_share_a_lock(tmp_path: Path) -> None:
+    class Named(OtherMemoryStore):
+        def __str__(self) -> str:
+            return "one place"
+
+    one, other = Named(), Named()
+    (key,) = stores.lock_keys([StorePath(one, "c/0")])
+    assert stores.lock_keys([StorePath(other, "c/0")]) == [key]
+    assert stores.lock_keys([StorePath(OtherMemoryStore(), "c/0")]) != [key]
+
+
+def test_the_name_of_a_store_is_made_once_and_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(OtherMemoryStore):
+        n = 0
+
+        def __str__(self) -> str:
+            type(self).n += 1
+            return "a store"
+
+    names = ByIdentity(stores._name_of_store)
+    monkeypatch.setattr(stores, "_names", names)
+    store = Counting()
+    array = checked(store)
+    n = Counting.n  # zarr formats a store to open an array
+    for _ in range(3):
+        array[0] = 1
+    assert Counting.n == n
+    handle = shardcodec.attach(array, threads=1)
+    handle[0] = 2
+    assert Counting.n == n
+    assert len(names) == 1
+    del array, handle, store
+    gc.collect()
+    assert len(names) == 0
+
+
+def test_a_store_that_cannot_be_formatted_has_a_lock_of_its_own() -> None:
+    """zarr 3.4 itself refuses to open an array there."""
+
+    class Mute(OtherMemoryStore):
+        def __str__(self) -> str:
+            raise OSError("no name")
+
+        __repr__ = __str__
+
+    one, other = Mute(), Mute()
+    shard = shardcodec.open_shard(one, "c", letters_spec(), mode="r+")
+    shard.write_chunks([(0, 0)], np.full((1, 2, 2), ord("x"), "u1"))
+    assert text_of(shard.read_region()).startswith("xxxx")
+    assert stores.lock_keys([StorePath(one, "c")]) == stores.lock_keys([StorePath(one, "c")])
+    assert stores.lock_keys([StorePath(one, "c")]) != stores.lock_keys([StorePath(other, "c")])
+
+
+class Slots:
+    """An object that weak references cannot lead to."""
+
+    __slots__ = ()
+
+
+def test_facts_about_objects_without_weak_references_are_bounded() -> None:
+    facts = ByIdentity(id)
+    things = [Slots() for _ in range(3 * identity.MAX_KEPT)]
+    for thing in things:
+        assert facts.of(thing) == facts.of(thing) == id(thing)
+    assert len(facts) == identity.MAX_KEPT
+    assert facts.of(things[0]) == id(things[0])
+
+
+def test_threads_that_ask_at_the_same_time_get_one_fact() -> None:
+    barrier = threading.Barrier(8, timeout=30)
+
+    def make(_: Any) -> object:
+        barrier.wait()  # all eight find nothing
+        return object()
+
+    facts, thing, found = ByIdentity(make), OtherMemoryStore(), []
+    threads = [threading.Thread(target=lambda: found.append(facts.of(thing))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len({id(fact) for fact in found}) == 1
+
+
+@pytest.mark.slow
+def test_threads_that_write_to_one_icechunk_store_do_not_hang() -> None:
+    pytest.importorskip("icechunk", reason="icechunk is not installed")
+    result = run_python(
+        """
+        import faulthandler, threading
+        import icechunk, numpy as np, zarr, shardcodec
+        faulthandler.dump_traceback_later(60, exit=True)
+        store = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main").store
+        shardcodec.enable()
+        arrays = [
+            zarr.create_array(
+                store, name=f"a{i}", shape=(64, 64), shards=(32, 32), chunks=(8, 8), dtype="i4", fill_value=-1
+            )
+            for i in range(8)
+        ]
+
+        def work(i):
+            for n in range(40):
+                row = n % 64
+                arrays[i][row] = n
+                assert (arrays[i][row] == n).all()
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print("done")
+        """
+    )
+    assert result.stdout == "done\n", result.stderr

@@ -1,0 +1,333 @@
+# test_turns.py - small reads and writes let the event loop run everything else
+# SPDX-License-Identifier: MIT
+"""Small calls are done on the event loop itself and never wait for anything.
+
+A loop over thousands of them must not keep other tasks and time-outs from running: 4,000 small writes once let
+``asyncio.timeout(1.0)`` fire after 4.6 s. And where each look at a file takes a round trip, nothing is done on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import zarr
+from helpers import OtherMemoryStore, checked, create, ours, quiet
+from spec_json import CRC, LITTLE
+
+import shardcodec
+from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
+from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.storage import file_locks, file_system, turns
+from shardcodec.transformer import ShardingStorageTransformer
+from shardcodec.zarr_plugin import codec, codec_update, fallback, read_request, stores, write_request
+
+Call = Callable[[], Awaitable[Any]]
+N_CALLS = 4 * turns.MAX_CALLS
+
+
+@pytest.fixture(autouse=True)
+def _only_calls_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the number of turns would depend on the speed of the machine."""
+    monkeypatch.setattr(turns, "MAX_SECONDS", 3600.0)
+
+
+class Rounds:
+    """Counts the rounds of an event loop while a block runs."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    async def _count(self) -> None:
+        while True:
+            self.n += 1
+            await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.ensure_future(self._count())
+        await asyncio.sleep(0)
+        self.n = 0
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+
+def read_of(array: Any) -> Call:
+    return lambda: array.async_array.getitem((slice(0, 4), slice(0, 3)))
+
+
+def write_of(array: Any) -> Call:
+    return lambda: array.async_array.setitem((slice(0, 4), slice(0, 3)), np.zeros((4, 3), "int32"))
+
+
+def read_of_a_value(folder: Path) -> Call:
+    entries = ShardedKeyValueStore(folder / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
+    key = struct.pack(">2I", 0, 1)
+    entries[key] = b"value"
+    return lambda: entries.read(key)
+
+
+def read_through_a_transformer() -> Call:
+    store = ShardingStorageTransformer(zarr.storage.MemoryStore(), (2, 2))
+    with quiet():
+        zarr.create_array(store, shape=(4, 4), chunks=(2, 2), dtype="u1", fill_value=9)[...] = 1
+    return lambda: store.get("c/0/0", default_buffer_prototype())
+
+
+def read_through_the_codec(folder: Path) -> Call:
+    array = create(folder, own=True)
+    array[...] = 1
+    sharding = shardcodec.ShardingCodec.from_dict(array.metadata.codecs[0].to_dict())
+    spec = array_spec((8, 12), array.metadata.data_type, np.int32(-1), write_empty=False)
+    target = array.store_path / "c/0/0"
+    return lambda: sharding._decode_partial_single(target, (slice(0, 4), slice(0, 3)), spec)
+
+
+KINDS: dict[str, Callable[[Path], Call]] = {
+    "read of a file": lambda folder: read_of(create(folder)),
+    "read of memory": lambda _: read_of(create(zarr.storage.MemoryStore())),
+    "write of a file": lambda folder: write_of(create(folder)),
+    "write of memory": lambda _: write_of(create(zarr.storage.MemoryStore())),
+    "value": read_of_a_value,
+    "transformer": lambda _: read_through_a_transformer(),
+    "codec": read_through_the_codec,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_over_small_calls_lets_other_tasks_run(kind: str, tmp_path: Path) -> None:
+    call = KINDS[kind](tmp_path)
+
+    async def main() -> int:
+        async with Rounds() as rounds:
+            for _ in range(N_CALLS):
+                await call()
+        return rounds.n
+
+    assert asyncio.run(main()) >= N_CALLS // turns.MAX_CALLS
+
+
+@pytest.mark.parametrize("kind", ["read of a file", "write of memory"])
+def test_calls_of_many_tasks_are_admitted_a_few_in_each_round(kind: str, tmp_path: Path) -> None:
+    """`asyncio.gather` starts all of them in one round of the event loop."""
+    call = KINDS[kind](tmp_path)
+
+    async def main() -> Counter[int]:
+        ends: Counter[int] = Counter()
+        async with Rounds() as rounds:
+
+            async def one() -> None:
+                await call()
+                ends[rounds.n] += 1
+
+            await asyncio.gather(*(one() for _ in range(N_CALLS)))
+        return ends
+
+    ends = asyncio.run(main())
+    assert sum(ends.values()) == N_CALLS
+    assert max(ends.values()) <= 2
+
+
+def test_tasks_that_begin_together_run_together(tmp_path: Path) -> None:
+    """xarray loads one object in several tasks, and each of them has begun before the first one ends."""
+    call, seen = read_of(create(tmp_path)), []
+
+    async def one(number: int) -> None:
+        seen.append(("begin", number))
+        await call()
+        seen.append(("end", number))
+
+    async def main() -> None:
+        await asyncio.gather(*map(one, range(3)))
+
+    asyncio.run(main())
+    assert seen[:3] == [("begin", 0), ("begin", 1), ("begin", 2)]
+
+
+def test_a_time_out_stops_a_loop_over_small_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MAX_SECONDS", 0.001)
+    call = read_of(create(tmp_path))
+
+    async def main() -> None:
+        async with asyncio.timeout(0.05):
+            while True:
+                await call()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+
+
+def test_time_ends_a_turn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MAX_SECONDS", 0.0)
+    call = read_of(create(tmp_path))
+
+    async def main() -> int:
+        async with Rounds() as rounds:
+            for _ in range(10):
+                await call()
+        return rounds.n
+
+    assert asyncio.run(main()) >= 10
+
+
+def test_who_is_cancelled_while_waiting_lets_others_have_their_turn(tmp_path: Path) -> None:
+    call = read_of(create(tmp_path))
+
+    async def main() -> list[bool]:
+        tasks = [asyncio.ensure_future(call()) for _ in range(10)]
+        await asyncio.sleep(0)  # the first lets the loop run, the others wait for it
+        for task in tasks[:8:2]:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=30)
+        return [task.cancelled() for task in tasks]
+
+    assert asyncio.run(main()) == [True, False] * 4 + [False, False]
+
+
+def test_a_loop_that_ended_while_calls_waited_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    call = read_of(create(tmp_path))
+
+    async def abandon() -> None:
+        tasks = [asyncio.ensure_future(call()) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+
+    asyncio.run(abandon())
+    asyncio.run(asyncio.wait_for(call(), 30))
+
+
+def test_calls_from_threads_seldom_wait_for_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is a task of its own on zarr's event loop, and that loop runs everything else between them."""
+    ends: list[object] = []
+    end = turns.Turn.end
+
+    async def noted(turn: turns.Turn) -> None:
+        ends.append(turn)
+        await end(turn)
+
+    array = create(tmp_path)
+    monkeypatch.setattr(turns.Turn, "end", noted)
+    for _ in range(N_CALLS):
+        assert array[0, 0] == -1
+    assert len(ends) <= 1 + N_CALLS // turns.MAX_CALLS
+
+
+# ---- files that take round trips
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Every file system takes round trips; counts work on files by name. None of it is done on an event loop."""
+    found: Counter[str] = Counter()
+
+    def guard(where: Any, name: str) -> None:
+        work = getattr(where, name)
+
+        def guarded(*arguments: Any, **keywords: Any) -> Any:
+            found[name] += 1
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            return work(*arguments, **keywords)
+
+        monkeypatch.setattr(where, name, guarded)
+
+    monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
+    for where, name in (
+        (read_request, "read"),
+        (write_request, "write"),
+        (codec, "read"),
+        (codec, "write"),
+        (fallback, "_settle"),
+        (stores, "_real_paths"),
+        (stores, "staging_folder"),
+        (file_locks.FileLocks, "advance"),
+        (file_locks.FileLocks, "release"),
+        (codec_update.os, "fstat"),
+    ):
+        guard(where, name)
+    return found
+
+
+def test_no_file_that_takes_round_trips_is_touched_on_the_event_loop(
+    tmp_path: Path, far: Counter[str]
+) -> None:
+    array = checked(tmp_path)
+    array[...] = 1
+    array[2:10, 3:15] = 2
+    assert array[2, 3] == 2
+    assert far["read"] >= 1
+    assert far["write"] >= 2
+    assert far["advance"] >= 2
+    assert far["release"] >= 2
+    assert far["_real_paths"] >= 2
+    with shardcodec.group_writes():
+        array[0, 0] = 3
+        assert array[0, 0] == 3
+    assert ours(tmp_path)[0, 0] == 3
+
+
+def test_writes_left_to_zarr_touch_no_such_file_on_the_event_loop(tmp_path: Path, far: Counter[str]) -> None:
+    array = shardcodec.attach(create(tmp_path), strict=False)
+    pipeline_of(array)._kind = None
+    array[0:4, 0:3] = 5
+    array[8:16, 0:12] = 6
+    assert array[0, 0] == 5
+    assert array[15, 11] == 6
+    assert far["_settle"] == 2
+
+
+def test_a_transformer_touches_no_such_file_on_the_event_loop(tmp_path: Path, far: Counter[str]) -> None:
+    store = ShardingStorageTransformer(tmp_path, (2, 2))
+    with quiet():
+        array = zarr.create_array(store, shape=(4, 4), chunks=(2, 2), dtype="u1", fill_value=9)
+    array[...] = 1
+    array[0:2, 0:2] = 9
+    with shardcodec.group_writes():
+        array[2:4, 2:4] = 5
+    assert array[0, 0] == 9
+    assert array[3, 3] == 5
+    assert far["advance"] >= 1
+
+
+def test_values_in_such_files_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
+    entries = ShardedKeyValueStore(tmp_path / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
+    key = struct.pack(">2I", 0, 1)
+    entries[key] = b"value"
+    monkeypatch.setattr(entries, "_read_at_once", None)
+    monkeypatch.setattr(entries, "read_sync", lambda key: entries[key])
+    assert asyncio.run(entries.read(key)) == b"value"
+
+
+def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = create(tmp_path, shape=(80, 12), shards=(4, 12), chunks=(4, 3))
+    array[...] = 1
+    loops: list[Any] = []
+    read = read_request.read
+
+    def noted(*arguments: Any) -> Any:
+        loops.append(asyncio._get_running_loop())
+        return read(*arguments)
+
+    monkeypatch.setattr(read_request, "read", noted)
+    assert asyncio.run(array.async_array.getitem(slice(0, 80))).sum() == array.size
+    assert loops == [None]
+
+
+def test_a_file_system_is_judged_by_the_folder_that_exists(tmp_path: Path) -> None:
+    assert file_system.is_prompt(str(tmp_path / "not" / "made" / "yet")) == file_system.is_prompt(
+        str(tmp_path)
+    )
+    assert not file_system.is_prompt("/proc/self")
+
+
+def test_other_stores_name_objects_without_a_thread() -> None:
+    assert not stores.is_prompt(OtherMemoryStore())
+    assert stores.is_prompt(zarr.storage.MemoryStore())

@@ -1,0 +1,112 @@
+# test_damage.py - shards that cannot be true, or change while they are read
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ABSENT, RecordingStore, assemble, entries_of
+from spec_json import CHECKED_INDEX
+from transformer_stores import PROTOTYPE, below, buffer, keys, value, values
+from zarr.storage import MemoryStore
+
+from shardcodec.errors import ChecksumError, ShardFormatError
+from shardcodec.transformer import ShardingStorageTransformer
+
+HOSTILE = [
+    (b"", "too short"),
+    (b"x" * 31, "too short"),
+    (assemble(b"abcdef", [(0, 100), (ABSENT, ABSENT)], crc=False), "claims"),
+    (assemble(b"abcdef", [(2**64 - 8, 16), (ABSENT, ABSENT)], crc=False), "claims"),
+    (assemble(b"abcdef", [(ABSENT, 3), (ABSENT, ABSENT)], crc=False), "inner chunk"),
+    (assemble(b"abcdef", [(4, 20), (ABSENT, ABSENT)], crc=False), "index"),
+]
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "any", "conditional", "stack"])
+@pytest.mark.parametrize(("blob", "text"), HOSTILE)
+async def test_damage_is_told_and_left(kind: str, blob: bytes, text: str, tmp_path: Path) -> None:
+    inner = below(kind, tmp_path / "store")
+    store = ShardingStorageTransformer(inner, (1, 2), path="a")
+    await inner.set("a/c/3/0", buffer(blob))
+    with pytest.raises(ShardFormatError) as caught:
+        await store.get("a/c/3/0", PROTOTYPE)
+    assert caught.value.shard == "a/c/3/0"
+    if text != "too short":
+        assert caught.value.chunk_coords == (0, 0)
+        assert caught.value.context["chunk_key"] == "a/c/3/0"
+        if (
+            kind != "any" or text == "inner chunk"
+        ):  # the other chunk is absent, but nothing of this shard can be trusted
+            with pytest.raises(ShardFormatError):
+                await value(store, "a/c/3/1")
+    works = [
+        lambda: store.set("a/c/3/1", buffer(b"new")),
+        lambda: store.set_partial_values([("a/c/3/0", 0, b"x")]),
+    ]
+    if kind != "any" or text not in ("claims", "index"):  # a store that does not tell how large a shard is
+        works += [lambda: store.getsize("a/c/3/0"), lambda: keys(store)]
+    for work in works:
+        with pytest.raises(ShardFormatError, match="a/c/3/0"):
+            await work()
+    assert await value(inner, "a/c/3/0") == blob
+    await store.set_many([("a/c/3/0", buffer(b"0")), ("a/c/3/1", buffer(b"1"))])  # written whole, it heals
+    assert await values(store, [("a/c/3/0", None), ("a/c/3/1", None)]) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "any"])
+async def test_a_checksum_of_the_index(kind: str, tmp_path: Path) -> None:
+    inner = below(kind, tmp_path / "store")
+    store = ShardingStorageTransformer(inner, (2,), index_codecs=CHECKED_INDEX)
+    await store.set("c/0", buffer(b"abc"))
+    blob = await value(inner, "c/0")
+    assert blob is not None
+    assert entries_of(blob, 2) == [(0, 3), (ABSENT, ABSENT)]
+    await inner.set("c/0", buffer(blob[:-6] + b"??" + blob[-4:]))
+    with pytest.raises(ChecksumError, match="c/0"):
+        await store.get("c/0", PROTOTYPE)
+
+
+async def test_a_shard_that_is_exchanged_between_two_calls() -> None:
+    class Exchanging(RecordingStore):
+        new: Any = None
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
+            found = await super().get_partial_values(prototype, key_ranges)
+            if self.new is not None:
+                await self._store.set("c/0", self.new)
+                self.new = None
+            return found
+
+    inner = Exchanging(MemoryStore())
+    store = ShardingStorageTransformer(inner, (2,))
+    await store.set("c/0", buffer(b"long " * 20))
+    inner.new = buffer(assemble(b"short", [(0, 5), (ABSENT, ABSENT)], crc=False))
+    assert await value(store, "c/0") == b"short"
+
+
+async def test_a_write_between_the_two_calls_of_a_read() -> None:
+    class Meddling(RecordingStore):
+        work: Any = None
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
+            found = await super().get_partial_values(prototype, key_ranges)
+            if self.work is not None:
+                work, self.work = self.work, None
+                await work
+            return found
+
+    inner = Meddling(MemoryStore())
+    for store in (
+        ShardingStorageTransformer(inner, (2,)),
+        ShardingStorageTransformer(ShardingStorageTransformer(inner, (2,)), (2,)),
+    ):
+        await store.set_many([("c/0", buffer(b"a" * 60)), ("c/1", buffer(b"right"))])
+        inner.work = store.set(
+            "c/0", buffer(b"b" * 60)
+        )  # the shard is packed: c/1 goes where c/0 was, and c/0 behind it
+        assert await value(store, "c/1") == b"right"
+        assert inner.work is None
+        await store.clear()

@@ -1,0 +1,291 @@
+# test_chunk_state.py - which inner chunks exist
+# SPDX-License-Identifier: MIT
+"""`chunk_state` against what the arrays themselves say, on every kind of store."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import ABSENT, OtherMemoryStore, RecordingStore, assemble, create, entries_of, quiet, shard_path
+from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec import chunk_state, iter_existing
+from shardcodec.access.shard_grid import ChunkState
+
+
+class ListedStore(RecordingStore):
+    """Counts lists."""
+
+    lists = 0
+
+    def list_prefix(self, prefix: str) -> Any:
+        self.lists += 1
+        return super().list_prefix(prefix)
+
+
+@pytest.fixture(params=["LocalStore", "MemoryStore", "other", "recording"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    kinds = {
+        "LocalStore": lambda: LocalStore(tmp_path),
+        "MemoryStore": MemoryStore,
+        "other": OtherMemoryStore,
+        "recording": lambda: RecordingStore(MemoryStore()),
+    }
+    return kinds[request.param]()
+
+
+def cells(values: np.ndarray[Any, Any], chunk: tuple[int, ...], fill: Any) -> np.ndarray[Any, Any]:
+    """Which inner chunks of an array hold anything."""
+    grid = tuple(-(-n // c) for n, c in zip(values.shape, chunk, strict=True))
+    out = np.zeros(grid, dtype=bool)
+    for at in np.ndindex(*grid):
+        part = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, chunk, strict=True))]
+        out[at] = (part != fill).any()
+    return out
+
+
+def sparse(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(shape) < 0.02, rng.integers(1, 99, shape), -1).astype("int32")
+
+
+def test_equals_the_array(store: Any) -> None:
+    array = create(store, name="a", shape=(30, 50))
+    values = sparse((30, 50))
+    array[...] = values
+    state = chunk_state(array)
+    assert (state.exists == cells(values, (4, 3), -1)).all()
+    assert state.first == (0, 0)
+    assert state.chunk_shape == (4, 3)
+    assert ((state.nbytes == 48) == state.exists).all()
+    assert (state.nbytes[~state.exists] == 0).all()
+    assert list(state.iter_existing()) == [tuple(at) for at in np.argwhere(state.exists).tolist()]
+    for region in state.regions():
+        assert (values[region] != -1).any()
+    again = chunk_state(store, "a")
+    assert (again.exists == state.exists).all()
+    assert dict(iter_existing(store, "a")) == dict.fromkeys(state.iter_existing(), 48)
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        np.s_[5:20, 7:33],
+        np.s_[:1],
+        np.s_[29, 49],
+        np.s_[..., 12:13],
+        np.s_[0:0],
+        np.s_[8:8, 3:],
+        np.s_[3:29:5],
+    ],
+)
+def test_regions(tmp_path: Path, region: Any) -> None:
+    array = create(tmp_path / "a", shape=(30, 50))
+    values = sparse((30, 50))
+    array[...] = values
+    whole = chunk_state(array)
+    part = chunk_state(array, region=region)
+    chosen = np.zeros((30, 50), dtype=bool)
+    chosen[region] = True
+    rows, columns = np.flatnonzero(chosen.any(axis=1)) // 4, np.flatnonzero(chosen.any(axis=0)) // 3
+    if not chosen.any():
+        assert part.exists.size == 0
+        assert list(iter_existing(array, region=region)) == []
+        return
+    box = np.s_[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    assert (part.exists == whole.exists[box]).all()
+    assert (part.nbytes == whole.nbytes[box]).all()
+    assert list(part.iter_existing()) == [at for at in whole.iter_existing() if part_has(part, at)]
+    assert sorted(at for at, _ in iter_existing(array, region=region)) == list(part.iter_existing())
+
+
+def part_has(part: Any, at: tuple[int, ...]) -> bool:
+    return all(0 <= i - f < n for i, f, n in zip(at, part.first, part.exists.shape, strict=True))
+
+
+def test_transposes_before_the_sharding(tmp_path: Path) -> None:
+    with quiet():
+        array = zarr.create_array(
+            tmp_path / "a",
+            shape=(20, 30, 4),
+            chunks=(8, 8, 4),
+            dtype="int32",
+            fill_value=-1,
+            filters=[TransposeCodec(order=(2, 0, 1))],
+            serializer=ShardingCodec(chunk_shape=(2, 4, 4), codecs=[BytesCodec()]),
+            compressors=None,
+        )
+    values = sparse((20, 30, 4))
+    array[...] = values
+    state = chunk_state(array)
+    assert state.chunk_shape == (4, 4, 2)
+    assert (state.exists == cells(values, (4, 4, 2), -1)).all()
+
+
+def test_index_at_the_start_and_sizes(tmp_path: Path) -> None:
+    with quiet():
+        array = zarr.create_array(
+            tmp_path / "a",
+            shape=(32, 32),
+            chunks=(16, 16),
+            dtype="uint8",
+            serializer=ShardingCodec(chunk_shape=(4, 4), index_location="start"),
+            compressors=None,
+        )
+    array[:13, :] = np.random.default_rng(0).integers(0, 255, (13, 32))
+    state = chunk_state(array)
+    for s in itertools.product((0, 1), repeat=2):
+        file = shard_path(array, f"c/{s[0]}/{s[1]}")
+        entries = (
+            [n for _, n in entries_of(file.read_bytes(), 16, at_start=True)]
+            if file.exists()
+            else [ABSENT] * 16
+        )
+        part = np.s_[s[0] * 4 : s[0] * 4 + 4, s[1] * 4 : s[1] * 4 + 4]
+        assert state.nbytes[part].ravel().tolist() == [0 if n == ABSENT else n for n in entries]
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    array = create(tmp_path / "a", shape=(64, 48))
+    array[40:, :] = 1
+    told: list[tuple[int, int]] = []
+    chunk_state(array, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (32, 32)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_ten_thousand_shards_in_bounded_memory(tmp_path: Path) -> None:
+    array = create(tmp_path / "a", shape=(100 * 32, 100 * 64), shards=(32, 64), chunks=(2, 2), dtype="int8")
+    array[:2, :128] = 1
+    done: list[int] = []
+    state = chunk_state(array, progress=lambda n, total: done.append(n) if total == 10_000 else None)
+    assert done[-1] == 10_000 and len(done) > 10
+    assert state.exists.shape == (1600, 3200) and state.exists.sum() == state.exists[0, :64].sum() == 64
+    with held_at_most(48 << 20):  # sizes of all inner chunks are 41 MB, and their coordinates twice that
+        assert sum(1 for _ in iter_existing(array)) == 64
+
+
+def test_coordinates_are_not_all_held_at_once() -> None:
+    exists = np.ones((1, 1000, 2000), bool)
+    state = ChunkState(exists, exists.astype("uint64"), (5, 6, 7), (1, 1, 1))
+    with held_at_most(16 << 20):
+        found = state.iter_existing()
+        assert next(found) == (5, 6, 7)
+        assert list(itertools.islice(found, 1998, 2000)) == [(5, 6, 2006), (5, 7, 7)]
+
+
+@contextmanager
+def held_at_most(nbytes: int) -> Iterator[None]:
+    """Of what Python and numpy take in a block."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_is_asked_for_where_it_takes_less_time() -> None:
+    """A few shards of very many were looked up in a list of all of these."""
+    inner = ListedStore(MemoryStore())
+    array = create(inner, shape=(80 * 8, 200 * 12))
+    array[:8, :12] = 1
+    inner.lists = 0
+    assert chunk_state(array, region=np.s_[:, :12]).exists.sum() == 8
+    assert inner.lists == 0
+    assert chunk_state(array, region=np.s_[:, : 3 * 12]).exists.sum() == 8
+    assert inner.lists == 1
+
+
+def test_only_indexes_of_what_is_there_are_asked_for() -> None:
+    store = RecordingStore(MemoryStore())
+    array = create(store, shape=(8 * 20, 12 * 10))
+    array[8:16, 12:24] = 1
+    array[80:88, :] = 2
+    store.forget()
+    state = chunk_state(array)
+    assert state.exists.sum() == 11 * 8
+    assert sorted(store.requests) == sorted(
+        [("c/1/1", "last 132"), *[(f"c/10/{i}", "last 132") for i in range(10)]]
+    )
+
+
+@pytest.mark.threads
+def test_many_shards_in_one_call(tmp_path: Path) -> None:
+    array = create(tmp_path / "a", shape=(2000,), shards=(8,), chunks=(2,))
+    values = np.where(np.arange(2000) % 7 < 3, np.arange(2000), -1).astype("int32")
+    array[...] = values
+    for threads in (1, 4):
+        state = chunk_state(tmp_path / "a", threads=threads)
+        assert (state.exists == cells(values, (2,), -1)).all()
+
+
+def test_rank_0(tmp_path: Path) -> None:
+    with shardcodec.enable(), quiet():  # zarr 3.1 cannot write one itself
+        array = zarr.create_array(
+            tmp_path / "a",
+            shape=(),
+            chunks=(),
+            dtype="int32",
+            serializer=ShardingCodec(chunk_shape=(), codecs=[BytesCodec()]),
+            compressors=None,
+        )
+    assert not chunk_state(array).exists
+    array[...] = 5
+    state = chunk_state(array)
+    assert state.exists.shape == ()
+    assert list(state.iter_existing()) == [()]
+    assert state.nbytes == 4
+
+
+@pytest.mark.parametrize("kind", ["checksum", "half", "short", "range"])
+def test_a_damaged_index_is_told(store: Any, kind: str) -> None:
+    if kind == "range" and type(store) not in (LocalStore, MemoryStore):
+        pytest.skip("this store does not tell how large an object is")
+    array = create(store, name="a")
+    array[...] = 1
+    prototype = default_buffer_prototype()
+    good = sync(store.get("a/c/1/0", prototype)).to_bytes()
+    bad = {
+        "checksum": good[:-1] + bytes([good[-1] ^ 1]),
+        "half": assemble(good[:-132], [(0, ABSENT), *entries_of(good, 8)[1:]]),
+        "range": assemble(good[:-132], [(2**40, 48), *entries_of(good, 8)[1:]]),
+        "short": good[-100:],
+    }[kind]
+    sync(store.set("a/c/1/0", prototype.buffer.from_bytes(bad)))
+    error = shardcodec.ChecksumError if kind == "checksum" else shardcodec.ShardFormatError
+    with pytest.raises(error, match="c/1/0") as caught:
+        chunk_state(array)
+    if kind in ("half", "range"):
+        assert caught.value.chunk_coords == (0, 0)
+    assert chunk_state(array, region=np.s_[:8]).exists.all()
+
+
+def test_what_has_no_inner_chunks(tmp_path: Path) -> None:
+    with quiet():
+        plain = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="u1")
+        hidden = zarr.create_array(
+            tmp_path / "b", shape=(4,), chunks=(2,), dtype="u1", serializer=ShardingCodec(chunk_shape=(1,))
+        )
+    with pytest.raises(shardcodec.UnsupportedError, match="shards"):
+        chunk_state(plain)
+    with pytest.raises(shardcodec.UnsupportedError, match="hide"):
+        chunk_state(hidden)
+    with pytest.raises(ValueError, match="no path"):
+        chunk_state(plain, "c")
+    with pytest.raises(TypeError, match="int"):
+        chunk_state(3)
+    with pytest.raises(IndexError):
+        chunk_state(create(tmp_path / "d"), region=np.s_[::-1])

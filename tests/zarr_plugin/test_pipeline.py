@@ -1,0 +1,310 @@
+# test_pipeline.py - what a codec pipeline must never break in zarr
+# SPDX-License-Identifier: MIT
+"""Read-only arrays, missing chunks, pickling, equality, resizing, forks: the manners of a guest."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import (
+    ZARR_IS_31,
+    bits,
+    create,
+    files_below,
+    in_child,
+    ours,
+    quiet,
+    random_array,
+    run_python,
+    shard_path,
+    write_and_read_row,
+    zarrs_view,
+)
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+
+needs_32 = pytest.mark.skipif(ZARR_IS_31, reason="zarr 3.1 has no such setting")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def filled(store: Any, **arguments: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+    array = create(store, **arguments)
+    values = random_array(array.shape, array.dtype)
+    array[...] = values
+    return array, values
+
+
+# ---- read-only
+
+
+def test_an_array_opened_for_reading_is_not_written(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)}
+    array = ours(tmp_path, mode="r")
+    for selection in (np.s_[...], np.s_[0, 0], np.s_[:8, :12]):
+        for value in (3, -1):
+            with pytest.raises(ValueError, match=r"read.only"):
+                array[selection] = value
+    assert {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)} == before
+
+
+@pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
+def test_a_store_opened_for_reading_is_not_written(kind: Any, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path) if kind is LocalStore else MemoryStore()
+    _, values = filled(store)
+    sealed = store.with_read_only(True)
+    array = shardcodec.attach(zarr.open_array(sealed, mode="r"))
+    with pytest.raises(ValueError, match=r"read.only"):
+        array[0, 0] = 3
+    with pytest.raises(ValueError, match=r"read.only"):
+        array.vindex[[0, 1], [0, 1]] = 3
+    assert bits(array[...]) == bits(values)
+
+
+# ---- missing chunks
+
+
+@needs_32
+@pytest.mark.parametrize("store", ["local", "memory"])
+@pytest.mark.parametrize("shards", [(8, 12), None])
+def test_missing_chunks_can_be_an_error(store: str, shards: Any, tmp_path: Path) -> None:
+    where: Any = tmp_path if store == "local" else MemoryStore()
+    config = {"read_missing_chunks": False}
+    array = create(where, shards=shards, config=config)
+    array[:8, :12] = 5
+    assert (array[:8, :12] == 5).all()
+    with pytest.raises(zarr.errors.ChunkNotFoundError):
+        array[:9, :12]
+    with pytest.raises(zarr.errors.ChunkNotFoundError):
+        array[15, 23]
+
+
+@needs_32
+def test_missing_inner_chunks_are_no_error(tmp_path: Path) -> None:
+    array = create(tmp_path, config={"read_missing_chunks": False})
+    array[0, 0] = 5
+    assert array[7, 11] == -1
+
+
+async def test_read_tells_which_objects_are_missing(tmp_path: Path) -> None:
+    """One result per item of the batch, in its order; what is asked of no element counts as there."""
+    array = create(tmp_path)
+    array[:8] = 5
+    results: list[Any] = []
+    pipeline = array.async_array.codec_pipeline
+    read = type(pipeline).read
+
+    async def listen(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        results.extend(await read(self, *arguments, **keywords))
+        return tuple(results)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(pipeline), "read", listen)
+        await array.async_array.getitem(...)
+    assert [result["status"] for result in results] == ["present", "present", "missing", "missing"]
+
+
+# ---- the array as an object
+
+
+def test_pickling(tmp_path: Path) -> None:
+    array, values = filled(tmp_path)
+    array = shardcodec.attach(array, threads=1, strict=True, order="lexicographic")
+    copy = pickle.loads(pickle.dumps(array))
+    pipeline = copy.async_array.codec_pipeline
+    assert isinstance(pipeline, shardcodec.ShardCodecPipeline)
+    assert pipeline._options() == array.async_array.codec_pipeline._options()
+    assert bits(copy[...]) == bits(values)
+    copy[3, 3] = 77
+    assert array[3, 3] == 77
+    assert copy == array
+
+
+def test_equality_survives_reopening(tmp_path: Path) -> None:
+    with shardcodec.enable(), quiet():
+        created = zarr.create_array(tmp_path, shape=(16, 24), shards=(8, 12), chunks=(4, 3), dtype="int32")
+        opened = zarr.open_array(tmp_path)
+        again = zarr.open_array(tmp_path)
+    assert created == opened == again
+    assert hash(created.async_array.codec_pipeline) == hash(opened.async_array.codec_pipeline)
+    assert created.async_array.codec_pipeline != "something else"
+    with quiet():
+        plain = zarr.open_array(tmp_path)
+    assert created.async_array.codec_pipeline != plain.async_array.codec_pipeline
+
+
+def test_repr_and_further_attributes_are_zarrs(tmp_path: Path) -> None:
+    array, _ = filled(tmp_path)
+    pipeline = array.async_array.codec_pipeline
+    own = zarrs_view(array).async_array.codec_pipeline
+    assert repr(pipeline).startswith("ShardCodecPipeline(")
+    assert pipeline.supports_partial_decode == own.supports_partial_decode
+    assert pipeline.supports_partial_encode == own.supports_partial_encode
+    assert [type(codec) for codec in pipeline] == [type(codec) for codec in own]
+    assert pipeline.evolve_from_array_spec(None) is pipeline
+    with pytest.raises(AttributeError):
+        _ = pipeline.no_such_thing
+    with pytest.raises(AttributeError):
+        _ = pipeline._no_such_thing
+    assert array.info_complete() is not None
+    assert array.chunks == (4, 3) and array.shards == (8, 12)
+
+
+@pytest.mark.parametrize("new_shape", [(40, 24), (10, 9), (17, 30)])
+def test_resize(tmp_path: Path, new_shape: tuple[int, int]) -> None:
+    array, values = filled(tmp_path)
+    array.resize(new_shape)
+    expected = np.full(new_shape, -1, "int32")
+    both = tuple(slice(min(a, b)) for a, b in zip(new_shape, values.shape, strict=True))
+    expected[both] = values[both]
+    assert array.shape == new_shape and bits(array[...]) == bits(expected)
+    array[-3:, -5:] = expected[-3:, -5:] = 9
+    array[2, :] = expected[2, :] = 8
+    assert bits(array[...]) == bits(expected) == bits(zarrs_view(array)[...])
+
+
+def test_append(tmp_path: Path) -> None:
+    array, values = filled(tmp_path)
+    more = random_array((5, 24), "int32", seed=1)
+    array.append(more)
+    array.append(more)
+    expected = np.concatenate([values, more, more])
+    assert bits(array[...]) == bits(expected) == bits(zarrs_view(array)[...])
+
+
+def test_version_2_is_left_alone(tmp_path: Path) -> None:
+    with shardcodec.enable(strict=True), quiet():
+        array = zarr.create_array(tmp_path, shape=(16, 24), chunks=(8, 12), dtype="int32", zarr_format=2)
+        assert not isinstance(array.async_array.codec_pipeline, shardcodec.ShardCodecPipeline)
+        array[...] = 5
+        assert (zarr.open_array(tmp_path)[...] == 5).all()
+
+
+def test_functions_of_zarr_that_copy_arrays(tmp_path: Path) -> None:
+    with shardcodec.enable(), quiet():
+        array = create(tmp_path / "a", own=True)
+        values = random_array(array.shape, "int32")
+        array[...] = values
+        copy = zarr.from_array(tmp_path / "b", data=array)
+        assert copy.shards == array.shards and copy.chunks == array.chunks
+        assert bits(copy[...]) == bits(values)
+        assert zarr.zeros_like(array, store=MemoryStore()).shards is not None or ZARR_IS_31
+
+
+# ---- processes
+
+
+@needs_fork
+def test_a_forked_child_reads_and_writes(tmp_path: Path) -> None:
+    """The parent has used every thread and every lock before."""
+    array = create(tmp_path, shape=(64, 64, 64), shards=(32, 32, 32), chunks=(8, 8, 8), dtype="i2")
+    values = random_array(array.shape, "i2")
+    with shardcodec.options(threads=4):
+        array[...] = values
+        assert bits(array[...]) == bits(values)
+
+    def child() -> None:
+        again = ours(tmp_path)
+        with shardcodec.options(threads=4):
+            assert bits(again[...]) == bits(values)
+            again[:32] = 3
+            again[40, 40, 40] = 4
+            assert (again[:32] == 3).all()
+
+    for _ in range(3):
+        in_child(child)
+        values[:32] = 3
+        values[40, 40, 40] = 4
+        with shardcodec.options(threads=4):
+            assert bits(array[...]) == bits(values)
+    with shardcodec.options(threads=4):
+        array[...] = 1
+
+
+@pytest.mark.slow
+def test_spawned_processes_get_the_array_by_pickle(tmp_path: Path) -> None:
+    array, _ = filled(tmp_path)
+    rows = [0, 9]  # of two shards: locks are within a process
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        got = list(pool.map(write_and_read_row, [array] * 2, rows))
+    assert got == [np.full(24, row, "int32").tobytes() for row in rows]
+    assert all((array[row] == row).all() for row in rows)
+
+
+@pytest.mark.threads
+def test_two_threads_read_at_once(tmp_path: Path) -> None:
+    """Both are inside the pipeline at the same time: each waits for the other before it reads."""
+    array, values = filled(tmp_path)
+    barrier = threading.Barrier(2, timeout=60)
+    got: list[bytes] = []
+
+    def read() -> None:
+        barrier.wait()
+        for _ in range(20):
+            got.append(bits(array[...]))
+
+    work = [threading.Thread(target=read) for _ in range(2)]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join(60)
+    assert len(got) == 40 and set(got) == {bits(values)}
+
+
+# ---- without the extension
+
+
+def test_without_its_extension_zarr_goes_on_after_one_warning(tmp_path: Path) -> None:
+    code = f"""
+        import sys, warnings
+        sys.modules["shardcodec._native"] = None
+        import numpy as np, zarr
+        import shardcodec
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            zarr.config.set({{"codec_pipeline.path": "shardcodec.ShardCodecPipeline"}})
+            for name in "ab":
+                array = zarr.create_array({str(tmp_path)!r} + "/" + name, shape=(8, 8), shards=(8, 8),
+                                          chunks=(2, 2), dtype="i4")
+                array[...] = np.arange(64).reshape(8, 8)
+                array[1, 1] = -1
+                assert zarr.open_array({str(tmp_path)!r} + "/" + name)[1, 1] == -1
+        said = [str(w.message) for w in seen if "shardcodec" in str(w.message)]
+        print(type(array.async_array.codec_pipeline).__name__, len(said), seen[0].category.__name__)
+        try:
+            shardcodec.encode(np.uint8([1, 1]), shardcodec.ShardSpec((2,), (1,), "u1", 0, [{{"name": "bytes"}}]))
+        except shardcodec.UnsupportedError as error:
+            print(type(error.__cause__).__name__)
+    """
+    done = run_python(code)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stderr
+    name, n_warnings, category = lines[0].split()
+    assert name in ("FusedCodecPipeline", "BatchedCodecPipeline")
+    assert (n_warnings, category) == ("1", "RuntimeWarning")
+    assert lines[1] in ("ImportError", "ModuleNotFoundError")
+
+
+def test_importing_does_not_load_the_extension() -> None:
+    done = run_python("import sys, shardcodec; print('shardcodec._native' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_a_damaged_array_can_still_be_opened(tmp_path: Path) -> None:
+    array, _ = filled(tmp_path)
+    shard_path(array).write_bytes(b"")
+    again = ours(tmp_path)
+    assert again.shape == (16, 24)
+    with pytest.raises(shardcodec.ShardFormatError):
+        again[0, 0]
+    assert again[8, 0] == array[8, 0]

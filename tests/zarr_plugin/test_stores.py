@@ -1,0 +1,328 @@
+# test_stores.py - every kind of store, what is asked of it, and answers that are wrong
+# SPDX-License-Identifier: MIT
+"""Stores that the engine does not reach itself are served through their own asynchronous calls, decoded natively."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    OtherMemoryStore,
+    RecordingStore,
+    bits,
+    checked,
+    create,
+    gap_of,
+    quiet,
+    random_array,
+    zarrs_view,
+)
+from zarr.codecs import ZstdCodec
+from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
+
+from shardcodec.zarr_plugin.remotes import is_near
+
+LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
+
+
+class OtherLocalStore(LocalStore):
+    """A subclass may override anything, so it counts as any other store."""
+
+
+STORES = [
+    "memory",
+    "memory subclass",
+    "local",
+    "local subclass",
+    "wrapper",
+    "logging",
+    "zip",
+    "fsspec",
+    "fsspec file",
+    "obstore",
+    "obstore file",
+    "icechunk",
+]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    kind = request.param
+    if kind == "fsspec":
+        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+        fs = fsspec.filesystem("memory", asynchronous=False, skip_instance_cache=True)
+        from zarr.storage import FsspecStore
+
+        with quiet():
+            yield FsspecStore.from_url(f"memory://{tmp_path.name}")
+        fs.rm(f"/{tmp_path.name}", recursive=True)
+        return
+    if kind == "fsspec file":
+        pytest.importorskip("fsspec", reason="fsspec is not installed")
+        from zarr.storage import FsspecStore
+
+        with quiet():
+            yield FsspecStore.from_url(f"file://{tmp_path}", storage_options={"auto_mkdir": True})
+        return
+    if kind.startswith("obstore"):
+        obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+        from zarr.storage import ObjectStore
+
+        within = obstore.LocalStore(str(tmp_path)) if kind == "obstore file" else obstore.MemoryStore()
+        yield ObjectStore(within)
+        return
+    if kind == "icechunk":
+        icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
+        repository = icechunk.Repository.create(icechunk.in_memory_storage())
+        yield repository.writable_session("main").store
+        return
+    if kind == "zip":
+        with ZipStore(tmp_path / "a.zip", mode="w") as zipped:
+            yield zipped
+        return
+    makers: dict[str, Any] = {
+        "memory": MemoryStore,
+        "memory subclass": OtherMemoryStore,
+        "local": lambda: LocalStore(tmp_path),
+        "local subclass": lambda: OtherLocalStore(tmp_path),
+        "wrapper": lambda: WrapperStore(MemoryStore()),
+        "logging": lambda: LoggingStore(MemoryStore(), log_level="CRITICAL"),
+    }
+    yield makers[kind]()
+
+
+@LOCATIONS
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files grow by rewriting
+def test_reading_and_writing(store: Any, at_start: bool) -> None:
+    array = checked(store, at_start=at_start)
+    values = np.full((16, 24), -1, "int32")
+    assert bits(array[...]) == bits(values)
+    for number, selection in enumerate(
+        (np.s_[...], np.s_[3:12, 5:20], np.s_[0, 0], np.s_[::3, 7], np.s_[:8, :12])
+    ):
+        part = random_array(values[selection].shape, "int32", seed=number)
+        array[selection] = part if part.ndim else int(part)
+        values[selection] = part
+        for wanted in (np.s_[...], np.s_[2:14, 3:20], np.s_[9, 23], np.s_[::5, ::7]):
+            assert bits(array[wanted]) == bits(values[wanted])
+    assert bits(zarrs_view(array)[...]) == bits(values)
+
+
+@LOCATIONS
+def test_an_emptied_shard_is_deleted(store: Any, at_start: bool) -> None:
+    array = checked(store, at_start=at_start)
+    array[...] = 5
+    if not store.supports_deletes:
+        with pytest.raises(NotImplementedError):
+            array[:8, :12] = -1
+        return
+    array[:8, :12] = -1
+    array[8:, 12:] = 5
+    assert (zarrs_view(array)[:8, :12] == -1).all()
+    assert array.nchunks_initialized in (3, 24)  # counted in shards, or in inner chunks of them
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@LOCATIONS
+def test_index_arrays(store: Any, at_start: bool) -> None:
+    array = checked(store, at_start=at_start)
+    values = random_array((16, 24), "int32")
+    array[...] = values
+    rows, columns = np.array([9, 1, 1, 14]), np.array([23, 0, 5])
+    points = (np.array([9, 1, 1, 14]), np.array([23, 0, 5, 0]))
+    mask = np.arange(384).reshape(16, 24) % 11 == 0
+    for gap in (0, 1000):
+        with gap_of(gap):
+            assert bits(array.oindex[rows, columns]) == bits(values[np.ix_(rows, columns)])
+            assert bits(array.oindex[rows, 3]) == bits(values[rows, 3])
+            assert bits(array.vindex[points]) == bits(values[points])
+            assert bits(array.vindex[mask]) == bits(values[mask])
+    array.oindex[rows, columns] = values[np.ix_(rows, columns)] = 8
+    array.vindex[points] = values[points] = np.array([1, 2, 3, 4])
+    array.vindex[mask] = values[mask] = 0
+    assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
+
+
+def test_unsharded_arrays(store: Any) -> None:
+    array = create(store, shards=None, chunks=(5, 7), compressors=[ZstdCodec(level=1)])
+    values = random_array((16, 24), "int32")
+    array[...] = values
+    if not isinstance(store, ZipStore):
+        array[3:9, 4] = values[3:9, 4] = 2
+    assert bits(array[2:14, 3:20]) == bits(values[2:14, 3:20])
+    assert bits(zarrs_view(array)[...]) == bits(values)
+
+
+def test_several_arrays_of_one_store(store: Any) -> None:
+    a, b = create(store, name="a"), create(store, name="deeper/b")
+    a[...], b[...] = 1, 2
+    assert (a[...] == 1).all() and (b[...] == 2).all()
+
+
+def test_what_costs_as_little_as_a_file(tmp_path: Path) -> None:
+    """There a round trip is worth fewer bytes."""
+    assert is_near(ZipStore(tmp_path / "a.zip", mode="w"))
+    assert not is_near(
+        WrapperStore(MemoryStore())
+    )  # may be anything: a store that waits, to look like one far away
+    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+    from zarr.storage import FsspecStore, ObjectStore
+
+    assert is_near(ObjectStore(obstore.MemoryStore())) and is_near(ObjectStore(obstore.LocalStore()))
+    assert not is_near(ObjectStore(obstore.HTTPStore.from_url("https://example.org")))
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with quiet():
+        assert is_near(FsspecStore.from_url("memory://a")) and is_near(
+            FsspecStore.from_url(f"file://{tmp_path}")
+        )
+
+
+# ---- what is asked of a store
+
+INDEX_NBYTES = 16 * 8 + 4
+
+
+@pytest.fixture
+def large() -> Iterator[None]:
+    """Shards count as too large to be fetched whole for a part of them."""
+    with gap_of(0):
+        yield
+
+
+def recorded(at_start: bool = False) -> tuple[Any, RecordingStore]:
+    store = RecordingStore(MemoryStore())
+    array = checked(store, at_start=at_start)
+    array[...] = random_array((16, 24), "int32")
+    store.forget()
+    return array, store
+
+
+@LOCATIONS
+@pytest.mark.usefixtures("large")
+def test_one_inner_chunk_takes_two_requests(at_start: bool) -> None:
+    array, store = recorded(at_start)
+    array[1, 2]
+    index, chunk = store.chunk_requests()
+    assert index == ("c/0/0", (0, INDEX_NBYTES) if at_start else f"last {INDEX_NBYTES}")
+    room = 0 if at_start else INDEX_NBYTES  # in which an inner chunk that touches the index would be noticed
+    assert chunk[0] == "c/0/0" and 0 < chunk[1][1] - chunk[1][0] - room < 100
+
+
+@LOCATIONS
+def test_one_inner_chunk_of_a_small_shard_takes_one_request(at_start: bool) -> None:
+    array, store = recorded(at_start)
+    array[1, 2]
+    assert store.chunk_requests() == [("c/0/0", "all")]
+
+
+@pytest.mark.usefixtures("large")
+def test_a_whole_shard_takes_one_request() -> None:
+    array, store = recorded()
+    array[:8, 12:]
+    assert store.chunk_requests() == [("c/0/1", "all")]
+    store.forget()
+    array[...]
+    assert sorted(store.chunk_requests()) == [(f"c/{i}/{j}", "all") for i in (0, 1) for j in (0, 1)]
+
+
+@pytest.mark.usefixtures("large")
+def test_most_of_a_shard_is_fetched_as_a_whole() -> None:
+    store = RecordingStore(MemoryStore())
+    array = checked(store, shape=(40, 12), chunks=(40, 12))
+    array[...] = random_array((40, 12), "int32")
+    store.forget()
+    array[:, 1:]  # all of 40 inner chunks
+    array[1:32]  # 32 of them
+    assert store.chunk_requests() == [("c/0/0", "all")] * 2
+    store.forget()
+    array[1:28]  # 28
+    assert store.chunk_requests()[0] == ("c/0/0", f"last {40 * 16 + 4}")
+
+
+@pytest.mark.usefixtures("large")
+def test_a_box_of_several_shards_takes_two_requests_of_each() -> None:
+    array, store = recorded()
+    values = array[6:10, 10:14]
+    assert values.shape == (4, 4)
+    requests = store.chunk_requests()
+    assert sorted(key for key, _ in requests) == [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1) for _ in "12"]
+    assert sum(wanted == f"last {INDEX_NBYTES}" for _, wanted in requests) == 4
+
+
+@pytest.mark.usefixtures("large")
+def test_each_touched_inner_chunk_is_fetched_once() -> None:
+    array, store = recorded()
+    array.oindex[[7, 0, 3, 0], [0, 11, 1, 0]]  # rows 0 and 1 of the grid of inner chunks, columns 0 and 3
+    index, *chunks = store.chunk_requests()
+    assert index == ("c/0/0", f"last {INDEX_NBYTES}")
+    assert len(chunks) == len(set(chunks)) == 2  # two of them each, side by side in Morton order
+    store.forget()
+    array.vindex[np.repeat([0, 7], 500), np.repeat([0, 11], 500)]
+    assert len(store.chunk_requests()) == 1 + 2
+
+
+@pytest.mark.usefixtures("large")
+def test_a_plane_takes_an_index_and_what_touches_of_each_shard() -> None:
+    array, store = recorded()
+    array[5]  # the second row of inner chunks: every second one in Morton order
+    requests = store.chunk_requests()
+    assert sum(wanted == f"last {INDEX_NBYTES}" for _, wanted in requests) == 2
+    assert len(requests) == 2 + 2 * 4
+    store.forget()
+    with gap_of(1000):
+        array[5]
+    assert len(store.chunk_requests()) == 2
+
+
+@pytest.mark.usefixtures("large")
+def test_a_missing_shard_takes_one_request_for_its_index() -> None:
+    array, store = recorded()
+    array[:8, :12] = -1
+    store.forget()
+    assert array[1, 2] == -1
+    assert store.chunk_requests() == [("c/0/0", f"last {INDEX_NBYTES}")]
+
+
+@pytest.mark.usefixtures("large")
+def test_missing_inner_chunks_take_no_request_of_their_own() -> None:
+    array, store = recorded()
+    array[:4, :3] = -1
+    store.forget()
+    assert (array[:4, :3] == -1).all()
+    assert store.chunk_requests() == [("c/0/0", f"last {INDEX_NBYTES}")]
+
+
+def test_distant_chunks_are_fetched_apart_and_near_ones_together() -> None:
+    store = RecordingStore(MemoryStore())
+    array = create(store, shape=(8 << 20,), shards=(8 << 20,), chunks=(1 << 18,), dtype="u1", fill_value=0)
+    values = random_array(array.shape, "u1")
+    array[...] = values
+    store.forget()
+    wanted = np.s_[:: 6 << 18]  # one element each of six inner chunks, which are 1.5 MiB apart
+    assert bits(array[wanted]) == bits(values[wanted])
+    requests = [wanted for _, wanted in store.chunk_requests()]
+    last = (
+        (8 << 20) + 32 * 16 + 4
+    )  # the store does not tell the size; one byte shows that all entries can be true
+    assert len(requests) == 1 + 6 + 1
+    assert sorted(requests[1:])[:2] == [(0, 1 << 18), (6 << 18, 7 << 18)]
+    assert (last - 1, last) in requests
+    store.forget()
+    near = np.s_[1 << 18 : 7 << 18 : 2 << 18]  # three inner chunks with gaps of 256 KiB
+    assert bits(array[near]) == bits(values[near])
+    assert [wanted for _, wanted in store.chunk_requests()][1:] == [(1 << 18, 6 << 18), (last - 1, last)]
+
+
+def test_writing_reads_a_shard_only_when_something_of_it_is_kept() -> None:
+    array, store = recorded()
+    array[...] = 3
+    assert store.chunk_requests() == []
+    assert sorted(store.written) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
+    store.forget()
+    array[2, 13] = 4
+    assert [key for key, _ in store.chunk_requests()] == ["c/0/1"]
+    assert store.written == ["c/0/1"]
