@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import os
 import sys
 import threading
 import time
@@ -40,6 +41,7 @@ from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 
 from ..storage import aio, turns
+from ..storage.files import check_name
 
 __all__ = [
     "ArraySpec",
@@ -374,6 +376,9 @@ def write_order(codec: Any) -> dict[str, Any]:
 
 def array_at(store: Any, path: str) -> Any:
     """Open an array to look at."""
+    if isinstance(store, str | os.PathLike):
+        check_name(os.fspath(store))
+    check_name(path)
     if isinstance(store, StorePath):
         store, path = store.store, "/".join(filter(None, (store.path, path)))
     # "r" wants a read-only copy of the store, which not every store can make
