@@ -40,6 +40,7 @@ from ...format.checks import (
     wrong,
 )
 from ...format.fill import fill_from_json
+from ...storage.files import check_name
 
 __all__ = [
     "LegacyArray",
@@ -144,9 +145,9 @@ def normalized(path: str) -> str:
     Raises
     ------
     ValueError
-        It has an empty segment, or one of dots.
+        It has an empty segment, one of dots, or a null byte.
     """
-    path = path.replace("\\", "/").strip("/")
+    path = check_name(path).replace("\\", "/").strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
         raise ValueError(f"{path!r} is no path in a hierarchy")
     return path

@@ -24,6 +24,7 @@ from ...compat import (
 )
 from ...errors import ShardError
 from ...format.checks import unsupported
+from ...storage.files import check_name
 from ...zarr_plugin.enable import attach
 from .metadata import array_key, normalized, parse_hierarchy, parse_json
 from .translate import has_certain_fill, to_v3
@@ -95,7 +96,7 @@ def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, s
     SpecError, UnsupportedError
         It is of another format.
     """
-    if isinstance(store, str | os.PathLike) and not os.path.isdir(store):
+    if isinstance(store, str | os.PathLike) and not os.path.isdir(check_name(os.fspath(store))):
         raise FileNotFoundError(f"there is no folder {os.fspath(store)!r}")  # which zarr would make
     base, path = as_store(store, read_only=read_only)
     if isinstance(base, LegacyStore):
@@ -117,7 +118,7 @@ def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
     if isinstance(store, Store):
         return store, ""
     if isinstance(store, str | os.PathLike):
-        return sync(LocalStore.open(os.fspath(store), read_only=read_only)), ""
+        return sync(LocalStore.open(check_name(os.fspath(store)), read_only=read_only)), ""
     raise TypeError(f"expected a path or a zarr store, not {type(store).__name__}")
 
 
