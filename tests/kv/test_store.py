@@ -334,9 +334,8 @@ def test_update_checks_all_keys_and_writes_once(store: ShardedKeyValueStore) -> 
         t.update({key(0, 1): b"new"})
         assert store[key(0, 1)] == b"01"
     assert store[key(0, 1)] == b"new"
-    text = open_kv(
-        Path(f"{store.base}.text"), (2**30,)
-    )  # 'abcd' is a key of the right length outside of the grid
+    # 'abcd' has the length of a key, but is outside of the grid
+    text = open_kv(Path(f"{store.base}.text"), (2**30,))
     with pytest.raises(ValueError, match=r'Invalid key .*: "abcd"'):
         text.update(abcd=b"")
 

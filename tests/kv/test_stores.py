@@ -116,10 +116,10 @@ def test_absent_entry_must_be_absent_at_commit(store: Any) -> None:
     assert kv[key(0, 0)] == b"mine"
     t = kv.transaction()
     assert t.write_sync(key(0, 2), b"mine", if_equal="absent").generation != FAILED
-    kv[key(0, 2)] = b"somebody's"
+    kv[key(0, 2)] = b"another writer's"
     with pytest.raises(ConflictError):
         t.commit_sync()
-    assert kv[key(0, 2)] == b"somebody's"
+    assert kv[key(0, 2)] == b"another writer's"
 
 
 def test_obstore_folder_has_entity_tags_but_no_conditional_put(tmp_path: Path) -> None:
@@ -296,9 +296,8 @@ def test_index_is_cached_with_its_entity_tag(pool: int | None, asked: list[Any])
             b"",
             b"bbbb",
         ]
-        assert asked == [
-            ("get_range", 0, 7)
-        ]  # the cached index shows that the second entry is absent in this state
+        # the cached index shows that the second entry is absent in this state
+        assert asked == [("get_range", 0, 7)]
         asked.clear()
         assert key(0, 1) not in kv and key(0, 0) in kv and len(kv.list_sync()) == 2
         assert asked == [INDEX] * 3  # only this request shows whether the object was replaced
