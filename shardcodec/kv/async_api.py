@@ -38,7 +38,7 @@ class Awaited:
 
     async def read(self, key: Key, **how: Any) -> ReadResult:
         """Read a value; see `KeyedEntries.read_sync` for Parameters, Returns and Raises."""
-        if self._entries.is_at_hand:
+        if self._entries.can_read_inline:
             if turns.is_over():
                 await turns.next_turn()
             with suppress(TooLarge):

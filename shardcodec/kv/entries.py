@@ -80,7 +80,7 @@ class Entries:
         return int(self.chain.n_chunks)
 
     @property
-    def is_at_hand(self) -> bool:
+    def can_read_inline(self) -> bool:
         """True if a value can be read on the event loop.
 
         This needs a shard without network requests, without buffered writes, outside of other shards, and with a
@@ -95,7 +95,7 @@ class Entries:
     def options(self) -> Options:
         """Return the options of a write.
 
-        A shard with its index at the start is replaced. An erasure in place could leave size and time of its file
+        A shard with its index at the start is replaced. An erasure by an append could leave size and time of its file
         unchanged, and the generation would not show the change.
         """
         return resolve(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
@@ -189,7 +189,7 @@ class Entries:
         offset, nbytes = found if wanted is None else self._part(position, found, wanted)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
 
-    def looks_at(self, shard: OpenObject, position: int, wanted: ByteRange | None) -> int:
+    def nbytes_to_read(self, shard: OpenObject, position: int, wanted: ByteRange | None) -> int:
         """Return the number of bytes that a read of a value must look at.
 
         For an object in memory this is the whole object, because its generation is computed from all bytes.

@@ -36,7 +36,7 @@ class Threads:
         """Run `work` in a thread with the context of the caller, and wait for its end, also after a cancellation."""
         if self._n is None:
             return await to_its_end(asyncio.to_thread(work, *arguments, **keywords))
-        context, pool = copy_context(), self._begun(self._n)
+        context, pool = copy_context(), self._started_pool(self._n)
 
         async def run() -> T:
             loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class Threads:
 
         return await to_its_end(run())
 
-    def _begun(self, n: int) -> ThreadPoolExecutor:
+    def _started_pool(self, n: int) -> ThreadPoolExecutor:
         if self._pool is None or self._pid != os.getpid():  # after a fork the pool has no threads
             self._pool = ThreadPoolExecutor(n, thread_name_prefix="shardcodec.kv")
             self._pid = os.getpid()

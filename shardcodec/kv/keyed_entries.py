@@ -277,7 +277,7 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         part, position = byte_range_of(byte_range), self._position(key)
 
         def work(shard: OpenObject) -> ReadResult:
-            if most is not None and self._entries.looks_at(shard, position, part) > most:
+            if most is not None and self._entries.nbytes_to_read(shard, position, part) > most:
                 raise TooLarge
             stamp = Stamp(shard.generation, time.time())
             if is_known(stamp.generation, if_not_equal):

@@ -63,6 +63,16 @@ class KeyLayout:
         Parameters
         ----------
         separator : {"/", "."}
+            Text between two numbers.
+
+        Returns
+        -------
+        KeyLayout
+
+        Raises
+        ------
+        ValueError
+            The separator is neither "/" nor ".".
         """
         return cls._of(KeyEncoding(True, separator))
 
@@ -73,6 +83,16 @@ class KeyLayout:
         Parameters
         ----------
         separator : {"/", "."}
+            Text between two numbers.
+
+        Returns
+        -------
+        KeyLayout
+
+        Raises
+        ------
+        ValueError
+            The separator is neither "/" nor ".".
         """
         return cls._of(KeyEncoding(False, separator))
 
@@ -83,6 +103,16 @@ class KeyLayout:
         Parameters
         ----------
         separator : {"/", "."}
+            Text between two numbers.
+
+        Returns
+        -------
+        KeyLayout
+
+        Raises
+        ------
+        ValueError
+            The separator is neither "/" nor ".".
         """
         return cls("data/root", "c", separator, "c0")
 

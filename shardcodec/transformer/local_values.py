@@ -37,7 +37,7 @@ def read_native(
     found: dict[int, Any] = {}
     for shard, wanted in shards.items():
         work = functools.partial(_read_named, open_shard, shard, wanted)
-        found.update(_while_it_changes(chain, shard, file_of(shard), work))
+        found.update(_retry_while_changing(chain, shard, file_of(shard), work))
     return found
 
 
@@ -65,27 +65,27 @@ def look_native(
         finally:
             opened.close()
 
-    return _while_it_changes(chain, shard, file_of(shard), work)
+    return _retry_while_changing(chain, shard, file_of(shard), work)
 
 
 def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:
     return read_opened(open_shard(shard), wanted)
 
 
-def _while_it_changes(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
+def _retry_while_changing(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
     """Call `work`; retry after an error if the file of the shard has just been changed."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return retried(work)
         except (ShardError, Bad) as error:
-            if attempt == ATTEMPTS or path is None or not _just_changed(path):
+            if attempt == ATTEMPTS or path is None or not _has_just_changed(path):
                 if isinstance(error, Bad):
                     raise explained(error.error, chain, shard, error.key) from None
                 raise explained(error, chain, shard) from None
     raise AssertionError
 
 
-def _just_changed(path: str) -> bool:
+def _has_just_changed(path: str) -> bool:
     """Return True if the file has just been changed, so that an error may be due to a write in progress."""
     try:
         return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS

@@ -278,7 +278,7 @@ class _Round:
                 self._repeat(shard, index, explained(bad.error, self._chain, shard, bad.key))
                 continue
             parts = [(s.offset, s.nbytes) for s in spans[shard] if s.nbytes]
-            if parts and index.nbytes is None and (end := self._due_end(shard, index)):
+            if parts and index.nbytes is None and (end := self._minimum_nbytes(shard, index)):
                 parts.append((end - 1, 1))  # proves that an object of unknown size is long enough
             if not parts and shard in self._kept and not self._options.immutable:
                 self.again[shard] = index  # no request would show that the cached index is stale
@@ -290,7 +290,7 @@ class _Round:
             data = [next(answers) for _ in parts]
             self._take(shard, known[shard], spans[shard], parts, data)
 
-    def _due_end(self, shard: str, index: RemoteIndex) -> int:
+    def _minimum_nbytes(self, shard: str, index: RemoteIndex) -> int:
         """Return the minimum size of a shard according to its index, or 0 if the requested ranges prove it.
 
         It covers all entries if all must be checked, else the requested chunks and the index behind them.

@@ -89,7 +89,7 @@ class Change:
     nbytes : int
         Number of bytes to write, estimated.
     given : mapping, optional
-        The result of `apply` if it does not depend on the stored shard.
+        New chunks by position (None erases a chunk), if they do not depend on the stored shard.
     part : callable, optional
         Takes positions and returns the change of these chunks only, with a copy of its bytes. A change with neither
         `given` nor `part` cannot be buffered.

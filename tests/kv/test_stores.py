@@ -137,7 +137,7 @@ def test_obstore_folder_has_entity_tags_but_no_conditional_put(tmp_path: Path) -
     assert dict(kv) == {key(0, 0): b"a", key(0, 1): b"meanwhile"}
 
 
-class MeddlingStore(WrapperStore):  # type: ignore[type-arg]
+class InterferingStore(WrapperStore):  # type: ignore[type-arg]
     """Run a write in this process after each of the first requests for an index."""
 
     def __init__(self, store: Any) -> None:
@@ -153,7 +153,7 @@ class MeddlingStore(WrapperStore):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_index_and_value_are_of_one_state_without_entity_tags(times: int) -> None:
-    store = MeddlingStore(MemoryStore())
+    store = InterferingStore(MemoryStore())
     kv, spec = (
         open_kv((store, "shard")),
         shardcodec.ShardSpec((2, 3), (1, 1), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC]),

@@ -72,7 +72,7 @@ async def test_wrong_checksum_of_index_raises(kind: str, tmp_path: Path) -> None
 
 
 async def test_shard_replaced_between_two_calls_is_read_again() -> None:
-    class Exchanging(RecordingStore):
+    class Replacing(RecordingStore):
         new: Any = None
 
         async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
@@ -82,7 +82,7 @@ async def test_shard_replaced_between_two_calls_is_read_again() -> None:
                 self.new = None
             return found
 
-    inner = Exchanging(MemoryStore())
+    inner = Replacing(MemoryStore())
     store = ShardingStorageTransformer(inner, (2,))
     await store.set("c/0", buffer(b"long " * 20))
     inner.new = buffer(assemble(b"short", [(0, 5), (ABSENT, ABSENT)], crc=False))
@@ -90,7 +90,7 @@ async def test_shard_replaced_between_two_calls_is_read_again() -> None:
 
 
 async def test_write_between_two_calls_of_a_read_is_detected() -> None:
-    class Meddling(RecordingStore):
+    class Interfering(RecordingStore):
         work: Any = None
 
         async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
@@ -100,7 +100,7 @@ async def test_write_between_two_calls_of_a_read_is_detected() -> None:
                 await work
             return found
 
-    inner = Meddling(MemoryStore())
+    inner = Interfering(MemoryStore())
     for store in (
         ShardingStorageTransformer(inner, (2,)),
         ShardingStorageTransformer(ShardingStorageTransformer(inner, (2,)), (2,)),
