@@ -114,9 +114,7 @@ async def _write_local(batch: Sequence[Any], paths: Sequence[str], write: Write,
             continue
         if moved:  # a link was erased while the lock of its target was waited for
             file_locks.check_deadline(deadline, left[0][0], options)
-            left = _in_order(
-                await lock_keys_async([item[0] for _, item in left]), [item for _, item in left]
-            )
+            left = _in_order(await lock_keys_async([item[0] for _, item in left]), [item for _, item in left])
             continue
         left = left[len(some) :]
         if exist:

@@ -32,6 +32,7 @@ shards = st.sampled_from([(name, i) for name, n in N_SHARDS.items() for i in ran
 spans = st.tuples(st.integers(0, N - 1), st.integers(1, N)).map(lambda p: slice(p[0], min(N, p[0] + p[1])))
 numbers_of_links = st.integers(0, N_SHARDS["a"] - 1)
 numbers_of_targets = st.integers(0, N_SHARDS["b"] - 1)
+budgets = st.sampled_from([0, 2 * N * 4, 1 << 20, 1 << 20])
 strategies = st.sampled_from(["replace", "append", "in_place"])
 
 
@@ -40,8 +41,9 @@ class LinksAndGroups(FolderMachine):
         direct=st.booleans(),
         leads=st.lists(st.none() | numbers_of_targets, min_size=4, max_size=4),
         there=st.sets(shards, max_size=4),
+        max_bytes=st.none() | budgets,
     )
-    def create(self, direct: bool, leads: list[int | None], there: set[File]) -> None:
+    def create(self, direct: bool, leads: list[int | None], there: set[File], max_bytes: int | None) -> None:
         self.begin(direct=direct)
         self.files: dict[File, np.ndarray[Any, Any]] = {}
         self.leads: dict[int, int] = {}
@@ -51,7 +53,12 @@ class LinksAndGroups(FolderMachine):
         for name, n in N_SHARDS.items():
             with quiet():
                 zarr.create_array(
-                    self.folder / name, shape=(n * N,), shards=(N,), chunks=(CHUNK,), dtype="i4", fill_value=FILL
+                    self.folder / name,
+                    shape=(n * N,),
+                    shards=(N,),
+                    chunks=(CHUNK,),
+                    dtype="i4",
+                    fill_value=FILL,
                 )
             (self.folder / name / "c").mkdir()
             self.arrays[name] = ours(self.folder / name)
@@ -62,6 +69,8 @@ class LinksAndGroups(FolderMachine):
                 self.link(i, target)
         for name, i in sorted(there):
             self.write((name, i), slice(0, N), "replace")
+        if max_bytes is not None:
+            self.open_a_block(max_bytes)
 
     def path(self, shard: File) -> Path:
         return self.folder / shard[0] / "c" / str(shard[1])
@@ -134,7 +143,7 @@ class LinksAndGroups(FolderMachine):
     # ---- blocks
 
     @precondition(lambda self: self.block is None)
-    @rule(max_bytes=st.sampled_from([0, 2 * N * 4, 1 << 20]))
+    @rule(max_bytes=budgets)
     def open_a_block(self, max_bytes: int) -> None:
         self.block = shardcodec.group_writes(max_bytes=max_bytes)
         self.block.__enter__()
@@ -183,7 +192,10 @@ class LinksAndGroups(FolderMachine):
     def read_a_shard(self, shard: File) -> None:
         name, i = shard
         expected = self.stored(shard).reshape(-1, CHUNK)
-        assert shardcodec.open_array(self.folder / name)[i * N : (i + 1) * N].tolist() == expected.ravel().tolist()
+        assert (
+            shardcodec.open_array(self.folder / name)[i * N : (i + 1) * N].tolist()
+            == expected.ravel().tolist()
+        )
         handle = shardcodec.open_shard(self.folder / name, f"c/{i}", self.spec)
         assert handle.read_chunks([(k,) for k in range(N // CHUNK)]).tolist() == expected.tolist()
 

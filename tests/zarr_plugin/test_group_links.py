@@ -105,6 +105,19 @@ def test_a_dangling_link_becomes_a_shard(linked: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "array/c/0").is_symlink()
 
 
+def test_two_dangling_links_to_one_target_become_two_shards(linked: Any, tmp_path: Path) -> None:
+    """Both were gathered under the name of the target; all became a shard under the last link, and the other got nothing."""
+    other = new(tmp_path / "other")
+    (tmp_path / "other/c").mkdir()
+    (tmp_path / "other/c/0").symlink_to(tmp_path / "target")
+    (tmp_path / "target").unlink()
+    with group_writes():
+        linked[0:2] = 5
+        other[2:4] = 6
+    assert stored(linked).tolist() == [5, 5, 0, 0, 0, 0, 0, 0]
+    assert stored(other).tolist() == [0, 0, 6, 6, 0, 0, 0, 0]
+
+
 def through_zarr(array: Any) -> None:
     array[0:2] = 5
 
