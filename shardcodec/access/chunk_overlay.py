@@ -10,6 +10,7 @@ gathered of the shard is stored.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -157,7 +158,11 @@ def take(
         held.add(where, chunks, options)
         return held
 
-    return group.hold_now(group.name_of(target), (chain, write_empty), added)
+    name = group.name_of(target)
+    if target.path is not None and os.path.islink(target.path):  # named as its target; the write may end it
+        group.settle_now(name)
+        return False
+    return group.hold_now(name, (chain, write_empty), added)
 
 
 def has(target: ShardObject) -> bool:

@@ -136,7 +136,7 @@ class FileLocks:
                 found, os.stat(path) if fd is None else os.fstat(fd)
             )
         except FileNotFoundError:  # a dangling link leads to nothing under either name
-            is_there = fd == NO_FILE or (fd is None and not os.path.exists(path))
+            is_there = fd == NO_FILE or (fd is None and not os.path.lexists(path))
         except OSError:  # told by who writes the file
             return fd
         return fd if is_there else MOVED

@@ -33,7 +33,6 @@ from ..zarr_plugin.stores import (
     is_direct,
     is_local,
     local_path,
-    lock_keys,
     lock_keys_async,
     staging_async,
     stored_bytes,
@@ -216,7 +215,7 @@ class Shards:
             shards,
             self._options,
             first if holder is self.below else Asker(holder, first.prototype),
-            lock_keys([self.object_of(shard) for shard in keys]),
+            await lock_keys_async([self.object_of(shard) for shard in keys]),
             whole=self._holder(keys[0])[2] is not None,
         )
 

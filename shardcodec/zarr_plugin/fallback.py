@@ -11,9 +11,12 @@ another writer has made first is done again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from .. import native
@@ -34,15 +37,27 @@ Write = Callable[[Sequence[Any]], Awaitable[None]]
 class CapturedStore(WrapperStore[Any]):
     """Reads go to the store; what is to be stored or deleted is kept.
 
+    Parameters
+    ----------
+    there : collection of str
+        Keys of objects that exist, by their locks. LocalStore takes the ENOENT of a stale directory entry for "no object".
+
     Attributes
     ----------
     kept : dict
         From keys to buffers; None for what is to be deleted.
     """
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, there: Collection[str] = ()) -> None:
         super().__init__(store)
+        self._there = there
         self.kept: dict[str, Any] = {}
+
+    async def get(self, key: str, *arguments: Any, **named: Any) -> Any:
+        found = await super().get(key, *arguments, **named)
+        if found is None and key in self._there:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), local_path(StorePath(self._store, key)))
+        return found
 
     async def set(self, key: str, value: Any) -> None:
         self.kept[key] = value
@@ -72,20 +87,44 @@ async def write_own(batch: Sequence[Any], write: Write, options: Options) -> Non
     async with locks.table().hold_async(keys):
         if len(targets) < len(batch) or not all(is_local(target.store) for target in targets):
             await write(batch)
-            return
-        check_writable(targets[0].store)
-        left = sorted(zip(keys, range(len(batch)), strict=True))
-        prompt = is_prompt(targets[0].store)
-        deadline = time.monotonic() + options.lock_timeout
-        while left:
-            some = left[: _n_at_a_time(batch[i][1] for _, i in left)]
-            async with file_locks.hold_async([path for path, _ in some], options, prompt=prompt) as held:
-                some = some[: len(held)]
-                exist = await _write_locked([batch[i] for _, i in some], held, write, options)
-            left = left[len(some) :]
-            if exist:
-                file_locks.check_deadline(deadline, some[exist[0]][0], options)
-                left = sorted([some[i] for i in exist] + left)
+        else:
+            check_writable(targets[0].store)
+            await _write_local(batch, keys, write, options)
+
+
+async def _write_local(batch: Sequence[Any], paths: Sequence[str], write: Write, options: Options) -> None:
+    left = _in_order(paths, batch)
+    prompt = is_prompt(batch[0][0].store)
+    deadline = time.monotonic() + options.lock_timeout
+    patience = file_locks.patience_of(options)
+    while left:
+        some = left[: _n_at_a_time(item[1] for _, item in left)]
+        exist: list[int] = []
+        files = [local_path(item[0]) for _, item in some]
+        try:
+            async with file_locks.hold_async(
+                [path for path, _ in some], options, files, prompt=prompt
+            ) as held:
+                moved = file_locks.MOVED in held
+                if not moved:
+                    some = some[: len(held)]
+                    exist = await _write_locked([item for _, item in some], held, write, options)
+        except OSError as error:  # what has been written already is written once more
+            await asyncio.sleep(patience.pause(error))
+            continue
+        if moved:  # a link was erased while the lock of its target was waited for
+            file_locks.check_deadline(deadline, left[0][0], options)
+            left = _in_order(await lock_keys_async([item[0] for _, item in left]), [item for _, item in left])
+            continue
+        left = left[len(some) :]
+        if exist:
+            file_locks.check_deadline(deadline, some[exist[0]][0], options)
+            left = sorted([some[i] for i in exist] + left, key=itemgetter(0))
+
+
+def _in_order(paths: Sequence[str], batch: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Pair items with the paths of their files; in the order in which these are locked."""
+    return sorted(zip(paths, batch, strict=True), key=itemgetter(0))
 
 
 def _n_at_a_time(specs: Iterator[Any]) -> int:
@@ -102,7 +141,12 @@ async def _write_locked(
     batch: Sequence[Any], held: Sequence[int | None], write: Write, options: Options
 ) -> list[int]:
     """Return positions of objects that others have made meanwhile."""
-    store = CapturedStore(batch[0][0].store)
+    there = {
+        item[0].path
+        for item, fd in zip(batch, held, strict=True)
+        if fd is not None and fd != file_locks.NO_FILE
+    }
+    store = CapturedStore(batch[0][0].store, there)
     await write([(StorePath(store, target.path), *rest) for target, *rest in batch])
     work = [
         (i, local_path(target), store.kept[target.path], held[i])

@@ -104,8 +104,11 @@ class Group:
         return await self._names.of([part.target for part in request.parts])
 
     def _gathers(self, part: Part) -> bool:
-        """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather."""
-        native = part.chain.stage is None
+        """Whole objects gain nothing, selections by index are rare enough, and what is staged has no elements to gather.
+
+        Nor does a link wait: what is gathered has the name of its target, and the write may end the link.
+        """
+        native = part.chain.stage is None and not self._names.is_link(part.target)
         return native and not self.is_closing and _is_box(part.box) and not part.covers
 
     async def _write_at_once(
@@ -222,7 +225,8 @@ class Group:
         """
         (key,) = await lock_keys_async([target])
         held = None
-        if not self.is_closing or _storing.get():
+        (link,) = await are_links([target])  # as in `_gathers`
+        if not link and (not self.is_closing or _storing.get()):
             async with locks.table().hold_async([key]):
                 entry = self._entries.get(key)
                 if entry is not None and not is_held(entry, kind):

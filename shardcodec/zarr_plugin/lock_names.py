@@ -32,6 +32,10 @@ class Names:
         found = self._known.get((id(target.store), target.path))
         return None if found is None else found[1]
 
+    def is_link(self, target: StorePath) -> bool:
+        """Tell whether an object that was just named is reached by a symbolic link."""
+        return self.known(target) is None
+
     async def of(self, targets: Sequence[StorePath]) -> list[str]:
         """Name objects of one store, without blocking the event loop."""
         names = [self.known(target) for target in targets]

@@ -25,6 +25,7 @@ from mounts.fuse import Mount, mount
 import shardcodec
 from shardcodec import native
 from shardcodec.storage import file_system, retry
+from shardcodec.zarr_plugin.request import Declined
 
 SIDE, N = 8, 8  # elements and inner chunks along an axis
 SHAPE = (SIDE * N, SIDE * N)
@@ -167,6 +168,25 @@ def test_a_write_begins_again(one: Mount, call: str, code: int) -> None:
     array[0, 0] = 5
     assert one.failed()[call] == 12
     assert array[0, 0] == 5
+
+
+def decline(*_: Any) -> Any:
+    raise Declined("for a test")
+
+
+@pytest.mark.parametrize(
+    ("call", "code"), [("open", errno.ESTALE), ("read", errno.ESTALE), ("read", errno.ENOENT)]
+)
+def test_a_write_that_is_left_to_zarr_begins_again(one: Mount, call: str, code: int) -> None:
+    """It failed with ESTALE. After ENOENT zarr took the shard for absent, and all but the new elements would have been lost."""
+    array = ours(one.path / "a", strict=False)
+    array._async_array.codec_pipeline._prepare = decline
+    one.fail(call, code, times=12, name="0")
+    array[0, 0] = 5
+    assert one.failed()[call] == 12
+    expected = np.zeros(SHAPE, "i4")
+    expected[0, 0] = 5
+    assert (array[...] == expected).all()
 
 
 @pytest.mark.parametrize(("call", "code"), STALE)

@@ -16,6 +16,8 @@ from helpers import ours, zarrs_view
 import shardcodec
 from shardcodec import _native, group_writes
 from shardcodec.storage.file_locks import FileLocks
+from shardcodec.zarr_plugin import fallback
+from shardcodec.zarr_plugin.request import Declined
 
 
 def new(folder: Path) -> Any:
@@ -103,6 +105,19 @@ def test_a_dangling_link_becomes_a_shard(linked: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "array/c/0").is_symlink()
 
 
+def test_two_dangling_links_to_one_target_become_two_shards(linked: Any, tmp_path: Path) -> None:
+    """Both were gathered under the name of the target; all became a shard under the last link, and the other got nothing."""
+    other = new(tmp_path / "other")
+    (tmp_path / "other/c").mkdir()
+    (tmp_path / "other/c/0").symlink_to(tmp_path / "target")
+    (tmp_path / "target").unlink()
+    with group_writes():
+        linked[0:2] = 5
+        other[2:4] = 6
+    assert stored(linked).tolist() == [5, 5, 0, 0, 0, 0, 0, 0]
+    assert stored(other).tolist() == [0, 0, 6, 6, 0, 0, 0, 0]
+
+
 def through_zarr(array: Any) -> None:
     array[0:2] = 5
 
@@ -123,7 +138,19 @@ def through_the_codec(array: Any) -> None:
         zarrs_view(array)[0:2] = 5
 
 
-@pytest.mark.parametrize("write", [through_zarr, in_a_block, through_a_handle, through_the_codec])
+def decline(*_: Any) -> Any:
+    raise Declined("for a test")
+
+
+def left_to_zarr(array: Any) -> None:
+    array = ours(array.store, strict=False)
+    array._async_array.codec_pipeline._prepare = decline
+    array[0:2] = 5
+
+
+@pytest.mark.parametrize(
+    "write", [through_zarr, in_a_block, through_a_handle, through_the_codec, left_to_zarr]
+)
 def test_a_link_that_is_erased_while_a_writer_waits_is_no_shard_any_more(
     linked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Any], None]
 ) -> None:
@@ -142,4 +169,31 @@ def test_a_link_that_is_erased_while_a_writer_waits_is_no_shard_any_more(
     write(linked)
     assert stored(linked).tolist() == [5, 5, 0, 0, 0, 0, 0, 0]
     assert not link.is_symlink()
+    assert (target(tmp_path) == 1).all()
+
+
+def test_a_shard_that_takes_the_place_of_an_erased_link_is_kept_by_a_write_that_is_left_to_zarr(
+    linked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer had the lock of the erased link's old target, and replaced what another one had made under the name since."""
+    link, lock = tmp_path / "array/c/0", _native.FileLock()
+    advance, settle = FileLocks.advance, fallback._settle
+    assert lock.try_acquire(str(tmp_path / "target")) == "held"
+
+    def erase_meanwhile(self: FileLocks) -> bool:
+        done = advance(self)
+        if not done:
+            link.unlink()
+            lock.release()
+        return done
+
+    def settle_late(*arguments: Any) -> bool:
+        if not link.exists():
+            link.write_bytes((tmp_path / "target").read_bytes())
+        return settle(*arguments)
+
+    monkeypatch.setattr(FileLocks, "advance", erase_meanwhile)
+    monkeypatch.setattr(fallback, "_settle", settle_late)
+    left_to_zarr(linked)
+    assert stored(linked).tolist() == [5, 5, 1, 1, 1, 1, 1, 1]
     assert (target(tmp_path) == 1).all()
