@@ -132,7 +132,7 @@ def test_entries_that_cannot_be_true(where: Any, entry: tuple[int, int]) -> None
 def test_sizes_that_no_codec_of_ours_makes(where: Any) -> None:
     """Raw inner chunks have one size; those of codecs that are not ours have any."""
     blob = assemble(BODY, [(0, 3), (3, 4), (7, 0), (7, 9)])
-    with pytest.raises(ShardFormatError, match="3 bytes where 4 are due"):
+    with pytest.raises(ShardFormatError, match="expected a chunk of 4 bytes, got 3"):
         fetch_all(_native.OpenShard(CHAIN, where(blob)), [0])
     shard = _native.OpenShard(opaque_chain(), where(blob))
     assert fetch_all(shard, range(4)) == [BODY[:3], BODY[3:7], b"", BODY[7:]]
@@ -169,7 +169,7 @@ def test_bad_arguments() -> None:
     shard = _native.OpenShard(CHAIN, letters())
     with pytest.raises(ValueError, match="no such inner chunk"):
         fetch_all(shard, [4])
-    with pytest.raises(ValueError, match="32 bytes where 8 numbers"):
+    with pytest.raises(ValueError, match="expected a buffer of 8 numbers of 8 bytes, got 32"):
         shard.fetch(np.zeros(4, np.uint64), np.zeros((2, 2), np.uint64), max_nbytes=1)
     with pytest.raises(ValueError, match="only a shard"):
         _native.OpenShard(CHAIN.inner, b"")

@@ -455,7 +455,7 @@ def test_what_is_good_is_taken() -> None:
 
 
 def test_elements_of_another_size_are_refused() -> None:
-    with pytest.raises(ValueError, match="elements of 8 bytes"):
+    with pytest.raises(ValueError, match="expected elements of 4 bytes, as the chunks have, got 8"):
         Object(CHAINS["zstd"]).read(GOOD_LISTS, np.zeros((2, 20, 16), "int64"), (0, 1, 2))
 
 

@@ -337,7 +337,7 @@ def test_sc15_sizes_that_cannot_be_counted(shape: Any, where: str) -> None:
 
 
 def test_sc15_too_many_axes() -> None:
-    with pytest.raises(UnsupportedError, match="expected at most 64 axes .*, got 65"):
+    with pytest.raises(UnsupportedError, match=r"expected at most 64 axes .*, got 65"):
         ChainSpec((1,) * 65, "u1", 0, ["bytes"])
 
 

@@ -80,7 +80,7 @@ AT_END = Extent(1000, 932, 68)
 AT_START = Extent(1000, 0, 68)
 ALONE = Extent(68, 0, 68)
 
-OK, HALF_EMPTY, BAD_RANGE, IN_INDEX = None, "both or neither", "but the shard has", "touches the index"
+OK, HALF_EMPTY, BAD_RANGE, IN_INDEX = None, "both or neither", "but the shard has", "overlaps the index"
 
 CASES = [
     # SC-28: absent is both numbers, and nothing else
@@ -336,5 +336,5 @@ def test_sums_without_flags_leave_everything() -> None:
     left = np.zeros_like(entries)
     assert native.index_sums(entries, left=left) == (2, 0, 12, 9, 7, 10)
     assert np.array_equal(left, entries)
-    with pytest.raises(ValueError, match="3 flags for 4 entries"):
+    with pytest.raises(ValueError, match="expected 4 flags, one per entry, got 3"):
         native.index_sums(entries, np.zeros(3, dtype=bool))

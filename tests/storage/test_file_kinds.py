@@ -121,7 +121,7 @@ def test_no_regular_file(array: Any, kind: str, locking: str) -> None:
         with shardcodec.options(locking=locking), pytest.raises(ShardFileError) as caught:
             operation(array, path)
         assert caught.value.kind == kind, name
-        assert f"found a {kind}" in str(caught.value), name
+        assert f"got a {kind}" in str(caught.value), name
         assert str(path) in str(caught.value) or str(path.resolve()) in str(caught.value), name
         assert isinstance(caught.value, OSError)
     assert (path.stat().st_mode, path.stat().st_ino) == (before.st_mode, before.st_ino)
