@@ -77,7 +77,9 @@ class ShardError(Exception):
         for name, value in context.items():
             # None at class level is a declared attribute; any other value is a method or part of the protocol.
             if getattr(type(self), name, None) is not None or name.startswith("_"):
-                raise TypeError(f"expected a free name for an attribute of the error, got {name!r}, which is reserved")
+                raise TypeError(
+                    f"expected a free name for an attribute of the error, got {name!r}, which is reserved"
+                )
             setattr(self, name, value)
 
     @property

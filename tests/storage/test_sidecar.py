@@ -166,7 +166,7 @@ def test_a_damaged_file_is_ignored_told_and_replaced(
         cache.unlink()
         cache.mkdir()
         assert told(array, cache=cache) == plain
-        assert "could not be written" in caplog.text
+        assert "cannot write the cache" in caplog.text
     records = [record for record in caplog.records if record.name == "shardcodec"]
     assert len([r for r in records if "is ignored" in r.getMessage()]) == max(1, len(bad))
     assert all(record.levelno == logging.WARNING for record in records)
