@@ -88,7 +88,7 @@ class Sidecar:
             raise
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             self._is_changed = True  # `save` replaces the file
-            _log.warning("%s: expected a cache file, ignored this file: %s", self._path, error)
+            _log.warning("%s: expected a cache file, this one is ignored: %s", self._path, error)
 
     def _load(self) -> dict[str, _Kept]:
         if (opened := open_file(self._path)) is None:

@@ -1,6 +1,6 @@
 # test_spec.py - specs as values: codecs, the metadata around them, grids, equality, repr
 # SPDX-License-Identifier: MIT
-"""What a spec takes, what it refuses and where, and what makes two of them the same."""
+"""Values that a spec accepts or refuses, the path in its errors, and equality of specs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # test_spec_dtypes.py - data types: JSON against numpy, and where a byte order reverses bytes
 # SPDX-License-Identifier: MIT
-"""What an element is: its JSON, its numpy dtype, and the runs of units in it."""
+"""Data types: their JSON, their numpy dtypes, and the runs of units in an element."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_extension_types_are_unsupported() -> None:
 
 
 @pytest.mark.parametrize("value", ["foo", "numpy.datetime64", 123, ["i4"]], ids=str)
-def test_what_is_no_data_type(value: Any) -> None:
+def test_values_that_are_not_data_types_are_refused(value: Any) -> None:
     """The error was numpy's, without a place."""
     with pytest.raises(SpecError, match="dtype: expected a data type, got") as caught:
         ChainSpec((4,), value, 0, [named("bytes", endian="little")])
@@ -255,7 +255,7 @@ def reversed_units(element: bytes, fields: tuple[tuple[int, int, int], ...]) -> 
 
 
 @given(any_dtypes)
-def test_swap_fields_do_what_newbyteorder_does(dtype: np.dtype[Any]) -> None:
+def test_swap_fields_agree_with_newbyteorder(dtype: np.dtype[Any]) -> None:
     element = counted_bytes(dtype.itemsize)
     other = np.frombuffer(element, dtype).view(dtype.newbyteorder("S"))
     fields = swap_fields(as_dtype(dtype))
@@ -281,7 +281,7 @@ def assert_same_values(one: Any, two: Any) -> None:
         np.testing.assert_array_equal(one, two)
 
 
-def test_no_dtype_is_no_float64() -> None:
+def test_none_is_refused_as_dtype() -> None:
     """As which numpy takes None."""
     with pytest.raises(SpecError, match="expected a data type, got None"):
         as_dtype(None)

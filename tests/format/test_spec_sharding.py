@@ -73,7 +73,7 @@ def test_sc4_every_entry_divides_the_shard(chunk_shape: Any, axis: int, actual: 
     refused(metadata(sharding(chunk_shape=chunk_shape)), place, words, axis=axis, actual=actual, limit=limit)
 
 
-def test_sc5_the_shard_is_what_the_transposes_before_it_make() -> None:
+def test_sc5_the_shard_has_the_shape_after_the_transposes() -> None:
     spec = ShardSpec.from_metadata(metadata(transpose(1, 0), sharding(chunk_shape=[3, 4])))
     assert spec.shard_shape == (4, 6)
     assert spec.stored_shape == (6, 4)
@@ -263,7 +263,7 @@ def test_sc12_short_names_of_all_codecs(name: str) -> None:
     assert all(isinstance(codec, dict) for codec in spec.to_json())
 
 
-def test_sc12_a_short_name_cannot_say_what_must_be_said() -> None:
+def test_sc12_a_short_name_lacks_required_keys() -> None:
     refused(metadata("sharding_indexed"), f"{AT}.chunk_shape", "missing")
     refused(metadata("transpose", LITTLE), f"{AT}.order", "missing")
 

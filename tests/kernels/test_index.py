@@ -230,13 +230,13 @@ class TestOverlaps:
         pairs = [(50, 10), (0, 100), (60, 10), (20, 5)]
         assert native.index_overlaps(entries_of(pairs)) == ([(1, 3), (1, 0), (1, 2)], 3)
 
-    def test_shared_ranges_make_no_square(self) -> None:
+    def test_shared_ranges_take_no_quadratic_time(self) -> None:
         """SC-35: ranges may be shared, so a million equal ones must be reported in linear time and room."""
         entries = np.full((1_000_000, 2), 5, dtype=np.uint64)
         pairs, found = native.index_overlaps(entries, capacity=3)
         assert (pairs, found) == ([(0, 1), (0, 2), (0, 3)], 999_999)
 
-    def test_touching_is_no_overlap(self) -> None:
+    def test_adjacent_ranges_do_not_overlap(self) -> None:
         assert native.index_overlaps(entries_of([(10, 10), (0, 10), (20, 1), (15, 0)])) == ([], 0)
 
     @pytest.mark.parametrize("capacity", [0, 1, 2, 3])
