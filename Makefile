@@ -173,7 +173,7 @@ test: .venv/test-$(VERSION)/stamp ## the tests, with the same examples each time
 	$(call pytest,test) -m '$(TIER)' $(TEST_ARGS) $(TESTS)
 
 # What needs neither a wheel nor root nor a server, in the environment of `make dev`.
-QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py)
+QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_architecture.py)
 
 .PHONY: quick
 quick: dev check-python check-types check-c ## formats, lint, types and the fast tests of the checkout: under 3 minutes

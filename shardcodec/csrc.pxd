@@ -357,8 +357,8 @@ cdef extern from "chain/sc_selection.h" nogil:
         int64_t array_strides[32]
 
     uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bint ascend)
-    size_t sc_rows_check(const sc_selection *selection, const sc_chain *object, const int *axes, const uint64_t *array_shape,
-                         bint repeat)
+    size_t sc_rows_check(const sc_selection *selection, const sc_chain *object, const int *axes,
+                         const uint64_t *array_shape, bint repeat)
 
 cdef extern from "base/sc_cancel.h" nogil:
     struct sc_cancel:

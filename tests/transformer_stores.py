@@ -1,4 +1,4 @@
-# transformer_stores.py - stores below and above a transformer, and what tests ask of them
+# transformer_stores.py - stores below a transformer, and helpers to read stores
 # SPDX-License-Identifier: MIT
 """Shared by the tests of the storage transformer."""
 

@@ -83,13 +83,13 @@ enum sc_status sc_touches_find(struct sc_touches *touches, const struct sc_selec
                                const struct sc_chain *shard);
 void sc_touches_free(struct sc_touches *touches);
 
-/* Is the inner chunk with this entry touched? */
+/* True if the inner chunk with this entry is touched. */
 bool sc_touches_have(const struct sc_touches *touches, uint64_t entry);
 
 /* The smallest range of grid coordinates that holds them all, last included. */
 void sc_touches_range(const struct sc_touches *touches, const struct sc_chain *shard, uint64_t *first, uint64_t *last);
 
-/* About how many bytes are decoded for it. */
+/* Estimate how many bytes are decoded for the selection. */
 uint64_t sc_selection_nbytes(const struct sc_selection *selection, const struct sc_chain *object);
 
 /* What is selected of one chunk: an inner chunk of a shard, or the object itself. */
@@ -108,13 +108,14 @@ void sc_selection_in_object(struct sc_chunk_selection *at, const struct sc_selec
 void sc_selection_in_entry(struct sc_chunk_selection *at, const struct sc_selection *selection,
                            const struct sc_chain *shard, const struct sc_touches *touches, uint64_t entry);
 
-/* Is it one box of the chunk after all? Then where it begins in the array, and the array's strides by axis of the chunk. */
+/* True if the selection is one box of this chunk. Then also its offset in the array, and the array's strides by axis of the
+ * chunk. */
 bool sc_selection_is_box(const struct sc_chunk_selection *at, struct sc_box *box, int64_t *strides, int64_t *offset);
 
 /* The smallest box of the chunk, steps 1, that holds everything selected. */
 void sc_selection_hull(const struct sc_chunk_selection *at, struct sc_box *hull);
 
-/* Where in an encoded chunk all of that lies, [*low, *high), if the chunk is plain. False: only the whole chunk will do. */
+/* The bytes [*low, *high) of an uncompressed chunk that hold all of the selection. False: the whole chunk is needed. */
 bool sc_selection_bytes(const struct sc_chunk_selection *at, uint64_t *low, uint64_t *high);
 
 /* Move what is selected from the elements of the chunk to the array, or back when `gather`. Fill value: a view of strides 0. */

@@ -1,7 +1,7 @@
 /* sc_closer.h - a thread that closes files which have lost their last name
  *
  * The last close of a file without a name gives its pages back, which takes a millisecond for every 15 MB, and no
- * caller needs its result. So the caller goes on, and a thread of its own closes the file. It lives no longer than there is something to close.
+ * caller needs its result. So the caller goes on, and a separate thread closes the file. This thread ends when no file is left.
  *
  *     update of 8 shards   copy, copy, ... rename, unlink | unlock all, return
  *     closer                                               | close, close, ...

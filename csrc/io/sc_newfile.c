@@ -1,11 +1,11 @@
-/* sc_newfile.c - whole files (see sc_newfile.h)
+/* sc_newfile.c - whole files, from begin to commit (see sc_newfile.h)
  *
  * Why a writer that is killed leaves the old object or the new one, whole
  * ------------------------------------------------------------------------
  * P is the final name, T the temporary name, O the file that P names before the write ("-" if there is none), N the new file.
  * The caller holds the lock of O, if there is an O, so no other writer replaces it meanwhile. T belongs to this writer alone.
  *
- * Three rules hold in all ways through this file:
+ * Three rules hold in all ways through this file and sc_newfile_name.c:
  *
  *   1. N is finished before any call changes P. Attributes, bytes and size are set, and close() of a duplicate has reported
  *      no error (sc_file_flush()). With `sync`, fsync() of N has returned.
@@ -47,7 +47,7 @@
  * puts the name there before the caller is told of success. Without `sync` nothing is promised (docs/durability.md).
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "io/sc_newfile.h"
+#include "io/sc_newfile_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,17 +56,11 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sys/syscall.h>
-#endif
 
 #include "base/sc_alloc.h"
 #include "io/sc_attributes.h"
 #include "io/sc_closer.h"
 #include "io/sc_staging.h"
-
-#define NOREPLACE 1u
-#define EXCHANGE 2u
 
 static void
 forget(struct sc_newfile *file)
@@ -113,22 +107,6 @@ open_temp(const struct sc_newfile *file)
     return open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
-static int
-make_staging(const char *folder)
-{
-    if (!sc_file_allows("mkdir", folder, NULL))
-        return -1;
-    return mkdir(folder, 0777) && errno != EEXIST ? -1 : 0;
-}
-
-static bool
-name_temp(struct sc_newfile *file, const char *folder)
-{
-    sc_free(file->temp);
-    file->temp = sc_staging_name(folder);
-    return file->temp != NULL;
-}
-
 /* Can a file be renamed from one place to the other? */
 static bool
 same_device(int fd, const char *folder)
@@ -147,7 +125,7 @@ open_staged(struct sc_newfile *file, const char *folder)
     /* another process may remove the folder after it was made and before it is used */
     for (int attempt = 0; fd < 0 && attempt < 8; attempt++) {
         fd = open_temp(file);
-        if (fd < 0 && (errno != ENOENT || make_staging(file->staging)))
+        if (fd < 0 && (errno != ENOENT || sc_newfile_make_staging(file)))
             return -1;
     }
     file->staged = fd >= 0;
@@ -170,12 +148,12 @@ open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
     if (stat(folder, &st) && errno == ENOENT && sc_file_make_folders(folder, &file->n_made))
         return sc_file_error(where, "mkdir");
     if (file->staging) {
-        if (!name_temp(file, file->staging))
+        if (!sc_newfile_name_temp(file, file->staging))
             return SC_NO_MEMORY;
         file->fd = open_staged(file, folder);
     }
     if (file->fd < 0) {
-        if (!name_temp(file, folder))
+        if (!sc_newfile_name_temp(file, folder))
             return SC_NO_MEMORY;
         sc_staging_sweep_once(folder);
         file->fd = open_temp(file);
@@ -339,136 +317,6 @@ sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *w
 
 /* ---- commit ---- */
 
-/* Link a nameless file to `name`. */
-static int
-link_to(const struct sc_newfile *file, const char *name)
-{
-    char self[64];
-
-    if (!sc_file_allows("linkat", name, NULL))
-        return -1;
-    snprintf(self, sizeof self, "/proc/self/fd/%d", file->fd);
-    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
-}
-
-static int
-rename_with(const char *from, const char *to, unsigned flags)
-{
-#if defined(__linux__) && defined(SYS_renameat2)
-    if (!sc_file_allows("renameat2", to, NULL))
-        return -1;
-    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags);
-#else
-    (void)from, (void)to, (void)flags;
-    errno = ENOSYS;
-    return -1;
-#endif
-}
-
-static bool
-flags_unsupported(int error)
-{
-    return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == ENOTSUP;
-}
-
-/* Give a nameless file a temporary name: in the staging folder, or else beside its own. */
-static int
-link_temp(struct sc_newfile *file)
-{
-    char *folder;
-    int r = -1;
-
-    if (file->staging) {
-        if (!name_temp(file, file->staging))
-            return -1;
-        r = link_to(file, file->temp);
-        for (int attempt = 0; r && errno == ENOENT && attempt < 8 && make_staging(file->staging) == 0; attempt++)
-            r = link_to(file, file->temp);
-        file->staged = true;
-        if (r == 0 || (errno != ENOENT && errno != EXDEV && errno != EACCES && errno != EPERM && errno != EROFS &&
-                       errno != ENOTDIR))
-            return r;
-    }
-    folder = sc_file_folder_of(file->path);
-    if (folder && name_temp(file, folder)) {
-        sc_staging_sweep_once(folder);
-        r = link_to(file, file->temp);
-    }
-    sc_free(folder);
-    return r;
-}
-
-static enum sc_status
-remove_displaced(struct sc_newfile *file, struct sc_where *where)
-{
-    if (sc_file_allows("unlink", file->temp, NULL) && unlink(file->temp) == 0)
-        return SC_OK;
-    sc_file_error(where, "unlink");
-    /* the old file cannot go: it comes back, so that what failed has changed nothing */
-    return rename_with(file->temp, file->path, EXCHANGE) == 0 ? SC_IO : SC_OK;
-}
-
-/* The temporary name takes the place of the final one, whatever is there. */
-static enum sc_status
-take_place(struct sc_newfile *file, struct sc_where *where)
-{
-    if (rename_with(file->temp, file->path, EXCHANGE) == 0)
-        return remove_displaced(file, where);
-    if (errno != ENOENT && !flags_unsupported(errno))
-        return sc_file_error(where, "renameat2");
-    if (!sc_file_allows("rename", file->path, NULL) || rename(file->temp, file->path))
-        return sc_file_error(where, "rename");
-    return SC_OK;
-}
-
-/* The temporary name becomes the final one, unless there is one. */
-static enum sc_status
-take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
-{
-    if (rename_with(file->temp, file->path, NOREPLACE) == 0)
-        return SC_OK;
-    if (errno == EEXIST) {
-        *taken = true;
-        return SC_OK;
-    }
-    if (!flags_unsupported(errno))
-        return sc_file_error(where, "renameat2");
-    if (!sc_file_allows("link", file->path, NULL))
-        return sc_file_error(where, "link");
-    if (link(file->temp, file->path)) {
-        *taken = errno == EEXIST;
-        return *taken ? SC_OK : sc_file_error(where, "link");
-    }
-    *taken = false;
-    if (sc_file_allows("unlink", file->temp, NULL))
-        unlink(file->temp); /* one file, two names: if this one stays, it is litter */
-    return SC_OK;
-}
-
-static enum sc_status
-give_name(struct sc_newfile *file, bool *taken, struct sc_where *where)
-{
-    enum sc_status status;
-
-    if (!file->named) {
-        if (link_to(file, file->path) == 0)
-            return SC_OK;
-        if (errno != EEXIST)
-            return sc_file_error(where, "linkat");
-        if (taken) {
-            *taken = true;
-            return SC_OK;
-        }
-        if (link_temp(file))
-            return file->temp ? sc_file_error(where, "linkat") : SC_NO_MEMORY;
-        file->named = true;
-    }
-    status = taken ? take_free_place(file, taken, where) : take_place(file, where);
-    if (!status && !(taken && *taken))
-        file->named = false;
-    return status;
-}
-
 static enum sc_status
 note_version(int fd, struct sc_file_version *made, struct sc_where *where)
 {
@@ -506,7 +354,7 @@ sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_fil
     if (!status)
         status = close_named(file, where);
     if (!status)
-        status = give_name(file, taken, where);
+        status = sc_newfile_give_name(file, taken, where);
     if (!status && taken && *taken) {
         status = file->fd < 0 ? open_again(file, where) : SC_OK;
         if (!status)

@@ -7,8 +7,8 @@
  *                       linkat(.. temp), renameat2(temp, name, EXCHANGE), unlink(temp)   otherwise
  *              [fsync of the folder, and of those above that were made]
  *
- * So the bytes are at the server, and every error is known, before anything can be seen under the name. A file that has a temporary
- * name is even closed for good before it gets the other one: some file systems do their work only then.
+ * So the bytes are at the server, and every error is known, before the name shows the file. A file with a temporary name is
+ * even closed before it gets the final one: some file systems do their work only then. sc_newfile.c has the proof.
  *
  * The temporary name is in the staging folder (sc_staging.h). Where a file system lacks O_TMPFILE (NFS, most of Lustre)
  * the file has it from the start; where it lacks EXCHANGE, rename() replaces. EXCHANGE avoids what ext4 does at
@@ -31,8 +31,8 @@ struct sc_newfile {
     unsigned n_made;     /* folders that had to be made */
 };
 
-/* Begin a file that will replace (or become) `path`; missing folders are made. A symbolic link is followed. What is replaced must be
- * a regular file; its owner, mode and attributes are kept (sc_attributes.h). */
+/* Begin a file that will replace (or become) `path`. Missing folders are made. A symbolic link is followed. A file that is
+ * replaced must be a regular one; its owner, mode and attributes are kept (sc_attributes.h). */
 enum sc_status sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where);
 
 /* The same with a temporary name from the start, so that other processes can join. */
@@ -44,25 +44,25 @@ enum sc_status sc_newfile_begin_shared(struct sc_newfile *file, const char *path
 enum sc_status sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging,
                                unsigned n_made, struct sc_where *where);
 
-/* Let go of a file that is shared; it stays, with what has been written. sync: that is on disk when this returns. On failure the
- * file is still open, to be aborted or disowned. */
+/* Close a file that is shared. It stays, with the bytes written so far; sync: these are on disk when this returns. On failure
+ * the file is still open, to be aborted or disowned. */
 enum sc_status sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where);
 
-/* Let go of a file that is shared, whatever becomes of what was written. */
+/* Close a file that is shared, without a check of the bytes that were written. */
 void sc_newfile_disown(struct sc_newfile *file);
 
-/* Make it so long; new bytes are zero. */
+/* Set the size; new bytes are zero. */
 enum sc_status sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where);
 
-/* Give it its name. sync: file and folder are on disk when this returns. The file is closed then. made: may be NULL, else gets the
- * state that the file has. On failure nothing has changed at `path`, except when the very last call fails, the sync of the folder: the new file is there
- * then, but its name may not survive a power cut.
- * taken: may be NULL. Else nothing is replaced: *taken tells whether there was something, and then the new file is left as
- * it is, for another try or to be forgotten. */
+/* Give the file its name and close it. sync: file and folder are on disk when this returns. made: NULL, or gets the state of
+ * the file. On failure nothing has changed at `path`, with one exception: if the last call fails, the sync of the folder, the
+ * new file is there, but its name may not survive a power cut.
+ * taken: NULL, or nothing is replaced. *taken tells whether there was a file. Then the new file is left as it is: commit it
+ * again, or abort it. */
 enum sc_status sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_file_version *made,
                                  struct sc_where *where);
 
-/* Forget it. Harmless after a commit. */
+/* Remove the file and close it. Harmless after a commit. */
 void sc_newfile_abort(struct sc_newfile *file);
 
 #endif

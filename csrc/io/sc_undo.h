@@ -1,8 +1,8 @@
 /* sc_undo.h - shards that are changed in place, and the undo journal that makes such a change one step
  *
  * Bytes that inner chunks refer to are overwritten, so a writer that dies half way would leave a mixture. Before it
- * touches the first of them it puts the old ones into a *journal*; a reader that finds a journal reads the old state, a writer
- * restores it.
+ * touches the first of them it puts the old ones into a *journal*. A reader that finds a journal reads the old state; a writer
+ * restores it. sc_undo_write.c has the proof.
  * Two names in the staging folder (sc_staging.h) of the hierarchy, made and removed in this order:
  *
  *     marker   .shardcodec-undo-<inode>.shard   made first, removed last: one more name of the shard itself
@@ -58,7 +58,7 @@ void sc_undo_free(struct sc_undo *undo);
 /* Put old bytes over those that were read from [offset, offset + n) of the file. */
 void sc_undo_overlay(const struct sc_undo *undo, uint64_t offset, uint64_t n, uint8_t *dst);
 
-/* Read n bytes that are of one state, also when they are changed meanwhile. For a reader that has seen such a change: it looks again. */
+/* Read n bytes of one state, even if they are changed meanwhile: after a change it looks for a journal and reads again. */
 enum sc_status sc_undo_read(const char *path, int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where);
 
 /* After the reads: did they all see one state? SC_CHANGED when that is not certain. id, undo: as of sc_undo_find(), or as the

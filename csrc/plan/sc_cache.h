@@ -76,10 +76,10 @@ enum sc_cache_answer sc_cache_get(struct sc_cache *cache, const char *name, cons
 void sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_file_id *file,
                      const struct sc_chain *shard, struct sc_cached_index *index);
 
-/* Is there an index of that name, whatever has become of the object since? Neither hit nor miss. */
+/* True if an index of that name is kept, even if the object has changed since. Counts as neither hit nor miss. */
 bool sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
-/* What is kept, without waiting and without loading; NULL: nothing. */
+/* The index that is kept, without waiting or loading; NULL: none. */
 struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
 /* Keep an index that was read outside, of an object in no file. */
@@ -97,7 +97,7 @@ uint8_t *sc_cached_index_stored(struct sc_cached_index *index, const struct sc_c
 void sc_cached_index_fill(struct sc_cached_index *index, const struct sc_chain *shard, const uint8_t *stored,
                           const struct sc_index_extent *extent);
 
-/* Check all entries where nothing else tells that one is wrong (sc_index_must_be_sound); an index that passed is not looked at again. */
+/* Check all entries if only that can find a wrong one (sc_index_must_be_sound()). An index that passed is not checked again. */
 enum sc_status sc_cached_index_check(const struct sc_cached_index *index, const struct sc_chain *shard,
                                      const struct sc_index_extent *extent, struct sc_where *where);
 

@@ -1,14 +1,14 @@
 /* sc_engine.h - plans: boxes and other selections of many shards, read or written by several threads in one call
  *
- * A plan is built with the GIL held and run without it. It names objects (a local file, or bytes in memory), for each the
- * chain that its bytes obey, a box of its elements and where these lie in the caller's array (or a *selection*: several boxes,
- * index lists, points; see sc_selection.h). An object is either a
- * *shard* (its chain is sharding_indexed and nothing follows), of which only the inner chunks under the box are touched, or
- * a *whole*: a chunk of an unsharded array, or a shard behind further codecs.
+ * A plan is built with the GIL held and run without it. It names objects (a local file, or bytes in memory). For each object
+ * it has the chain of codecs, a box of elements, and the place of these in the caller's array. Instead of the box there may be
+ * a *selection*: several boxes, index lists, or points (sc_selection.h). An object is either a *shard* (its chain is
+ * sharding_indexed and nothing follows), of which only the inner chunks under the box are touched, or a *whole*: a chunk of an
+ * unsharded array, or a shard behind further codecs.
  *
- * How a read is shared out. Each thread opens objects of its own, one at a time, reads the index, checks the entries
- * that it needs and sorts them by offset. Neighbours in the file form a *group*: one pread, then decode and scatter. A thread
- * with nothing left to open takes groups of the others' shards.
+ * How threads share a read. Each thread opens objects of its own, one at a time. It reads the index, checks the entries that
+ * it needs and sorts them by offset. Neighbours in the file form a *group*: one pread, then decode and scatter. A thread that
+ * finds no object left takes groups of shards that other threads have open.
  *
  *     thread 0   open 0  index  |group|group|group|group| close   open 2 ...
  *     thread 1   open 1  index  |group|group| close    steal: |group of 2|group of 2|
@@ -81,7 +81,7 @@ struct sc_read_plan {
     struct sc_stats stats;    /* out */
 };
 
-/* A file handle that a server declares stale (ESTALE: the file was replaced there) is opened again, all boxes are read anew. */
+/* If a server declares a file handle stale (ESTALE: the file was replaced there), the whole plan is read again. */
 enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
 /* Read and check whole indexes: entries (n_chunks of them, with room for the checksums of the stored index behind them)
@@ -93,10 +93,10 @@ enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_sourc
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
                              struct sc_where *where);
 
-/* The ranges of a shard to ask a remote store for, given its index, so that a box or selection of it can be read:
- * ascending, apart by more than max_gap_nbytes; several are one up to max_nbytes. Up to `capacity` are stored, *n_ranges counts all.
- * Entries that are wanted are checked, others do not matter; on failure where->entry is the lowest bad one.
- * Of the item chain, source.entries, box and selection count. 
+/* List the ranges of a shard that a box or selection needs from a remote store. The index is known (source.entries). Ranges
+ * ascend. Those with gaps up to max_gap_nbytes become one, of at most max_nbytes. Up to `capacity` are stored, *n_ranges
+ * counts all. Only entries that are needed are checked; on failure where->entry is the lowest bad one.
+ * Of the item only chain, source.entries, box and selection are used.
  * Of an uncompressed chunk only what is wanted is asked for, unless the size of the object is SC_UNKNOWN_NBYTES: then the
  * answer must show that the chunk is there to its end. */
 #define SC_UNKNOWN_NBYTES ((uint64_t)INT64_MAX)
@@ -193,10 +193,10 @@ void sc_failure_note(struct sc_failure *failure, enum sc_status status, const st
 /* After the last thread has left: the outcome of the plan. */
 enum sc_status sc_failure_end(struct sc_failure *failure, struct sc_where *where);
 
-/* Is there a failure at or before this inner chunk, so that it does not matter any more? */
+/* True if there is a failure at or before this inner chunk: its result does not count. */
 bool sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry);
 
-/* Is there a failure in an object before this one, so that this one does not matter any more? */
+/* True if there is a failure in an earlier object: the result of this one does not count. */
 static inline bool
 sc_failure_before(const struct sc_failure *failure, uint64_t shard)
 {
@@ -210,7 +210,7 @@ void sc_totals_add(const struct sc_stats *part);
 void sc_totals_get(struct sc_stats *totals);
 void sc_totals_reset(void);
 
-/* How many threads pay for so much decoded data in so many objects. At least 1. */
+/* The number of threads that is worth its cost for so much decoded data in so many objects. At least 1. */
 unsigned sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads);
 
 #endif

@@ -80,7 +80,7 @@ has_pieces(const struct sc_read_object *object)
            object->next_part < object->n_parts;
 }
 
-/* A raw chunk that is wanted whole and lies in the array as it does in the file is read to where it belongs. */
+/* True for an uncompressed chunk that is wanted whole and has the same layout in the array: it is read straight into it. */
 static bool
 reads_in_place(const struct sc_read_object *object, const struct sc_chain *chain, const struct sc_box *part,
                const int64_t *strides)
@@ -119,14 +119,14 @@ fetch_task(struct sc_reader *reader, const struct sc_read_object *object, const 
     return status;
 }
 
-/* Was only what is wanted of it read? The size of the chunk has been checked before. */
+/* True if only the wanted bytes of the chunk were read. Its size has been checked before. */
 static bool
 is_narrow(const struct sc_chain *chain, const struct sc_read_task *t)
 {
     return !chain->n_ops && !chain->inner && t->nbytes < chain->nbytes;
 }
 
-/* A chunk of which one box is wanted, straight to where it belongs. */
+/* Decode one box of a chunk straight into the array. */
 static enum sc_status
 decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t, struct span *span,
            bool alone, const struct sc_box *part, int64_t offset, const int64_t *strides)
@@ -162,7 +162,7 @@ view_narrow(const struct sc_chunk_selection *at, const uint8_t *bytes, struct sc
     memcpy(view->strides, chunk->strides, sizeof view->strides);
 }
 
-/* A chunk of which more than one box may be wanted: decoded once, and all that is wanted moved from there. */
+/* Decode a chunk once and move everything selected of it into the array. */
 static enum sc_status
 decode_selected(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t,
                 struct span *span, bool alone)
@@ -215,15 +215,15 @@ decode_task(struct sc_reader *reader, struct sc_read_object *object, const struc
     return decode_box(reader, object, t, span, alone, &part, offset, object->walk.strides);
 }
 
-/* A fault ends the matter for inner chunks behind it, in C order; those before it may be worse. */
+/* After a failure inner chunks behind it, in C order, are skipped. Those before it still count: the lowest failure is reported. */
 static void
 decode_group(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end)
 {
     struct sc_failure *failure = &reader->run->failure;
     struct span span = span_of(object, begin, end);
 
-    /* They came together because they are neighbours in the file. In the array, C order is kinder: chunks side by side
-     * along the last axis share cache lines there. Without memory for that the order stays as it is. */
+    /* The group is in file order. C order is faster in the array: chunks side by side along the last axis share cache
+     * lines there. Without memory for the sort the order stays as it is. */
     if (end - begin > 1)
         (void)sort_tasks(object->tasks + begin, end - begin, true, &reader->sort_memory);
     for (size_t i = begin; i < end; i++) {
@@ -264,7 +264,7 @@ do_piece(struct sc_reader *reader, struct sc_read_object *object, struct piece p
 
 /* ---- threads ---- */
 
-/* Work on one's own object until nothing is left to take and every helper has gone. */
+/* Work on the own object until no piece is left and every helper has left. */
 static void
 work_off(struct sc_reader *reader, struct sc_read_object *object)
 {
@@ -405,10 +405,10 @@ object_free(struct sc_read_object *object)
     pthread_cond_destroy(&object->left);
 }
 
-/* Copying is so much faster than decoding, about. */
+/* Copying is about this many times faster than decoding. */
 #define COPY_PER_DECODE 8
 
-/* About how much is to be done, in bytes that are decoded; no more than sums of them can hold. */
+/* Estimate the work, in decoded bytes; bounded, so that a sum of many does not overflow. */
 static uint64_t
 item_nbytes(const struct sc_read_item *item)
 {

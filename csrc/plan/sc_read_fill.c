@@ -1,8 +1,8 @@
-/* sc_read_fill.c - what does not exist: elements that get the fill value
+/* sc_read_fill.c - fill elements that are not stored with the fill value
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_read_impl.h"
 
-/* Elements of which there is nothing are all one: the fill value. */
+/* All elements that are not stored have one value. */
 static void
 fill_selected(const struct sc_read_object *object, const struct sc_chunk_selection *at)
 {

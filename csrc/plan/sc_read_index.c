@@ -1,7 +1,7 @@
 /* sc_read_index.c - the index of a shard that is read: all of it for the cache, or the part that a selection needs
  *
- * Its checksum is verified here. Where inner chunks have checksums, entries are checked when they are used; where they have none,
- * all of them are checked here (sc_index_must_be_sound).
+ * The checksum of the index is verified here. If inner chunks have checksums, an entry is checked when it is used. If they
+ * have none, all entries are checked here (sc_index_must_be_sound()).
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_crc32c.h"
@@ -30,14 +30,14 @@ index_window(const struct sc_read_object *object, uint64_t *first, uint64_t *end
     *end = 2 * (high + 1);
 }
 
-/* Must all entries be right before one of them is used? */
+/* True if all entries must be right before one of them is used. */
 static bool
 checks_all(const struct sc_reader *reader, const struct sc_read_object *object)
 {
     return !reader->run->plan->allow_in_index && sc_index_must_be_sound(chain_of(object));
 }
 
-/* Check the pairs of one block. What is wrong with them is told later: a wrong checksum counts more. */
+/* Check the pairs of one block. A bad pair is reported after the whole index was read: a wrong checksum counts more. */
 static void
 check_block(const struct sc_reader *reader, const struct sc_read_object *object, const uint8_t *bytes, uint64_t at,
             uint64_t n, enum sc_status *found, struct sc_where *where)
@@ -159,8 +159,8 @@ sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *objec
 
 /* ---- indexes by themselves ---- */
 
-/* Lengths are checked too: a chunk that is carried over is never decoded, and must not pass for a good one. What is replaced may be
- * damaged; but an update must not turn a shard that readers refuse into one that they believe. */
+/* Lengths are checked too, because a chunk that is carried over is never decoded. A replaced entry may be damaged. But an
+ * update must not turn a shard that readers refuse into one that they accept. */
 static enum sc_status
 check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent, bool allow_in_index,
               const uint8_t *replaced, struct sc_entry *entries, uint64_t *n_bad, struct sc_where *where)
@@ -192,7 +192,7 @@ check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent
     return SC_OK;
 }
 
-/* A stored index: read to where its entries shall be, if they lie there as they are stored. */
+/* Read a stored index, straight into `entries` if it is stored in that order. */
 static enum sc_status
 fetch_stored(struct sc_reader *reader, struct sc_read_object *object, uint64_t offset, struct sc_entry *entries,
              const uint8_t **stored)

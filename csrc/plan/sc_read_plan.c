@@ -1,6 +1,6 @@
 /* sc_read_plan.c - list what of an object is to be read (see sc_engine.h)
  *
- * Entries are checked here, each one that the box touches and no other, before any memory is taken for what they claim.
+ * Every entry that is needed is checked here, before memory is allocated for the sizes that it claims. No other is checked.
  *
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_read_impl.h"
@@ -39,7 +39,7 @@ push_absent(struct sc_read_object *object, uint64_t entry)
     return SC_OK;
 }
 
-/* What is wanted is filled as a whole: a box in parts along its first long axis, a selection at once. */
+/* Fill all that is wanted: a box in parts along its first long axis, a selection at once. */
 static void
 plan_fill(const struct sc_read_run *run, struct sc_read_object *object)
 {
@@ -58,7 +58,7 @@ plan_fill(const struct sc_read_run *run, struct sc_read_object *object)
     object->n_parts = (size_t)min_u64(parts, longest);
 }
 
-/* Find out which inner chunks are touched: a walk, or a list of them. */
+/* Find the inner chunks that are touched: a walk over the box, or a list for a selection. */
 static enum sc_status
 begin_touched(struct sc_read_object *object)
 {
@@ -73,7 +73,7 @@ begin_touched(struct sc_read_object *object)
 typedef enum sc_status touched_fn(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c,
                                   uint64_t entry);
 
-/* Call fn for each touched inner chunk, once, in C order. Made anew for each fn: it is called a million times. */
+/* Call fn once for each touched inner chunk, in C order. Always inlined, because fn is called a million times. */
 static inline __attribute__((always_inline)) enum sc_status
 for_each_touched(struct sc_reader *reader, struct sc_read_object *object, touched_fn *fn)
 {
@@ -97,8 +97,8 @@ for_each_touched(struct sc_reader *reader, struct sc_read_object *object, touche
     return status;
 }
 
-/* Of a chunk whose elements lie in the object as they are, and which is wanted in part, only that part is read: from a file,
- * or in ranges that arrive one by one. What is in memory costs nothing. */
+/* Read only the wanted part of an uncompressed chunk, if it comes from a file or in ranges that arrive one by one. Bytes that
+ * are in memory already cost nothing. */
 static void
 narrow(const struct sc_chain *chunk, const struct sc_box *part, struct sc_read_task *task)
 {
@@ -191,7 +191,7 @@ plan_chunks(struct sc_reader *reader, struct sc_read_object *object)
     return object->fd >= 0 ? sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory) : SC_OK;
 }
 
-/* The same where the index is known and only a range of the object is here. */
+/* The same if the index is known and only a range of the object is in memory. */
 static inline enum sc_status
 plan_known_chunk(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
 {

@@ -1,7 +1,7 @@
 /* sc_write.c - run a writing plan (see sc_engine.h)
  *
- * What becomes of one object, from the old one's opening to the new one's name, and of all of them, shared by threads. The
- * inner chunks of one are sc_write_chunks.c's.
+ * A plan has objects, which threads share out. One object is written here from begin (open the old one) to commit (give the
+ * new one its name); sc_write_chunks.c encodes and places its inner chunks.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -59,7 +59,7 @@ begin_touched(struct sc_write_object *object, const int64_t *strides, uint64_t *
     return status;
 }
 
-/* Nothing is kept and nothing comes: the object goes, and no index, which may be huge, is needed to know that. */
+/* True if no inner chunk is kept or written: the object is removed, without making an index, which may be huge. */
 static bool
 is_emptied(const struct sc_writer *writer, const struct sc_write_item *item)
 {
@@ -141,7 +141,7 @@ end_shard(struct sc_writer *writer, struct sc_write_object *object)
         sc_write_object_pack_old(object);
     sc_index_store(shard, object->entries, object->index.data);
     if (in_own_file(object->item))
-        return SC_OK; /* it has a way of its own */
+        return SC_OK; /* sc_write_object_append() and _overwrite() write it */
     return sc_write_object_put(writer, object, object->index.data, (size_t)shard->index.nbytes,
                                shard->index.at_start ? 0 : object->at);
 }
@@ -343,7 +343,7 @@ batch_capacity(const struct sc_write_plan *plan)
     return (size_t)min_u64(most, MAX_BATCH_CHUNKS);
 }
 
-/* What an item gives to do, for the choice of threads. */
+/* Estimate the work of an item, for the number of threads. */
 static uint64_t
 item_nbytes(const struct sc_write_item *item)
 {

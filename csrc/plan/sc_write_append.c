@@ -4,7 +4,7 @@
 #include "io/sc_append.h"
 #include "plan/sc_write_impl.h"
 
-/* Nothing new, and nothing gone: an erased inner chunk that was absent before. */
+/* True if the update changes nothing, such as erasing an inner chunk that is absent. */
 static bool
 changes_nothing(const struct sc_write_object *object)
 {

@@ -63,7 +63,7 @@ whole_box(const struct sc_chain *chain, struct sc_box *box)
     }
 }
 
-/* What of a chunk comes from the caller's array: a box, or what is selected of it. */
+/* The part of a chunk that comes from the caller's array: a box or a selection. */
 struct given {
     const struct sc_chunk_selection *at; /* NULL: the box */
     struct sc_box box;
@@ -72,7 +72,7 @@ struct given {
     int64_t selection_strides[SC_MAX_NDIM];
 };
 
-/* Of a chunk that is given whole nothing old is looked at. What is selected in pieces may be all of it; it is not asked. */
+/* True if a chunk is given whole, so that its old content is not needed. A selection in pieces is never taken as whole. */
 static bool
 is_whole(const struct given *given, const struct sc_chain *chain)
 {
@@ -90,7 +90,7 @@ give_selected(struct given *given, const struct sc_chunk_selection *at, const ui
     given->strides = given->selection_strides;
 }
 
-/* Lay what is given over what the chunk held before (or the fill value): worker->merge has the new chunk in C order. */
+/* Lay the given elements over the old content of the chunk, or over the fill value. worker->merge gets the new chunk in C order. */
 static enum sc_status
 merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
             uint64_t old_nbytes, const struct given *given)
@@ -146,7 +146,7 @@ fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64
     return sc_file_read_exactly(object->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
 }
 
-/* Encode a chunk of which something is given; where there are old bytes, they supply the rest. Appends to the batch. */
+/* Encode a chunk and append it to the batch. Elements that are not given come from the old bytes, if there are any. */
 static enum sc_status
 encode_chunk(struct sc_writer *writer, struct sc_write_batch *batch, const struct sc_chain *chain, unsigned level,
              const struct given *given, const uint8_t *old, uint64_t old_nbytes, uint64_t *nbytes)

@@ -15,7 +15,7 @@
 #include "base/sc_radix.h"
 
 #define PIECE_NBYTES ((size_t)1 << 18)
-/* Through memory a copy takes a tenth longer. More than a slot in so many bytes, and that is less than a write for each. */
+/* A copy through memory takes a tenth longer. With more than one slot in so many bytes, one write for each takes longer still. */
 #define DENSE_NBYTES ((uint64_t)1 << 15)
 
 /* A new inner chunk in its slot of the new object. */
@@ -29,7 +29,7 @@ bytes_of(const struct patch *patch)
     return (const uint8_t *)(uintptr_t)patch->bytes;
 }
 
-/* Has this inner chunk a slot among the bytes of this run? */
+/* True if this inner chunk has a slot among the bytes of this run. */
 static bool
 has_slot(const struct sc_write_object *object, const struct sc_carry *run, const struct sc_encoded *chunk)
 {
@@ -39,7 +39,7 @@ has_slot(const struct sc_write_object *object, const struct sc_carry *run, const
            e->offset >= run->to && e->offset - run->to <= run->nbytes - e->nbytes;
 }
 
-/* Part the given inner chunks: those with slots in a run become patches, ascending, and the rest are what batches are made of. */
+/* Divide the given inner chunks: those with slots in a run become patches, ascending; batches are made of the rest. */
 static enum sc_status
 part_given(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
            struct sc_buffer *memory, size_t *n_patches)
@@ -135,7 +135,7 @@ copy_run(struct sc_writer *writer, struct sc_write_object *object, const struct 
     return status;
 }
 
-/* The run that slots are looked for in: all inner chunks that stay where they were are in one. */
+/* The run in which slots are searched: all inner chunks that keep their place are in one run. */
 static const struct sc_carry *
 largest(const struct sc_write_item *item)
 {

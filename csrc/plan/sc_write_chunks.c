@@ -32,7 +32,7 @@ claim_encoded(struct sc_write_object *object, struct sc_write_batch *batch)
     object->all_claimed = object->next_given == object->n_given;
 }
 
-/* Does the box or selection have an element in this inner chunk of the range that is walked? */
+/* True if the box or selection has an element in this inner chunk of the range that is walked. */
 static bool
 is_touched(const struct sc_write_object *object, uint64_t position)
 {
@@ -49,7 +49,8 @@ is_touched(const struct sc_write_object *object, uint64_t position)
     return sc_walk_cut(&object->walk, shard->inner, c, &part, &offset);
 }
 
-/* Under the object's mutex: the positions of the next batch; n = 0 when none is left. Chunks that a step leaps over are dropped. */
+/* Under the object's mutex: take the positions of the next batch; n = 0 when none is left. Chunks that a step leaps over are
+ * dropped. */
 static void
 claim(struct sc_write_object *object, struct sc_write_batch *batch)
 {
@@ -78,7 +79,7 @@ fits_slot(const struct sc_write_item *item, uint64_t slot_nbytes, uint64_t nbyte
     return nbytes == slot_nbytes;
 }
 
-/* Under the object's mutex: give every batch that can have one its place; the list of them is for the caller to write. */
+/* Under the object's mutex: give each batch its place if all batches before it have one. The caller writes those returned. */
 static struct sc_write_batch *
 place(struct sc_write_object *object)
 {

@@ -48,7 +48,7 @@ runs_of(const struct sc_write_object *object, bool with_index, size_t *n)
     return runs;
 }
 
-/* Slots and index do not overlap, as the caller says. Seen to here as well: nothing is worse than to be wrong about it. */
+/* True if slots and index do not overlap. The caller says so; it is checked again, because an overlap would destroy data. */
 static bool
 are_apart(const struct sc_undo_run *runs, size_t n, uint64_t shard_nbytes)
 {
@@ -62,7 +62,7 @@ are_apart(const struct sc_undo_run *runs, size_t n, uint64_t shard_nbytes)
     return true;
 }
 
-/* The journal is there: all of the change, or an error. */
+/* The journal exists: make the whole change, or return an error. */
 static enum sc_status
 carry_out(struct sc_writer *writer, struct sc_write_object *object, struct sc_undo_change *change, size_t n_guarded,
           bool *done)

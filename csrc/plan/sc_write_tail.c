@@ -3,10 +3,11 @@
  *     [inner chunks][mark][zeros][footer][index]
  *
  * Nothing in the format tells a footer from the bytes of an inner chunk that was erased, nor a header from those of one that
- * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark as well, and so does an update
- * that leaves dead bytes, because it goes behind them or keeps their offsets (access/user_bytes.py: new shards, and reading of marks).
- * It lies among bytes that no index refers to, which every reader passes over; the footer stays the last thing before the index,
- * where programs that know its size look for it. The zeros let what is written past the page cache end with a block.
+ * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark, and so does an update
+ * that leaves dead bytes, because it writes behind them or keeps their offsets (access/user_bytes.py does so for new shards,
+ * and reads marks). The mark lies among bytes that no index refers to, so every reader skips it. The footer stays the last
+ * thing before the index, where programs that know its size look for it. The zeros make a write past the page cache end with a
+ * block.
  *
  *     bytes  0 to 16   "shardcodec tail" and the version, 1
  *           16 to 24   where the mark is, from the beginning of the object
@@ -39,7 +40,7 @@ store_mark(const struct sc_write_item *item, struct sc_tail *tail)
     store_le32(p + 52, sc_crc32c_extend(0, p, 52));
 }
 
-/* Does the update of a shard's own file put anything at its end? */
+/* True if the update of a shard's own file writes behind its end. */
 static bool
 goes_behind(const struct sc_write_object *object)
 {

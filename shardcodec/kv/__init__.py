@@ -1,6 +1,6 @@
-# __init__.py - a shard as a store of keys and values
+# __init__.py - public names of the key-value store
 # SPDX-License-Identifier: MIT
-"""One shard as a key-value store, as TensorStore's driver `zarr3_sharding_indexed` shows it (``docs/key-value.md``)."""
+"""One shard as a key-value store, compatible with TensorStore's driver `zarr3_sharding_indexed` (``docs/key-value.md``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 # async_api.py - the coroutines of a store
 # SPDX-License-Identifier: MIT
-"""`Awaited`: each operation does in a thread what its namesake with ``_sync`` does, unless it is the read of a small value at hand."""
+"""`Awaited`: the coroutines of a store.
+
+Each coroutine runs the method with the suffix ``_sync`` in a thread. Fast path: a small value that needs no network
+request is read on the event loop.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ __all__ = ["Awaited"]
 
 
 class Awaited:
-    """The awaited half of a store that has the other one."""
+    """Mixin that adds coroutines to a class with the methods ``..._sync``."""
 
     _entries: Entries
     _threads: Threads
@@ -33,8 +37,8 @@ class Awaited:
     delete_range_sync: Callable[..., None]
 
     async def read(self, key: Key, **how: Any) -> ReadResult:
-        """As `read_sync`."""
-        if self._entries.is_at_hand:
+        """Read a value; see `KeyedEntries.read_sync` for Parameters, Returns and Raises."""
+        if self._entries.can_read_inline:
             if turns.is_over():
                 await turns.next_turn()
             with suppress(TooLarge):
@@ -42,7 +46,7 @@ class Awaited:
         return await self._threads.run(self.read_sync, key, **how)
 
     async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
-        """As `read_many_sync`."""
+        """Read values of one state of the shard; see `KeyedEntries.read_many_sync`."""
         return await self._threads.run(self.read_many_sync, keys, **how)
 
     async def list(
@@ -51,17 +55,17 @@ class Awaited:
         *,
         strip_prefix_length: int = 0,
     ) -> Sequence[bytes]:
-        """As `list_sync`."""
+        """List keys in ascending order; see `KeyedEntries.list_sync`."""
         return await self._threads.run(self.list_sync, range, strip_prefix_length=strip_prefix_length)
 
     async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
-        """As `write_sync`."""
+        """Store a value, or delete it if it is None; see `KeyedEntries.write_sync`."""
         return await self._threads.run(self.write_sync, key, value, if_equal=if_equal)
 
     async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
-        """As `delete_sync`."""
+        """Delete an entry if it exists; see `KeyedEntries.delete_sync`."""
         return await self._threads.run(self.delete_sync, key, if_equal=if_equal)
 
     async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
-        """As `delete_range_sync`."""
+        """Delete all entries of a range in one write; see `KeyedEntries.delete_range_sync`."""
         await self._threads.run(self.delete_range_sync, range)

@@ -1,8 +1,9 @@
-# base_object.py - what a store stands on, and a shard that is an entry of another one
+# base_object.py - the object under a store: a file, an object of a zarr store, or an entry of another shard
 # SPDX-License-Identifier: MIT
-"""The base of a store on a store (KV-55): the object is the value of a key.
+"""The base of a key-value store, which may be an entry of another key-value store (KV-55).
 
-To change an inner shard is to change the outer one: the new value is made of the old one while nobody else changes that.
+A change of an inner shard is a change of the outer shard. The new value is made from the old one while the lock of
+the outer shard is held.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NestedObject", "Renewed", "object_of_base"]
 
-# From the position of an entry, its value (None: there is none) and the generation of the shard to the new value.
+# Maps the position of an entry, its value (None if absent) and the generation of the shard to the new value.
 Renewed = Callable[[int, bytes | None, bytes], bytes | None]
 
 
 class OuterStore(Protocol):
-    """What a store has to have so that its entries can be shards themselves; every `KeyedEntries` has it."""
+    """The part of `KeyedEntries` that a shard inside an entry needs."""
 
     @property
     def path(self) -> bytes: ...
@@ -46,7 +47,7 @@ class OuterStore(Protocol):
 
 
 class NestedShard(NativeShard):
-    """The value of a key, as a shard."""
+    """The value of a key, opened as a shard."""
 
     def __init__(self, chain: Chain, data: bytes | None, options: Options, generation: bytes) -> None:
         super().__init__(chain, data, options)
@@ -58,45 +59,46 @@ class NestedShard(NativeShard):
 
 
 class NestedObject:
-    """An entry of a store.
+    """A shard object that is an entry of another key-value store.
 
     Parameters
     ----------
     outer : OuterStore
+        The store with the entry.
     inner_key : bytes
-        Relative to the store's path.
+        Key of the entry, relative to the path of `outer`.
     """
 
     path: str | None = None
 
     def __init__(self, outer: OuterStore, inner_key: bytes) -> None:
-        outer.position_of(inner_key)  # is a key
+        outer.position_of(inner_key)  # raises if no entry has this key
         self.outer = outer
         self.inner_key = inner_key
         self.key = f"{outer.target.key}[{(outer.path + inner_key).hex()}]"
 
     @property
     def identity(self) -> str:
-        """Names the entry in this process."""
+        """Name of the entry, unique in this process."""
         return f"{self.outer.target.identity}[{(self.outer.path + self.inner_key).hex()}]"
 
     @property
     def realm(self) -> Hashable:
-        """Entries of one outer shard change as one."""
+        """Objects with the same realm change together: the entries of one outer shard."""
         return f"entries:{self.outer.target.identity}"
 
     @property
     def is_near(self) -> bool:
-        """As the outer shard."""
+        """Same as for the outer shard."""
         return self.outer.target.is_near
 
     @property
     def is_prompt(self) -> bool:
-        """As the outer shard."""
+        """Same as for the outer shard."""
         return self.outer.target.is_prompt
 
     def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        """Read the value."""
+        """Read the value and open it as a shard."""
         found = self.outer.read_sync(self.inner_key)
         data = found.value if found.state == "value" else None
         return NestedShard(chain, data, options, found.stamp.generation)
@@ -104,11 +106,11 @@ class NestedObject:
     open_whole = open  # noqa: A003  # the method above
 
     def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
-        """Exchange the value."""
+        """Replace the value by one made from it; return the generation of the outer shard after the write."""
         return self.update_all([Part(self, make, look)], options)[0]
 
     def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
-        """Exchange values of the outer shard in one write."""
+        """Replace values of one outer shard in one write; return its new generation once for each."""
 
         def renewed(position: int, old: bytes | None, generation: bytes) -> bytes | None:
             part = by_position[position]
@@ -122,33 +124,37 @@ class NestedObject:
 
 
 def object_of_base(base: Any, kind: type[OuterStore]) -> ShardObject:
-    """Return the place of a shard.
+    """Return the object of a shard.
 
     Parameters
     ----------
-    base
+    base : path-like, or tuple
         As for `ShardedKeyValueStore`.
     kind : type
-        The class of the stores of which an entry can be the shard.
+        Class of the stores whose entries can be shards.
+
+    Returns
+    -------
+    ShardObject
 
     Raises
     ------
     TypeError
-        It is no base.
+        `base` is neither a path nor a pair of a store and a key, or its store is bound to a transaction.
     """
     if not isinstance(base, tuple):
         if isinstance(base, str | os.PathLike):
             return object_of(base, None)
-        raise TypeError(f"base is a path or a pair of a store and a key, not {type(base).__name__}")
+        raise TypeError(f"base: expected a path or a pair (store, key), got {type(base).__name__}")
     if len(base) != 2:
-        raise TypeError(f"base is a path or a pair of a store and a key, not {len(base)} things")
+        raise TypeError(f"base: expected a path or a pair (store, key), got a tuple of {len(base)} items")
     store, key = base
     if getattr(store, "bound_to", None) is not None:
         raise TypeError(
-            "a store within a transaction cannot be a base; let this store take part in it instead"
+            "base: expected a store that is not bound to a transaction; bind the new store to the transaction instead"
         )
     if isinstance(store, kind):
         return NestedObject(store, as_bytes(key, "key"))
     if not isinstance(key, str) or isinstance(store, bytes | bytearray | memoryview):
-        raise TypeError(f"base is a path or a pair of a store and a key, not {base!r}")
+        raise TypeError(f"base: expected a path or a pair (store, key), got {base!r}")
     return object_of(store, key)

@@ -1,10 +1,11 @@
-# entries.py - the entries of one shard by position: looked up, read, changed
+# entries.py - read and write the entries of one shard by position
 # SPDX-License-Identifier: MIT
-"""The store without keys: positions, bytes, and the shard object behind them.
+"""`Entries`: the key-value store without keys.
 
-What is read in one call belongs to one state of the object. Indexes come from the cache of the process, which compares
-them with the file each time, or binds requests to their state of the object (`storage.remote_indexes`); a read that fails is begun again with a fresh look, for the object may have been changed in
-between, and only what fails each time is damage.
+All bytes that one call reads belong to one state of the object. Indexes come from the cache of the process. The cache
+compares each index with its file, or binds requests to the state of the object (`storage.remote_indexes`). A read
+that fails is retried with a fresh index, because a writer may have replaced the object meanwhile. A shard is reported
+as damaged only if every attempt fails.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ __all__ = ["Entries"]
 
 T = TypeVar("T")
 
-# Values held at a time while a batch is read.
+# Bytes of values in memory at a time while a batch is read.
 FETCH_NBYTES = 64 << 20
-# Files that stay open for a cache of indexes: asking whether a name still leads to one is cheaper than opening it.
+# Files that an index cache keeps open: to check that a path still leads to an open file is cheaper than to open it.
 OPEN_FILES = 32
 MAX_TRIES = 3
 
@@ -50,9 +51,11 @@ class Entries:
     Parameters
     ----------
     target : ShardObject
+        The shard.
     layout : Layout
+        Grid and index of the shard.
     cache_nbytes : int or None
-        Bound of the indexes that are kept; None: the option ``index_cache``.
+        Limit of the index cache in bytes; None stands for the option ``index_cache``.
     """
 
     def __init__(self, target: ShardObject, layout: Layout, cache_nbytes: int | None) -> None:
@@ -63,12 +66,12 @@ class Entries:
         self._is_prompt = target.is_prompt and not isinstance(target, NestedObject)
         self._path = None if target.path is None else os.fsencode(target.path)
         self._read = native.load().read_encoded
-        # what options say for a single value, as long as they do
+        # memoised for `value`: options, index cache, allow_in_index; recomputed when the options change
         self._known: tuple[Any, Any, bool] = (None, None, False)
 
     @property
     def key(self) -> str:
-        """How errors name the shard."""
+        """Name of the shard in errors."""
         return self.target.key
 
     @property
@@ -77,8 +80,12 @@ class Entries:
         return int(self.chain.n_chunks)
 
     @property
-    def is_at_hand(self) -> bool:
-        """Whether neither round trips nor a large index, a write or all of another shard's value stand before a value."""
+    def can_read_inline(self) -> bool:
+        """True if a value can be read on the event loop.
+
+        This needs a shard without network requests, without buffered writes, outside of other shards, and with a
+        small index.
+        """
         return (
             self._is_prompt
             and not chunk_overlay.has(self.target)
@@ -86,27 +93,27 @@ class Entries:
         )
 
     def options(self) -> Options:
-        """Settle the options of a write.
+        """Return the options of a write.
 
-        Where the index is at the start, erasing by an append leaves size and time of a file as they may have been before,
-        so no generation could tell it from nothing: such shards are replaced.
+        A shard with its index at the start is replaced. An erasure by an append could leave size and time of its file
+        unchanged, and the generation would not show the change.
         """
         return resolve(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
 
     def cache(self, options: Options) -> index_cache.IndexCache | None:
-        """Return where indexes of files are kept; None: nowhere."""
+        """Return the index cache; None if the cache is off."""
         nbytes = options.index_cache if self._cache_nbytes is None else self._cache_nbytes
         return index_cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
 
     def settle(self) -> None:
-        """Store what `group_writes` has gathered of the shard; for a shard in a shard the outer one does it."""
+        """Store the writes that `group_writes` has buffered for the shard; for a nested shard the outer store does this."""
         if not isinstance(self.target, NestedObject):
             chunk_overlay.settle(self.target)
 
     # ---- reading
 
     def value(self, position: int) -> bytes | None:
-        """Return a value; None where there is none."""
+        """Return a value; None if it is absent."""
         if self._path is not None:
             chunk_overlay.settle(self.target)
             choices = active()
@@ -118,22 +125,28 @@ class Entries:
             try:
                 return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
             except (ShardError, OSError):
-                pass  # read again, more slowly: it may be another object by now
+                pass  # `look` retries, as a writer may have replaced the object
         return self.look(lambda shard: self.value_in(shard, position))
 
     def look(self, work: Callable[[OpenObject], T], *, whole: bool = False) -> T:
-        """Do something with the shard as it is now.
+        """Call `work` with the opened shard in its present state; retry if a writer replaces the shard meanwhile.
 
         Parameters
         ----------
         work : callable
+            Takes an `OpenObject`. It may be called several times.
         whole : bool
-            All of it will be wanted.
+            True if `work` reads all values, so that the object is fetched with one request.
+
+        Returns
+        -------
+        object
+            The result of `work`.
 
         Raises
         ------
         ShardFormatError, ChecksumError
-            It is damaged.
+            The shard is damaged.
         """
         self.settle()
         return retried(lambda: self._look(work, whole))
@@ -142,7 +155,7 @@ class Entries:
         options = resolve()
         for tries_left in reversed(range(MAX_TRIES if self.target.is_near else MAX_TRIES + 1)):
             begin = self.target.open_whole if whole else self.target.open
-            # the last time nobody shall exchange it meanwhile, where nothing else would tell
+            # the last attempt locks out writers of an object whose replacement cannot be detected otherwise
             held = contextlib.nullcontext() if tries_left or self.target.is_near else self._held()
             try:
                 with held, contextlib.closing(begin(self.chain, options, self.cache(options))) as shard:
@@ -163,12 +176,12 @@ class Entries:
         return locks.table().hold([self.target.identity])
 
     def value_in(self, shard: OpenObject, position: int, wanted: ByteRange | None = None) -> bytes | None:
-        """Return a value, or a range of it; None where there is none.
+        """Return a value of an opened shard, or a range of it; None if it is absent.
 
         Raises
         ------
         ValueError
-            The value has no such range.
+            The value is shorter than the range.
         """
         found = None if shard.missing else shard.entry(position)
         if found is None:
@@ -176,8 +189,11 @@ class Entries:
         offset, nbytes = found if wanted is None else self._part(position, found, wanted)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
 
-    def looks_at(self, shard: OpenObject, position: int, wanted: ByteRange | None) -> int:
-        """Return how many bytes it takes to read a value: all of an object in memory, for the name of its state."""
+    def nbytes_to_read(self, shard: OpenObject, position: int, wanted: ByteRange | None) -> int:
+        """Return the number of bytes that a read of a value must look at.
+
+        For an object in memory this is the whole object, because its generation is computed from all bytes.
+        """
         if self._path is None:
             return 0 if shard.missing else shard.nbytes
         found = None if shard.missing else shard.entry(position)
@@ -191,7 +207,7 @@ class Entries:
         positions: np.ndarray[Any, Any],
         parts: Sequence[ByteRange | None] | None = None,
     ) -> list[bytes | None]:
-        """Return many values, or parts of them; ranges that are close are read together."""
+        """Return values, or ranges of them; None for absent ones. Ranges that are close are read together."""
         if parts is not None:
             wanted = [(p, part or (0, None)) for p, part in zip(positions.tolist(), parts, strict=True)]
             return self._parts_in(shard, wanted)
@@ -211,7 +227,7 @@ class Entries:
         return found
 
     def _parts_in(self, shard: OpenObject, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
-        """Return ranges of values; near ones are asked for together."""
+        """Return ranges of values; None for absent ones. Ranges that are close are requested together."""
         if shard.missing:
             return [None] * len(wanted)
         entries = [shard.entry(position) for position, _ in wanted]
@@ -233,7 +249,13 @@ class Entries:
         return found
 
     def cut(self, position: int, value: bytes, wanted: ByteRange | None) -> bytes:
-        """Cut a range out of a value that is not stored yet; as `value_in`."""
+        """Return a range of a buffered value.
+
+        Raises
+        ------
+        ValueError
+            The value is shorter than the range.
+        """
         if wanted is None:
             return value
         first, nbytes = self._part(position, (0, len(value)), wanted)
@@ -247,27 +269,29 @@ class Entries:
             raise ValueError(f"{error}: entry {at} of shard {self.key!r}") from None
 
     def present(self, shard: OpenObject, first: int, end: int) -> Any:
-        """Tell which entries at positions [first, end) exist: native `Positions`."""
+        """Return the positions of existing entries among [first, end) as native `Positions`."""
         return no_positions(self.layout.grid_shape) if shard.missing else shard.positions(first, end)
 
     def exist(self, shard: OpenObject) -> np.ndarray[Any, Any]:
-        """Tell of every entry whether it exists."""
+        """Return one flag for each entry, True if it exists."""
         return flags_of(self.present(shard, 0, self.n), self.n)
 
     # ---- writing
 
     def store(self, pending: Pending, check: Callable[[Found], None] | None = None) -> bytes:
-        """Store what is pending in one step.
+        """Store buffered writes in one atomic write.
 
         Parameters
         ----------
+        pending : Pending
+            The buffered writes.
         check : callable, optional
-            Sees the shard while nobody else changes it, and raises to leave all as it is.
+            Called with the stored shard while its lock is held. The shard stays unchanged if it raises.
 
         Returns
         -------
         bytes
-            Generation of the shard behind that.
+            Generation of the shard after the write.
         """
         self.settle()
         try:
@@ -278,20 +302,20 @@ class Entries:
             return same.generation
 
     def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes:
-        """Exchange values for others that are made of them, in one step.
+        """Replace values by new ones made from them, in one atomic write.
 
         Parameters
         ----------
         positions : sequence of int
-            Ascending.
+            Positions of the entries, ascending.
         renewed : callable
-            From a position, the value that is there (None: there is none) and the generation of the shard to the new value. It may
-            be asked several times, and raise to leave all as it is.
+            Takes a position, its value (None if absent) and the generation of the shard; returns the new value. It
+            may be called several times. The shard stays unchanged if it raises.
 
         Returns
         -------
         bytes
-            Generation of the shard behind that.
+            Generation of the shard after the write.
         """
 
         def decide(found: Found) -> Change:
@@ -316,9 +340,9 @@ class Entries:
     def decision(
         self, pending: Pending, check: Callable[[Found], None] | None, *, keep: bool = False
     ) -> Callable[[Found], Change]:
-        """Return what decides about the new shard.
+        """Return a function from the stored shard to its change.
 
-        It raises `Unchanged` where that would be the old one; with `keep`, that one is stored again.
+        The function raises `Unchanged` if there is nothing to write; with `keep` the old shard is stored again.
         """
 
         def decide(found: Found) -> Change:
@@ -335,7 +359,7 @@ class Entries:
 
 
 class Unchanged(Exception):
-    """There is nothing to write: what was to be deleted does not exist."""
+    """There is nothing to write, because the entries to delete do not exist."""
 
     def __init__(self, generation: bytes) -> None:
         super().__init__()
@@ -351,7 +375,7 @@ def part_of(offset: int, nbytes: int, wanted: ByteRange) -> tuple[int, int]:
     Raises
     ------
     ValueError
-        The value is shorter (KV-23).
+        The value is shorter than the range (KV-23).
     """
     first, end = wanted
     start = nbytes + first if first < 0 else first

@@ -1,6 +1,6 @@
-# executor.py - where the coroutines of a store do their work
+# executor.py - threads for the coroutines of a store
 # SPDX-License-Identifier: MIT
-"""`Threads`."""
+"""`Threads`: runs synchronous calls of a store without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ T = TypeVar("T")
 
 
 class Threads:
-    """So many threads, begun when they are needed; None: those of the event loop."""
+    """A thread pool that starts with its first call.
+
+    Parameters
+    ----------
+    n : int or None
+        Number of threads. None uses the default executor of the event loop.
+    """
 
     def __init__(self, n: int | None) -> None:
         self._n = n
@@ -27,10 +33,10 @@ class Threads:
         self._pid = 0
 
     async def run(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-        """Call something in a thread, with the caller's context, and wait for its end."""
+        """Run `work` in a thread with the context of the caller, and wait for its end, also after a cancellation."""
         if self._n is None:
             return await to_its_end(asyncio.to_thread(work, *arguments, **keywords))
-        context, pool = copy_context(), self._begun(self._n)
+        context, pool = copy_context(), self._started_pool(self._n)
 
         async def run() -> T:
             loop = asyncio.get_running_loop()
@@ -38,8 +44,8 @@ class Threads:
 
         return await to_its_end(run())
 
-    def _begun(self, n: int) -> ThreadPoolExecutor:
-        if self._pool is None or self._pid != os.getpid():  # a fork leaves the pool without its threads
+    def _started_pool(self, n: int) -> ThreadPoolExecutor:
+        if self._pool is None or self._pid != os.getpid():  # after a fork the pool has no threads
             self._pool = ThreadPoolExecutor(n, thread_name_prefix="shardcodec.kv")
             self._pid = os.getpid()
         return self._pool

@@ -1,8 +1,8 @@
-# keyed_entries.py - the entries of one shard by key: read, listed, written
+# keyed_entries.py - read, list and write the entries of one shard by key
 # SPDX-License-Identifier: MIT
-"""`KeyedEntries`: `Entries` as a dictionary, and with byte ranges, conditions and generations.
+"""`KeyedEntries`: the entries of a shard as a dictionary, and with byte ranges, conditions and generations.
 
-Every operation exists twice, with the suffix ``_sync`` and as a coroutine (`Awaited`).
+Each operation has two forms: a method with the suffix ``_sync`` and a coroutine (`Awaited`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ALL = KeyRange()
 
 
 class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
-    """What a store and its views within transactions have in common; each sets the attributes."""
+    """Common base of a store and of its views in transactions; subclasses set the attributes."""
 
     _base: Any
     _entries: Entries
@@ -57,58 +57,78 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
     _value: Callable[[int], bytes | None]
     _position: Callable[[Key], int]
 
-    # ---- what it is
+    # ---- description
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that `from_json` takes.
+        """Return the JSON from which `ShardedKeyValueStore.from_json` opens this store.
+
+        Returns
+        -------
+        dict
+            A specification for TensorStore's driver ``zarr3_sharding_indexed``.
 
         Raises
         ------
         UnsupportedError
-            The shard is in a zarr store that is not a folder.
+            The shard is in a zarr store that is not a local folder.
         SpecError
-            `path` is no UTF-8.
+            `path` is not UTF-8, so JSON cannot hold it.
         """
         return self.parsed(self.path).to_json()
 
     def parsed(self, path: bytes) -> Parsed:
-        """What its JSON says, with another path."""
+        """Return the parsed JSON of this store with another path; raises as `to_json`."""
         target = self._entries.target
         base: str | Parsed | None = target.path
         if isinstance(target, NestedObject):
             base = target.outer.parsed(target.outer.path + target.inner_key)
         if base is None:
-            raise UnsupportedError(f"shard {target.key!r} is in a store that has no JSON", shard=target.key)
+            raise UnsupportedError(
+                f"shard {target.key!r}: expected a local file to describe as JSON, got an object in another store",
+                shard=target.key,
+            )
         return Parsed(base, self._entries.layout, path, self._cache_pool, self._concurrency)
 
     @property
     def base(self) -> Any:
-        """Where the shard is, as it was given."""
+        """The argument `base` of the constructor: where the shard is."""
         return self._base
 
     @property
     def target(self) -> ShardObject:
-        """The shard as an object."""
+        """The object that contains the shard."""
         return self._entries.target
 
     def position_of(self, key: Key) -> int:
-        """Return an entry's number, C order over the grid.
+        """Return the position of an entry, its number in C order over the grid.
+
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+
+        Returns
+        -------
+        int
+            At least 0 and less than the number of entries of the grid. The entry need not exist.
 
         Raises
         ------
         ValueError
-            No entry has that key.
+            No entry of the grid has this key.
+        TypeError
+            `key` is neither bytes-like nor str.
         """
         return self._position(key)
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Entries along each axis."""
+        """Number of entries along each axis."""
         return self._grid.shape
 
     @property
     def path(self) -> bytes:
-        """What every key begins with."""
+        """Common start of all keys, which callers leave out."""
         return self._grid.prefix
 
     def __repr__(self) -> str:
@@ -138,7 +158,7 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         Raises
         ------
         KeyError
-            There is none.
+            The entry does not exist.
         """
         position = self._position(key)
         existed: list[bool] = []
@@ -162,11 +182,38 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         return len(self._present(first, end))
 
     def clear(self) -> None:
-        """Delete all entries, in one write."""
+        """Delete all entries whose keys start with `path`, in one write.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            The shard is damaged and other entries must be kept; it is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        """
         self.delete_range_sync(ALL)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """Store many values in one write; no key is written unless all are keys. As for dictionaries."""
+        """Store several values in one write, as `dict.update`.
+
+        Parameters
+        ----------
+        other : mapping or iterable of pairs, optional
+            Keys and values. A value of None deletes the entry.
+        **more
+            More values; the name is the key.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has one of the keys; nothing was written.
+        TypeError
+            A key or a value is neither bytes-like nor str; nothing was written.
+        ShardFormatError, ChecksumError
+            An entry that the write would carry over is damaged; the shard is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        """
         pairs = [*pairs_of(other), *more.items()]
         self._store_all([(self._position(key), value_of(value)) for key, value in pairs])
 
@@ -192,24 +239,28 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         Parameters
         ----------
         key : bytes or str
+            Key of the entry, without `path`.
         byte_range : slice, optional
-            A part of the value: ``slice(a, b)``, ``slice(a, None)``, or ``slice(-n, None)`` for its end.
+            Bytes of the value to read: ``slice(a, b)``, ``slice(a, None)``, or ``slice(-n, None)`` for the last n
+            bytes.
         if_not_equal : bytes, optional
-            A generation of the shard, which the caller knows already.
+            A generation that the caller knows. The value is not read if the shard still has this generation.
         staleness_bound : float, optional
-            Seconds since the epoch: what was known then may be answered. Here it always is the present state, which costs
-            a look at the file.
+            Ignored; it is accepted for compatibility with TensorStore. Each read checks the present state of the shard.
 
         Returns
         -------
         ReadResult
+            State ``"value"``, ``"missing"`` or, because of `if_not_equal`, ``"unspecified"``.
 
         Raises
         ------
         ValueError
-            It is no key of the grid, or the value has no such bytes.
+            No entry of the grid has this key, or the value is shorter than `byte_range`.
+        TypeError
+            `key` is neither bytes-like nor str, or `byte_range` is not a slice of integers.
         ShardFormatError, ChecksumError
-            The index, or this entry of it, is damaged.
+            The index, or the index entry of this key, is damaged.
         """
         return self._read_at_once(key, byte_range=byte_range, if_not_equal=if_not_equal)
 
@@ -222,11 +273,11 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         staleness_bound: float | None = None,
         most: int | None = None,
     ) -> ReadResult:
-        """As `read_sync`, but raise `TooLarge` where more than so many bytes would be looked at."""
+        """Read as `read_sync`, but raise `TooLarge` if the read must look at more than `most` bytes."""
         part, position = byte_range_of(byte_range), self._position(key)
 
         def work(shard: OpenObject) -> ReadResult:
-            if most is not None and self._entries.looks_at(shard, position, part) > most:
+            if most is not None and self._entries.nbytes_to_read(shard, position, part) > most:
                 raise TooLarge
             stamp = Stamp(shard.generation, time.time())
             if is_known(stamp.generation, if_not_equal):
@@ -242,19 +293,31 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         byte_ranges: Sequence[slice | None] | None = None,
         if_not_equal: bytes | None = None,
     ) -> list[ReadResult]:
-        """Read values of one state of the shard: one index, and near ranges together.
+        """Read several values, all from one state of the shard. The index is read once, and close ranges are read together.
 
         Parameters
         ----------
         keys : sequence of bytes or str
-        byte_ranges : sequence, optional
-            For each key as in `read`.
+            Keys of the entries, without `path`.
+        byte_ranges : sequence of (slice or None), optional
+            For each key the bytes to read, as in `read_sync`; None stands for the whole value.
         if_not_equal : bytes, optional
-            As in `read`.
+            As in `read_sync`.
 
         Returns
         -------
         list of ReadResult
+            In the order of `keys`.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has one of the keys, a value is shorter than its range, or the numbers of keys and
+            ranges differ.
+        TypeError
+            A key is neither bytes-like nor str, or a range is not a slice of integers.
+        ShardFormatError, ChecksumError
+            The index, or the index entry of one of the keys, is damaged.
         """
         positions = self._grid.positions(keys)
         parts = byte_ranges_of(byte_ranges, len(positions))
@@ -284,28 +347,37 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         *,
         strip_prefix_length: int = 0,
     ) -> Sequence[bytes]:
-        """List keys, in ascending order.
+        """List the keys of existing entries in ascending order.
 
         Parameters
         ----------
         range : KeyRange or pair of keys, optional
-            Any bounds: they are compared byte by byte. Default: all keys.
+            Range to list. The bounds are compared byte by byte and need not be keys. Default: all keys.
         strip_prefix_length : int
-            So many bytes are left out at the beginning of each key.
+            Number of bytes that are left out at the start of each key.
 
         Returns
         -------
         KeyList
-            A sequence that makes keys as they are taken; what is written later does not change it.
+            A lazy snapshot: later writes do not change it.
+
+        Raises
+        ------
+        ValueError
+            `strip_prefix_length` is negative.
+        TypeError
+            `range` is neither a `KeyRange` nor a pair of keys.
+        ShardFormatError, ChecksumError
+            The index is damaged.
         """
         if strip_prefix_length < 0:
-            raise ValueError(f"strip_prefix_length {strip_prefix_length} is negative")
+            raise ValueError(f"strip_prefix_length: expected 0 or more, got {strip_prefix_length}")
         first, end = self._grid.span(ALL if range is None else range_of(range))
         skip = min(len(self._grid.prefix) + strip_prefix_length, self._grid.key_nbytes)
         return KeyList(self._present(first, end), skip)
 
     def _present(self, first: int, end: int) -> Any:
-        """Positions of existing entries among [first, end), native."""
+        """Return the positions of existing entries among [first, end) as native `Positions`."""
         if first >= end:
             return no_positions(self.grid_shape)
         return self._entries.look(lambda shard: self._entries.present(shard, first, end))
@@ -313,28 +385,34 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
     # ---- writing
 
     def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
-        """Store a value; None deletes it.
+        """Store a value, or delete the entry if the value is None.
 
         Parameters
         ----------
         key : bytes or str
+            Key of the entry, without `path`.
         value : bytes-like, str or None
+            The new value; text is stored as UTF-8.
         if_equal : bytes or "absent", optional
-            Only if the shard is of that generation; "absent" or `NO_VALUE`: only if there is no such entry.
+            Condition: write only if the shard has this generation. "absent" or `NO_VALUE`: write only if the entry
+            does not exist.
 
         Returns
         -------
         Stamp
-            The new state; its generation is empty where the condition did not hold, and nothing was changed.
+            The new state of the shard. Its generation is `FAILED` (empty) if the condition did not hold; nothing was
+            written then.
 
         Raises
         ------
         ValueError
-            It is no key of the grid, or `if_equal` is empty, as generations are where the store names none.
+            No entry of the grid has this key, or `if_equal` is `FAILED` or `UNNAMED`, which identify no state.
+        TypeError
+            `key` or `value` is neither bytes-like nor str, or `if_equal` is not a condition.
         ShardFormatError, ChecksumError
-            An entry that would have been carried over is damaged; the shard is as it was.
+            An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process writes to the shard, and did not end in time.
+            Another process held the lock of the shard for longer than ``lock_timeout``.
         """
         position, data = self._position(key), value_of(value)
         condition = condition_of(if_equal)
@@ -358,11 +436,45 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
         return self._entries.store(pending, check)
 
     def delete_sync(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
-        """Delete an entry; that there is none is no error. As `write_sync`."""
+        """Delete an entry if it exists.
+
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+        if_equal : bytes or "absent", optional
+            Condition, as in `write_sync`.
+
+        Returns
+        -------
+        Stamp
+            The new state of the shard. Its generation is `FAILED` (empty) if the condition did not hold; nothing was
+            deleted then.
+
+        Raises
+        ------
+        ValueError, TypeError, ShardFormatError, ChecksumError, LockError
+            As `write_sync`.
+        """
         return self.write_sync(key, None, if_equal=if_equal)
 
     def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
-        """Delete all entries of a range, a `KeyRange` or a pair of keys, in one write; the bounds may be any bytes."""
+        """Delete all entries of a range in one write.
+
+        Parameters
+        ----------
+        range : KeyRange or pair of keys
+            Range to delete. The bounds are compared byte by byte and need not be keys.
+
+        Raises
+        ------
+        TypeError
+            `range` is neither a `KeyRange` nor a pair of keys.
+        ShardFormatError, ChecksumError
+            An entry that the write would carry over is damaged; the shard is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        """
         first, end = self._grid.span(range_of(range))
         if first < end:
             pending = Pending()
@@ -370,5 +482,5 @@ class KeyedEntries(Awaited, MutableMapping[Key, bytes]):
             self._entries.store(pending)
 
     def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes:
-        """Exchange values for others that are made of them; see `Entries.exchange`."""
+        """Replace values by new ones made from them; see `Entries.exchange`."""
         return self._entries.exchange(positions, renewed)

@@ -1,9 +1,9 @@
-# keys.py - the names of a shard's entries: arithmetic without any store
+# keys.py - keys of the entries of a shard: arithmetic without a store
 # SPDX-License-Identifier: MIT
-"""Keys: for each axis of the grid the index as 32 bits, most significant byte first.
+"""Keys of entries: the index along each axis of the grid as 32 bits, most significant byte first.
 
-So all keys of a grid are equally long, and their lexicographic order is C order over the grid: a range of keys, whatever its
-bounds, is a range of positions.
+All keys of a grid have the same length, and their lexicographic order is C order over the grid. So each range of keys
+is a range of positions, also if its bounds are not keys.
 
 Source: TensorStore, kvstore driver `zarr3_sharding_indexed`, "Key"; requirements KV-10 to KV-12, KV-36, KV-41.
 """
@@ -25,9 +25,14 @@ AXIS_NBYTES = 4
 
 
 class KeyRange(NamedTuple):
-    """Keys from a lower bound on, up to an upper bound that is not among them.
+    """A half-open range of keys in lexicographic order of their bytes.
 
-    The bounds are any bytes, also such as are no keys of the grid. An empty upper bound is none.
+    Attributes
+    ----------
+    inclusive_min : bytes
+        Lower bound; any bytes, which need not be a key of the grid.
+    exclusive_max : bytes
+        Upper bound, not included; any bytes. Empty: the range has no upper bound.
     """
 
     inclusive_min: bytes = b""
@@ -35,24 +40,39 @@ class KeyRange(NamedTuple):
 
     @classmethod
     def prefix(cls, prefix: bytes) -> KeyRange:
-        """Return the range of all keys that begin so."""
+        """Return the range of all keys that start with a prefix.
+
+        Parameters
+        ----------
+        prefix : bytes or str
+            The prefix; text stands for its UTF-8 bytes.
+
+        Returns
+        -------
+        KeyRange
+
+        Raises
+        ------
+        TypeError
+            `prefix` is neither bytes nor str.
+        """
         prefix = as_bytes(prefix, "prefix")
         return cls(prefix, _after_prefix(prefix))
 
 
 def _after_prefix(prefix: bytes) -> bytes:
-    """The first bytes behind all that begin with a prefix; empty where there are none."""
+    """Return the upper bound of all keys that start with a prefix; empty if there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else b""
 
 
 def as_bytes(data: Any, what: str) -> bytes:
-    """Return a key or value as bytes; text as UTF-8.
+    """Return a key or a value as bytes; text as UTF-8.
 
     Raises
     ------
     TypeError
-        It is neither.
+        `data` is neither bytes-like nor str.
     """
     if isinstance(data, bytes):
         return data
@@ -61,11 +81,11 @@ def as_bytes(data: Any, what: str) -> bytes:
     try:
         return bytes(memoryview(data))
     except TypeError:
-        raise TypeError(f"a {what} is bytes or str, not {type(data).__name__}") from None
+        raise TypeError(f"{what}: expected bytes or str, got {type(data).__name__}") from None
 
 
 def escaped(data: bytes) -> str:
-    """Return bytes as TensorStore shows them: what is printable as it is, all else with a backslash."""
+    """Return bytes in TensorStore's notation: printable ASCII as it is, other bytes with a backslash."""
     special = {9: "\\t", 10: "\\n", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
     parts: list[str] = []
     after_hex = False
@@ -84,14 +104,14 @@ def escaped(data: bytes) -> str:
 
 
 class Grid:
-    """The keys of a grid, those that begin with a prefix, which is not written out.
+    """The keys of a grid that start with a prefix; callers leave the prefix out.
 
     Parameters
     ----------
     shape : tuple of int
-        Entries along each axis.
+        Number of entries along each axis.
     prefix : bytes
-        What every key begins with; the store's ``path``.
+        Common start of all keys, the ``path`` of the store.
     """
 
     def __init__(self, shape: tuple[int, ...], prefix: bytes = b"") -> None:
@@ -104,12 +124,14 @@ class Grid:
         self._axes = tuple(zip(shape, self._strides, strict=True))
 
     def position(self, key: Key) -> int:
-        """Return an entry's number, C order over the grid.
+        """Return the position of an entry, its number in C order over the grid.
 
         Raises
         ------
         ValueError
-            No entry has that key (KV-11).
+            No entry has this key (KV-11).
+        TypeError
+            `key` is neither bytes-like nor str.
         """
         if not isinstance(key, bytes):
             key = as_bytes(key, "key")
@@ -125,7 +147,7 @@ class Grid:
         return position
 
     def positions(self, keys: Sequence[Key]) -> np.ndarray[Any, Any]:
-        """Return the numbers of many entries, uint64; as `position`."""
+        """Return the positions of several entries as uint64; raises as `position`."""
         if not keys:
             return np.empty(0, dtype=np.uint64)
         whole = [self.prefix + as_bytes(key, "key") for key in keys]
@@ -138,12 +160,12 @@ class Grid:
         return np.asarray(indices @ np.array(self._strides, dtype=np.uint64))
 
     def invalid(self, key: bytes) -> ValueError:
-        """Return the error for what is no key, prefix and all."""
+        """Return the error for bytes that are no key; `key` includes the prefix."""
         shape = ", ".join(map(str, self.shape))
         return ValueError(f'Invalid key (grid_shape={{{shape}}}): "{escaped(key)}"')
 
     def span(self, keys: KeyRange) -> tuple[int, int]:
-        """Return the positions [first, end) of the keys of this store in a range, which is relative to the prefix."""
+        """Return the positions [first, end) of the keys in a range; the bounds do not include the prefix."""
         low = self.prefix + as_bytes(keys.inclusive_min, "bound")
         high = (
             self.prefix + as_bytes(keys.exclusive_max, "bound")
@@ -154,7 +176,7 @@ class Grid:
         return first, max(first, self._n_before(high) if high else self.n)
 
     def _n_before(self, bound: bytes) -> int:
-        """How many keys of the grid come before some bytes."""
+        """Return the number of keys of the grid that are less than a bound."""
         n = 0
         for axis, (extent, stride) in enumerate(self._axes):
             part = bound[AXIS_NBYTES * axis : AXIS_NBYTES * (axis + 1)]

@@ -1,9 +1,9 @@
-# listing.py - the keys of a shard, listed but not made yet
+# listing.py - lazy list of the keys of a shard
 # SPDX-License-Identifier: MIT
-"""`KeyList`.
+"""`KeyList`: a lazy sequence of keys.
 
-A million `bytes` objects take 48 MB, and Python 40 ms to make them, whoever asks. Which entries exist is told by a
-bit for each; keys are made from the bits when they are taken.
+A million `bytes` objects take 48 MB and 40 ms to create. So the list holds one bit for each entry of the grid, True
+if it exists, and creates a key when the caller takes it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from .. import native
 
 __all__ = ["KeyList", "flags_of", "no_positions", "positions_among"]
 
-# Positions that one word of the native set tells of.
+# Positions in one word of native `Positions`.
 WORD_BITS = 64
 
-# Keys that are compared at a time, and keys that a repr shows: all of them, or the first and the last.
+# Number of keys that are compared at a time, and number of keys up to which a repr shows all of them.
 COMPARED_KEYS = 4096
 SHOWN_KEYS = 8
 
 
 class KeyList(Sequence[bytes]):
-    """Keys of entries that exist, in ascending order: an immutable sequence of bytes that makes them as they are taken.
+    """An immutable, lazy sequence of the keys of existing entries, in ascending order.
 
-    It is a snapshot: what is written later does not change it. It equals any sequence with the same keys, and slices of it are
-    such sequences again. Whether a key is among them is arithmetic, not a search; but not where the bytes that were left
-    out at their beginning differ, so that several may have become equal.
+    The list is a snapshot: later writes do not change it. It equals every sequence with the same keys, and a slice of
+    it is a `KeyList` again. ``key in keys`` takes constant time. It takes a linear search if the skipped bytes of the
+    keys differ, because several listed keys may then be equal.
 
     Parameters
     ----------
     present
-        Which entries exist: native `Positions`.
+        Positions of existing entries, native `Positions`.
     skip : int
-        Bytes that are left out at the beginning of each key.
+        Number of bytes that are left out at the start of each key.
     ranks : range, optional
-        Which of them are listed, and in which order: 0 is the first that exists. Default: all.
+        Ranks of the listed entries, in the order of the list; 0 is the first existing entry. Default: all entries.
     """
 
     __slots__ = ("_present", "_ranks", "_skip", "_width")
@@ -63,7 +63,7 @@ class KeyList(Sequence[bytes]):
         try:
             rank = self._ranks[at]
         except IndexError:
-            raise IndexError(f"{at} is not an index of {len(self)} keys") from None
+            raise IndexError(f"index {at} is out of range for a list of {len(self)} keys") from None
         return self._present.key(self._skip, rank)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -79,27 +79,49 @@ class KeyList(Sequence[bytes]):
         return self._find(key) is not None
 
     def index(self, key: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return where a key is listed first, among [start, stop).
+        """Return the first index of a key among the indexes [start, stop), as `list.index`.
+
+        Parameters
+        ----------
+        key : bytes
+            The key, without the skipped bytes.
+        start, stop : int, optional
+            Part of the list to search; negative numbers count from its end. Default: the whole list.
+
+        Returns
+        -------
+        int
 
         Raises
         ------
         ValueError
-            It is not there.
+            The key is not in this part of the list.
         """
         first, end, _ = slice(start, stop).indices(len(self))
         at = self[first:end]._find(key)
         if at is None:
-            raise ValueError(f"{key!r} is not among the keys")
+            raise ValueError(f"{key!r} is not in this list of {len(self)} keys")
         return first + at
 
     def count(self, key: Any) -> int:
-        """Return how often a key is listed: once at most, unless several keys became equal."""
+        """Return the number of times that a key is listed.
+
+        Parameters
+        ----------
+        key : bytes
+            The key, without the skipped bytes.
+
+        Returns
+        -------
+        int
+            0 or 1; more if keys that differ only in skipped bytes are listed.
+        """
         if self._head() is None:
             return sum(listed == key for listed in self)
         return int(key in self)
 
     def _find(self, key: Any) -> int | None:
-        """Where a key is first; as a list says it, so that only bytes are compared with bytes in a quicker way."""
+        """Return the first index of a key or None. The fast path takes bytes only; other types are compared as in a list."""
         head = self._head()
         if head is None or not isinstance(key, bytes | bytearray):
             return next((at for at, listed in enumerate(self) if listed == key), None)
@@ -107,7 +129,7 @@ class KeyList(Sequence[bytes]):
         return self._ranks.index(rank) if rank is not None and rank in self._ranks else None
 
     def _head(self) -> bytes | None:
-        """What was left out, where that is the same of all: keys then are different, and tell where they are."""
+        """Return the skipped bytes if all keys share them, else None. If they do, each listed key belongs to one entry."""
         if not self._skip or not self:
             return b""
         first, last = (self._present.key(0, rank)[: self._skip] for rank in (self._ranks[0], self._ranks[-1]))
@@ -120,7 +142,8 @@ class KeyList(Sequence[bytes]):
             if self._present is other._present and (self._skip, self._ranks) == (other._skip, other._ranks):
                 return True
             n, m = len(self), len(other)
-            alike = n == m and (not n or self._width == other._width)  # then blocks of both are as long
+            # equal widths, so that the blocks of both have equal sizes
+            alike = n == m and (not n or self._width == other._width)
             return alike and all(map(bytes.__eq__, self._blocks(), other._blocks()))
         if not isinstance(other, Sequence) or isinstance(other, str | bytes | bytearray | memoryview):
             return NotImplemented
@@ -128,10 +151,10 @@ class KeyList(Sequence[bytes]):
             mine is theirs or mine == theirs for mine, theirs in zip(self, other, strict=True)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # it equals lists, which have none
+    __hash__ = None  # type: ignore[assignment]  # equals lists, which are not hashable
 
     def _blocks(self) -> Iterator[bytes]:
-        """Some thousand keys at a time, in one."""
+        """Yield the keys in blocks of `COMPARED_KEYS`, joined."""
         for first in range(0, len(self), COMPARED_KEYS):
             ranks = self._ranks[first : first + COMPARED_KEYS]
             yield self._present.packed(self._skip, ranks[0], len(ranks), ranks.step)
@@ -143,7 +166,7 @@ class KeyList(Sequence[bytes]):
         return f"KeyList([{', '.join(shown)}]) of {len(self)} keys"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A piece takes along what tells of its own keys."""
+        """Pickle only the bits of the listed entries, not those of the whole grid."""
         present, ranks = self._present, self._ranks
         if not ranks:
             return KeyList, (no_positions(present.grid_shape), self._skip)
@@ -164,19 +187,19 @@ class KeyList(Sequence[bytes]):
 
 
 def no_positions(grid_shape: tuple[int, ...]) -> Any:
-    """Return the positions of no entries."""
+    """Return empty native `Positions`."""
     return native.load().Positions(grid_shape, 0, 0, b"")
 
 
 def positions_among(grid_shape: tuple[int, ...], flags: np.ndarray[Any, Any], first: int, end: int) -> Any:
-    """Return the positions among [first, end) that flags, one for each entry of the grid, tell of."""
+    """Return the positions among [first, end) whose flag is set; `flags` has one item for each entry of the grid."""
     words = np.zeros((-(-(end - first) // WORD_BITS), WORD_BITS), dtype=np.bool_)
     words.reshape(-1)[: end - first] = flags[first:end]
     return native.load().Positions(grid_shape, first, end, np.packbits(words, bitorder="little").tobytes())
 
 
 def flags_of(present: Any, n: int) -> np.ndarray[Any, Any]:
-    """Tell of each of n entries whether it is among positions."""
+    """Return n flags, True for the entries in native `Positions`."""
     flags = np.zeros(n, dtype=np.bool_)
     bits = np.frombuffer(present.bits, dtype=np.uint8)
     count = present.end - present.first

@@ -1,6 +1,6 @@
-# results.py - what the store answers
+# results.py - results and generations of the key-value store
 # SPDX-License-Identifier: MIT
-"""Answers of a key-value store."""
+"""Results of a key-value store, and generations with a meaning of their own."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from ..errors import ConflictError
 
 __all__ = ["FAILED", "NO_VALUE", "PENDING", "UNNAMED", "ConflictError", "ReadResult", "Stamp"]
 
-# Generation of what does not exist; as a condition: that there is no such entry.
+# Generation of a shard that does not exist. As a condition of a write: the entry must be absent.
 NO_VALUE = NO_OBJECT
-# Generation of the stamp of a write whose condition did not hold, so that nothing was changed.
+# Generation in the stamp of a write that changed nothing because its condition did not hold.
 FAILED = b""
-# Generation of all that exists, where the store names no states of its objects.
+# Generation of every existing shard in a store that does not identify states of its objects.
 UNNAMED = UNKNOWN
-# Generation of what was written in a transaction that is not committed; no stored state ever has it.
+# Generation of a buffered write in an open transaction; no stored state has it.
 PENDING = b"\x06"
 
 
 class Stamp(NamedTuple):
-    """A state of the shard, and when it was known to be that.
+    """A state of the shard, and the time at which the shard was in that state.
 
     Attributes
     ----------
     generation : bytes
-        Names the state of the whole object; `NO_VALUE` where there is none, `UNNAMED` where the store names no states;
-        `FAILED`, which is empty, after a write whose condition did not hold.
+        Identifies the state of the whole shard. `NO_VALUE`: the shard does not exist. `UNNAMED`: the store does not
+        identify states of its objects. `FAILED` (empty): the condition of a write did not hold. `PENDING`: a buffered
+        write of a transaction.
     time : float
         Seconds since the epoch.
     """
@@ -38,15 +39,16 @@ class Stamp(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """What was read.
+    """The result of a read.
 
     Attributes
     ----------
     state : {"value", "missing", "unspecified"}
-        ``"unspecified"``: the shard still is of the generation that the caller did not want again.
+        ``"unspecified"``: the shard still has the generation that the caller gave as ``if_not_equal``.
     value : bytes
-        Empty unless there is one.
+        The value; empty unless `state` is ``"value"``.
     stamp : Stamp
+        State of the shard from which the value was read.
     """
 
     state: str

@@ -1,6 +1,6 @@
-# spec.py - what describes a store, in Python and in JSON
+# spec.py - layout of a key-value store, and its JSON
 # SPDX-License-Identifier: MIT
-"""The JSON of the driver, and the checks that hold for it and for the arguments of the constructor.
+"""Parse and write the JSON of the driver; check it and the arguments of the constructor.
 
 Source: TensorStore, kvstore driver `zarr3_sharding_indexed`, "JSON specification"; requirements KV-1 to KV-5.
 """
@@ -41,7 +41,7 @@ _MEMBERS = frozenset(
     }
 )
 
-# Of the driver "file"; how it writes is ours to say.
+# Members of the driver "file". The options of its writes are accepted and ignored: shardcodec has its own.
 _FILE_MEMBERS = frozenset(
     {"driver", "path", "context"}
     | {f"file_io_{what}" for what in ("concurrency", "locking", "memmap", "mode", "sync")}
@@ -50,34 +50,45 @@ _FILE_MEMBERS = frozenset(
 
 @dataclass(frozen=True)
 class Layout:
-    """Grid and index of a shard whose inner chunks are any bytes; of the spec only these count."""
+    """Grid and index of a shard whose inner chunks are arbitrary bytes. The other parts of `spec` are not used."""
 
     spec: ShardSpec
 
     @classmethod
     def of(cls, grid_shape: Any, index_codecs: Any, index_location: Any) -> Layout:
-        """Check the parts of a layout.
+        """Return a layout from its parts, checked.
 
         Parameters
         ----------
         grid_shape : iterable of int
+            Number of entries along each axis.
         index_codecs : iterable
-            As in metadata.
+            As in Zarr metadata.
         index_location : {"end", "start"}
+            End of the shard at which its index is.
+
+        Returns
+        -------
+        Layout
 
         Raises
         ------
         SpecError
-            A value is wrong; ``.path`` says which.
+            A value is wrong; ``.path`` names it.
         """
         with within("grid_shape"):
             shape = tuple(
                 as_int(extent, f"[{axis}]", minimum=1) for axis, extent in enumerate(as_items(grid_shape, ""))
             )
             if len(shape) > MAX_RANK:
-                wrong("", f"rank {len(shape)} is more than {MAX_RANK}", actual=len(shape), limit=MAX_RANK)
+                wrong(
+                    "",
+                    f"expected at most {MAX_RANK} axes, got {len(shape)}",
+                    actual=len(shape),
+                    limit=MAX_RANK,
+                )
             if math.prod(shape) > MAX_ENTRIES:
-                reason = f"{shape} has more than {MAX_ENTRIES} entries"
+                reason = f"expected at most {MAX_ENTRIES} entries, got {math.prod(shape)} in {shape}"
                 wrong("", reason, actual=math.prod(shape), limit=MAX_ENTRIES)
         if index_location not in ("end", "start"):
             wrong(
@@ -89,15 +100,15 @@ class Layout:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Entries along each axis."""
+        """Number of entries along each axis."""
         return self.spec.grid_shape
 
     def chain(self) -> Chain:
-        """Compile it: values are neither encoded nor decoded."""
+        """Return the compiled chain, which neither encodes nor decodes values."""
         return staged_shard(self.spec, None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the members of the JSON."""
+        """Return the members of the JSON that describe the layout."""
         return {
             "grid_shape": list(self.grid_shape),
             "index_codecs": [codec.to_json() for codec in self.spec.index_codecs],
@@ -107,15 +118,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A JSON, taken apart.
+    """The parsed JSON of a store.
 
     Attributes
     ----------
     base : str, Parsed or None
-        Path of a local file; an entry of another store; None: not given.
+        Path of a local file; an entry of another store, whose `path` is its key; None if the JSON has no base.
     layout : Layout
+        Grid and index.
     path : bytes
-    cache_pool, data_copy_concurrency : int or None
+        Common start of all keys.
+    cache_pool : int or None
+        Limit of the index cache in bytes.
+    data_copy_concurrency : int or None
+        Number of threads.
     """
 
     base: str | Parsed | None
@@ -127,10 +143,14 @@ class Parsed:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON.
 
+        Returns
+        -------
+        dict
+
         Raises
         ------
         SpecError
-            The path is no UTF-8, which JSON cannot hold.
+            The path is not UTF-8, so JSON cannot hold it.
         """
         base = self.base.to_json() if isinstance(self.base, Parsed) else {"driver": "file", "path": self.base}
         spec: dict[str, Any] = {"driver": DRIVERS[0], "base": base, **self.layout.to_json()}
@@ -149,9 +169,9 @@ def parse(spec: Any, *, needs_base: bool = True) -> Parsed:
     Raises
     ------
     SpecError
-        A member is missing, wrong, or not one of the driver's.
+        A member is missing, wrong or unknown.
     UnsupportedError
-        The base is a driver that is none of ours.
+        The base uses a driver other than "file" and this one.
     """
     with bounded_depth(""):
         return _parse(spec, needs_base, {})
@@ -164,7 +184,7 @@ def _parse(spec: Any, needs_base: bool, context: Mapping[str, Any]) -> Parsed:
         wrong("driver", f"expected {show(DRIVERS[0])}, got {show(driver)}", actual=driver)
     _refuse_extra(members, _MEMBERS)
     if "base" in members and "kvstore" in members:
-        wrong("kvstore", "another name of base, which is given too")
+        wrong("kvstore", "expected either base or kvstore, which is another name of base, got both")
     name = "kvstore" if "kvstore" in members else "base"
     for required in ("grid_shape", "index_codecs", *([name] if needs_base else [])):
         if required not in members:
@@ -195,19 +215,24 @@ def _parse_base(base: Any, name: str, context: Mapping[str, Any]) -> str | Parse
         if isinstance(base, str):
             url = urlsplit(base)
             if url.scheme != "file" or url.netloc or url.query or url.fragment or "|" in base:
-                unsupported("", f"of URLs only file:///... is known, not {show(base)}", base=base)
+                unsupported(
+                    "",
+                    f"expected a URL file:///..., got {show(base)}; pass the store itself as base",
+                    base=base,
+                )
             return unquote(url.path)
         members: Mapping[str, Any] = as_mapping(base, "")
         if members.get("driver") in DRIVERS:
             return _parse(members, True, context)
         if members.get("driver") != "file":
             reason = (
-                f"no base with driver {show(members.get('driver'))} is known; give the store itself as base"
+                f"expected 'file' or {show(DRIVERS[0])}, got {show(members.get('driver'))}; "
+                "pass the store itself as base"
             )
             unsupported("driver", reason, driver=members.get("driver"))
         path = members.get("path")
         if not isinstance(path, str) or not path:
-            wrong("path", f"expected the name of a file, got {show(path)}", actual=path)
+            wrong("path", f"expected the path of a file, got {show(path)}", actual=path)
         _refuse_extra(members, _FILE_MEMBERS)
         return path
 
@@ -215,25 +240,26 @@ def _parse_base(base: Any, name: str, context: Mapping[str, Any]) -> str | Parse
 def _resource(
     members: Mapping[str, Any], context: Mapping[str, Any], name: str, number: str, least: int
 ) -> int | None:
-    """A limit, as a resource of TensorStore's context tells it; None: nobody has said one."""
+    """Return a limit from a resource of TensorStore's context; None if no limit is set."""
     with within(name):
         resource = as_mapping(_defined(members.get(name, name), context, name), "")
         _refuse_extra(resource, (number,))
         limit = resource.get(number)
-        is_said = limit is not None and not (limit == "shared" and least)  # so many threads as all others
-        return as_int(limit, number, minimum=least) if is_said else None
+        # "shared" threads are those of the process, which is the default
+        is_set = limit is not None and not (limit == "shared" and least)
+        return as_int(limit, number, minimum=least) if is_set else None
 
 
 def _defined(value: Any, context: Mapping[str, Any], name: str) -> Any:
-    """Follow references to a resource, ``name`` or ``name#id``, to what the context says of it."""
+    """Follow references to a resource, ``name`` or ``name#id``, to its definition in the context."""
     seen: set[str] = set()
     while isinstance(value, str):
         if value != name and not value.startswith(f"{name}#"):
-            wrong("", f"{show(value)} names no {name}", actual=value)
+            wrong("", f"expected {show(name)} or a reference '{name}#...', got {show(value)}", actual=value)
         if value not in context:
             return {} if value == name else wrong("", f"Resource not defined: {show(value)}", actual=value)
         if value in seen:
-            wrong("", f"{show(value)} is defined by itself", actual=value)
+            wrong("", f"{show(value)} refers to itself", actual=value)
         seen.add(value)
         value = context[value]
     return value
@@ -243,4 +269,4 @@ def _path_to_json(path: bytes) -> str:
     try:
         return path.decode()
     except UnicodeDecodeError:
-        wrong("path", f"{path!r} is no UTF-8 and has no JSON", actual=path)
+        wrong("path", f"expected UTF-8, which JSON can hold, got {path!r}", actual=path)

@@ -1,6 +1,6 @@
-# store.py - the key-value store
+# store.py - `ShardedKeyValueStore`
 # SPDX-License-Identifier: MIT
-"""`ShardedKeyValueStore`: keys and values over the entries of one shard."""
+"""`ShardedKeyValueStore`: the entries of one shard as keys and values."""
 
 from __future__ import annotations
 
@@ -21,34 +21,37 @@ __all__ = ["ShardedKeyValueStore"]
 
 
 class ShardedKeyValueStore(Transactional):
-    """A shard as a store of keys and values.
+    """A key-value store over the entries of one shard.
 
-    A key is the entry's index along each axis of the grid, 32 bits each, most significant byte first; a value is any
-    bytes, stored as they are. `store[key]`, ``in``, ``del`` and iteration (in ascending order) work as for a dictionary.
+    A key is the index of an entry along each axis of the grid, 32 bits each, most significant byte first. A value is
+    any bytes, stored without encoding. The store is a dictionary: ``store[key]``, ``in``, ``del``, and iteration in
+    ascending order of keys.
 
     Parameters
     ----------
     base : path-like, or tuple
-        Where the shard is: a local file; a pair of a zarr store and a key; a pair of another `ShardedKeyValueStore` and a key.
+        Where the shard is: the path of a local file, a pair of a zarr store and a key, or a pair of another
+        `ShardedKeyValueStore` and a key.
     grid_shape : sequence of int
-        Entries along each axis: up to 31 axes and 2^30 entries (KV-3).
+        Number of entries along each axis: up to 31 axes and 2^30 entries (KV-3).
     index_codecs : sequence
         As in Zarr metadata.
     index_location : {"end", "start"}
+        End of the shard at which its index is.
     path : bytes or str
-        What every key begins with, which is then not written (KV-12).
+        Common start of all keys; callers leave it out (KV-12).
     cache_pool : int, optional
-        Bytes of indexes that are kept between calls, shared by all stores of the process that give the same number; 0
-        keeps none. Default: the option ``index_cache``.
+        Limit of the index cache in bytes. All stores of the process with the same number share one cache; 0 switches
+        it off. Default: the option ``index_cache``.
     data_copy_concurrency : int, optional
-        Threads that the coroutines of this store work in at a time. Default: those of the event loop.
+        Maximum number of threads for the coroutines of this store. Default: the threads of the event loop.
 
     Raises
     ------
     SpecError
-        Grid, codecs or location are wrong.
+        Grid, codecs, location or a limit are wrong.
     TypeError
-        `base` is none of these.
+        `base` is neither a path nor such a pair, or `path` is neither bytes nor str.
 
     Notes
     -----
@@ -89,22 +92,28 @@ class ShardedKeyValueStore(Transactional):
 
     @classmethod
     def from_json(cls, spec: Mapping[str, Any], *, base: Any = None) -> ShardedKeyValueStore:
-        """Open the store that a JSON describes.
+        """Open the store that a JSON specification describes.
 
         Parameters
         ----------
         spec : mapping
-            As for TensorStore's driver, under both names ``zarr3_sharding_indexed`` and ``zarr_sharding_indexed``; ``kvstore``
-            is another name of ``base``.
-        base : optional
-            As for the class; instead of that of the JSON, which then need not be there.
+            The JSON of TensorStore's driver ``zarr3_sharding_indexed``, also under the name
+            ``zarr_sharding_indexed``. ``kvstore`` is another name of ``base``.
+        base : path-like or tuple, optional
+            Replaces the base of the JSON, as for the class. The JSON then needs no base.
+
+        Returns
+        -------
+        ShardedKeyValueStore
 
         Raises
         ------
         SpecError
-            A member is missing, wrong, or unknown.
+            A member is missing, wrong or unknown.
         UnsupportedError
-            The base is neither a local file nor another such store.
+            The base of the JSON is neither a local file nor an entry of another such store.
+        TypeError
+            `base` is neither a path nor a pair of a store and a key.
         """
         return _from_parsed(cls, parse(spec, needs_base=base is None), base)
 
@@ -115,12 +124,12 @@ class ShardedKeyValueStore(Transactional):
             "cache_pool": self._cache_pool,
             "data_copy_concurrency": self._concurrency,
         }
-        # a path that was given may be relative to this process's folder
+        # the given path may be relative to the working folder of this process
         base = self._base if isinstance(self._base, tuple) else self.target.path
         return partial(ShardedKeyValueStore, base, **layout, **rest), ()
 
 
-# A view is one of these stores to whoever asks for its type.
+# isinstance(view, ShardedKeyValueStore) is True for a view in a transaction
 ShardedKeyValueStore.register(BoundStore)
 
 

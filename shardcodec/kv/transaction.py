@@ -1,10 +1,10 @@
-# transaction.py - writes to one or several shards that are stored together, or not at all
+# transaction.py - writes to one or several shards that are committed together
 # SPDX-License-Identifier: MIT
 """Transactions.
 
-What is written in a transaction is held in memory and seen by those who read through it; nobody else sees it before the
-commit, which writes each shard once. Of several shards each is changed as a whole, but one after the other, unless
-their base can change them as one (`ShardObject.realm`), or the transaction is to be atomic, and then it must.
+The writes of a transaction are buffered in memory. Reads through the transaction see them; other readers see them
+after the commit, which writes each shard once. Each shard changes atomically. Several shards change one after the
+other, unless their base can change them together (`ShardObject.realm`). An atomic transaction requires such a base.
 
 Source: TensorStore, `Transaction`; requirements KV-50 to KV-54.
 """
@@ -28,18 +28,20 @@ __all__ = ["Member", "Transaction"]
 
 
 class Member:
-    """One shard's part in a transaction.
+    """One shard in a transaction.
 
     Attributes
     ----------
     entries : Entries
+        The entries of the shard.
     pending : Pending
+        The buffered writes.
     expected : bytes or None
-        Generation that the shard must be of at commit, because of what was read or of a condition; None: any.
+        Generation that the shard must have at commit, from a repeatable read or a condition; None: any.
     absent : set of int
         Positions of entries that must not exist at commit.
     generation : bytes
-        That of the shard after the commit.
+        Generation of the shard after the commit.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -50,19 +52,19 @@ class Member:
         self.generation = UNKNOWN
 
     def expect(self, generation: bytes) -> None:
-        """Rest on a state of the shard.
+        """Require that the shard has this generation at commit.
 
         Raises
         ------
         ConflictError
-            The transaction rests on another one already.
+            The transaction requires another generation already.
         """
         if self.expected is not None and self.expected != generation:
             raise self._conflict(generation)
         self.expected = generation
 
     def check(self, found: Found) -> None:
-        """Refuse a shard that is not as the transaction expects it."""
+        """Raise `ConflictError` if the stored shard is not in the state that the transaction requires."""
         if self.expected is not None:
             self.expect(found.generation)
         if any(is_there(found.shard, position) for position in self.absent):
@@ -70,12 +72,13 @@ class Member:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether `check` has anything to look at."""
+        """True if the commit depends on the stored shard, so that `check` is needed."""
         return self.expected is not None or bool(self.absent)
 
     def _conflict(self, actual: bytes) -> ConflictError:
         return ConflictError(
-            f"shard {self.entries.key!r}: Generation mismatch: the transaction rests on a state that is not the present one",
+            f"shard {self.entries.key!r}: Generation mismatch: the shard has changed since the transaction read it; "
+            "repeat the transaction",
             shard=self.entries.key,
             expected=self.expected,
             actual=actual,
@@ -83,19 +86,20 @@ class Member:
 
 
 class Transaction:
-    """Writes that are stored together.
+    """Writes to one or several shards that are committed together.
 
     Parameters
     ----------
     atomic : bool
-        Several shards must change as one. Only some bases can do that (shards in one MemoryStore, entries of one outer
-        shard); for others the second shard is refused.
+        Require that all shards change in one atomic step. Only some bases support this: shards in one MemoryStore,
+        and entries of one outer shard. With other bases the second shard raises ValueError.
     repeatable_read : bool
-        What was read must still hold at commit; reads are refused where the store names no states of its objects.
+        Require at commit that no shard has changed since it was read. Reads raise UnsupportedError if the store does
+        not identify states of its objects.
 
     Notes
     -----
-    A with block commits at its end, and aborts when it is left by an exception.
+    A with block commits at its end; an exception that leaves the block aborts the transaction.
 
     Examples
     --------
@@ -114,27 +118,37 @@ class Transaction:
 
     @property
     def open(self) -> bool:
-        """Whether it takes writes."""
+        """True until the transaction is committed or aborted."""
         return self._state == "open"
 
     @property
     def aborted(self) -> bool:
-        """Whether it has come to nothing."""
+        """True if the transaction was aborted or its commit failed."""
         return self._state == "aborted"
 
     @property
     def committed(self) -> bool:
-        """Whether its writes are stored."""
+        """True if the writes are stored."""
         return self._state == "committed"
 
     def member(self, entries: Entries) -> Member:
-        """Return a shard's part, for use while `mutex` is held.
+        """Return the member of a shard. The caller holds `mutex`.
+
+        Parameters
+        ----------
+        entries : Entries
+            The entries of the shard.
+
+        Returns
+        -------
+        Member
+            A new member if the shard has none.
 
         Raises
         ------
         ValueError
-            The transaction is over; or it is atomic, and this shard cannot change together with the others; or the shard takes
-            part with another grid or index.
+            The transaction is committed or aborted, it is atomic and this shard cannot change together with the other
+            ones, or it has this shard with another grid or index.
         """
         self._check_open()
         member = self._joined.get(entries)
@@ -150,7 +164,8 @@ class Transaction:
             member = self._members[identity] = Member(entries)
         elif member.entries.layout != entries.layout:
             raise ValueError(
-                f"shard {entries.key!r} takes part in the transaction with another grid or index"
+                f"shard {entries.key!r}: expected the grid and index that the shard has in this transaction already, "
+                f"{member.entries.layout.to_json()}, got {entries.layout.to_json()}"
             )
         return member
 
@@ -168,7 +183,7 @@ class Transaction:
                 )
 
     def abort(self) -> None:
-        """Forget everything that was written."""
+        """Discard all buffered writes. Has no effect on a committed transaction."""
         with self.mutex:
             if self.open:
                 self._state = "aborted"
@@ -176,16 +191,16 @@ class Transaction:
                 self._joined.clear()
 
     def commit_sync(self) -> None:
-        """Store what was written.
+        """Store all buffered writes. The transaction is aborted if this fails.
 
         Raises
         ------
         ConflictError
-            A shard is not in the state any more on which the transaction rests.
+            A shard has changed since the transaction read it.
         ValueError
-            It is over already.
+            The transaction is committed or aborted already.
         Exception
-            A shard could not be written. If the transaction is not atomic, those before it are.
+            A shard could not be written. If the transaction is not atomic, earlier shards may have been written.
         """
         with self.mutex:
             self._check_open()
@@ -197,11 +212,11 @@ class Transaction:
             self._state = "committed"
 
     async def commit(self) -> None:
-        """As `commit_sync`, without blocking the event loop."""
+        """Store all buffered writes without blocking the event loop; raises as `commit_sync`."""
         await to_its_end(asyncio.to_thread(self.commit_sync))
 
     def _groups(self) -> list[list[Member]]:
-        """Members that change together, in ascending order of their names; checks without writes come first."""
+        """Return groups of members that change together, ascending by name; groups that are only checked come first."""
         groups: dict[Any, list[Member]] = {}
         for identity, member in sorted(self._members.items()):
             if member.pending or member.expected is not None:

@@ -1,6 +1,6 @@
-# transaction_view.py - the key-value store within a transaction
+# transaction_view.py - a key-value store in a transaction
 # SPDX-License-Identifier: MIT
-"""`BoundStore`: reads see what the transaction has written, writes wait for its commit."""
+"""`BoundStore`: a store in a transaction. Writes are buffered until the commit; reads see them."""
 
 from __future__ import annotations
 
@@ -34,31 +34,68 @@ T = TypeVar("T")
 
 
 class _Unnamed(Exception):
-    """Nothing tells one state of the shard from another."""
+    """The store does not identify states of the shard."""
 
 
 class Transactional(KeyedEntries):
-    """Entries that can be read and written within a transaction."""
+    """A key-value store that can take part in transactions."""
 
     def with_transaction(self, transaction: Transaction) -> BoundStore:
-        """Return the same store within a transaction."""
-        return BoundStore(self, transaction)
-
-    def transaction(self, *, atomic: bool = False, repeatable_read: bool = False) -> BoundStore:
-        """Begin a transaction on this store; as a with block it commits at its end, and aborts if an exception leaves it.
+        """Return a view of this store in a transaction.
 
         Parameters
         ----------
-        atomic, repeatable_read
+        transaction : Transaction
+            An open transaction.
+
+        Returns
+        -------
+        BoundStore
+            The view: writes are buffered until the transaction commits, and reads see them.
+        """
+        return BoundStore(self, transaction)
+
+    def transaction(self, *, atomic: bool = False, repeatable_read: bool = False) -> BoundStore:
+        """Begin a new transaction on this store.
+
+        Parameters
+        ----------
+        atomic, repeatable_read : bool
             As for `Transaction`.
+
+        Returns
+        -------
+        BoundStore
+            The view of this store in the transaction. As a with block it commits at its end; an exception that leaves
+            the block aborts the transaction.
+
+        Examples
+        --------
+        >>> with store.transaction() as t:
+        ...     t[key] = b"value"
         """
         return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
 
 
 class BoundStore(Transactional):
-    """A store within a transaction: what it reads has the transaction's writes in it, and nobody else sees these.
+    """A view of a key-value store in a transaction.
 
-    Its stamps are of the stored state; before the commit there is no generation that writes could have: `PENDING` stands for it.
+    Reads see the buffered writes of the transaction; other readers see these after the commit. Stamps are those of
+    the stored state. A buffered write has no generation before the commit; its stamp has `PENDING`.
+
+    Parameters
+    ----------
+    store : Transactional
+        The store.
+    transaction : Transaction
+        The transaction.
+
+    Attributes
+    ----------
+    store : Transactional
+        The store outside of the transaction.
+    bound_to : Transaction
+        The transaction.
     """
 
     def __init__(self, store: Transactional, transaction: Transaction) -> None:
@@ -68,12 +105,12 @@ class BoundStore(Transactional):
         self.bound_to: Transaction = transaction
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a store within a transaction cannot be pickled")
+        raise TypeError("cannot pickle a store that is bound to a transaction; pickle its attribute `store`")
 
     # ---- reading
 
     def _look(self, member: Member, work: Callable[[OpenObject], T]) -> T:
-        """Look at what is stored, which must not have changed since the last look if reads are to be repeatable."""
+        """Call `work` with the stored shard. With repeatable_read the shard must not have changed since the last call."""
 
         def checked(shard: OpenObject) -> T:
             found = work(shard)
@@ -92,7 +129,7 @@ class BoundStore(Transactional):
         except _Unnamed:
             key = self._entries.key
             raise UnsupportedError(
-                f"shard {key!r}: its store names no states of its objects, so reads cannot be repeatable",
+                f"shard {key!r}: its store does not identify states of its objects, so repeatable_read is not possible",
                 shard=key,
             ) from None
 
@@ -138,12 +175,12 @@ class BoundStore(Transactional):
         if_not_equal: bytes | None = None,
         staleness_bound: float | None = None,
     ) -> ReadResult:
-        """As that of the store; the generation of a value that was written in the transaction is `PENDING`."""
+        """Read a value; see `KeyedEntries.read_sync`. The generation of a buffered value is `PENDING`."""
         part = byte_range_of(byte_range)
         return self._read(self._position(key), part, if_not_equal)
 
     async def read(self, key: Key, **how: Any) -> ReadResult:
-        """As `read_sync`; never on an event loop, for others may hold the transaction while they store it."""
+        """Read a value in a thread, as `read_sync`: another thread may hold the lock of the transaction during its commit."""
         return await self._threads.run(self.read_sync, key, **how)
 
     def read_many_sync(
@@ -153,7 +190,7 @@ class BoundStore(Transactional):
         byte_ranges: Sequence[slice | None] | None = None,
         if_not_equal: bytes | None = None,
     ) -> list[ReadResult]:
-        """As that of the store."""
+        """Read several values; see `KeyedEntries.read_many_sync`. The generation of a buffered value is `PENDING`."""
         positions = self._grid.positions(keys)
         parts = byte_ranges_of(byte_ranges, len(positions))
         with self.bound_to.mutex:
@@ -197,9 +234,31 @@ class BoundStore(Transactional):
                 pending.write(position, data)
 
     def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
-        """Write when the transaction commits.
+        """Buffer a value until the transaction commits; None deletes the entry.
 
-        A condition is looked at now, and what it says of the shard must still hold at commit.
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+        value : bytes-like, str or None
+            The new value; text is stored as UTF-8.
+        if_equal : bytes or "absent", optional
+            Condition, as in `KeyedEntries.write_sync`. It is checked now, and again at commit.
+
+        Returns
+        -------
+        Stamp
+            Its generation is `PENDING`, or `FAILED` if the condition does not hold now; nothing is buffered then.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has this key, `if_equal` identifies no state, or the transaction does not accept this
+            write (see `Transaction.member`).
+        TypeError
+            `key` or `value` is neither bytes-like nor str, or `if_equal` is not a condition.
+        ConflictError
+            The transaction requires another state of the shard than `if_equal`.
         """
         position = self._position(key)
         data = value_of(value)
@@ -234,25 +293,38 @@ class BoundStore(Transactional):
         self.write_sync(key, None)
 
     def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
-        """Delete the entries of a range when the transaction commits."""
+        """Delete all entries of a range when the transaction commits.
+
+        Parameters
+        ----------
+        range : KeyRange or pair of keys
+            As in `KeyedEntries.delete_range_sync`.
+
+        Raises
+        ------
+        TypeError
+            `range` is neither a `KeyRange` nor a pair of keys.
+        ValueError
+            The transaction does not accept this write (see `Transaction.member`).
+        """
         first, end = self._grid.span(range_of(range))
         if first < end:
             with self.bound_to.mutex:
                 member = self.bound_to.member(self._entries)
                 member.pending.clear(first, end)
 
-    # ---- its end
+    # ---- commit and abort
 
     def commit_sync(self) -> None:
-        """Store what was written; see `Transaction.commit_sync`."""
+        """Store all buffered writes; raises as `Transaction.commit_sync`."""
         self.bound_to.commit_sync()
 
     async def commit(self) -> None:
-        """As `commit_sync`, without blocking the event loop."""
+        """Store all buffered writes without blocking the event loop; raises as `Transaction.commit_sync`."""
         await self.bound_to.commit()
 
     def abort(self) -> None:
-        """Forget everything that was written."""
+        """Discard all buffered writes of the transaction."""
         self.bound_to.abort()
 
     def __enter__(self) -> Self:

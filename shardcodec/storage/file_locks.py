@@ -135,8 +135,8 @@ class FileLocks:
             is_there = fd != NO_FILE and os.path.samestat(
                 found, os.stat(path) if fd is None else os.fstat(fd)
             )
-        except FileNotFoundError:
-            is_there = fd == NO_FILE
+        except FileNotFoundError:  # both names of a dangling link lead to nothing
+            is_there = fd == NO_FILE or (fd is None and not os.path.exists(path))
         except OSError:  # the write itself will raise it
             return fd
         return fd if is_there else MOVED

@@ -38,6 +38,11 @@ class ByIdentity(Generic[T]):
     def __len__(self) -> int:
         return len(self._facts)
 
+    def has(self, thing: Any) -> bool:
+        """Tell whether the fact about an object is made."""
+        fact = self._facts.get(id(thing))
+        return fact is not None and fact[0]() is thing
+
     def of(self, thing: Any) -> T:
         """Return the fact about an object; the first call computes it."""
         fact = self._facts.get(id(thing))

@@ -99,9 +99,12 @@ def _is_over_for(task: Task) -> bool:
     if turn.loop is not loop:
         turn = _local.turn = Turn(loop)
     turn.task = weakref.ref(task)
-    turn.n_calls += 1
     turn.began = perf_counter()
-    return turn.first_calls_wait or turn.n_calls > MAX_CALLS
+    if turn.first_calls_wait:
+        turn.n_calls += 1
+        return True
+    turn.n_calls = 1  # the event loop has run everything else before this task
+    return False
 
 
 async def next_turn() -> None:

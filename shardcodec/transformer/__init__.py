@@ -1,8 +1,8 @@
 # __init__.py - the public names of the storage transformer
 # SPDX-License-Identifier: MIT
-"""Shards below, chunks above: the sharding storage transformer of the Zarr v3 draft of 2022, over any zarr store.
+"""The sharding storage transformer of the Zarr v3 draft of 2022: a store of chunks over a zarr store of shards.
 
-And arrays that zarr-python 2 wrote with its own: `open_2022`, `convert_2022`.
+`open_2022` and `convert_2022` read and convert arrays that zarr-python 2 wrote with its own transformer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-# byte_ranges.py - parts of a value, as the draft and as zarr ask for them
+# byte_ranges.py - byte ranges of values, in the notation of the draft and of zarr
 # SPDX-License-Identifier: MIT
-"""Byte ranges, relative to a value, cut to what the value has.
+"""Byte ranges of values, cut to the bytes that the value has.
 
-A range never reaches beyond its value, whatever is stored behind it (zarr 2.18's transformer returned bytes of the next
-chunk, and of the index).
+A range never reaches beyond its value. The transformer of zarr 2.18 returned bytes of the next chunk and of the index.
 
 Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; `zarr.abc.store.ByteRequest`.
 """
@@ -20,53 +19,63 @@ __all__ = ["as_request", "cut", "sent"]
 
 @dataclass(frozen=True)
 class _Tail:
-    """Bytes that begin so far before the end and need not reach it, which zarr has no request for."""
+    """A range that starts `suffix` bytes before the end of the value and has `nbytes` bytes. zarr has no such request."""
 
     suffix: int
     nbytes: int
 
 
 def as_request(wanted: Any, *, pairs: bool = False) -> Any:
-    """Check what was asked for; with `pairs` turn one of the draft, (start, length or None), into a request of zarr.
+    """Return a request for bytes of a value, checked.
 
-    A negative start counts from the end.
+    Parameters
+    ----------
+    wanted : ByteRequest, tuple or None
+        A byte request of zarr, or None for the whole value.
+    pairs : bool
+        Accept also a pair of the draft: (start, length), or (start, None) for the rest. A negative start counts from
+        the end.
+
+    Returns
+    -------
+    ByteRequest or None
 
     Raises
     ------
     ValueError
-        A length or byte request is negative, or ends before it begins.
+        A number of bytes is negative, or a range ends before it begins.
     TypeError
-        Nothing that can be asked for.
+        `wanted` is no byte request.
     """
     match wanted:
         case None:
             return None
         case RangeByteRequest(start, end):
             if not 0 <= start <= end:
-                raise ValueError(f"byte range [{start}, {end}) is none")
+                raise ValueError(f"byte_range: expected 0 <= start <= end, got start {start} and end {end}")
             return wanted
         case OffsetByteRequest(n) | SuffixByteRequest(n):
             if n < 0:
-                raise ValueError(f"byte request {wanted!r} is negative")
+                raise ValueError(f"byte_range: expected a number of bytes >= 0, got {wanted!r}")
             return wanted
         case (int(start), None) if pairs:
             return OffsetByteRequest(start) if start >= 0 else SuffixByteRequest(-start)
         case (int(start), int(length)) if pairs:
             if length < 0:
-                raise ValueError(f"byte range of {length} bytes is none")
+                raise ValueError(f"byte_range: expected a length >= 0, got {length}")
             if start >= 0:
                 return RangeByteRequest(start, start + length)
             return SuffixByteRequest(-start) if start + length >= 0 else _Tail(-start, length)
-    raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # as zarr's stores say it
+    raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # the message of zarr's stores
 
 
 def sent(request: Any) -> Any:
-    """Return a request that every store of zarr takes; None: all of the value, which is to be `cut`."""
+    """Return the request to send to a zarr store; None if the caller must fetch the whole value and `cut` it."""
     return None if isinstance(request, _Tail) else request
 
 
 def cut(request: Any, nbytes: int) -> tuple[int, int]:
-    """Return first byte and size of what a value of so many bytes has of a request."""
+    """Return (first byte, size) of a request in a value of `nbytes` bytes."""
     match request:
         case None:
             return 0, nbytes
@@ -82,4 +91,4 @@ def cut(request: Any, nbytes: int) -> tuple[int, int]:
         case _Tail():
             first, end = nbytes - request.suffix, nbytes - request.suffix + request.nbytes
             return max(first, 0), max(end, 0) - max(first, 0)
-    raise TypeError(f"not a byte request: {request!r}")
+    raise TypeError(f"expected a byte request, got {request!r}")

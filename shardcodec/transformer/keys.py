@@ -1,12 +1,12 @@
-# keys.py - which keys of a store are chunks, and which shard each of them is in
+# keys.py - map keys of chunks to shards and positions
 # SPDX-License-Identifier: MIT
 """Keys of chunks and of shards.
 
 A shard has the key that a chunk would have in an array whose chunks are the shards: with 32 x 2 chunks in a shard, the
 chunks ``c96/18`` and ``c127/19`` of the draft of 2022 are in the shard ``c3/9``.
 
-Source: storage transformer "sharding" 1.0 (2022), "Key translation"; Zarr v3 core specification, draft of 2022, "Storage
-keys", and 3.1, "Chunk key encoding".
+Source: storage transformer "sharding" 1.0 (2022), "Key translation"; Zarr v3 core specification, draft of 2022,
+"Storage keys", and 3.1, "Chunk key encoding".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ArrayKeys", "KeyLayout", "as_path"]
 
 Ints = tuple[int, ...]
 
-# Ascii digits, no leading zeros: every other spelling is no chunk, but a key like any other.
+# ASCII digits without leading zeros. A key with another spelling is no chunk key and belongs to the store below.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -63,6 +63,16 @@ class KeyLayout:
         Parameters
         ----------
         separator : {"/", "."}
+            Text between two numbers.
+
+        Returns
+        -------
+        KeyLayout
+
+        Raises
+        ------
+        ValueError
+            The separator is neither "/" nor ".".
         """
         return cls._of(KeyEncoding(True, separator))
 
@@ -73,6 +83,16 @@ class KeyLayout:
         Parameters
         ----------
         separator : {"/", "."}
+            Text between two numbers.
+
+        Returns
+        -------
+        KeyLayout
+
+        Raises
+        ------
+        ValueError
+            The separator is neither "/" nor ".".
         """
         return cls._of(KeyEncoding(False, separator))
 
@@ -83,6 +103,16 @@ class KeyLayout:
         Parameters
         ----------
         separator : {"/", "."}
+            Text between two numbers.
+
+        Returns
+        -------
+        KeyLayout
+
+        Raises
+        ------
+        ValueError
+            The separator is neither "/" nor ".".
         """
         return cls("data/root", "c", separator, "c0")
 
@@ -92,7 +122,7 @@ class KeyLayout:
 
     def __post_init__(self) -> None:
         if self.separator not in ("/", "."):
-            raise ValueError(f'separator must be "/" or ".", not {self.separator!r}')
+            raise ValueError(f'separator: expected "/" or ".", got {self.separator!r}')
 
     def base(self, path: str) -> str:
         """Return the prefix of all chunk keys of an array.
@@ -157,28 +187,30 @@ class KeyLayout:
 
 
 def as_path(path: str) -> str:
-    """Check the path of an array within a store; without slashes at its ends.
+    """Return the path of an array in a store, checked and without slashes at its ends.
 
     Raises
     ------
     ValueError
+        A part of the path is empty or consists of dots.
     """
     parts = path.strip("/").split("/")
     if parts != [""] and not all(part.strip(".") for part in parts):
-        raise ValueError(f"path {path!r} has an empty part, or one of dots")
+        raise ValueError(f"path: expected parts that are neither empty nor dots, got {path!r}")
     return "/".join(parts)
 
 
 class ArrayKeys:
-    """Chunks and shards of one array.
+    """Keys of the chunks and shards of one array.
 
     Parameters
     ----------
     layout : KeyLayout
+        Names of chunks and shards.
     path : str
-        Of the array, in the store.
+        Path of the array in the store.
     chunks_per_shard : sequence of int
-        For each axis of the array.
+        Number of chunks in a shard along each axis of the array.
     """
 
     def __init__(self, layout: KeyLayout, path: str, chunks_per_shard: Sequence[int]) -> None:
@@ -188,10 +220,10 @@ class ArrayKeys:
         self.ndim = len(self.per_shard)
         self.n_chunks = math.prod(self.per_shard)
         self.region = layout.base(path) + (layout.lead if self.ndim else layout.scalar)
-        """What every chunk and every shard begins with."""
+        """Common start of the keys of all chunks and shards."""
 
     def locate(self, key: str) -> tuple[str, int] | None:
-        """Return a chunk's shard and its position in the shard's index; None where the key is no chunk."""
+        """Return (key of the shard, position in its index) of a chunk; None if `key` is no chunk key."""
         coords = self.layout.coords(self.path, key, self.ndim)
         if coords is None:
             return None
@@ -202,11 +234,11 @@ class ArrayKeys:
         return self.layout.key(self.path, shard), position
 
     def shard(self, key: str) -> Ints | None:
-        """Return the grid position of a shard; None where the key is none."""
+        """Return the grid position of a shard; None if `key` is no shard key."""
         return self.layout.coords(self.path, key, self.ndim)
 
     def chunk(self, shard: Ints, position: int) -> str:
-        """Return the key of a chunk."""
+        """Return the key of the chunk at a position of a shard."""
         inside = []
         for n in reversed(self.per_shard):
             position, at = divmod(position, n)
@@ -215,9 +247,9 @@ class ArrayKeys:
         return self.layout.key(self.path, tuple(coords))
 
     def fixed(self, prefix: str) -> Ints | None:
-        """Return the first coordinates that a prefix of chunk keys settles; None where it is none of this array.
+        """Return the leading coordinates that a prefix of chunk keys determines; None if no chunk key has this prefix.
 
-        Only what is followed by a separator is settled: ``c/1`` may go on as ``c/10``.
+        A number counts only if a separator follows: ``c/1`` is also a prefix of ``c/10``.
         """
         if not self.ndim or not prefix.startswith(self.region):
             return () if self.region.startswith(prefix) else None
@@ -227,12 +259,12 @@ class ArrayKeys:
         return tuple(map(int, parts[:-1]))
 
     def shards_below(self, fixed: Ints) -> str:
-        """Return the prefix of the shards that hold chunks with these first coordinates."""
+        """Return the common prefix of shards with chunks of these leading coordinates."""
         shard = (at // n for at, n in zip(fixed, self.per_shard, strict=False))
         return self.region + "".join(f"{at}{self.layout.separator}" for at in shard)
 
     def positions_below(self, fixed: Ints) -> Iterator[int]:
-        """Yield positions in the shards of `shards_below` of the chunks with these first coordinates."""
+        """Yield the positions of chunks with these leading coordinates in the shards of `shards_below`."""
         first = 0
         for at, n in zip(fixed, self.per_shard, strict=False):
             first = first * n + at % n

@@ -1,6 +1,6 @@
-# local_values.py - values out of shards that the engine opens itself
+# local_values.py - values from shards in local files and in memory
 # SPDX-License-Identifier: MIT
-"""Shards in files and in memory. Each is held open while it is read, so index and chunks belong together."""
+"""Read shards that the engine opens itself. A shard stays open while it is read, so index and chunks are of one state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["look_native", "read_native", "sizes_native"]
 
 
-# Opens a shard in a file, or in memory; and its file.
+# Functions from the key of a shard to the opened shard, and to the path of its file (None: in memory).
 Open = Callable[[str], Opened]
 FileOf = Callable[[str], str | None]
 
@@ -33,16 +33,16 @@ FileOf = Callable[[str], str | None]
 def read_native(
     chain: Chain, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
 ) -> dict[int, Any]:
-    """As `read`, where the engine opens the shards itself."""
+    """Read chunks as `read.read`, from shards that the engine opens itself."""
     found: dict[int, Any] = {}
     for shard, wanted in shards.items():
         work = functools.partial(_read_named, open_shard, shard, wanted)
-        found.update(_while_it_changes(chain, shard, file_of(shard), work))
+        found.update(_retry_while_changing(chain, shard, file_of(shard), work))
     return found
 
 
 def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
-    """As `read_sizes`, where the engine opens the shards itself."""
+    """Return sizes of chunks as `read.read_sizes`, from shards that the engine opens itself."""
 
     def look(opened: Opened) -> Any:
         return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
@@ -56,7 +56,7 @@ def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of:
 def look_native(
     chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[Opened], Any]
 ) -> Any:
-    """Do something with a shard while it is open."""
+    """Call `look` with the opened shard and return its result; retry while a writer appends to its file."""
 
     def work() -> Any:
         opened = open_shard(shard)
@@ -65,28 +65,28 @@ def look_native(
         finally:
             opened.close()
 
-    return _while_it_changes(chain, shard, file_of(shard), work)
+    return _retry_while_changing(chain, shard, file_of(shard), work)
 
 
 def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:
     return read_opened(open_shard(shard), wanted)
 
 
-def _while_it_changes(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
-    """Read a shard; again, if a writer may be appending to its file just now."""
+def _retry_while_changing(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
+    """Call `work`; retry after an error if the file of the shard has just been changed."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return retried(work)
         except (ShardError, Bad) as error:
-            if attempt == ATTEMPTS or path is None or not _just_changed(path):
+            if attempt == ATTEMPTS or path is None or not _has_just_changed(path):
                 if isinstance(error, Bad):
                     raise explained(error.error, chain, shard, error.key) from None
                 raise explained(error, chain, shard) from None
     raise AssertionError
 
 
-def _just_changed(path: str) -> bool:
-    """Whether a fault may be that of a moment: a file that a writer appends to."""
+def _has_just_changed(path: str) -> bool:
+    """Return True if the file has just been changed, so that an error may be due to a write in progress."""
     try:
         return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
     except OSError:

@@ -1,8 +1,8 @@
-# mapping.py - a store of zarr as a dictionary, with the calls that stores of zarr-python 2 had
+# mapping.py - a zarr store as a dictionary, with the methods of the stores of zarr-python 2
 # SPDX-License-Identifier: MIT
 """`ChunkMapping`: chunks for programs without an event loop.
 
-Source: `zarr._storage.store.StoreV3` of zarr-python 2.18, whose names these are; ST-8, ST-12.
+Source: method names from `zarr._storage.store.StoreV3` of zarr-python 2.18; ST-8, ST-12.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ChunkMapping"]
 
 Keys = list[str]
 
-# Values that are in memory while an array or a group is renamed.
+# Number of values in memory at a time while an array or a group is renamed.
 MOVED_AT_A_TIME = 64
 
 
@@ -67,7 +67,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         Raises
         ------
         KeyError
-            There is none.
+            The value is absent.
         """
         if key not in self:
             raise KeyError(key)
@@ -199,9 +199,11 @@ class ChunkMapping(MutableMapping[str, bytes]):
         """
         src, dst = as_path(src_path), as_path(dst_path)
         if not src or not dst:
-            raise ValueError("the root cannot be renamed")
+            raise ValueError(f"rename: expected two paths below the root, got {src_path!r} and {dst_path!r}")
         if f"{src}/".startswith(f"{dst}/") or f"{dst}/".startswith(f"{src}/"):
-            raise ValueError(f"{src!r} cannot become {dst!r}: one lies below the other")
+            raise ValueError(
+                f"rename: expected paths of which none is below the other, got {src!r} and {dst!r}"
+            )
         (folders, files), (new_folders, new_files) = self._node(src), self._node(dst)
         moves = [move for move in zip(files, new_files, strict=True) if move[0] in self]
         for folder, new_folder in zip(folders, new_folders, strict=True):
@@ -215,13 +217,13 @@ class ChunkMapping(MutableMapping[str, bytes]):
             self.erase_values([key for key, _ in some])
 
     def _node(self, path: str) -> tuple[Keys, Keys]:
-        """Prefixes of the keys of an array or group, and its metadata outside of these."""
+        """Return (prefixes of the keys of an array or group, keys of its metadata outside of these)."""
         path = as_path(path)
         below = f"{path}/" if path else ""
         data = self.store.layout.folder
         if not data:
             return [below], []
-        # the draft of 2022 keeps metadata in another tree, beside the folder of what is below
+        # the draft of 2022 keeps metadata in a tree of its own: meta/root beside data/root
         meta = f"{data.replace('data', 'meta', 1)}/{path}"
         files = [f"{meta}.{kind}.json" for kind in ("array", "group")] if path else []
         return [f"{data.replace('data', 'meta', 1)}/{below}", f"{data}/{below}"], files

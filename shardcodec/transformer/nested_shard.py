@@ -1,9 +1,9 @@
-# nested_shard.py - a shard that is a chunk of another shard, held open as one
+# nested_shard.py - a shard that is a chunk of another opened shard
 # SPDX-License-Identifier: MIT
-"""Shards in shards, in one file.
+"""Nested shards in one file.
 
-Index and chunks have to come from one state of the file that all of them lie in, and that is only known where the file is held
-open. So a shard within a shard is a window on the outer one.
+Index and chunks must come from one state of the file. Only an open file descriptor guarantees this. So an inner shard
+is read through the opened outer shard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Opened(Protocol):
-    """A shard, or nothing, as it was found; see `access.shard_object.OpenObject`."""
+    """An opened shard, which may be absent; see `access.shard_object.OpenObject`."""
 
     @property
     def missing(self) -> bool: ...
@@ -47,12 +47,12 @@ class Opened(Protocol):
 
 
 def check_entries(chain: Chain, entries: Entries, nbytes: int, options: Options) -> None:
-    """Check some entries of the index of an object of that size.
+    """Check index entries of an object of `nbytes` bytes.
 
     Raises
     ------
     ShardFormatError
-        One cannot be true; ``.entry`` is which of those given.
+        An entry points outside of the object or into the index; ``.entry`` is its number among the given entries.
     """
     n = int(chain.index_nbytes)
     first = 0 if chain.index_at_start else max(0, nbytes - n)
@@ -60,18 +60,20 @@ def check_entries(chain: Chain, entries: Entries, nbytes: int, options: Options)
 
 
 class Window:
-    """A shard that is a chunk of an opened one, which is closed with it.
+    """A shard that is a chunk of an opened shard. `close` closes the outer shard, too.
 
     Parameters
     ----------
     chain
         Compiled chain of the inner shard.
     outer : Opened
+        The outer shard.
     place : tuple of int or None
-        Offset and size in the outer one; None where it is not there.
+        Offset and size in the outer shard, in bytes; None if the inner shard is absent.
     key : str
-        How errors name it.
+        Key of the inner shard, for errors.
     options : Options
+        Options of the read.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Window:
         if self.missing:
             return
         n = int(chain.index_nbytes)
-        if self.nbytes < n:  # before memory is taken for what the user promises
+        if self.nbytes < n:  # before memory is allocated for the index that the metadata describe
             raise index_too_short(key, self.nbytes, n)
         self._entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
         stored = self.range(0 if chain.index_at_start else self.nbytes - n, n)
@@ -93,7 +95,7 @@ class Window:
         check_index(chain, self._entries, self.nbytes, options)
 
     def check(self) -> None:
-        """Nothing: that was done when it was opened."""
+        """Do nothing: the index was checked when the shard was opened."""
 
     def entries(self, *, check: bool) -> Entries:
         if check:

@@ -1,6 +1,6 @@
-# partial_values.py - parts of values laid over what is stored
+# partial_values.py - overwrite parts of values
 # SPDX-License-Identifier: MIT
-"""`set_partial_values`: what a value is when parts of it have been overwritten.
+"""`set_partial_values`: overwrite parts of stored values.
 
 Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; ST-10.
 """
@@ -19,12 +19,12 @@ Parts = Sequence[tuple[int, memoryview]]
 
 
 def as_bytes(value: Any) -> memoryview:
-    """View a buffer of zarr, or anything bytes-like, as bytes."""
+    """Return a view of the bytes of a zarr Buffer or a bytes-like object."""
     return memoryview(value.as_numpy_array() if is_buffer(value) else value).cast("B")
 
 
 def overlay(chunks: Mapping[int, tuple[str, Parts]]) -> Change:
-    """Lay parts over chunks of a shard, given by position: key, and parts."""
+    """Return the change that overwrites parts of chunks; `chunks` maps a position to the key and the parts."""
 
     def apply(draft: Draft) -> Mapping[int, Any]:
         return {
@@ -47,12 +47,26 @@ def overlay(chunks: Mapping[int, tuple[str, Parts]]) -> Change:
 
 
 def overlaid(key: str, old: Any, parts: Parts) -> bytearray:
-    """Lay parts over a value.
+    """Return a value with parts overwritten.
+
+    Parameters
+    ----------
+    key : str
+        Key of the value, for errors.
+    old : bytes-like or None
+        The stored value; None if it is absent.
+    parts : sequence of (int, memoryview)
+        Start and bytes of each part. A start below 0 counts from the end of the value.
+
+    Returns
+    -------
+    bytearray
+        The new value, longer than the old one if a part goes beyond its end.
 
     Raises
     ------
     ValueError
-        One begins beyond the end of the value, or before its first byte; or two overlap.
+        A part begins beyond the end of the value or before its first byte, or two parts overlap.
     """
     value = bytearray(b"" if old is None else old)
     size = len(value)
@@ -62,12 +76,17 @@ def overlaid(key: str, old: Any, parts: Parts) -> bytearray:
     end = 0
     for i, (start, part) in enumerate(placed):
         if start < 0:
-            raise ValueError(f"key {key!r}: a part begins {-start} bytes before the value of {size} bytes")
+            raise ValueError(
+                f"key {key!r}: expected a part that starts at {-size} or later in a value of {size} bytes, "
+                f"got {start - size}"
+            )
         if i and start < end:
-            raise ValueError(f"key {key!r}: parts overlap: one begins at {start}, another ends at {end}")
+            raise ValueError(
+                f"key {key!r}: parts overlap: one begins at byte {start}, the one before it ends at byte {end}"
+            )
         if start > len(value):
             what = "does not exist" if old is None else f"has {size} bytes"
-            raise ValueError(f"key {key!r}: a part begins at {start}, but the value {what}")
+            raise ValueError(f"key {key!r}: a part begins at byte {start}, but the value {what}")
         end = start + part.nbytes
         value[start : min(end, len(value))] = part
     return value

@@ -1,10 +1,10 @@
-# pending_changes.py - changes of a shard that wait for the end of a block of group_writes
+# pending_changes.py - buffered changes of a shard inside of a block of group_writes
 # SPDX-License-Identifier: MIT
-"""Changes of chunks, gathered.
+"""Buffered changes of chunks.
 
-Of a chunk that was set or erased it is certain what becomes of it; the last change counts. A part that was laid over a
-stored chunk is laid over what is stored when the shard is: so the parts of that chunk that another process writes
-meanwhile are kept. How such a chunk looks until then is remembered too, for those who read it.
+A chunk that was set or erased has a known new value; the last change wins. A change of a part of a chunk is applied
+to the stored chunk when the shard is written, so parts that another process writes meanwhile are kept. The merged
+view of such a chunk is cached for readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldShard", "changed"]
 
-# What it takes to remember a chunk, about.
+# Memory for the bookkeeping of one buffered chunk, estimated.
 CHUNK_NBYTES = 150
 
 
@@ -32,7 +32,24 @@ class _Opened(NamedTuple):
 def changed(
     chain: Chain, key: str, change: Change, shown: Mapping[int, bytes | None]
 ) -> Callable[[Opened], Mapping[int, Any]]:
-    """Return what tells, of an opened shard with these chunks over it, what a change makes of it."""
+    """Return a function that applies a change to an opened shard with buffered chunks on top.
+
+    Parameters
+    ----------
+    chain
+        Compiled chain of the shard.
+    key : str
+        Key of the shard.
+    change : Change
+        The change to apply.
+    shown : mapping
+        The buffered chunks by position; None for an erased one.
+
+    Returns
+    -------
+    callable
+        From an opened shard to the changed chunks by position.
+    """
 
     def look(opened: Opened) -> Mapping[int, Any]:
         draft = Draft(_Opened(opened), chain, key)
@@ -43,17 +60,17 @@ def changed(
 
 
 class HeldShard:
-    """Changes of one shard.
+    """Buffered changes of one shard.
 
     Parameters
     ----------
     spec : ShardSpec
-        How the shard is laid out.
+        Layout of the shard.
 
     Attributes
     ----------
     shown : dict
-        How chunks look, by position; None: there is none.
+        Changed chunks as readers see them, by position; None for an erased one.
     """
 
     def __init__(self, spec: ShardSpec) -> None:
@@ -67,26 +84,27 @@ class HeldShard:
 
     @property
     def nbytes(self) -> int:
-        """Memory that is held."""
+        """Memory that the buffered changes take, in bytes."""
         return self._nbytes
 
     @property
     def is_complete(self) -> bool:
-        """Whether every chunk is given, so that what is stored does not matter."""
+        """True if every chunk is set or erased, so that the stored shard is not needed."""
         return len(self._certain) == self._n_chunks
 
     def take(
         self, change: Change, shown: Mapping[int, Any], store: Callable[[Change], Awaitable[None]]
     ) -> None:
-        """Take over a change.
+        """Add a change to the buffer.
 
         Parameters
         ----------
         change : Change
+            The change.
         shown : mapping
-            How its chunks look behind it.
+            Its chunks as readers see them after the change, by position.
         store : callable
-            Stores all changes as one.
+            Coroutine function that stores all buffered changes in one write.
         """
         if change.part is None:
             self._certain.update(shown)
@@ -103,7 +121,7 @@ class HeldShard:
         self._store = store
 
     def _drop_parts(self, given: Mapping[int, Any]) -> None:
-        """Forget parts of chunks that have been set or erased since."""
+        """Drop buffered parts of chunks that were set or erased later."""
         kept = []
         for positions, part in self._parts:
             rest = positions.difference(given)
@@ -118,7 +136,7 @@ class HeldShard:
         self._parts = kept
 
     async def store(self) -> None:
-        """Store all that was taken over."""
+        """Store all buffered changes in one write."""
         assert self._store is not None
         await self._store(self._change())
 

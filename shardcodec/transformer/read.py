@@ -1,15 +1,14 @@
-# read.py - values, or parts of them, out of many shards with two requests to the store
+# read.py - read chunks of many shards with two calls to the store
 # SPDX-License-Identifier: MIT
-"""Reading.
+"""Read chunks of shards in stores that answer requests.
 
-First the indexes of all shards are asked for, in one call; then all ranges, near ones joined, in another. A shard all of
-whose chunks are wanted whole is fetched whole by the first. (Files and buffers of this process the
-engine opens itself: `local_values`.)
+The first call requests the indexes of all shards, the second call all ranges; close ranges are joined. A shard whose
+chunks are all requested is fetched whole with the first call. (`local_values` reads files and objects in memory.)
 
-A store that names states of objects (entity tags) is asked for ranges of the state whose index was read. With all others a
-shard may be exchanged between the two calls. If a writer of this process had the lock of one meanwhile, all is read again
-under these locks: arrays are read and written in pieces at the same time. Of other writers nothing is known; where it
-shows that a shard has changed, it is read anew, and an index that is still the same means damage.
+If the store identifies states of objects (entity tags), ranges are requested from the state whose index was read. In
+other stores a writer may replace a shard between the two calls. If a writer of this process held the lock of a shard
+meanwhile, all shards are read again under their locks. Writers in other processes cannot be seen. If the bytes show
+that a shard has changed, the shard is read again; if its index is still the same, the shard is damaged.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Ask", "at_a_time", "read", "read_sizes"]
 
-# No object is larger; bounds a range where the size of the object is not known.
+# Upper limit of ranges in an object of unknown size.
 MAX_OBJECT_NBYTES = 2**63 - 1
 
-# Shards that are asked for their indexes at a time while a store is listed, and memory for these.
+# Number of shards whose indexes are requested at a time while a store is listed, and memory for these indexes in bytes.
 LIST_SHARDS = 512
 LIST_NBYTES = 32 << 20
 
@@ -61,7 +60,7 @@ Ask = Callable[[Sequence[tuple[str, Any, Any]]], Awaitable[list[Answer | None]]]
 
 
 class _Span(NamedTuple):
-    """Bytes of a shard that are a chunk, or a part of it."""
+    """Range of a shard that holds a requested chunk or a part of it."""
 
     wanted: Wanted
     offset: int
@@ -71,9 +70,9 @@ class _Span(NamedTuple):
 def _spans(
     chain: Chain, entries: Entries, nbytes: int, wanted: Sequence[Wanted], options: Options
 ) -> list[_Span]:
-    """Find what is wanted in a shard; nothing for chunks that are absent.
+    """Return the ranges of the requested chunks in a shard, without absent chunks.
 
-    Their own entries are checked, and all others where nothing else tells that one is wrong.
+    The entries of these chunks are checked; all entries are checked if the chunks have no checksums.
     """
     try:
         check_index(chain, entries, nbytes, options)
@@ -109,29 +108,30 @@ async def read(
     Parameters
     ----------
     store : Store
-        Where the shards are.
+        The store with the shards.
     chain
         Compiled chain of a shard.
     shards : mapping
-        From keys of shards to what is wanted of them.
+        From keys of shards to requests for their chunks.
     options : Options
+        Options of the read.
     ask : callable
-        Coroutine function: from keys, requests, and states to which these are bound, to answers; one call to the store.
-        None for an object that does not exist, or not in that state.
+        Coroutine function that makes one call to the store: from triples of key, request and state to answers. An
+        answer is None if the object does not exist in that state.
     names : sequence of str
-        Of the objects in the lock table.
+        Names of the objects in the lock table.
     whole : bool
-        Fetch every shard whole: index and chunks of one that lies in another are bound together by nothing else.
+        Fetch every shard whole. Nested shards need this, because nothing else keeps index and chunks in one state.
 
     Returns
     -------
     dict
-        From places in the result to buffers; nothing for chunks that do not exist.
+        From `Wanted.number` to buffers, without absent chunks.
 
     Raises
     ------
     ShardFormatError, ChecksumError
-        An index, or the entry of a chunk that is wanted, cannot be true.
+        An index, or the entry of a requested chunk, is wrong.
     """
     if type(store) is ObjectStore:
         return await _read_remote(store, chain, shards, options, ask, whole)
@@ -160,7 +160,7 @@ async def _read_remote(
     found: dict[int, Any] = {}
     old: dict[str, RemoteIndex] = {}
     for attempt in range(1, ATTEMPTS + 1):
-        # one request for the whole is always one state, however often others exchange the object
+        # one request for the whole object always returns one state, also if writers replace the object often
         reader = _Round(store, chain, shards, options, ask, old, whole or attempt == ATTEMPTS)
         await reader.run()
         found |= reader.found
@@ -184,11 +184,19 @@ def _sliced(spans: Sequence[_Span], ranges: Sequence[tuple[int, int]], data: Seq
     return found
 
 
-# ---- stores that answer requests
+# ---- one attempt
 
 
 class _Round:
-    """One attempt at some shards."""
+    """One attempt to read some shards.
+
+    Attributes
+    ----------
+    found : dict
+        From `Wanted.number` to buffers.
+    again : dict
+        From keys of shards that must be read again to the index of this attempt.
+    """
 
     def __init__(
         self,
@@ -237,7 +245,7 @@ class _Round:
         await self._fetch(known)
 
     def _is_whole(self, shard: str) -> bool:
-        """Whether the shard is fetched whole: all of it is wanted, or has to be."""
+        """Return True if the shard is fetched whole, because all chunks are requested or `whole` is set."""
         if self._whole:
             return True
         wanted = self._shards[shard]
@@ -258,7 +266,7 @@ class _Round:
             raise explained(error, self._chain, shard) from None
 
     async def _fetch(self, known: Mapping[str, RemoteIndex]) -> None:
-        """Ask for ranges of all shards."""
+        """Request the ranges of all shards."""
         spans: dict[str, list[_Span]] = {}
         ranges: dict[str, list[tuple[int, int]]] = {}
         requests = []
@@ -270,10 +278,10 @@ class _Round:
                 self._repeat(shard, index, explained(bad.error, self._chain, shard, bad.key))
                 continue
             parts = [(s.offset, s.nbytes) for s in spans[shard] if s.nbytes]
-            if parts and index.nbytes is None and (end := self._due_end(shard, index)):
-                parts.append((end - 1, 1))  # the size is not known, so it must be seen to have this byte
+            if parts and index.nbytes is None and (end := self._minimum_nbytes(shard, index)):
+                parts.append((end - 1, 1))  # proves that an object of unknown size is long enough
             if not parts and shard in self._kept and not self._options.immutable:
-                self.again[shard] = index  # perhaps it has changed: no request would tell
+                self.again[shard] = index  # no request would show that the cached index is stale
                 continue
             ranges[shard] = joined(np.array(parts, dtype=np.uint64).reshape(-1, 2))
             requests += [(shard, RangeByteRequest(a, a + b), index.version) for a, b in ranges[shard]]
@@ -282,8 +290,11 @@ class _Round:
             data = [next(answers) for _ in parts]
             self._take(shard, known[shard], spans[shard], parts, data)
 
-    def _due_end(self, shard: str, index: RemoteIndex) -> int:
-        """Return where a shard must at least end: behind all entries, or behind what is wanted; 0 if answers tell anyway."""
+    def _minimum_nbytes(self, shard: str, index: RemoteIndex) -> int:
+        """Return the minimum size of a shard according to its index, or 0 if the requested ranges prove it.
+
+        It covers all entries if all must be checked, else the requested chunks and the index behind them.
+        """
         if must_be_sound(self._chain, self._options):
             return reach(self._chain, index.entries)
         if self._chain.index_at_start or self._options.allow_in_index:
@@ -291,7 +302,7 @@ class _Round:
         return self._last(shard, index)[2] + int(self._chain.index_nbytes)
 
     def _last(self, shard: str, index: RemoteIndex) -> tuple[int, str | None, int]:
-        """Find the last of the chunks that matter: its position, its key if it is wanted, and where it ends."""
+        """Return position, key (None if not requested) and end of the last chunk among those that must be checked."""
         keys: dict[int, str | None] = {part.position: part.key for part in self._shards[shard]}
         if must_be_sound(self._chain, self._options):
             keys = dict.fromkeys(range(int(self._chain.n_chunks))) | keys
@@ -317,12 +328,12 @@ class _Round:
             key: str | None
             if which is not None:
                 position, key = which.wanted.position, which.wanted.key
-                text = f"{nbytes} bytes at offset {offset} are due, but the store has {actual}"
+                text = f"expected {nbytes} bytes at offset {offset}, got {actual} from the store"
             else:
                 position, key, last = self._last(shard, index)
                 text = (
-                    f"the chunk ends at {last}, and the store has too few bytes behind it: its index has "
-                    f"{self._chain.index_nbytes}"
+                    f"the chunk ends at byte {last}: expected at least {self._chain.index_nbytes} bytes behind it for "
+                    f"the index, got a shorter object"
                 )
             error = ShardFormatError(text, entry=position, offset=offset, expected=nbytes, actual=actual)
             self._repeat(shard, index, explained(error, self._chain, shard, key))
@@ -330,7 +341,7 @@ class _Round:
         self.found.update(_sliced(spans, parts, [answer.data for answer in data if answer is not None]))
 
     def _repeat(self, shard: str, index: RemoteIndex, error: ShardError) -> None:
-        """Look at a shard again; raise when that has been done, and it is as it was."""
+        """Schedule another attempt for a shard, or raise `error` if its index is the same as in the last attempt."""
         old = self._old.get(shard)
         if old is not None and index.is_that_of(old):
             raise error
@@ -343,13 +354,13 @@ def _index_request(chain: Chain) -> Any:
 
 
 def _load_index(chain: Chain, shard: str, answer: Answer) -> RemoteIndex:
-    """Decode an index, its checksum checked."""
+    """Return the decoded index after its checksum was verified."""
     n = int(chain.index_nbytes)
-    if len(answer.data) < n:  # before memory is taken for what the user promises
+    if len(answer.data) < n:  # before memory is allocated for the index that the metadata describe
         raise index_too_short(shard, len(answer.data), n)
     if len(answer.data) > n:
         raise ShardFormatError(
-            f"shard {shard!r}: the store answers with {len(answer.data)} bytes where it was asked for {n}",
+            f"shard {shard!r}: expected an index of {n} bytes, got {len(answer.data)} bytes from the store",
             shard=shard,
             expected=n,
             actual=len(answer.data),
@@ -366,17 +377,17 @@ def _load_index(chain: Chain, shard: str, answer: Answer) -> RemoteIndex:
 
 
 async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
-    """Read the indexes of some shards, with one call to the store.
+    """Read the sizes of chunks from the indexes of some shards with one call to the store.
 
     Returns
     -------
     ndarray of uint64, shape (n, n_chunks)
-        Sizes of chunks; 2^64-1 where one is absent.
+        Sizes of chunks in bytes; 2^64-1 for an absent chunk.
 
     Raises
     ------
     ShardFormatError, ChecksumError
-        An index is damaged, or one of its entries cannot be true.
+        An index or one of its entries is wrong.
     """
     sizes = np.full((len(shards), chain.n_chunks), ABSENT, dtype=np.uint64)
     answers = await ask([(shard, _index_request(chain), None) for shard in shards])
@@ -394,5 +405,5 @@ async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask:
 
 
 def at_a_time(chain: Chain) -> int:
-    """Number of shards whose indexes are held at a time."""
+    """Return the number of shards whose indexes are in memory at a time."""
     return max(1, min(LIST_SHARDS, LIST_NBYTES // (16 * int(chain.n_chunks))))

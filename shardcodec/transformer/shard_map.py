@@ -1,6 +1,6 @@
-# shard_map.py - the shards of some arrays, wherever below they are
+# shard_map.py - map chunk keys to shards in the stores below
 # SPDX-License-Identifier: MIT
-"""From keys of chunks to shards in a store, and back."""
+"""Read, write and list the chunks of shards in a store below, or in a stack of transformers."""
 
 from __future__ import annotations
 
@@ -57,16 +57,18 @@ Place = tuple[str, int]
 
 
 class Shards:
-    """The shards of some arrays, which are alike.
+    """The shards of some arrays with equal layout.
 
     Parameters
     ----------
     below : Store
+        The store below.
     arrays : sequence of ArrayKeys
+        Keys of the arrays.
     spec : ShardSpec
-        Its grid and index count.
+        Grid and index of the shards; its other parts are not used.
     choices : mapping
-        Options.
+        Options of this store.
     """
 
     def __init__(
@@ -86,10 +88,10 @@ class Shards:
     def _options(self) -> Options:
         return resolve(argument=self.choices, config=options_of_zarr(), max_workers=max_workers())
 
-    # ---- where
+    # ---- objects
 
     def locate(self, key: str) -> Place | None:
-        """Return a chunk's shard and its position there; None for a key of the store below."""
+        """Return (key of the shard, position in its index) of a chunk; None for another key."""
         for array in self.arrays:
             place = array.locate(key)
             if place is not None:
@@ -97,9 +99,10 @@ class Shards:
         return None
 
     def _holder(self, shard: str) -> tuple[Store, Shards | None, Place | None]:
-        """Find the store that holds a shard; and if the shard is a chunk there, whose, and where.
+        """Return the store that holds a shard; if the shard is a chunk there, also the `Shards` and the place of that chunk.
 
-        Transformers that do not touch it are left out: so arrays with shards of different shapes may have one each.
+        Transformers for other keys are skipped, so arrays with different shards can each have a transformer in one
+        stack.
         """
         below = self.below
         while True:
@@ -112,17 +115,17 @@ class Shards:
             below = shards.below
 
     def object_of(self, shard: str) -> StorePath:
-        """Find the object that a shard is, or lies in."""
+        """Return the object that is the shard or contains it."""
         holder, shards, place = self._holder(shard)
         return StorePath(holder, shard) if shards is None or place is None else shards.object_of(place[0])
 
     def _path(self, shard: str) -> str | None:
-        """Find the file that a shard is, or lies in."""
+        """Return the path of the file that is the shard or contains it; None if the object is not a file."""
         target = self.object_of(shard)
         return local_path(target) if is_local(target.store) else None
 
     def _open(self, shard: str) -> Opened:
-        """Open a shard in a file, or in memory."""
+        """Open a shard in a local file or in memory."""
         holder, shards, place = self._holder(shard)
         options = self._options
         if shards is not None and place is not None:
@@ -150,7 +153,7 @@ class Shards:
             raise explained(error, self._chain, place[0]) from None
 
     def _is_native(self, shards: Sequence[str]) -> bool:
-        """Whether the engine opens shards of one holder itself."""
+        """Return True if the engine opens these shards of one holder itself, without requests."""
         return is_direct(self.object_of(shards[0]).store)
 
     def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
@@ -163,7 +166,7 @@ class Shards:
     # ---- reading
 
     async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
-        """As `get_partial_values` of the store."""
+        """Return parts of values; see `ShardingStorageTransformer.get_partial_values`."""
         if turns.is_over():
             await turns.next_turn()
         shards: dict[str, list[Wanted]] = {}
@@ -200,7 +203,7 @@ class Shards:
     async def _found(
         self, holder: Store, shards: Mapping[str, Sequence[Wanted]], first: Asker
     ) -> dict[int, Any]:
-        """Read chunks of shards that one store holds; `first` asks the store right below."""
+        """Read chunks of shards in one store; `first` sends requests to the store directly below."""
         keys = list(shards)
         if self._is_native(keys):
             work = (self._chain, shards, self._open, self._path)
@@ -218,7 +221,7 @@ class Shards:
         )
 
     async def size(self, place: Place) -> int | None:
-        """Return the size of a chunk from the index of its shard; None where there is none."""
+        """Return the size of a chunk in bytes from the index of its shard; None if it is absent."""
         for held in (await self._gathered([place[0]])).values():
             if place[1] in held.shown:
                 value = held.shown[place[1]]
@@ -229,7 +232,7 @@ class Shards:
         return None
 
     async def _sizes(self, shards: Sequence[str]) -> AsyncIterator[tuple[str, Any]]:
-        """Yield shards, and the sizes of their chunks; not in order."""
+        """Yield (key of a shard, sizes of its chunks in bytes) in any order."""
         step = at_a_time(self._chain)
         for holder, own in self._by_holder(shards):
             ask = Asker(holder, default_buffer_prototype())
@@ -274,7 +277,7 @@ class Shards:
             await shards._writer.change(place[0], within(place[1], work), options)
 
     async def change(self, changes: Mapping[str, Change]) -> None:
-        """Change shards, several at a time; one after the other those of which each is a chunk of one object."""
+        """Change shards concurrently; shards in one object are changed one after the other."""
         options = self._options
         limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
 
@@ -285,10 +288,10 @@ class Shards:
 
         await all_of(change(*each) for each in changes.items())
 
-    # ---- gathering
+    # ---- buffered writes
 
     async def _hold(self, shard: str, change: Change, options: Options) -> bool:
-        """Gather a change while a block of `group_writes` is open; False when it is to be made at once."""
+        """Buffer a change inside of a block of `group_writes`; return False if the caller must write it now."""
         group = active()
         holder, _, place = self._holder(shard)
         if group is None or place is not None or (change.given is None and change.part is None):
@@ -318,7 +321,7 @@ class Shards:
         return await group.hold(target, self.spec, take)
 
     async def _gathered(self, shards: Sequence[str]) -> dict[str, HeldShard]:
-        """What is gathered of shards as changes of chunks; what is gathered of them otherwise is stored."""
+        """Return the buffered changes of chunks by shard. Other buffered writes to these shards are stored first."""
         group, found = active(), {}
         if group is None:
             return {}
@@ -330,20 +333,20 @@ class Shards:
         return found
 
     async def settle(self) -> None:
-        """Store what is gathered in this process: what is listed, or deleted with a folder, are objects that exist."""
+        """Store all buffered writes of this process: listing and deletion of folders see stored objects only."""
         group = active()
         if group is not None:
             await group.settle()
 
     def erasure(self, positions: Iterable[int]) -> Change:
-        """Erase chunks of a shard; all of them whatever is stored."""
+        """Return the change that erases chunks; it does not read the shard if it erases all chunks."""
         chosen = sorted(set(positions))
         return put(dict.fromkeys(chosen)) if len(chosen) == self.spec.n_chunks else erase(chosen)
 
     # ---- listing
 
     async def others(self, prefix: str) -> AsyncIterator[str]:
-        """Yield keys of the store below with a prefix that are no shards."""
+        """Yield the keys with a prefix in the store below that are not shards."""
         async for key in self._listed(prefix):
             if all(array.shard(key) is None for array in self.arrays):
                 yield key
@@ -351,20 +354,20 @@ class Shards:
     async def below_prefix(
         self, array: ArrayKeys, fixed: tuple[int, ...]
     ) -> AsyncIterator[tuple[str, tuple[int, ...]]]:
-        """Yield keys and grid positions of the shards that hold chunks with these first coordinates."""
+        """Yield (key, grid position) of the shards with chunks of these leading coordinates."""
         async for key in self._listed(array.shards_below(fixed)):
             shard = array.shard(key)
             if shard is not None:
                 yield key, shard
 
     async def _listed(self, prefix: str) -> AsyncIterator[str]:
-        """List the store below. Some stores can list folders only."""
+        """Yield the keys with a prefix in the store below. Lists a folder, as some stores list folders only."""
         async for key in self.below.list_prefix(prefix[: prefix.rfind("/") + 1]):
             if key.startswith(prefix):
                 yield key
 
     async def chunks(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
-        """Yield keys and sizes of chunks that exist, from the indexes of their shards."""
+        """Yield (key, size in bytes) of the existing chunks with a prefix, from the indexes of their shards."""
         for array in self.arrays:
             fixed = array.fixed(prefix)
             if fixed is None:
@@ -378,12 +381,12 @@ class Shards:
 
 
 def as_folder(prefix: str) -> str:
-    """Return a prefix that ends with a slash, if it is any.
+    """Return a prefix with a slash at its end; an empty prefix stays empty.
 
     Raises
     ------
     TypeError
-        It is no text.
+        `prefix` is not a str.
     """
     if not isinstance(prefix, str):
         raise TypeError(f"prefix: expected str, got {type(prefix).__name__}")

@@ -1,8 +1,8 @@
-# store.py - a zarr store that shows chunks where shards are
+# store.py - `ShardingStorageTransformer`
 # SPDX-License-Identifier: MIT
 """`ShardingStorageTransformer`, the storage transformer of the Zarr v3 draft of 2022 as a store of zarr-python.
 
-Source: storage transformer "sharding" 1.0 (2022); Zarr v3 core specification, draft of 2022, "Abstract store interface".
+Source: storage transformer "sharding" 1.0 (2022); Zarr v3 core draft of 2022, "Abstract store interface".
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ INDEX_2022 = ({"name": "bytes", "configuration": {"endian": "little"}},)
 class ShardingStorageTransformer(PartStore):
     """A zarr store that shows the chunks of sharded arrays; their shards are in another store.
 
-    A program that does not know shards can read and write a sharded array through it: the metadata of the array have the
-    shape of a chunk and no `sharding_indexed`. All other keys are those of the store below.
+    A program that does not know shards can read and write a sharded array through it: the metadata of the array have
+    the shape of a chunk and no `sharding_indexed`. All other keys are those of the store below.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class ShardingStorageTransformer(PartStore):
 
     Notes
     -----
-    Methods that every zarr store has are described in `zarr.abc.store.Store`; here stands what is special. A change of a chunk is a
-    partial write of its shard, with the promises of ``docs/durability.md``. Changes that arrive while their shard is written
+    `zarr.abc.store.Store` documents the methods of all zarr stores; the docstrings here add what differs. A change of a
+    chunk is a partial write of its shard, see ``docs/durability.md``. Changes that arrive while their shard is written
     are written together afterwards.
 
     Source: ST-1 to ST-17.
@@ -99,16 +99,16 @@ class ShardingStorageTransformer(PartStore):
         if not isinstance(store, Store):
             store = LocalStore(os.fspath(store), read_only=bool(read_only))
         if read_only is False and store.read_only:
-            raise ValueError("the store below is read-only")
+            raise ValueError(f"read_only=False: expected a writable store, got read-only {store!r}")
         super().__init__(read_only=store.read_only if read_only is None else read_only)
         self._layout = KeyLayout.v3() if layout is None else layout
         if not isinstance(self._layout, KeyLayout):
-            raise TypeError(f"layout is a KeyLayout, not {layout!r}")
+            raise TypeError(f"layout: expected a KeyLayout, got {layout!r}")
         self._arrays = [
             ArrayKeys(self._layout, part, chunks_per_shard) for part in dict.fromkeys(map(as_path, paths))
         ]
         if not self._arrays:
-            raise ValueError("path names no array")
+            raise ValueError("path: expected the path of at least one array, got no array")
         self._choices = check(choices)
         per_shard = self._arrays[0].per_shard
         self._spec = ShardSpec(
@@ -117,7 +117,7 @@ class ShardingStorageTransformer(PartStore):
         introduce(store)
         self.shards = Shards(store, self._arrays, self._spec, self._choices)
 
-    # ---- what it is
+    # ---- description
 
     @property
     def store(self) -> Store:
@@ -200,11 +200,11 @@ class ShardingStorageTransformer(PartStore):
         await super()._open()
 
     async def _ensure_open(self) -> None:
-        # not by `_open`, which refuses to do it twice: several calls may be here at once
+        # not `_open`, which raises if it is called twice: several coroutines may be here at once
         if not self._is_open:
             try:
                 await self.shards.below._ensure_open()
-            except ValueError:  # zarr's stores open themselves twice when several threads ask
+            except ValueError:  # a store of zarr raises if two threads open it at the same time
                 if not self.shards.below._is_open:
                     raise
             self._is_open = True
@@ -216,17 +216,17 @@ class ShardingStorageTransformer(PartStore):
 
     @property
     def supports_writes(self) -> bool:
-        """Whether the store below can be written."""
+        """True if the store below can be written."""
         return self.shards.below.supports_writes
 
     @property
     def supports_deletes(self) -> bool:
-        """Whether objects of the store below can be deleted."""
+        """True if objects of the store below can be deleted."""
         return self.shards.below.supports_deletes
 
     @property
     def supports_listing(self) -> bool:
-        """Whether the store below can be listed."""
+        """True if the store below can be listed."""
         return self.shards.below.supports_listing
 
     # ---- reading
@@ -237,7 +237,7 @@ class ShardingStorageTransformer(PartStore):
         Raises
         ------
         ShardFormatError, ChecksumError
-            The index of the shard, or its entry of the chunk, is wrong; see ``.shard`` and ``.chunk_key``.
+            The index of the shard, or the index entry of the chunk, is wrong; see ``.shard`` and ``.chunk_key``.
         """
         prototype = prototype or default_buffer_prototype()
         request = as_request(byte_range)
@@ -286,7 +286,7 @@ class ShardingStorageTransformer(PartStore):
         return nbytes
 
     async def _size(self, key: str) -> int | None:
-        """Size of a chunk; whether there is one, of other keys."""
+        """Return the size of a chunk in bytes, 0 for another key that exists, None if the key is absent."""
         await self._ensure_open()
         place = self.shards.locate(key)
         if place is None:
@@ -374,7 +374,7 @@ class ShardingStorageTransformer(PartStore):
     async def _check_value(self, value: Any) -> None:
         self._check_writable()
         if not is_buffer(value):
-            raise TypeError(f"value must be a Buffer, not {type(value).__name__}")
+            raise TypeError(f"value: expected a Buffer, got {type(value).__name__}")
         await self._ensure_open()
 
     # ---- erasing
@@ -398,7 +398,7 @@ class ShardingStorageTransformer(PartStore):
             `keys` is one str, whose characters would be taken for keys.
         """
         if isinstance(keys, str):
-            raise TypeError(f"keys: expected several keys, got the str {keys!r}")
+            raise TypeError(f"keys: expected an iterable of several keys, got the str {keys!r}")
         self._check_writable()
         await self._ensure_open()
         shards: dict[str, set[int]] = {}
@@ -419,14 +419,14 @@ class ShardingStorageTransformer(PartStore):
             The store below cannot delete or list.
         """
         if not self.supports_deletes or not self.supports_listing:
-            raise NotImplementedError("the store below cannot delete, or cannot be listed")
+            raise NotImplementedError(f"expected a store that can list and delete, got {self.store!r}")
         self._check_writable()
         await self._ensure_open()
         await self.shards.settle()
         prefix = as_folder(prefix)
         hit = [(array, fixed) for array in self._arrays if (fixed := array.fixed(prefix)) is not None]
         if all(array.region.startswith(prefix) for array, _ in hit):
-            await self.shards.below.delete_dir(prefix.removesuffix("/"))  # nothing of it is left
+            await self.shards.below.delete_dir(prefix.removesuffix("/"))  # contains these arrays completely
             return
         for array, fixed in hit:
             shards = [key async for key, _ in self.shards.below_prefix(array, fixed)]
@@ -447,12 +447,12 @@ class ShardingStorageTransformer(PartStore):
     # ---- listing
 
     async def list(self) -> AsyncIterator[str]:
-        """Yield all keys; of chunks those that exist."""
+        """Yield the keys of all values, which include existing chunks."""
         async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield keys with a prefix; of chunks those that exist. The index of each shard is read."""
+        """Yield the keys of values, which include existing chunks, with a prefix. The index of each shard is read."""
         await self._ensure_open()
         await self.shards.settle()
         async for key in self.shards.others(prefix):
@@ -461,7 +461,7 @@ class ShardingStorageTransformer(PartStore):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the names in a folder: values, and folders that are not empty. Indexes are read only in folders of chunks."""
+        """Yield the names of values and non-empty folders in a folder. Indexes are read only in folders of chunks."""
         await self._ensure_open()
         await self.shards.settle()
         prefix = as_folder(prefix)
@@ -495,5 +495,5 @@ def _again(cls: type[Any], below: Store, arguments: dict[str, Any]) -> Any:
 
 
 def _beyond(array: ArrayKeys, prefix: str) -> str:
-    """What a name of a chunk must go on with, in a folder above or among them."""
+    """Return the part of the common start of chunk keys that follows a prefix."""
     return array.region[len(prefix) :]

@@ -1,6 +1,6 @@
 # store_requests.py - requests to the store below
 # SPDX-License-Identifier: MIT
-"""What `read` asks, with one call to a store; to an obstore with requests that are bound to a state of the object."""
+"""Send the requests of `read` with one call to a store. Requests to obstore are bound to a state of the object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ __all__ = ["Asker"]
 
 
 class Asker:
-    """Asks the store below; whatever else is wanted of it goes with the first call."""
+    """Sends requests to the store below, and other requests with the first call.
+
+    Parameters
+    ----------
+    store : Store
+        The store below.
+    prototype : BufferPrototype
+        Type of the returned buffers.
+    others : sequence of (str, request)
+        Requests for keys that are no chunks; `others` returns their answers.
+    """
 
     def __init__(self, store: Store, prototype: Any, others: Sequence[tuple[str, Any]] = ()) -> None:
         self._store = store
@@ -26,7 +36,7 @@ class Asker:
         self._answers: list[Any] | None = None
 
     async def __call__(self, requests: Sequence[tuple[str, Any, Any]]) -> list[Answer | None]:
-        """As `read.Ask`."""
+        """Return the answers to requests, each (key, range, state); see `read.Ask`."""
         if type(self._store) is ObjectStore:
             return await self._ask_obstore(ObstoreRemote(self._store.store), requests)
         wanted = [(key, request) for key, request, _ in requests]
@@ -38,7 +48,7 @@ class Asker:
         return [None if buffer is None else Answer(buffer.as_numpy_array()) for buffer in buffers]
 
     async def others(self) -> list[Any]:
-        """Return what else was wanted."""
+        """Return the answers to the other requests."""
         if self._answers is None:
             self._answers = await self._ask(self._others) if self._others else []
         return self._answers
@@ -46,7 +56,7 @@ class Asker:
     async def _ask(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         try:
             return list(await self._store.get_partial_values(self.prototype, wanted))
-        except (NotImplementedError, FileNotFoundError):  # LocalStore raises for what is missing
+        except (NotImplementedError, FileNotFoundError):  # LocalStore raises for an absent key
             limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
 
             async def get(key: str, request: Any) -> Any:

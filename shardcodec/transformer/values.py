@@ -1,6 +1,6 @@
-# values.py - what is wanted of chunks, and taken out of an opened shard
+# values.py - requests for chunks, and their values from an opened shard
 # SPDX-License-Identifier: MIT
-"""What all ways of reading share."""
+"""Common parts of all read paths."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Bad", "Wanted", "explained", "read_opened"]
 
 
 class Wanted(NamedTuple):
-    """What is wanted of one chunk.
+    """A request for one chunk.
 
     Attributes
     ----------
     number : int
-        Place in the result.
+        Index of the value in the result.
     key : str
-        Of the chunk.
+        Key of the chunk.
     position : int
-        In the index.
+        Position of the chunk in the index of its shard.
     request
-        Part of it, see `byte_ranges`.
+        Bytes of the chunk to read, see `byte_ranges`; None for the whole chunk.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
 
 
 def explained(error: ShardError, chain: Chain, shard: str, key: str | None = None) -> ShardError:
-    """Say in keys what the engine says in numbers; what says so already stays."""
+    """Return an error of the engine with the keys of shard and chunk in place of numbers."""
     if isinstance(error.shard, str):
         return error
     context: dict[str, Any] = {"shard": shard}
@@ -55,26 +55,31 @@ def explained(error: ShardError, chain: Chain, shard: str, key: str | None = Non
 
 
 class Bad(Exception):
-    """A `ShardError` that is about one chunk."""
+    """A `ShardError` of one chunk, with the key of that chunk."""
 
     def __init__(self, error: ShardError, key: str | None) -> None:
         self.error, self.key = error, key
 
 
 def about(error: ShardError, wanted: Sequence[Wanted]) -> Bad:
-    """Name the chunk that an error is about, if it is wanted."""
+    """Return the error as `Bad`, with the key of its chunk if that chunk was requested."""
     return Bad(error, next((part.key for part in wanted if part.position == error.entry), None))
 
 
 def read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
-    """Read chunks, or parts of them, and close the shard; nothing for chunks that do not exist.
+    """Read chunks, or parts of them, and close the shard.
+
+    Returns
+    -------
+    dict
+        From `Wanted.number` to bytes, without absent chunks.
 
     Raises
     ------
     ShardError
         Bytes could not be read.
     Bad
-        The entry of a chunk cannot be true: of one that is wanted, or of any where nothing else tells that one is wrong.
+        The entry of a requested chunk is wrong, or any entry is wrong and the chunks have no checksums.
     """
     found: dict[int, Any] = {}
     try:

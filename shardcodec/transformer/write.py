@@ -1,16 +1,16 @@
-# write.py - changes of chunks, gathered so that a shard is written once for all that wait for it
+# write.py - write chunks: pending changes of one shard are written together
 # SPDX-License-Identifier: MIT
-"""Writing.
+"""Write chunks.
 
-A change of a chunk is one of its shard: a partial write like any other, by the ways, under the locks and with the checks of
-`access.shard_change`. What a change makes of a chunk may depend on what is stored; it finds that out when the shard's lock is
-held.
+A change of a chunk is a partial write of its shard, with the locks and the checks of `access.shard_change`. A change
+may depend on the stored shard; it is then applied while the lock of the shard is held.
 
-Whoever writes an array through the transformer sets its chunks one by one, many at a time. Changes of one shard that come
-while it is being written wait, and are then written together.
+zarr sets the chunks of an array one by one, with many concurrent calls. Changes of one shard that arrive while the
+shard is written are queued and then written together.
 
-Where the store below is a transformer itself, a shard is a chunk of its own: the change of one is then made within the change
-of the other, under the lock of the shard that really is an object. So a stack loses nothing either.
+If the store below is a transformer, too, a shard is a chunk there. The change of the inner shard is applied inside of
+the change of the outer shard, under the lock of the outermost shard, which is an object. So a stack of transformers
+loses no update.
 """
 
 from __future__ import annotations
@@ -34,14 +34,20 @@ __all__ = ["Change", "Draft", "Writer", "erase", "put", "put_if_absent", "within
 
 
 class Look(Protocol):
-    """What a draft is made on; see `access.shard_change.Found`."""
+    """The stored shard under a draft; see `access.shard_change.Found`."""
 
     @property
     def shard(self) -> Opened: ...
 
 
 class Draft:
-    """A shard as it is about to be: what was found, and changes that have been made to it. Nothing is read in vain."""
+    """A stored shard with changes on top. Chunks are read only when a change asks for them.
+
+    Attributes
+    ----------
+    new : dict
+        Changed chunks by position; None for an erased one.
+    """
 
     def __init__(self, found: Look, chain: Chain, key: str) -> None:
         self._found = found
@@ -50,13 +56,13 @@ class Draft:
         self.new: dict[int, Any] = {}
 
     def exists(self, position: int) -> bool:
-        """Tell whether there is a chunk."""
+        """Return True if the chunk exists."""
         if position in self.new:
             return self.new[position] is not None
         return self._entry(position) is not None
 
     def value(self, position: int) -> Any:
-        """Return a chunk; None where there is none."""
+        """Return the bytes of a chunk; None if it is absent."""
         if position in self.new:
             return self.new[position]
         entry = self._entry(position)
@@ -76,16 +82,17 @@ class Change:
     Parameters
     ----------
     apply : callable
-        From a `Draft` to new chunks by position (None erases one). It may be called several times, in any thread, and raise
-        to change nothing.
+        Takes a `Draft` and returns the new chunks by position (None erases a chunk). It may be called several times,
+        in any thread. The shard stays unchanged if it raises.
     blind : collection of int
-        Positions that it sets whatever is stored. If it looks at the draft it has none.
+        Positions that are set independently of the stored shard; empty if `apply` reads the draft.
     nbytes : int
-        About as many bytes are written.
+        Number of bytes to write, estimated.
     given : mapping, optional
-        What becomes of its chunks whatever is stored: as from `apply`.
+        New chunks by position (None erases a chunk), if they do not depend on the stored shard.
     part : callable, optional
-        Returns the change of some of its chunks alone, with bytes of its own. A change with neither cannot wait.
+        Takes positions and returns the change of these chunks only, with a copy of its bytes. A change with neither
+        `given` nor `part` cannot be buffered.
     """
 
     def __init__(
@@ -104,11 +111,11 @@ class Change:
         self.part = part
 
     def begin(self) -> None:
-        """The shard is ours: `blind` and `nbytes` count from now on."""
+        """Settle `blind` and `nbytes`. Called when the lock of the shard is held."""
 
 
 class _Within(Change):
-    """A change of a chunk that is a shard of the transformer above."""
+    """A change of a chunk that is a shard of the transformer on top."""
 
     def __init__(self, position: int, work: Work) -> None:
         super().__init__(self._apply)
@@ -129,27 +136,27 @@ class _Within(Change):
 
 
 def put(chunks: Mapping[int, Any]) -> Change:
-    """Set chunks; None erases one, whether it is there or not."""
+    """Return the change that sets chunks; None erases a chunk."""
     nbytes = sum(memoryview(data).nbytes for data in chunks.values() if data is not None)
     return Change(lambda _: chunks, chunks.keys(), nbytes, given=chunks)
 
 
 def put_if_absent(position: int, data: Any) -> Change:
-    """Set a chunk that does not exist."""
+    """Return the change that sets a chunk if it is absent."""
     return Change(
         lambda draft: {} if draft.exists(position) else {position: data}, (), memoryview(data).nbytes
     )
 
 
 def erase(positions: Sequence[int]) -> Change:
-    """Erase those chunks that exist."""
+    """Return the change that erases the existing ones of some chunks."""
     return Change(
         lambda draft: {p: None for p in positions if draft.exists(p)}, given=dict.fromkeys(positions)
     )
 
 
 def within(position: int, work: Work) -> Change:
-    """Exchange a chunk for another that is made of it."""
+    """Return the change that replaces a chunk, itself a shard, by a new one made from it."""
     return _Within(position, work)
 
 
@@ -164,12 +171,12 @@ class _Place(NamedTuple):
     staging: str | None
 
 
-# Runs what makes a new shard, as `zarr_plugin.codec_update.update` does, from the shard's key.
+# Runs a function that makes the new shard, as `zarr_plugin.codec_update.update`; takes the key of the shard.
 Exchange = Callable[[str, Work, Options], Awaitable[None]]
 
 _Key = tuple[asyncio.AbstractEventLoop, str, Options]
 
-# Somebody has to hold on to tasks.
+# Strong references to tasks: the event loop holds only weak ones.
 _tasks: set[asyncio.Task[None]] = set()
 
 
@@ -181,8 +188,10 @@ class Writer:
     chain
         Compiled chain of a shard.
     exchange : callable
+        Coroutine function that replaces a shard, see `Exchange`.
     file_of : callable
-        Coroutine function: from a key to the file of the object (None where it is in no file), and a folder for temporary names.
+        Coroutine function from a key to the path of its file (None if the object is not a file) and a folder for
+        temporary files.
     """
 
     def __init__(
@@ -197,16 +206,16 @@ class Writer:
         self._waiting: dict[_Key, list[_Waiting]] = {}
 
     async def change(self, shard: str, change: Change, options: Options) -> None:
-        """Change a shard; returns when that is done.
+        """Change a shard and wait until the change is stored.
 
         Raises
         ------
         ShardFormatError, ChecksumError
-            The shard is damaged where it would have been carried over; it is as it was.
+            An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process writes to it, and did not end in time.
+            Another process held the lock of the shard for longer than ``lock_timeout``.
         Exception
-            What the change raises.
+            An error of the change itself.
         """
         loop = asyncio.get_running_loop()
         one = _Waiting(change, loop.create_future())
@@ -221,12 +230,18 @@ class Writer:
     async def change_held(
         self, shard: str, change: Change, options: Options, exchange: Callable[[Work], Awaitable[None]]
     ) -> None:
-        """Change a shard that is ours already; as `change`.
+        """Change a shard whose lock the caller holds; raises as `change`.
 
         Parameters
         ----------
+        shard : str
+            Key of the shard.
+        change : Change
+            The change.
+        options : Options
+            Options of the write.
         exchange : callable
-            Runs what makes the new shard.
+            Coroutine function that replaces the shard.
         """
         one = _Waiting(change, asyncio.get_running_loop().create_future())
         batch = _Batch(self._chain, _Place(shard, *await self._file_of(shard)), options, lambda: [one])
@@ -235,21 +250,21 @@ class Writer:
         await one.done
 
     async def _run(self, key: _Key) -> None:
-        """Write what waits for a shard, when its turn has come."""
+        """Write all queued changes of a shard once its lock is held."""
         _, shard, options = key
         place = _Place(shard, *await self._file_of(shard))
         batch = _Batch(self._chain, place, options, lambda: self._waiting.pop(key))
         failure: BaseException | None = None
         try:
             await self._exchange(shard, batch, options)
-        except BaseException as error:  # noqa: BLE001  # raised where somebody waits for it
+        except BaseException as error:  # noqa: BLE001  # raised in each coroutine that waits for a change
             failure = error
-        batch.begin()  # if it did not come to that
+        batch.begin()  # takes the queued changes if the write failed before that
         batch.settle(failure)
 
 
 class _Batch:
-    """All that waits for one shard, as `Work`."""
+    """All queued changes of one shard as one `Work`."""
 
     def __init__(
         self, chain: Chain, place: _Place, options: Options, take: Callable[[], list[_Waiting]]
@@ -286,14 +301,14 @@ class _Batch:
         for i, (change, _) in enumerate(self._waiting):
             try:
                 draft.new.update(change.apply(draft))
-            except Exception as error:  # noqa: BLE001  # that of one change, which others need not suffer from
+            except Exception as error:  # noqa: BLE001  # an error of one change must not stop the other ones
                 self._errors[i] = error
         if not draft.new:
             raise Unchanged
         return shard_change.Change.of(draft.new, self._chain.grid_shape, self._order)
 
     def settle(self, failure: BaseException | None) -> None:
-        """Tell all that waited."""
+        """Pass the result or the error to every waiting coroutine."""
         for i, (_, done) in enumerate(self._waiting or ()):
             error = self._errors.get(i) or failure
             if done.done():  # cancelled

@@ -37,6 +37,7 @@ from ..errors import ShardError, UnsupportedError
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
+from ..storage.files import check_name
 from ..storage.requests import Remote
 from ..storage.sidecar import Sidecar
 from ..storage.tasks import all_of
@@ -149,7 +150,9 @@ class _Scan:
         cache: str | os.PathLike[str] | None,
     ) -> None:
         if isinstance(array, Store | StorePath | str | os.PathLike):
-            array = array_at(array, path)
+            if isinstance(array, str | os.PathLike):
+                check_name(os.fspath(array))
+            array = array_at(array, check_name(path))
         elif path:
             raise ValueError("an array has no path within it")
         elif not isinstance(array, zarr.Array | zarr.AsyncArray):

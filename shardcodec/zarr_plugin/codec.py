@@ -41,6 +41,7 @@ from .selection import array_axes, to_box
 from .stores import (
     check_writable,
     index_names,
+    introduce_async,
     is_direct,
     is_local,
     is_prompt,
@@ -115,6 +116,7 @@ class ShardingCodec(ZarrShardingCodec):
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
         if turns.is_over():
             await turns.next_turn()
+        await introduce_async(byte_getter)
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_getter, selection, by_requests=True)
         if job is None or part is None:
@@ -151,6 +153,7 @@ class ShardingCodec(ZarrShardingCodec):
     ) -> None:
         if turns.is_over():
             await turns.next_turn()
+        await introduce_async(byte_setter)
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_setter, selection, by_requests=True)
         values = None if job is None or part is None else job.values(value, part[2])

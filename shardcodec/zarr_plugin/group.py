@@ -40,8 +40,8 @@ from .lock_names import Names
 from .pending import Entry, Held, HeldEntry, is_held
 from .request import Declined, Part, Request
 from .stores import (
+    are_links,
     check_writable,
-    is_link,
     lies_in,
     lock_keys_async,
 )
@@ -116,7 +116,8 @@ class Group:
         What was gathered of a link comes first too: to erase one leaves the file as it was, which may have other names.
         """
         parts = [request.parts[i] for i in chosen]
-        kept = (not part.covers or is_link(part.target) for part in parts)
+        links = await are_links([part.target for part in parts])
+        kept = (not part.covers or link for part, link in zip(parts, links, strict=True))
         await self.settle(itertools.compress(keys, kept))
         async with locks.table().hold_async(keys):
             positions = [request.positions[i] for i in chosen]

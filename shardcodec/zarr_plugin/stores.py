@@ -24,10 +24,12 @@ from ..storage.temp_folder import staging_folder
 
 __all__ = [
     "PartStore",
+    "are_links",
     "check_writable",
     "described",
     "index_names",
     "introduce",
+    "introduce_async",
     "is_direct",
     "is_link",
     "is_local",
@@ -76,6 +78,13 @@ def is_link(target: StorePath) -> bool:
     return is_local(target.store) and os.path.islink(local_path(target))
 
 
+async def are_links(targets: Sequence[StorePath]) -> list[bool]:
+    """As `is_link`, for objects of one store, without blocking the event loop."""
+    if all(is_prompt(target.store) or not is_local(target.store) for target in targets[:1]):
+        return [is_link(target) for target in targets]
+    return await in_thread(lambda: [is_link(target) for target in targets])
+
+
 def staging(store: Store) -> str | None:
     """Return the folder for temporary names of a LocalStore; None for other stores."""
     return staging_folder(_root(store)) if is_local(store) else None
@@ -104,6 +113,12 @@ def introduce(store: Any) -> None:
     _names.of(store)
     if is_local(store):
         _prompt.of(store)
+
+
+async def introduce_async(target: Any) -> None:
+    """As `introduce`, where no array has done it: a codec is given objects, without a word about their store before."""
+    if isinstance(target, StorePath) and is_local(target.store) and not _prompt.has(target.store):
+        await in_thread(introduce, target.store)
 
 
 def is_prompt(store: Store) -> bool:

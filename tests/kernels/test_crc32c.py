@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import inspect
 import json
 import mmap
@@ -13,11 +12,12 @@ import os
 import pickle
 import platform
 import random
+import runpy
 import subprocess
 import sys
 from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -266,15 +266,12 @@ def test_combine_joins_two_parts(data: bytes, cut: int) -> None:
     assert native.crc32c_combine(native.crc32c(a), native.crc32c(b), len(b)) == native.crc32c(data)
 
 
-def generator() -> ModuleType:
-    """Import csrc/kernels/gen_crc32c_tables.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location(
-        "gen_crc32c_tables", CSRC / "kernels" / "gen_crc32c_tables.py"
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generator() -> SimpleNamespace:
+    """Run csrc/kernels/gen_crc32c_tables.py, which is no part of the package.
+
+    It is not imported: a __pycache__ beside it would make its folder newer than the wheel.
+    """
+    return SimpleNamespace(**runpy.run_path(str(CSRC / "kernels" / "gen_crc32c_tables.py")))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-# test_awaited.py - the coroutines of a key-value store, and the threads they work in
+# test_awaited.py - coroutines of the key-value store, and their threads
 # SPDX-License-Identifier: MIT
 """`shardcodec.kv` on an event loop."""
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_coroutines(path: Path, location: str) -> None:
+def test_coroutines_match_synchronous_methods(path: Path, location: str) -> None:
     store = open_kv(path, index_location=location)
 
     async def use(store: ShardedKeyValueStore) -> None:
@@ -57,8 +57,8 @@ def test_coroutines(path: Path, location: str) -> None:
     asyncio.run(use(open_kv(Path(str(store.base)).with_name("bounded"), data_copy_concurrency=2)))
 
 
-def test_what_takes_long_is_not_done_on_the_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All reads of local files were, however large the value; and those in a transaction, which others may hold."""
+def test_only_small_local_reads_run_on_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large values were read on the event loop, and so were reads in a transaction, whose lock another thread may hold."""
     store = open_kv(path)
     store.update({key(0, 0): b"small", key(0, 1): bytes(2 << 20)})
     inner = open_kv((store, key(1, 1)))
@@ -94,8 +94,8 @@ def test_what_takes_long_is_not_done_on_the_event_loop(path: Path, monkeypatch: 
     asyncio.run(use())
 
 
-def test_a_fork_takes_no_threads_along(path: Path) -> None:
-    """With threads of its own, a store that had been used hung in the child."""
+def test_forked_child_starts_its_own_threads(path: Path) -> None:
+    """A store with its own threads that was used before the fork hung in the child."""
     store = open_kv(path, data_copy_concurrency=2)
 
     async def use() -> None:

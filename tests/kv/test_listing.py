@@ -1,6 +1,6 @@
-# test_listing.py - lists of keys that are made when they are taken
+# test_listing.py - lazy lists of keys
 # SPDX-License-Identifier: MIT
-"""`shardcodec.kv.KeyList`, beside the list that it stands for."""
+"""`shardcodec.kv.KeyList`, compared with a plain list of the same keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_kv(base: Any, grid_shape: Any = (2, 3), **how: Any) -> ShardedKeyValueS
 
 
 def both(shape: tuple[int, ...], flags: Any, skip: int, first: int, end: int) -> tuple[KeyList, list[bytes]]:
-    """The keys of some entries among [first, end), and the same as a list."""
+    """Return the keys of flagged entries among [first, end) as a KeyList and as a list."""
     present = positions_among(shape, np.asarray(flags, dtype=np.bool_), first, end)
     every = [key(*at)[skip:] for at in itertools.product(*map(range, shape))]
     return KeyList(present, skip), [
@@ -57,7 +57,7 @@ SLICES = st.builds(slice, INDICES, INDICES, INDICES.filter(lambda step: step != 
 
 @st.composite
 def listings(draw: Any) -> tuple[KeyList, list[bytes]]:
-    """A list of keys and its twin, which may have been cut and turned round several times."""
+    """Draw a KeyList and the equal list, sliced and reversed at random."""
     shape = draw(SHAPES)
     n = math.prod(shape)
     density = draw(st.sampled_from([0.0, 0.01, 0.5, 0.99, 1.0]))
@@ -70,7 +70,7 @@ def listings(draw: Any) -> tuple[KeyList, list[bytes]]:
 
 
 @given(listings(), st.data())
-def test_it_is_the_list_that_it_stands_for(case: tuple[KeyList, list[bytes]], data: st.DataObject) -> None:
+def test_key_list_behaves_as_list(case: tuple[KeyList, list[bytes]], data: st.DataObject) -> None:
     keys, twin = case
     assert list(keys) == twin and len(keys) == len(twin) and bool(keys) == bool(twin)
     assert list(reversed(keys)) == twin[::-1]
@@ -88,7 +88,7 @@ def test_it_is_the_list_that_it_stands_for(case: tuple[KeyList, list[bytes]], da
 
 
 @given(listings(), st.data())
-def test_a_key_is_found_where_the_list_has_it(case: tuple[KeyList, list[bytes]], data: st.DataObject) -> None:
+def test_key_list_finds_keys_as_list(case: tuple[KeyList, list[bytes]], data: st.DataObject) -> None:
     keys, twin = case
     one_of_them = st.sampled_from(twin) if twin else st.nothing()
     other = st.lists(st.integers(0, 4), max_size=4).map(lambda at: key(*at))
@@ -100,7 +100,7 @@ def test_a_key_is_found_where_the_list_has_it(case: tuple[KeyList, list[bytes]],
     try:
         at = twin.index(wanted, *ends)
     except ValueError:
-        with pytest.raises(ValueError, match="is not among the keys"):
+        with pytest.raises(ValueError, match="is not in this list of"):
             keys.index(wanted, *ends)
     else:
         assert keys.index(wanted, *ends) == at
@@ -109,7 +109,7 @@ def test_a_key_is_found_where_the_list_has_it(case: tuple[KeyList, list[bytes]],
 
 
 @given(listings())
-def test_two_lists_are_equal_if_their_keys_are(case: tuple[KeyList, list[bytes]]) -> None:
+def test_key_lists_with_equal_keys_are_equal(case: tuple[KeyList, list[bytes]]) -> None:
     keys, twin = case
     for other in (KeyList(no_positions((2,))), keys[1:], keys[::-1], keys[:-1], keys[:]):
         assert (keys == other) == (twin == list(other))
@@ -117,10 +117,10 @@ def test_two_lists_are_equal_if_their_keys_are(case: tuple[KeyList, list[bytes]]
     assert keys != "".join(map(chr, range(len(twin)))) and keys != b"\0" * len(twin)
 
 
-# ---- what a sequence is
+# ---- a sequence
 
 
-def test_it_is_an_immutable_sequence() -> None:
+def test_key_list_is_immutable_sequence() -> None:
     keys, twin = both((2, 3), [True] * 6, 0, 0, 6)
     assert isinstance(keys, Sequence) and isinstance(keys[1:3], KeyList) and keys == deque(twin)
     with pytest.raises(TypeError, match="unhashable"):
@@ -129,7 +129,7 @@ def test_it_is_an_immutable_sequence() -> None:
         keys[0] = b""  # type: ignore[index]
     with pytest.raises(AttributeError):
         keys.more = 1  # type: ignore[attr-defined]
-    with pytest.raises(IndexError, match="6 is not an index of 6 keys"):
+    with pytest.raises(IndexError, match="index 6 is out of range for a list of 6 keys"):
         keys[6]
     with pytest.raises(TypeError):
         keys["0"]  # type: ignore[call-overload]
@@ -139,7 +139,7 @@ def test_it_is_an_immutable_sequence() -> None:
             assert (first, last) == (twin[0], twin[-1])
 
 
-def test_repr_is_short() -> None:
+def test_repr_shows_first_and_last_keys() -> None:
     few, twin = both((3,), [True, False, True], 0, 0, 3)
     assert repr(few) == f"KeyList({twin})" and repr(few[:0]) == "KeyList([])"
     many, _ = both((1000,), [True] * 1000, 2, 0, 1000)
@@ -147,15 +147,15 @@ def test_repr_is_short() -> None:
     assert repr(many) == f"KeyList({shown}) of 1000 keys"
 
 
-def test_an_iterator_knows_how_many_are_left() -> None:
+def test_iterator_has_length_hint() -> None:
     keys, twin = both((2000,), [True] * 2000, 0, 0, 2000)
     left = iter(keys)
     assert left.__length_hint__() == 2000 and next(left) == twin[0] and left.__length_hint__() == 1999  # type: ignore[attr-defined]
     assert list(left) == twin[1:] and list(left) == [] and iter(left) is left
 
 
-def test_stripped_keys_that_became_equal_are_counted_each() -> None:
-    """Where they were arithmetic, the first of two equal keys was found for both, or none."""
+def test_equal_stripped_keys_are_counted_separately() -> None:
+    """The constant-time search found the first of two equal keys for both, or found none."""
     keys, twin = both((3, 2), [True, True, False, True, True, False], 4, 0, 6)
     assert twin == [key(0), key(1), key(1), key(0)]
     assert (keys.count(key(1)), keys.index(key(1)), keys.index(key(1), 2), keys.index(key(0), 1)) == (
@@ -170,13 +170,13 @@ def test_stripped_keys_that_became_equal_are_counted_each() -> None:
     assert nothing.count(b"") == 6 and nothing.index(b"") == 0 and b"" in nothing and b"\0" not in nothing
 
 
-def test_a_piece_is_pickled_without_the_rest() -> None:
+def test_slice_is_pickled_without_other_keys() -> None:
     keys, twin = both((1 << 16,), [True] * (1 << 16), 0, 0, 1 << 16)
     assert len(pickle.dumps(keys)) > 8000 > 500 > len(pickle.dumps(keys[40_000:40_100]))
     assert pickle.loads(pickle.dumps(keys[40_100:40_000:-7])) == twin[40_100:40_000:-7]
 
 
-def test_a_list_takes_a_fraction_of_the_memory_of_its_keys() -> None:
+def test_key_list_needs_less_memory_than_its_keys() -> None:
     bits = b"\xff" * 125_000
     tracemalloc.start()
     try:
@@ -192,7 +192,7 @@ def test_a_list_takes_a_fraction_of_the_memory_of_its_keys() -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "memory", "nested"])
-def test_a_list_is_of_the_state_that_was_listed(tmp_path: Path, kind: str) -> None:
+def test_key_list_is_a_snapshot(tmp_path: Path, kind: str) -> None:
     base: Any = tmp_path / "shard"
     if kind == "memory":
         base = MemoryStore(), "shard"
@@ -204,14 +204,14 @@ def test_a_list_is_of_the_state_that_was_listed(tmp_path: Path, kind: str) -> No
         store[key(*at)] = b"v"
     before = store.list_sync()
     assert before == [key(0, 1), key(1, 2)] == asyncio.run(store.list()) and len(store) == 2
-    for k in store:  # which is a snapshot, too
+    for k in store:  # iteration uses a snapshot, too
         del store[k]
     store[key(0, 0)] = b"w"
     assert before == [key(0, 1), key(1, 2)] and store.list_sync() == [key(0, 0)] == list(store.keys())
     assert store.list_sync(KeyRange(key(1))) == [] and store.popitem() == (key(0, 0), b"w") and not store
 
 
-def test_a_list_within_a_transaction_has_its_writes_and_no_later_ones(tmp_path: Path) -> None:
+def test_list_in_transaction_has_earlier_writes_only(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard", (3, 3))
     store.update({key(0, j): b"v" for j in range(3)})
     with store.transaction() as t:
@@ -227,15 +227,15 @@ def test_a_list_within_a_transaction_has_its_writes_and_no_later_ones(tmp_path: 
     assert store.list_sync() == [key(0, 2), key(1, 1), key(2, 2)]
 
 
-def test_keys_that_were_listed_are_keys_to_read(tmp_path: Path) -> None:
+def test_listed_keys_can_be_read(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard", (20, 50))
     store.update({key(i, j): b"%d" % (50 * i + j) for i in range(20) for j in range(i, 50, 3)})
     found = store.read_many_sync(store.list_sync())
     assert [f.value for f in found] == list(store.values())
 
 
-def test_entries_that_exist_without_bytes_or_only_half_absent_are_listed(tmp_path: Path) -> None:
-    """As TensorStore: absent is what is marked so twice."""
+def test_empty_and_half_absent_entries_are_listed(tmp_path: Path) -> None:
+    """As in TensorStore, an entry is absent only if both its offset and its size have the mark."""
     absent = 2**64 - 1
     pairs = np.array([[absent, absent], [0, 0], [absent, 7], [3, absent]], dtype="<u8").tobytes()
     (tmp_path / "shard").write_bytes(pairs + struct.pack("<I", native.load().crc32c(pairs)))
@@ -259,12 +259,12 @@ def test_entries_that_exist_without_bytes_or_only_half_absent_are_listed(tmp_pat
         ((1,) * 33, 0, 0, b"", "rank 33"),
     ],
 )
-def test_a_set_of_no_grid_is_refused(shape: Any, first: int, end: int, bits: bytes, message: str) -> None:
+def test_positions_outside_of_grid_raise(shape: Any, first: int, end: int, bits: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         native.load().Positions(shape, first, end, bits)
 
 
-def test_only_members_have_keys() -> None:
+def test_positions_give_keys_of_members_only() -> None:
     present = positions_among((2, 3), np.array([1, 0, 1, 1, 0, 0], dtype=np.bool_), 0, 6)
     assert [present.position(rank) for rank in range(3)] == [0, 2, 3]
     assert flags_of(present, 6).tolist() == [True, False, True, True, False, False]

@@ -1,6 +1,6 @@
-# test_ranges.py - many keys deleted at once
+# test_ranges.py - deletion of many keys in one write
 # SPDX-License-Identifier: MIT
-"""What goes is told by positions in an array; beside values that come it makes one write, whatever the strategy."""
+"""Deleted positions are passed as an array. Deletions and new values make one write, with every write strategy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_kv(base: Any, location: str = "end") -> ShardedKeyValueStore:
 
 def nested(folder: Path) -> tuple[ShardedKeyValueStore, bytes]:
     outer = ShardedKeyValueStore(folder / "outer", grid_shape=(2,), index_codecs=[LITTLE, CRC])
-    outer[b"\0\0\0\0"] = b"somebody else"
+    outer[b"\0\0\0\0"] = b"another entry"
     return outer, b"\0\0\0\1"
 
 
@@ -61,7 +61,7 @@ steps = st.one_of(
 
 
 def bounds(span: list[int]) -> KeyRange:
-    """[low, high) as keys; the end of the grid has none."""
+    """Return positions [low, high) as a range of keys; the end of the grid has no key."""
     low, high = (key(p) if p < N else b"\xff" for p in span)
     return KeyRange(low, high)
 
@@ -69,7 +69,7 @@ def bounds(span: list[int]) -> KeyRange:
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 @given(st.data(), st.lists(steps, max_size=6), st.sampled_from(["start", "end"]))
-def test_the_same_as_a_dictionary(
+def test_deletions_match_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory,
     base: str,
     strategy: str,
@@ -111,7 +111,7 @@ def test_the_same_as_a_dictionary(
                 assert store.read_sync(key(0)).stamp.generation in (b"\x02", b"\x04") or base == "nested"
 
 
-# What iterates over fewer or more bounds than two, or over no bounds at all.
+# Arguments that are not a pair of keys: iterables of another length, or other types.
 NO_RANGES = [
     *([], (), {}, b"", "", set()),
     *([b""], (b"\0",), [b"", b"", b""]),
@@ -120,8 +120,8 @@ NO_RANGES = [
 
 
 @pytest.mark.parametrize("wrong", NO_RANGES, ids=repr)
-def test_only_a_pair_of_keys_is_a_range(tmp_path: Path, wrong: Any) -> None:
-    """An empty list stood for all keys, and so deleted all entries; a list of one key, for all from that one on."""
+def test_range_must_be_a_pair_of_keys(tmp_path: Path, wrong: Any) -> None:
+    """An empty list stood for all keys and deleted all entries; a list of one key stood for all keys from that one on."""
     store = open_kv(tmp_path / "shard")
     store.update({key(0): b"a", key(1): b"b"})
 
@@ -141,18 +141,18 @@ def test_only_a_pair_of_keys_is_a_range(tmp_path: Path, wrong: Any) -> None:
     assert list(store) == [key(0), key(1)]
 
 
-def test_any_pair_of_keys_is_a_range(tmp_path: Path) -> None:
+def test_range_may_be_any_pair_of_keys(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(position): b"a" for position in range(4)})
     assert store.list_sync([key(1), bytearray(key(3))]) == [key(1), key(2)]  # type: ignore[arg-type]
     store.delete_range_sync((key(1), key(2)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a bound is bytes or str, not int"):
+    with pytest.raises(TypeError, match="bound: expected bytes or str, got int"):
         store.delete_range_sync((1, b""))  # type: ignore[arg-type]
     assert list(store) == [key(0), key(2), key(3)]
 
 
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_what_does_not_exist_changes_nothing(tmp_path: Path, strategy: str) -> None:
+def test_deletion_of_absent_entries_writes_nothing(tmp_path: Path, strategy: str) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(p): b"value" for p in range(0, N, 2)})
     store.delete_range_sync(bounds([8, 16]))
@@ -171,7 +171,7 @@ def test_what_does_not_exist_changes_nothing(tmp_path: Path, strategy: str) -> N
 
 
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_an_emptied_shard_is_deleted(tmp_path: Path, strategy: str) -> None:
+def test_empty_shard_is_deleted(tmp_path: Path, strategy: str) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(p): b"value" for p in range(8, 24)})
     with shardcodec.options(write_strategy=strategy):
@@ -179,7 +179,7 @@ def test_an_emptied_shard_is_deleted(tmp_path: Path, strategy: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_condition_is_of_the_state_that_is_changed(tmp_path: Path) -> None:
+def test_condition_compares_with_present_generation(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(p): b"value" for p in range(N)})
     known = store.read_sync(key(0)).stamp.generation
@@ -192,13 +192,11 @@ def test_a_condition_is_of_the_state_that_is_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [6, 7])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_a_damaged_entry_goes_with_a_range_and_stops_every_other(
-    tmp_path: Path, strategy: str, first: int
-) -> None:
-    """Nobody looks at what goes; what stays is checked.
+def test_damaged_entry_can_be_deleted_but_not_carried_over(tmp_path: Path, strategy: str, first: int) -> None:
+    """Deleted entries are not checked; kept entries are.
 
-    Where nothing but damaged entries went, an update of the file itself found nothing to change: such an entry had become
-    absent in the index that the new one was compared with, and stayed in the file.
+    If a write deleted damaged entries only, an update in place found nothing to change: such an entry was already
+    absent in the index that the new index was compared with, so it stayed in the file.
     """
     path = tmp_path / "shard"
     pairs = [(5 * p, 5) for p in range(N)]
@@ -215,8 +213,8 @@ def test_a_damaged_entry_goes_with_a_range_and_stops_every_other(
     assert entries_of(path.read_bytes(), N)[7] == (ABSENT, ABSENT)
 
 
-def test_a_deletion_takes_no_object_for_each_entry(tmp_path: Path) -> None:
-    """It took a dictionary of as many Nones, two lists and a struct each: 130 bytes for an entry beside the index."""
+def test_deletion_creates_no_object_per_entry(tmp_path: Path) -> None:
+    """A deletion needed a dictionary of None values, two lists and a struct: 130 bytes per entry beside the index."""
     n = 1 << 17
     path = tmp_path / "shard"
     path.write_bytes(assemble(b"x" * n, [(p, 1) for p in range(n)]))
@@ -229,11 +227,11 @@ def test_a_deletion_takes_no_object_for_each_entry(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert len(store) == n // 4
-    assert peak < 5 * 16 * n  # the old index, the new one, runs that move, positions
+    assert peak < 5 * 16 * n  # old index, new index, moved runs, positions
 
 
-def test_erasing_many_is_the_same_through_a_handle(tmp_path: Path) -> None:
-    """Coordinates may repeat, in any order."""
+def test_shard_handle_erases_many_inner_chunks(tmp_path: Path) -> None:
+    """Coordinates may repeat and have any order."""
     spec = shardcodec.ShardSpec((256, 16), (1, 1), "uint8", 0, ["bytes"])
     path = tmp_path / "shard"
     path.write_bytes(shardcodec.encode(np.ones((256, 16), dtype=np.uint8), spec))
@@ -251,8 +249,8 @@ def test_erasing_many_is_the_same_through_a_handle(tmp_path: Path) -> None:
         assert not shard.exists
 
 
-def test_what_goes_is_not_held_in_memory_to_be_appended(tmp_path: Path) -> None:
-    """Inner chunks that went counted as bytes to be written: a shard from which much was erased was replaced."""
+def test_erased_bytes_do_not_count_as_written(tmp_path: Path) -> None:
+    """Erased inner chunks counted as bytes to write, so a shard was replaced after a large erasure."""
     spec = shardcodec.ShardSpec((80 << 20,), (1 << 20,), "uint8", 0, ["bytes"])
     path = tmp_path / "shard"
     shard = shardcodec.open_shard(path, None, spec, mode="r+")

@@ -1,4 +1,4 @@
-# test_store.py - a shard as a key-value store: keys, the dictionary, reads, conditional writes
+# test_store.py - key-value store: keys, dictionary, reads, conditional writes
 # SPDX-License-Identifier: MIT
 """`shardcodec.kv.ShardedKeyValueStore` on a local file."""
 
@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, path: Path) -> ShardedKeyValueStore:
 
 @pytest.fixture
 def trusting() -> Iterator[list[index_cache.IndexCache]]:
-    """Stamps of files are trusted at once, as those of older ones are; lists the caches that were made."""
+    """Trust time stamps of new files at once, as those of older files; return the list of created caches."""
     made: dict[tuple[int, int], index_cache.IndexCache] = {}
 
     def shared(max_bytes: int, max_open_files: int) -> index_cache.IndexCache:
@@ -70,7 +70,7 @@ def trusting() -> Iterator[list[index_cache.IndexCache]]:
 # ---- keys
 
 
-def test_it_is_an_attribute_that_is_imported_when_asked_for() -> None:
+def test_kv_module_is_imported_on_first_access() -> None:
     code = "import sys, shardcodec; assert 'shardcodec.kv' not in sys.modules; shardcodec.kv.ShardedKeyValueStore"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -85,7 +85,7 @@ def test_it_is_an_attribute_that_is_imported_when_asked_for() -> None:
         (key(0, 1, 2), r"\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x02"),
     ],
 )
-def test_an_invalid_key_is_named_with_the_grid(store: ShardedKeyValueStore, bad: bytes, shown: str) -> None:
+def test_invalid_key_error_names_key_and_grid(store: ShardedKeyValueStore, bad: bytes, shown: str) -> None:
     calls = [
         lambda: store[bad],
         lambda: store.read_sync(bad),
@@ -100,7 +100,7 @@ def test_an_invalid_key_is_named_with_the_grid(store: ShardedKeyValueStore, bad:
         assert str(caught.value) == f'Invalid key (grid_shape={{2, 3}}): "{shown}"'
 
 
-def test_bytes_are_shown_as_tensorstore_shows_them() -> None:
+def test_keys_are_escaped_as_in_tensorstore() -> None:
     assert escaped(b"\0ab\"'\\\n\t~\x7f\x80?") == r"\x00\x61\x62\"\'\\\n\t~\x7f\x80?"
 
 
@@ -114,7 +114,7 @@ def grids_and_bounds(draw: Any) -> tuple[tuple[int, ...], bytes, bytes, bytes]:
 
 
 @given(grids_and_bounds())
-def test_any_bounds_select_what_comparing_bytes_selects(case: tuple[Any, bytes, bytes, bytes]) -> None:
+def test_span_equals_comparison_of_bytes(case: tuple[Any, bytes, bytes, bytes]) -> None:
     shape, prefix, low, high = case
     grid = Grid(shape, prefix)
     every = [key(*at) for at in itertools.product(*map(range, shape))]
@@ -128,7 +128,7 @@ def test_any_bounds_select_what_comparing_bytes_selects(case: tuple[Any, bytes, 
     assert found == wanted
 
 
-def test_ranges_of_a_prefix() -> None:
+def test_range_of_prefix() -> None:
     assert KeyRange.prefix(b"a\xff") == (b"a\xff", b"b")
     assert KeyRange.prefix(b"\xff") == (b"\xff", b"")
 
@@ -136,7 +136,7 @@ def test_ranges_of_a_prefix() -> None:
 # ---- the dictionary
 
 
-def test_it_is_a_dictionary(store: ShardedKeyValueStore, path: Path) -> None:
+def test_store_is_a_dictionary(store: ShardedKeyValueStore, path: Path) -> None:
     assert list(store) == [] and len(store) == 0 and not path.exists()
     store[key(1, 2)] = b"xyz"
     store[key(0, 1)] = "text"
@@ -156,7 +156,7 @@ def test_it_is_a_dictionary(store: ShardedKeyValueStore, path: Path) -> None:
     assert not path.exists() and len(store) == 0
 
 
-def test_the_last_entry_takes_the_object_with_it(store: ShardedKeyValueStore, path: Path) -> None:
+def test_deletion_of_last_entry_deletes_object(store: ShardedKeyValueStore, path: Path) -> None:
     store[key(0, 1)] = b"a"
     assert path.exists()
     del store[key(0, 1)]
@@ -166,7 +166,7 @@ def test_the_last_entry_takes_the_object_with_it(store: ShardedKeyValueStore, pa
 
 
 @pytest.mark.parametrize("rank", [0, 1, 31])
-def test_ranks(path: Path, rank: int) -> None:
+def test_grid_of_each_rank(path: Path, rank: int) -> None:
     store = open_kv(path, (1,) * rank)
     only = key(*(0,) * rank)
     store[only] = b"scalar"
@@ -175,7 +175,7 @@ def test_ranks(path: Path, rank: int) -> None:
     assert store.read_many_sync([only])[0].value == b"scalar"
 
 
-def test_path_is_a_prefix_of_keys(path: Path) -> None:
+def test_path_is_prefix_of_keys(path: Path) -> None:
     whole = open_kv(path)
     row = open_kv(path, path=key(1))
     row[key(2)] = b"x"
@@ -190,7 +190,7 @@ def test_path_is_a_prefix_of_keys(path: Path) -> None:
         row[key(7)]
 
 
-def test_lists(store: ShardedKeyValueStore) -> None:
+def test_list_of_ranges(store: ShardedKeyValueStore) -> None:
     for at in ((1, 1), (0, 0), (0, 1)):
         store[key(*at)] = b"v"
     assert store.list_sync(KeyRange(b"\0\0\0\1")) == [key(1, 1)]
@@ -204,7 +204,7 @@ def test_lists(store: ShardedKeyValueStore) -> None:
 # ---- reading
 
 
-def test_byte_ranges(store: ShardedKeyValueStore) -> None:
+def test_byte_ranges_of_values(store: ShardedKeyValueStore) -> None:
     store[key(0, 1)] = b"abc"
     good = {(0, 2): b"ab", (-2, None): b"bc", (1, 1): b"", (None, None): b"abc", (3, None): b"", (3, 3): b""}
     for (a, b), value in good.items():
@@ -225,7 +225,7 @@ def test_byte_ranges(store: ShardedKeyValueStore) -> None:
             store.read_sync(key(0, 1), byte_range=wrong)  # type: ignore[arg-type]
 
 
-def test_batches(store: ShardedKeyValueStore) -> None:
+def test_read_many_keeps_order(store: ShardedKeyValueStore) -> None:
     store[key(0, 1)], store[key(1, 2)], store[key(1, 1)] = b"abc", b"defg", b""
     keys = [key(1, 2), key(0, 0), key(0, 1), key(1, 1), key(1, 2)]
     found = store.read_many_sync(keys)
@@ -243,11 +243,11 @@ def test_batches(store: ShardedKeyValueStore) -> None:
         "unspecified"
     }
     assert store.read_many_sync([]) == []
-    with pytest.raises(ValueError, match="5 keys, but 1 byte ranges"):
+    with pytest.raises(ValueError, match="byte_ranges: expected 5 items, one for each key, got 1"):
         store.read_many_sync(keys, byte_ranges=[None])
 
 
-def test_stamps_name_states_of_the_whole_shard(store: ShardedKeyValueStore) -> None:
+def test_generation_identifies_state_of_whole_shard(store: ShardedKeyValueStore) -> None:
     nothing = store.read_sync(key(0, 0))
     assert (nothing.state, nothing.stamp.generation) == ("missing", NO_VALUE)
     assert store.read_sync(key(0, 0), if_not_equal=NO_VALUE).state == "missing"
@@ -258,18 +258,18 @@ def test_stamps_name_states_of_the_whole_shard(store: ShardedKeyValueStore) -> N
     second = store.write_sync(key(1, 1), b"b")
     assert second.generation != written.generation and second.time >= written.time
     assert store.read_sync(key(0, 1), if_not_equal=written.generation).value == b"a"
-    # what deletes nothing changes nothing
+    # a deletion of absent entries changes nothing
     assert store.delete_sync(key(0, 0)).generation == second.generation
     store.delete_range_sync(KeyRange(key(0, 2), key(1, 0)))
     assert store.read_sync(key(0, 0)).stamp.generation == second.generation
 
 
 @pytest.mark.parametrize("strategy", ["replace", "append"])
-def test_conditional_writes(store: ShardedKeyValueStore, strategy: str) -> None:
+def test_conditional_writes_need_present_state(store: ShardedKeyValueStore, strategy: str) -> None:
     with shardcodec.options(write_strategy=strategy):
         first = store.write_sync(key(0, 0), b"a", if_equal=NO_VALUE)
         assert store.write_sync(key(0, 0), b"b", if_equal="absent").generation == FAILED
-        # absent: the entry, not the shard
+        # "absent" refers to the entry, not to the shard
         second = store.write_sync(key(0, 1), b"b", if_equal="absent")
         assert store.write_sync(key(0, 0), b"c", if_equal=first.generation).generation == FAILED
         third = store.write_sync(key(1, 0), b"c", if_equal=second.generation)
@@ -299,8 +299,8 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-def test_no_increment_is_lost_among_processes(path: Path) -> None:
-    """Values of one size, written within one tick of the file system's clock: a generation must tell them apart."""
+def test_conditional_increments_of_processes_lose_nothing(path: Path) -> None:
+    """Values of one size, written within one tick of the file system's clock, must have different generations."""
     counters = [subprocess.Popen([sys.executable, "-c", COUNT, path, "40"]) for _ in range(3)]
     assert [counter.wait() for counter in counters] == [0, 0, 0]
     assert open_kv(path)[key(1, 1)] == b"000120"
@@ -315,8 +315,8 @@ def test_delete_range_is_one_write(store: ShardedKeyValueStore) -> None:
     assert list(store) == [key(0, 0), key(1, 2)]
 
 
-def test_update_is_one_write_of_what_are_all_keys(store: ShardedKeyValueStore) -> None:
-    """It was a write of the whole shard for each key, as the base class of dictionaries has it."""
+def test_update_checks_all_keys_and_writes_once(store: ShardedKeyValueStore) -> None:
+    """The method of the base class wrote the whole shard once for each key."""
     given = {key(i, j): b"%d%d" % (i, j) for i in range(2) for j in range(3)}
     before = native.load().totals()["bytes_written"]
     store.update(given)
@@ -326,7 +326,7 @@ def test_update_is_one_write_of_what_are_all_keys(store: ShardedKeyValueStore) -
     assert store[key(0, 0)] == b"b" and key(1, 1) not in store
     with pytest.raises(ValueError, match="Invalid key"):
         store.update({key(0, 1): b"lost", key(9, 9): b""})
-    with pytest.raises(TypeError, match="a value is bytes or str, not int"):
+    with pytest.raises(TypeError, match="value: expected bytes or str, got int"):
         store.update({key(0, 1): b"lost", key(0, 2): 5})
     assert store[key(0, 1)] == b"01"
     store.update()
@@ -334,25 +334,26 @@ def test_update_is_one_write_of_what_are_all_keys(store: ShardedKeyValueStore) -
         t.update({key(0, 1): b"new"})
         assert store[key(0, 1)] == b"01"
     assert store[key(0, 1)] == b"new"
-    text = open_kv(Path(f"{store.base}.text"), (2**30,))  # keys of ascii letters: 'abcd' is far out
+    # 'abcd' has the length of a key, but is outside of the grid
+    text = open_kv(Path(f"{store.base}.text"), (2**30,))
     with pytest.raises(ValueError, match=r'Invalid key .*: "abcd"'):
         text.update(abcd=b"")
 
 
-def test_bounds_may_be_text_as_keys_may(store: ShardedKeyValueStore) -> None:
+def test_bounds_may_be_text(store: ShardedKeyValueStore) -> None:
     store.update({key(0, 0): b"a", key(1, 0): b"b"})
     assert store.list_sync(KeyRange("\0\0\0\1")) == [key(1, 0)]  # type: ignore[arg-type]
     assert store.list_sync(KeyRange.prefix("\0\0\0\0")) == [key(0, 0)]  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a bound is bytes or str, not int"):
+    with pytest.raises(TypeError, match="bound: expected bytes or str, got int"):
         store.delete_range_sync(KeyRange(1, b""))  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(
-    bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")), reason="a sanitizer takes all addresses there are"
+    bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")), reason="a sanitizer reserves the whole address space"
 )
 @pytest.mark.parametrize("blob", [None, b"no shard at all"], ids=["missing", "broken"])
-def test_clearing_the_largest_grid_takes_no_index(path: Path, blob: bytes | None) -> None:
-    """It took 16 GiB and a minute and a half to find that nothing is left."""
+def test_clear_of_largest_grid_reads_no_index(path: Path, blob: bytes | None) -> None:
+    """`clear` of the largest grid took 16 GiB of memory and 90 s."""
     if blob is not None:
         path.write_bytes(blob)
     store = open_kv(path, (2**10, 2**10, 2**10))
@@ -369,7 +370,7 @@ def test_clearing_the_largest_grid_takes_no_index(path: Path, blob: bytes | None
 # ---- damage
 
 
-def test_only_a_damaged_entry_fails(path: Path) -> None:
+def test_damaged_entry_raises_and_others_can_be_read(path: Path) -> None:
     store = open_kv(path)
     store[key(0, 0)], store[key(0, 1)] = b"good", b"evil"
     blob = bytearray(path.read_bytes())
@@ -397,7 +398,7 @@ def test_only_a_damaged_entry_fails(path: Path) -> None:
     assert dict(store) == {key(0, 0): b"good", key(0, 1): b"mended"}
 
 
-def test_a_broken_index_is_an_error_that_a_write_of_everything_heals(path: Path) -> None:
+def test_complete_write_replaces_broken_index(path: Path) -> None:
     store = open_kv(path)
     store[key(0, 0)] = b"v"
     blob = bytearray(path.read_bytes())
@@ -421,7 +422,7 @@ def test_a_broken_index_is_an_error_that_a_write_of_everything_heals(path: Path)
 
 
 @given(st.binary(max_size=160))
-def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, blob: bytes) -> None:
+def test_random_bytes_are_read_or_raise(tmp_path_factory: pytest.TempPathFactory, blob: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
     for codecs in ([LITTLE], CODECS):
         path.write_bytes(blob)
@@ -436,7 +437,9 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 # ---- the cache
 
 
-def test_another_process_replaces_the_shard(path: Path, trusting: list[index_cache.IndexCache]) -> None:
+def test_cached_index_of_replaced_shard_is_not_used(
+    path: Path, trusting: list[index_cache.IndexCache]
+) -> None:
     store = open_kv(path)
     store[key(0, 0)] = b"old"
     assert store[key(0, 0)] == b"old" and store[key(0, 0)] == b"old"
@@ -449,8 +452,8 @@ def test_another_process_replaces_the_shard(path: Path, trusting: list[index_cac
         store[key(0, 0)]
 
 
-def test_a_pool_serves_both_index_locations(path: Path, trusting: list[index_cache.IndexCache]) -> None:
-    """TensorStore's own cache takes one for the other (KV-6)."""
+def test_cache_separates_index_locations(path: Path, trusting: list[index_cache.IndexCache]) -> None:
+    """TensorStore's cache confuses the two locations (KV-6)."""
     n = 1 << 20
     at_end, at_start = open_kv(path, cache_pool=n), open_kv(path, cache_pool=n, index_location="start")
     at_end[key(0, 0)] = b"end"
@@ -461,7 +464,7 @@ def test_a_pool_serves_both_index_locations(path: Path, trusting: list[index_cac
     assert len(trusting) == 1
 
 
-def test_a_pool_spares_the_index_and_is_bounded(
+def test_cache_saves_index_reads_and_is_bounded(
     tmp_path: Path, trusting: list[index_cache.IndexCache]
 ) -> None:
     def reads(store: ShardedKeyValueStore) -> tuple[int, int]:
@@ -484,10 +487,10 @@ def test_a_pool_spares_the_index_and_is_bounded(
     assert 0 < kept.info()["nbytes"] <= 1000 and kept.info()["evictions"] > 10
 
 
-# ---- the page
+# ---- documentation
 
 
-def test_the_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_of_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "key-value.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)

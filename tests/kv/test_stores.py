@@ -1,6 +1,6 @@
-# test_stores.py - the key-value store over zarr stores: requests, entity tags, stores without either
+# test_stores.py - key-value store over zarr stores: requests and entity tags
 # SPDX-License-Identifier: MIT
-"""`shardcodec.kv` where the shard is an object of a zarr store."""
+"""`shardcodec.kv` with shards that are objects of a zarr store."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def is_unnamed(store: Any) -> bool:
-    """Whether the store names no states of its objects."""
+    """Return True if the store does not identify states of its objects."""
     return isinstance(store, RecordingStore | OtherMemoryStore)
 
 
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_it_is_a_dictionary_on_every_store(store: Any, location: str) -> None:
+def test_dictionary_on_every_store(store: Any, location: str) -> None:
     kv = open_kv((store, "a/c/0/0"), index_location=location)
     assert not kv and kv.read_sync(key(0, 0)).stamp.generation == NO_VALUE
     kv[key(0, 1)], kv[key(1, 2)], kv[key(1, 1)] = b"abc", b"defg", b""
@@ -90,9 +90,9 @@ def test_generations(store: Any) -> None:
     if is_unnamed(store):
         assert seen == UNNAMED
         assert kv.read_sync(key(0, 0), if_not_equal=seen).state == "value"
-        with pytest.raises(ValueError, match="names no states"):
+        with pytest.raises(ValueError, match="does not identify states"):
             kv.write_sync(key(0, 0), b"c", if_equal=seen)
-        with pytest.raises(UnsupportedError, match=r"^shard .shard.: its store names no states"):
+        with pytest.raises(UnsupportedError, match=r"^shard .shard.: its store does not identify states"):
             kv.transaction(repeatable_read=True)[key(0, 0)]
         return
     assert kv.read_sync(key(0, 1), if_not_equal=seen).state == "unspecified"
@@ -106,7 +106,7 @@ def test_generations(store: Any) -> None:
     assert list(kv) == [key(0, 0), key(0, 1), key(1, 2)]
 
 
-def test_what_was_absent_must_be_so_at_commit(store: Any) -> None:
+def test_absent_entry_must_be_absent_at_commit(store: Any) -> None:
     kv = open_kv((store, "shard"))
     kv[key(1, 1)] = b"other"
     t = kv.transaction()
@@ -116,13 +116,13 @@ def test_what_was_absent_must_be_so_at_commit(store: Any) -> None:
     assert kv[key(0, 0)] == b"mine"
     t = kv.transaction()
     assert t.write_sync(key(0, 2), b"mine", if_equal="absent").generation != FAILED
-    kv[key(0, 2)] = b"somebody's"
+    kv[key(0, 2)] = b"another writer's"
     with pytest.raises(ConflictError):
         t.commit_sync()
-    assert kv[key(0, 2)] == b"somebody's"
+    assert kv[key(0, 2)] == b"another writer's"
 
 
-def test_a_folder_behind_obstore_names_states_but_knows_no_conditions(tmp_path: Path) -> None:
+def test_obstore_folder_has_entity_tags_but_no_conditional_put(tmp_path: Path) -> None:
     obstore = pytest.importorskip("obstore")
     from zarr.storage import ObjectStore
 
@@ -137,8 +137,8 @@ def test_a_folder_behind_obstore_names_states_but_knows_no_conditions(tmp_path: 
     assert dict(kv) == {key(0, 0): b"a", key(0, 1): b"meanwhile"}
 
 
-class MeddlingStore(WrapperStore):  # type: ignore[type-arg]
-    """Lets a writer of this process in behind each of the first requests for an index."""
+class InterferingStore(WrapperStore):  # type: ignore[type-arg]
+    """Run a write in this process after each of the first requests for an index."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -152,14 +152,14 @@ class MeddlingStore(WrapperStore):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_index_and_value_are_of_one_state_where_the_store_names_none(times: int) -> None:
-    store = MeddlingStore(MemoryStore())
+def test_index_and_value_are_of_one_state_without_entity_tags(times: int) -> None:
+    store = InterferingStore(MemoryStore())
     kv, spec = (
         open_kv((store, "shard")),
         shardcodec.ShardSpec((2, 3), (1, 1), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC]),
     )
 
-    def settle(first: bytes, second: bytes) -> None:  # both change their places
+    def settle(first: bytes, second: bytes) -> None:  # both values move
         with open_kv((store, "shard")).transaction() as t:
             t.delete_range_sync(KeyRange())
             t[key(0, 0)], t[key(0, 1)] = first, second
@@ -180,8 +180,8 @@ def test_index_and_value_are_of_one_state_where_the_store_names_none(times: int)
         assert shard.refresh().read_encoded([(0, 1)]) == [b"bbbb"]
 
 
-def test_what_is_written_here_is_not_read_by_an_old_index() -> None:
-    """Also where an array is read as immutable from a store that names no states: the user's word is not about his own writes."""
+def test_stale_index_is_not_used_after_own_write() -> None:
+    """The option immutable promises that no other process writes; writes of this process must still be seen."""
     store = OtherMemoryStore()
     with shardcodec.enable(immutable=True, index_cache=1 << 20):
         array = zarr.create_array(
@@ -198,8 +198,8 @@ def test_what_is_written_here_is_not_read_by_an_old_index() -> None:
         assert (array[:64] == array[64:128]).all()
 
 
-def test_requests() -> None:
-    """One index and one range for a value; near ranges together; all of it by one request (KV-25, KV-26)."""
+def test_number_of_requests() -> None:
+    """A value takes one index and one range; close ranges are joined; a whole shard takes one request (KV-25, KV-26)."""
     store = RecordingStore(MemoryStore())
     kv = open_kv((store, "shard"))
     everything = [key(i, j) for i in range(2) for j in range(3)]
@@ -209,7 +209,7 @@ def test_requests() -> None:
     assert store.written == ["shard"]
     store.forget()
     assert kv[key(1, 0)] == b"3" * 10
-    end = ("shard", (159, 160))  # the object is as long as all entries say
+    end = ("shard", (159, 160))  # proves that the object is as long as its entries require
     assert store.requests == [("shard", "last 100"), ("shard", (30, 40)), end]
     store.forget()
     assert [r.value[:1] for r in kv.read_many_sync([key(0, 0), key(0, 2)])] == [b"0", b"2"]
@@ -251,7 +251,7 @@ def test_requests() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Requests to obstores."""
+    """Record requests to obstore."""
     from shardcodec.zarr_plugin.remotes import ObstoreRemote
 
     found: list[Any] = []
@@ -272,7 +272,7 @@ INDEX = ("get_suffix", 100)
 
 
 def exchange(store: Any, values: dict[bytes, bytes] | None) -> None:
-    """Put another object into its place, as another process does."""
+    """Replace the object as another process does."""
     if values is None:
         store.store.delete("shard")
     else:
@@ -283,7 +283,7 @@ def exchange(store: Any, values: dict[bytes, bytes] | None) -> None:
 
 
 @pytest.mark.parametrize("pool", [None, 1 << 20])
-def test_an_index_is_kept_with_the_entity_tag_that_it_belongs_to(pool: int | None, asked: list[Any]) -> None:
+def test_index_is_cached_with_its_entity_tag(pool: int | None, asked: list[Any]) -> None:
     store = object_store()
     exchange(store, {key(0, 0): b"aaa", key(1, 1): b"bbbb"})
     kv = open_kv((store, "shard"), cache_pool=pool)
@@ -296,10 +296,11 @@ def test_an_index_is_kept_with_the_entity_tag_that_it_belongs_to(pool: int | Non
             b"",
             b"bbbb",
         ]
-        assert asked == [("get_range", 0, 7)]  # that the second is absent holds for the same state
+        # the cached index shows that the second entry is absent in this state
+        assert asked == [("get_range", 0, 7)]
         asked.clear()
         assert key(0, 1) not in kv and key(0, 0) in kv and len(kv.list_sync()) == 2
-        assert asked == [INDEX] * 3  # no other request would tell that the object is another one now
+        assert asked == [INDEX] * 3  # only this request shows whether the object was replaced
         asked.clear()
         known = kv.read_sync(key(0, 0)).stamp.generation
         assert kv.read_sync(key(0, 0), if_not_equal=known).state == "unspecified"
@@ -312,8 +313,8 @@ def test_an_index_is_kept_with_the_entity_tag_that_it_belongs_to(pool: int | Non
 
 
 @pytest.mark.parametrize("there", [{}, {key(1, 1): b"."}])
-def test_a_kept_index_of_an_object_that_was_exchanged(there: dict[bytes, bytes]) -> None:
-    """Whatever is asked first, the answer is that of the new object (KV-22)."""
+def test_cached_index_of_replaced_object_is_refreshed(there: dict[bytes, bytes]) -> None:
+    """Every first request after the replacement returns data of the new object (KV-22)."""
     old, new = {key(0, 0): b"aaa", key(0, 1): b"", **there}, {key(0, 2): b"xx", key(0, 0): b"yyyyy", **there}
     looks: list[Callable[[Any], Any]] = [
         lambda kv: kv[key(0, 0)],
@@ -345,8 +346,8 @@ def test_a_kept_index_of_an_object_that_was_exchanged(there: dict[bytes, bytes])
             assert found == expected
 
 
-def test_a_kept_index_that_was_damaged_when_it_was_read() -> None:
-    """A damaged entry is found out once, whatever is read; the object that was mended since is read."""
+def test_cached_damaged_index_is_refreshed() -> None:
+    """Every read of a damaged shard raises, and a read after the repair succeeds, although the damaged index was cached."""
     store = object_store()
     exchange(store, {key(0, 0): b"aaa", key(0, 1): b"b"})
     good = bytes(store.store.get("shard").bytes())
@@ -365,7 +366,7 @@ def test_a_kept_index_that_was_damaged_when_it_was_read() -> None:
     assert kv[key(0, 0)] == b"aaa"
 
 
-def test_repeatable_reads_rest_on_the_present_state_not_on_a_kept_index() -> None:
+def test_repeatable_reads_use_present_state_not_cached_index() -> None:
     store = object_store()
     exchange(store, {key(0, 0): b"aaa"})
     kv = open_kv((store, "shard"), cache_pool=1 << 20)
@@ -383,8 +384,8 @@ def test_repeatable_reads_rest_on_the_present_state_not_on_a_kept_index() -> Non
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_store_that_cannot_delete_keeps_an_index(tmp_path: Path) -> None:
-    """Zip files raised NotImplementedError, without a word, for whoever deleted the last entry."""
+def test_store_without_deletes_keeps_an_empty_shard(tmp_path: Path) -> None:
+    """The deletion of the last entry in a zip file raised NotImplementedError without a message."""
     zipped = ZipStore(tmp_path / "a.zip", mode="w")
     kv = open_kv((zipped, "shard"))
     kv.clear()
@@ -403,7 +404,7 @@ def test_a_store_that_cannot_delete_keeps_an_index(tmp_path: Path) -> None:
     zipped.close()
 
 
-def test_a_read_only_store_is_only_read(tmp_path: Path) -> None:
+def test_read_only_store_refuses_writes(tmp_path: Path) -> None:
     open_kv(tmp_path / "shard")[key(0, 0)] = b"a"
     kv = open_kv((LocalStore(tmp_path, read_only=True), "shard"))
     assert kv[key(0, 0)] == b"a"
@@ -412,15 +413,15 @@ def test_a_read_only_store_is_only_read(tmp_path: Path) -> None:
     assert kv[key(0, 0)] == b"a"
 
 
-def test_what_has_json(tmp_path: Path) -> None:
+def test_to_json_needs_local_file(tmp_path: Path) -> None:
     kv = open_kv((LocalStore(tmp_path), "shard"))
     assert kv.to_json()["base"] == {"driver": "file", "path": str(tmp_path / "shard")}
-    with pytest.raises(UnsupportedError, match="no JSON"):
+    with pytest.raises(UnsupportedError, match="expected a local file to describe as JSON"):
         open_kv((MemoryStore(), "shard")).to_json()
 
 
-def test_header_and_footer_are_the_shard_apis_business(tmp_path: Path) -> None:
-    """Both views of one file: the Shard API goes on keeping user bytes, and sees what was written by keys."""
+def test_shard_api_keeps_header_and_footer(tmp_path: Path) -> None:
+    """The Shard API keeps user bytes of a file and sees values that the key-value store wrote."""
     path = tmp_path / "shard"
     spec = shardcodec.ShardSpec((4, 6), (2, 2), "uint8", 0, ["bytes"], [LITTLE, CRC])
     shard = shardcodec.open_shard(path, None, spec, mode="r+")

@@ -1,8 +1,8 @@
-# test_transactions.py - several writes that are stored together
+# test_transactions.py - transactions of the key-value store
 # SPDX-License-Identifier: MIT
-"""Transactions of `shardcodec.kv`, against a dictionary and against each other.
+"""Transactions of `shardcodec.kv`, compared with a dictionary and run against each other.
 
-Where a block of several statements is to raise (PT012), it is its end that does.
+In blocks of several statements under pytest.raises (PT012) the commit at the end of the block raises.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> ShardedKeyValueStore:
     return open_kv(tmp_path / "shard")
 
 
-def test_isolated_until_the_commit_which_is_one_write(store: ShardedKeyValueStore) -> None:
+def test_writes_are_isolated_until_commit(store: ShardedKeyValueStore) -> None:
     store[key(0, 0)] = b"old"
     before = os.stat(store.base).st_ino
     with store.transaction() as t:
@@ -60,8 +60,8 @@ def test_isolated_until_the_commit_which_is_one_write(store: ShardedKeyValueStor
             use()
 
 
-def test_values_of_the_same_size_take_the_places_of_old_ones(tmp_path: Path) -> None:
-    """A shard grew to twice its size under such writes, and every one of them copied what was dead."""
+def test_values_of_equal_size_are_written_in_place(tmp_path: Path) -> None:
+    """Such writes doubled the size of a shard, and each of them copied the replaced bytes."""
     store = ShardedKeyValueStore(tmp_path / "s", grid_shape=(300,), index_codecs=[LITTLE, CRC])
     store.update({key(i): bytes([i % 256]) * 100 for i in range(300)})
     nbytes = os.stat(store.base).st_size
@@ -73,7 +73,7 @@ def test_values_of_the_same_size_take_the_places_of_old_ones(tmp_path: Path) -> 
     assert store[key(4)] == bytes([4]) * 100 and store[key(5)] == bytes([2]) * 100
 
 
-def test_the_last_write_of_a_key_counts(store: ShardedKeyValueStore) -> None:
+def test_last_write_of_a_key_wins(store: ShardedKeyValueStore) -> None:
     with store.transaction() as t:
         t[key(0, 0)] = b"1"
         t.delete_range_sync(KeyRange(b"", key(1)))
@@ -84,7 +84,7 @@ def test_the_last_write_of_a_key_counts(store: ShardedKeyValueStore) -> None:
     assert dict(store) == {key(0, 1): b"2"}
 
 
-def test_an_exception_or_abort_leaves_nothing(store: ShardedKeyValueStore) -> None:
+def test_exception_or_abort_discards_writes(store: ShardedKeyValueStore) -> None:
     with pytest.raises(RuntimeError), store.transaction() as t:  # noqa: PT012
         t[key(0, 0)] = b"x"
         raise RuntimeError
@@ -97,8 +97,8 @@ def test_an_exception_or_abort_leaves_nothing(store: ShardedKeyValueStore) -> No
     assert not os.path.exists(store.base)
 
 
-def test_a_damaged_entry_is_there_and_can_be_deleted(store: ShardedKeyValueStore) -> None:
-    """As without a transaction; ``in`` and ``del`` raised what only a read has to."""
+def test_damaged_entry_exists_and_can_be_deleted(store: ShardedKeyValueStore) -> None:
+    """``in`` and ``del`` in a transaction raised the error of a read; outside of a transaction they did not."""
     store.update({key(0, 0): b"good", key(0, 1): b"evil"})
     path = Path(store.target.path or "")
     blob = path.read_bytes()
@@ -114,7 +114,7 @@ def test_a_damaged_entry_is_there_and_can_be_deleted(store: ShardedKeyValueStore
     assert dict(store) == {key(0, 0): b"good"}
 
 
-def test_a_transaction_that_writes_everything_reads_nothing(store: ShardedKeyValueStore) -> None:
+def test_complete_write_does_not_read_the_shard(store: ShardedKeyValueStore) -> None:
     Path(store.base).write_bytes(b"no shard at all")
     with store.transaction() as t:
         t.delete_range_sync(KeyRange())
@@ -126,15 +126,15 @@ def test_a_transaction_that_writes_everything_reads_nothing(store: ShardedKeyVal
     assert not os.path.exists(store.base)
 
 
-def test_a_repeatable_read_must_hold_at_commit(store: ShardedKeyValueStore) -> None:
+def test_repeatable_read_must_hold_at_commit(store: ShardedKeyValueStore) -> None:
     store[key(0, 0)] = b"1"
     with pytest.raises(ConflictError) as caught, store.transaction(repeatable_read=True) as t:  # noqa: PT012
         assert t[key(0, 0)] == b"1"
         t[key(0, 1)] = b"t"
-        store[key(1, 1)] = b"somebody else"
+        store[key(1, 1)] = b"another writer"
     assert caught.value.shard == str(store.base) and caught.value.expected != caught.value.actual
     assert t.bound_to.aborted and list(store) == [key(0, 0), key(1, 1)]
-    # also where nothing was written, and at the second look already
+    # also in a transaction without writes, and at the second read
     with pytest.raises(ConflictError), store.transaction(repeatable_read=True) as t:  # noqa: PT012
         assert t[key(0, 0)] == b"1"
         store[key(0, 0)] = b"2"
@@ -144,7 +144,7 @@ def test_a_repeatable_read_must_hold_at_commit(store: ShardedKeyValueStore) -> N
     with pytest.raises(ConflictError):
         t[key(0, 0)]
     assert t.bound_to.aborted
-    # without that, only what is written counts
+    # without repeatable_read there is no conflict
     with store.transaction() as t:
         assert t[key(0, 0)] == b"3"
         t[key(0, 1)] = b"t"
@@ -152,7 +152,7 @@ def test_a_repeatable_read_must_hold_at_commit(store: ShardedKeyValueStore) -> N
     assert store[key(0, 0)] == b"4" and store[key(0, 1)] == b"t"
 
 
-def test_conditions_within_a_transaction_hold_until_its_end(store: ShardedKeyValueStore) -> None:
+def test_conditions_must_hold_at_commit(store: ShardedKeyValueStore) -> None:
     stamp = store.write_sync(key(0, 0), b"1")
     with store.transaction() as t:
         assert t.write_sync(key(0, 0), b"x", if_equal=b"another").generation == FAILED
@@ -167,12 +167,12 @@ def test_conditions_within_a_transaction_hold_until_its_end(store: ShardedKeyVal
     assert store[key(1, 1)] == b"theirs"
 
 
-def test_several_shards(tmp_path: Path) -> None:
+def test_transaction_over_several_shards(tmp_path: Path) -> None:
     a, b = open_kv(tmp_path / "a"), open_kv(tmp_path / "b")
     with Transaction() as t:
         a.with_transaction(t)[key(0, 0)] = b"a"
         b.with_transaction(t)[key(0, 0)] = b"b"
-        # another handle on the same shard takes part in the same way
+        # another handle on the same shard sees the same buffered writes
         assert open_kv(tmp_path / "a").with_transaction(t)[key(0, 0)] == b"a"
     assert a[key(0, 0)] == b"a" and b[key(0, 0)] == b"b"
     t = Transaction(atomic=True)
@@ -182,11 +182,11 @@ def test_several_shards(tmp_path: Path) -> None:
     assert t.aborted and a[key(0, 0)] == b"a"
     t = Transaction()
     a.with_transaction(t)[key(0, 0)] = b"x"
-    with pytest.raises(ValueError, match="another grid or index"):
+    with pytest.raises(ValueError, match="expected the grid and index that the shard has"):
         open_kv(tmp_path / "a", grid_shape=(6,)).with_transaction(t)[key(0)] = b"x"
 
 
-def test_one_store_in_memory_changes_as_one() -> None:
+def test_atomic_commit_of_shards_in_one_memory_store() -> None:
     memory = MemoryStore()
     a, b, c = (open_kv((memory, name)) for name in "abc")
     b[key(0, 0)], c[key(0, 0)] = b"old", b"goes"
@@ -206,8 +206,8 @@ def test_one_store_in_memory_changes_as_one() -> None:
         open_kv((MemoryStore(), "a")).with_transaction(t)[key(1, 0)] = b"never"
 
 
-def test_a_conflict_in_an_inner_shard_is_told_at_once(tmp_path: Path) -> None:
-    """The outer shard is not asked again and again for what it cannot give."""
+def test_conflict_in_inner_shard_is_not_retried(tmp_path: Path) -> None:
+    """A conflict is final: the write of the outer shard must not be retried."""
     inner = open_kv((open_kv(tmp_path / "outer"), key(0, 1)))
     inner[key(0, 0)] = b"1"
     with shardcodec.options(lock_timeout=0.5):
@@ -222,8 +222,8 @@ def test_a_conflict_in_an_inner_shard_is_told_at_once(tmp_path: Path) -> None:
     assert dict(inner) == {key(0, 0): b"2", key(0, 1): b"3"}
 
 
-def test_writers_of_inner_and_outer_shards_lose_nothing() -> None:
-    """Also where the store names no states of its objects."""
+def test_concurrent_writers_of_inner_and_outer_shards_lose_nothing() -> None:
+    """The store of the outer shard does not identify states of its objects."""
     base = OtherMemoryStore(), "outer"
 
     def count(store: ShardedKeyValueStore, at: bytes) -> None:
@@ -238,7 +238,7 @@ def test_writers_of_inner_and_outer_shards_lose_nothing() -> None:
     assert outer[key(1, 2)] == b"14"
 
 
-def test_stores_on_a_store_change_as_one(tmp_path: Path) -> None:
+def test_atomic_commit_of_inner_shards_of_one_outer_shard(tmp_path: Path) -> None:
     outer = open_kv(tmp_path / "outer")
     a, b = open_kv((outer, key(0, 0))), open_kv((outer, key(1, 1)), index_location="start")
     outer[key(0, 1)] = b"beside"
@@ -259,7 +259,7 @@ def test_stores_on_a_store_change_as_one(tmp_path: Path) -> None:
     assert list(outer) == [key(0, 0), key(0, 1)]
     with pytest.raises(ValueError, match="Invalid key"):
         open_kv((outer, b"abc"))
-    with pytest.raises(TypeError, match="within a transaction"):
+    with pytest.raises(TypeError, match="not bound to a transaction"):
         open_kv((outer.transaction(), key(0, 0)))
 
 
@@ -297,7 +297,7 @@ def twin_step(twin: dict[bytes, bytes], what: str, one: bytes, two: bytes | None
     st.sampled_from(["end", "start"]),
     st.sampled_from(["file", "memory", "nested"]),
 )
-def test_it_is_a_dictionary_whatever_happens(
+def test_transactions_match_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, steps: Any, location: str, kind: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "twin"

@@ -8,6 +8,7 @@ On GlusterFS with two mounts 142 of 384 writes failed so while they locked the s
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from mounts.fuse import Mount, mount
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import retry
+from shardcodec.storage import file_system, retry
 
 SIDE, N = 8, 8  # elements and inner chunks along an axis
 SHAPE = (SIDE * N, SIDE * N)
@@ -249,3 +250,30 @@ async def test_the_event_loop_does_not_wait(one: Mount, monkeypatch: pytest.Monk
     await array.setitem((0, 0), 3)
     assert not sleepers
     assert (await array.getitem((0, 0))) == 3
+
+
+async def test_the_event_loop_asks_a_slow_file_system_nothing(
+    one: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole write in a block looked for links on it, and the codec alone for the kind of the file system."""
+    askers = []
+
+    def noted(ask: Any) -> Any:
+        return lambda path: (askers.append(threading.get_ident()), ask(path))[1]
+
+    with quiet(), zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"}):
+        through_codec = await zarr.api.asynchronous.open_array(store=one.path / "a", mode="r+")
+        shardcodec.enable()
+        try:
+            array = await zarr.api.asynchronous.open_array(store=one.path / "a", mode="r+")
+        finally:
+            shardcodec.disable()
+    monkeypatch.setattr(os.path, "islink", noted(os.path.islink))
+    monkeypatch.setattr(file_system, "is_prompt", noted(file_system.is_prompt))
+    await through_codec.getitem((0, 0))
+    assert askers and threading.get_ident() not in askers
+    askers.clear()
+    async with shardcodec.group_writes():
+        await array.setitem((0, 0), 3)
+        await array.setitem((slice(None), slice(None)), 4)
+    assert askers and threading.get_ident() not in askers

@@ -30,7 +30,7 @@ import shardcodec
 from shardcodec import ShardFileError, ShardSpec, ShardWriter, native
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage.sidecar import Sidecar
-from shardcodec.transformer import ShardingStorageTransformer
+from shardcodec.transformer import ShardingStorageTransformer, convert_2022, open_2022
 
 SPEC = ShardSpec((8, 12), (4, 3), "int32", -1, [LITTLE])
 
@@ -262,6 +262,12 @@ def test_a_loop_of_links_is_an_error(array: Any, locking: str) -> None:
         lambda path: native.load().NewFile(path),
         lambda path: native.load().NewFile(path.split("\0")[0], staging=path),
         lambda path: Sidecar(path, "", 1),
+        shardcodec.chunk_state,
+        lambda path: shardcodec.chunk_state(Path(path).parent, Path(path).name),
+        lambda path: list(shardcodec.iter_existing(path)),
+        open_2022,
+        lambda path: open_2022(Path(path).parent, path=Path(path).name),
+        lambda path: convert_2022(path, path.split("\0")[0] + "new"),
     ],
 )
 def test_a_path_with_a_null_byte(tmp_path: Path, use: Callable[[str], Any]) -> None:

@@ -1,4 +1,4 @@
-# test_arrays.py - arrays of tools that know nothing of shards, and the same shards seen by those that do
+# test_arrays.py - zarr arrays over a transformer, and the same shards with `sharding_indexed`
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardcodec.transformer import INDEX_2022, KeyLayout, ShardingStorageTransfo
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("separator", ["/", "."])
-def test_an_array_that_knows_nothing_of_shards(kind: str, separator: str, tmp_path: Path) -> None:
+def test_unsharded_array_over_transformer(kind: str, separator: str, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     store = ShardingStorageTransformer(inner, (3, 2), path="a", layout=KeyLayout.v3(separator))
     array = zarr.create_array(
@@ -48,7 +48,7 @@ def unsharded(store: Any, path: str, **arguments: Any) -> Any:
 
 
 async def show_shards(inner: Any, path: str, per_shard: tuple[int, ...], index_codecs: Any) -> Any:
-    """An array with `sharding_indexed` over the same objects, from metadata with the codecs of the unsharded one."""
+    """Return a store with the same objects and the metadata of an array with `sharding_indexed`."""
     prefix = f"{path}/" if path else ""
     blob = await value(inner, f"{prefix}zarr.json")
     assert blob is not None
@@ -68,13 +68,15 @@ async def show_shards(inner: Any, path: str, per_shard: tuple[int, ...], index_c
 @pytest.mark.parametrize("index_codecs", [INDEX_2022, CHECKED_INDEX])
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("compressors", ["auto", None])
-def test_the_same_shards_with_sharding_indexed(index_codecs: Any, own: bool, compressors: Any) -> None:
+def test_sharding_indexed_reads_and_writes_same_shards(
+    index_codecs: Any, own: bool, compressors: Any
+) -> None:
     inner = MemoryStore()
     store = ShardingStorageTransformer(inner, (3, 2), path="a", index_codecs=index_codecs)
     numbers = np.arange(1500, dtype="int32").reshape(50, 30)
     array = unsharded(store, "a", compressors=compressors)
     array[...] = numbers
-    array[20:30, 7:9] = -1  # with chunks that are not stored
+    array[20:30, 7:9] = -1  # some chunks become empty and are not stored
     array[:21, 10:20] = -1
     numbers[20:30, 7:9] = numbers[:21, 10:20] = -1
 
@@ -84,7 +86,7 @@ def test_the_same_shards_with_sharding_indexed(index_codecs: Any, own: bool, com
         sharded = zarr.open_array(view, path="a", mode="r+")
         assert sharded.shards == (21, 10)
         assert np.array_equal(sharded[...], numbers)
-        sharded[5:45, 3:28] = 77  # and the other way round
+        sharded[5:45, 3:28] = 77  # the transformer must read these elements
         sharded[0, 0] = 5
     numbers[5:45, 3:28] = 77
     numbers[0, 0] = 5
@@ -93,7 +95,7 @@ def test_the_same_shards_with_sharding_indexed(index_codecs: Any, own: bool, com
     assert np.array_equal(zarr.open_array(again, path="a", mode="r")[...], numbers)
 
 
-def test_groups_arrays_and_what_is_done_with_them(tmp_path: Path) -> None:
+def test_group_operations_over_transformer(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(tmp_path / "store", (4, 2), path="g/a")
     root = zarr.create_group(store)
     array = unsharded(store, "g/a")
@@ -114,7 +116,7 @@ def test_groups_arrays_and_what_is_done_with_them(tmp_path: Path) -> None:
     assert not (tmp_path / "store/g/a").exists()
 
 
-def test_one_transformer_for_each_array(tmp_path: Path) -> None:
+def test_stack_with_one_transformer_per_array(tmp_path: Path) -> None:
     inner = RecordingStore(MemoryStore())
     first = ShardingStorageTransformer(inner, (2, 2), path="a")
     store = ShardingStorageTransformer(first, (5,), path="b", index_codecs=CHECKED_INDEX)

@@ -1,4 +1,4 @@
-# test_damage.py - shards that cannot be true, or change while they are read
+# test_damage.py - shards that are damaged, or change during a read
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("kind", ["memory", "local", "any", "conditional", "stack"])
 @pytest.mark.parametrize(("blob", "text"), HOSTILE)
-async def test_damage_is_told_and_left(kind: str, blob: bytes, text: str, tmp_path: Path) -> None:
+async def test_damaged_shard_raises_and_is_unchanged(
+    kind: str, blob: bytes, text: str, tmp_path: Path
+) -> None:
     inner = below(kind, tmp_path / "store")
     store = ShardingStorageTransformer(inner, (1, 2), path="a")
     await inner.set("a/c/3/0", buffer(blob))
@@ -37,27 +39,27 @@ async def test_damage_is_told_and_left(kind: str, blob: bytes, text: str, tmp_pa
     if text != "too short":
         assert caught.value.chunk_coords == (0, 0)
         assert caught.value.context["chunk_key"] == "a/c/3/0"
-        if (
-            kind != "any" or text == "inner chunk"
-        ):  # the other chunk is absent, but nothing of this shard can be trusted
+        # the other chunk is absent, but a damaged shard raises for every chunk
+        if kind != "any" or text == "inner chunk":
             with pytest.raises(ShardFormatError):
                 await value(store, "a/c/3/1")
     works = [
         lambda: store.set("a/c/3/1", buffer(b"new")),
         lambda: store.set_partial_values([("a/c/3/0", 0, b"x")]),
     ]
-    if kind != "any" or text not in ("claims", "index"):  # a store that does not tell how large a shard is
+    if kind != "any" or text not in ("claims", "index"):  # the store does not report the size of a shard
         works += [lambda: store.getsize("a/c/3/0"), lambda: keys(store)]
     for work in works:
         with pytest.raises(ShardFormatError, match="a/c/3/0"):
             await work()
     assert await value(inner, "a/c/3/0") == blob
-    await store.set_many([("a/c/3/0", buffer(b"0")), ("a/c/3/1", buffer(b"1"))])  # written whole, it heals
+    # a complete write replaces the damaged shard
+    await store.set_many([("a/c/3/0", buffer(b"0")), ("a/c/3/1", buffer(b"1"))])
     assert await values(store, [("a/c/3/0", None), ("a/c/3/1", None)]) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "local", "any"])
-async def test_a_checksum_of_the_index(kind: str, tmp_path: Path) -> None:
+async def test_wrong_checksum_of_index_raises(kind: str, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     store = ShardingStorageTransformer(inner, (2,), index_codecs=CHECKED_INDEX)
     await store.set("c/0", buffer(b"abc"))
@@ -69,8 +71,8 @@ async def test_a_checksum_of_the_index(kind: str, tmp_path: Path) -> None:
         await store.get("c/0", PROTOTYPE)
 
 
-async def test_a_shard_that_is_exchanged_between_two_calls() -> None:
-    class Exchanging(RecordingStore):
+async def test_shard_replaced_between_two_calls_is_read_again() -> None:
+    class Replacing(RecordingStore):
         new: Any = None
 
         async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
@@ -80,15 +82,15 @@ async def test_a_shard_that_is_exchanged_between_two_calls() -> None:
                 self.new = None
             return found
 
-    inner = Exchanging(MemoryStore())
+    inner = Replacing(MemoryStore())
     store = ShardingStorageTransformer(inner, (2,))
     await store.set("c/0", buffer(b"long " * 20))
     inner.new = buffer(assemble(b"short", [(0, 5), (ABSENT, ABSENT)], crc=False))
     assert await value(store, "c/0") == b"short"
 
 
-async def test_a_write_between_the_two_calls_of_a_read() -> None:
-    class Meddling(RecordingStore):
+async def test_write_between_two_calls_of_a_read_is_detected() -> None:
+    class Interfering(RecordingStore):
         work: Any = None
 
         async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> Any:
@@ -98,15 +100,14 @@ async def test_a_write_between_the_two_calls_of_a_read() -> None:
                 await work
             return found
 
-    inner = Meddling(MemoryStore())
+    inner = Interfering(MemoryStore())
     for store in (
         ShardingStorageTransformer(inner, (2,)),
         ShardingStorageTransformer(ShardingStorageTransformer(inner, (2,)), (2,)),
     ):
         await store.set_many([("c/0", buffer(b"a" * 60)), ("c/1", buffer(b"right"))])
-        inner.work = store.set(
-            "c/0", buffer(b"b" * 60)
-        )  # the shard is packed: c/1 goes where c/0 was, and c/0 behind it
+        # this write packs the shard: c/1 moves to the place of c/0, and c/0 behind it
+        inner.work = store.set("c/0", buffer(b"b" * 60))
         assert await value(store, "c/1") == b"right"
         assert inner.work is None
         await store.clear()

@@ -1,6 +1,6 @@
-# test_groups.py - `group_writes` around writes of chunks: seen at once, each shard stored once
+# test_groups.py - chunks written inside of `group_writes`
 # SPDX-License-Identifier: MIT
-"""Chunks that are written through a transformer while a block of `group_writes` is open."""
+"""Writes through a transformer inside of `group_writes`: readers see them at once, and each shard is stored once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def over(store: Any, **how: Any) -> ShardingStorageTransformer:
 
 
 @pytest.mark.parametrize("kind", ["memory", "local", "any", "conditional"])
-async def test_chunks_are_seen_at_once_and_stored_at_the_end(kind: str, tmp_path: Path) -> None:
+async def test_chunks_are_visible_at_once_and_stored_at_end(kind: str, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     store = over(inner)
     await store.set("c/0/0", buffer(b"before"))
@@ -59,7 +59,7 @@ async def test_chunks_are_seen_at_once_and_stored_at_the_end(kind: str, tmp_path
     assert [await value(store, f"c/{i}/{i}") for i in range(6)] == [b"%d" % i * 5 for i in range(6)]
 
 
-async def test_each_shard_is_written_once_and_no_complete_one_is_read() -> None:
+async def test_each_shard_is_written_once_without_reading_complete_ones() -> None:
     inner = RecordingStore(MemoryStore())
     store = over(inner)
     await store.set("c/2/0", buffer(b"old"))
@@ -78,7 +78,7 @@ async def test_each_shard_is_written_once_and_no_complete_one_is_read() -> None:
 
 @pytest.mark.parametrize("budget", [0, 700, 1 << 20])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_random_work_against_a_dictionary(kind: str, budget: int, tmp_path: Path) -> None:
+async def test_random_operations_match_a_dictionary(kind: str, budget: int, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     rng, twin = random.Random(budget), {}
     names = [f"c/{i}/{j}" for i in range(4) for j in range(6)]
@@ -123,7 +123,7 @@ async def test_random_work_against_a_dictionary(kind: str, budget: int, tmp_path
         assert {k: await value(over(inner), k) for k in await keys(over(inner))} == twin
 
 
-async def test_what_another_process_lays_over_a_chunk_is_kept(tmp_path: Path) -> None:
+async def test_buffered_part_keeps_part_of_another_process(tmp_path: Path) -> None:
     store = over(LocalStore(tmp_path))
     await store.set_many([("c/0/0", buffer(b"........")), ("c/0/1", buffer(b"--------"))])
     async with group_writes():
@@ -141,11 +141,11 @@ async def test_what_another_process_lays_over_a_chunk_is_kept(tmp_path: Path) ->
     assert await value(store, "c/1/0") == b"mine" and await value(store, "c/1/1") == b"theirs"
 
 
-async def test_a_part_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+async def test_part_beyond_end_raises_at_once(tmp_path: Path) -> None:
     store = over(LocalStore(tmp_path))
     async with group_writes():
         await store.set("c/0/0", buffer(b"abc"))
-        with pytest.raises(ValueError, match="begins at 9"):
+        with pytest.raises(ValueError, match="begins at byte 9"):
             await store.set_partial_values([("c/0/0", 0, b"X"), ("c/0/1", 9, b"beyond")])
         assert await value(store, "c/0/0") == b"abc"
         mine = bytearray(b"value")
@@ -157,8 +157,8 @@ async def test_a_part_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_array_over_a_transformer(kind: str, tmp_path: Path) -> None:
-    """Elements are gathered to chunks, and these to shards: each is stored once."""
+def test_array_over_transformer_stores_each_shard_once(kind: str, tmp_path: Path) -> None:
+    """Elements are buffered in chunks and chunks in shards; each object is stored once."""
     inner = below(kind, tmp_path / "store")
     twin = np.zeros((24, 24), dtype="i4")
     with shardcodec.enable():
@@ -174,17 +174,17 @@ def test_an_array_over_a_transformer(kind: str, tmp_path: Path) -> None:
             for step in range(40):
                 r, c = rng.integers(0, 20, 2)
                 array[r : r + 4, c : c + 3] = twin[r : r + 4, c : c + 3] = step
-                if step % 4 == 0:  # a chunk at once
+                if step % 4 == 0:  # a whole chunk
                     array[4:8, 8:12] = twin[4:8, 8:12] = -step
                 assert np.array_equal(array[:, 3:20], twin[:, 3:20])
         if isinstance(inner, RecordingStore):
-            assert len(inner.written) == len(set(inner.written)) == 6 + 1  # and the metadata
+            assert len(inner.written) == len(set(inner.written)) == 6 + 1  # six shards and the metadata
         assert np.array_equal(array[:], twin)
     assert np.array_equal(zarr.open_array(over(inner, index_codecs=CHECKED_INDEX), mode="r")[:], twin)
 
 
-def test_beside_an_array_on_the_same_shards(tmp_path: Path) -> None:
-    """Elements and chunks of one shard do not wait together: what came before is stored, and nothing is lost."""
+def test_transformer_and_sharded_array_on_same_shards(tmp_path: Path) -> None:
+    """A shard has either buffered elements or buffered chunks: the earlier ones are stored first, and nothing is lost."""
     with shardcodec.enable():
         array = zarr.create_array(
             LocalStore(tmp_path), shape=(8, 12), shards=(4, 6), chunks=(2, 2), dtype="u1", compressors=None
@@ -212,7 +212,7 @@ def test_beside_an_array_on_the_same_shards(tmp_path: Path) -> None:
     assert np.array_equal(zarr.open_array(tmp_path, mode="r")[:], twin)
 
 
-async def test_what_is_listed_is_stored(tmp_path: Path) -> None:
+async def test_listing_stores_buffered_writes_first(tmp_path: Path) -> None:
     store = over(LocalStore(tmp_path))
     async with group_writes():
         await store.set("c/0/0", buffer(b"abc"))
@@ -227,7 +227,7 @@ async def test_what_is_listed_is_stored(tmp_path: Path) -> None:
     assert await keys(store) == ["c/0/0", "c/7/7", "c/8/8", "c/9/8"]
 
 
-async def test_a_damaged_shard_is_named_and_the_others_written(tmp_path: Path) -> None:
+async def test_damaged_shard_is_named_and_other_shards_are_written(tmp_path: Path) -> None:
     store = over(LocalStore(tmp_path), index_codecs=CHECKED_INDEX)
     await store.set("c/0/0", buffer(b"abc"))
     (tmp_path / "c/0/0").write_bytes(b"\0" * 200)
@@ -238,18 +238,18 @@ async def test_a_damaged_shard_is_named_and_the_others_written(tmp_path: Path) -
     assert await value(store, "c/2/3") == b"y"
 
 
-async def test_shards_of_another_shape_in_the_same_file(tmp_path: Path) -> None:
-    """Two ways to lay out one file do not wait together."""
+async def test_two_layouts_of_one_file_are_not_mixed(tmp_path: Path) -> None:
+    """Buffered writes of one layout are stored before writes of another layout of the same file are buffered."""
     one, other = over(LocalStore(tmp_path)), ShardingStorageTransformer(LocalStore(tmp_path), (3, 2))
     async with group_writes():
         await one.set("c/0/0", buffer(b"abc"))
         assert await value(other, "c/0/0") == b"abc"
         await other.set("c/2/1", buffer(b"def"))
         assert await value(one, "c/0/0") == b"abc"
-        assert await value(one, "c/1/2") == b"def"  # number 5 either way
+        assert await value(one, "c/1/2") == b"def"  # position 5 in both layouts
 
 
-async def test_a_block_may_drop_what_was_written(tmp_path: Path) -> None:
+async def test_discarded_block_writes_nothing(tmp_path: Path) -> None:
     store = over(LocalStore(tmp_path))
 
     async def fail() -> None:

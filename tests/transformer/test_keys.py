@@ -1,4 +1,4 @@
-# test_keys.py - which keys are chunks, and which shard each is in
+# test_keys.py - keys of chunks and shards
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAYOUTS = [
         (KeyLayout.draft_2022("."), "data/root/a/c96.18", "data/root/a/c3.9", "data/root/a/c0"),
     ],
 )
-def test_the_example_of_the_draft(layout: KeyLayout, chunk: str, shard: str, scalar: str) -> None:
+def test_example_of_the_draft(layout: KeyLayout, chunk: str, shard: str, scalar: str) -> None:
     keys = ArrayKeys(layout, "a", (32, 2))
     assert keys.locate(chunk) == (shard, 0)
     assert keys.locate(layout.key("a", (127, 19))) == (shard, 63)
@@ -63,12 +63,12 @@ def test_the_example_of_the_draft(layout: KeyLayout, chunk: str, shard: str, sca
         "a/c/1/" + "9" * 5000,
     ],
 )
-def test_other_keys_are_no_chunks(key: str) -> None:
+def test_other_keys_are_not_chunk_keys(key: str) -> None:
     assert ArrayKeys(KeyLayout.v3(), "a", (2, 2)).locate(key) is None
 
 
 @given(st.sampled_from(LAYOUTS), st.data())
-def test_chunks_and_positions_belong_together(layout: KeyLayout, data: st.DataObject) -> None:
+def test_keys_and_positions_round_trip(layout: KeyLayout, data: st.DataObject) -> None:
     per_shard = data.draw(st.lists(st.integers(1, 5), max_size=3))
     path = data.draw(st.sampled_from(["", "a", "a/b"]))
     keys = ArrayKeys(layout, path, per_shard)
@@ -91,12 +91,12 @@ def test_chunks_and_positions_belong_together(layout: KeyLayout, data: st.DataOb
 
 
 @pytest.mark.parametrize("per_shard", [(0,), (2, -1), ("2",), 2, (1.5,)])
-def test_chunks_per_shard_are_positive_numbers(per_shard: object) -> None:
+def test_chunks_per_shard_must_be_positive_integers(per_shard: object) -> None:
     with pytest.raises(SpecError, match="chunks_per_shard"):
         ArrayKeys(KeyLayout.v3(), "", per_shard)  # type: ignore[arg-type]
 
 
-def test_paths() -> None:
+def test_wrong_paths_and_separators_raise() -> None:
     assert as_path("/a/b/") == "a/b"
     assert as_path("") == ""
     for path in ("a//b", "a/./b", ".."):
@@ -106,7 +106,7 @@ def test_paths() -> None:
         KeyLayout.draft_2022("-")
 
 
-def test_the_package_offers_it_when_asked() -> None:
+def test_package_imports_transformer_on_first_access() -> None:
     assert shardcodec.transformer.KeyLayout is KeyLayout
     with pytest.raises(AttributeError, match="nonsense"):
         _ = shardcodec.nonsense

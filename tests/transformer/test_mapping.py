@@ -1,6 +1,6 @@
-# test_mapping.py - chunks as a dictionary
+# test_mapping.py - `ChunkMapping`
 # SPDX-License-Identifier: MIT
-"""`ChunkMapping`: the names of zarr-python 2, and what they raise (ST-8, ST-12)."""
+"""`ChunkMapping`: methods with the names of zarr-python 2, and their errors (ST-8, ST-12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mapping(store: Any = None, **how: Any) -> ChunkMapping:
     return ChunkMapping(ShardingStorageTransformer(store, (2, 3), **how))
 
 
-def test_it_is_a_dictionary() -> None:
+def test_mapping_is_a_dictionary() -> None:
     chunks = mapping()
     twin: dict[str, bytes] = {}
     for each in (chunks, twin):
@@ -28,7 +28,7 @@ def test_it_is_a_dictionary() -> None:
         assert each.pop("c/1/1") == b"c" and each.setdefault("c/1/2", b"d") == b"d"
         with pytest.raises(KeyError):
             each["c/0/0"]
-        for missing in ("c/0/0", "c/9/9", "nothing"):  # in a shard that is there, in none, in no shard
+        for missing in ("c/0/0", "c/9/9", "nothing"):  # in an existing shard, in an absent shard, in no shard
             with pytest.raises(KeyError):
                 del each[missing]
     assert dict(chunks) == twin and len(chunks) == len(twin) and list(chunks) == sorted(twin)
@@ -41,7 +41,7 @@ def test_it_is_a_dictionary() -> None:
     assert not chunks and not chunks.store.store._store_dict  # type: ignore[attr-defined]
 
 
-def test_calls_of_the_draft() -> None:
+def test_methods_of_the_draft() -> None:
     chunks = mapping(layout=KeyLayout.draft_2022(), path="a")
     key = "data/root/a/c{}/{}".format
     chunks.update({key(i, j): b"%d%d" % (i, j) * 2 for i in range(3) for j in range(4)})
@@ -71,7 +71,7 @@ def test_calls_of_the_draft() -> None:
     assert list(chunks) == []
 
 
-def test_update_writes_each_shard_once_and_reads_no_whole_one() -> None:
+def test_update_writes_each_shard_once_without_reading_complete_ones() -> None:
     below = RecordingStore(MemoryStore())
     chunks = mapping(below)
     chunks.update({f"c/{i}/{j}": b"x" for i in range(2) for j in range(6)})
@@ -89,8 +89,10 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("paths", [["g/a"], ["g/a", "h/a"]])
-def test_rename_and_rmdir(layout: KeyLayout, paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group with an array goes elsewhere, among the arrays that lie in shards or not; its neighbours stay."""
+def test_rename_and_rmdir_keep_neighbours(
+    layout: KeyLayout, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group with an array moves to a path of the transformer or to another path; its neighbours stay."""
     monkeypatch.setattr("shardcodec.transformer.mapping.MOVED_AT_A_TIME", 5)
     below = RecordingStore(MemoryStore())
     chunks = mapping(below, layout=layout, path=paths)
@@ -121,7 +123,7 @@ def test_rename_and_rmdir(layout: KeyLayout, paths: list[str], monkeypatch: pyte
 
 
 @pytest.mark.parametrize("wrong", [[], (), None, b"", 5], ids=repr)
-def test_only_text_is_a_prefix(wrong: Any) -> None:
+def test_prefix_must_be_a_str(wrong: Any) -> None:
     chunks = mapping()
     chunks["c/0/0"] = b"a"
     with pytest.raises(TypeError, match=f"expected str, got {type(wrong).__name__}"):
@@ -129,8 +131,8 @@ def test_only_text_is_a_prefix(wrong: Any) -> None:
     assert list(chunks) == ["c/0/0"]
 
 
-def test_several_keys_are_no_text() -> None:
-    """The characters of a single key were taken for keys: for an array at the root, "c" is that of another object."""
+def test_erase_values_refuses_a_str() -> None:
+    """The characters of a single key were taken for keys; with an array at the root, "c" can be the key of another object."""
     chunks = mapping()
     chunks["c"] = chunks["c/0/0"] = b"a"
     with pytest.raises(TypeError, match="several keys"):

@@ -1,4 +1,4 @@
-# test_store.py - shards behind a store that shows chunks
+# test_store.py - `ShardingStorageTransformer`
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return ShardingStorageTransformer(below(request.param, tmp_path / "store"), (2, 3))
 
 
-# ---- a map like any other
+# ---- a dictionary
 
 
 class Twin(dict[str, bytes]):
-    """What the transformer should be: a dictionary of chunks and of other values."""
+    """A dictionary of chunks and other values, the reference for the transformer."""
 
     def below(self, prefix: str) -> list[str]:
         return sorted(key for key in self if key.startswith(prefix))
@@ -89,8 +89,8 @@ async def play(store: Any, twin: Twin, step: tuple[Any, ...]) -> None:
             await store.delete_dir(folder)
 
 
-# A store of files keeps the folders of what was deleted, and lists them; one that cannot delete under a condition keeps a
-# shard without chunks, and lists its folder.
+# A store of files keeps and lists the folders of deleted objects. A store without conditional deletes keeps a shard without
+# chunks and lists its folder.
 LEAVES_FOLDERS = ("local", "conditional", "stack")
 
 
@@ -117,7 +117,9 @@ async def compare(store: Any, twin: Twin, *, leaves_folders: bool) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_a_dictionary_of_chunks(kind: str, location: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_random_operations_match_a_dictionary(
+    kind: str, location: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     @settings(max_examples=max(5, settings().max_examples // 4))
     @given(STEPS)
     @example([("set", "c/0/0", b""), ("delete", "c/0/0")])
@@ -137,16 +139,15 @@ def test_a_dictionary_of_chunks(kind: str, location: str, tmp_path_factory: pyte
     run()
 
 
-async def test_a_shard_without_chunks_is_deleted(store: Any) -> None:
+async def test_shard_without_chunks_is_deleted(store: Any) -> None:
     await store.set("c/3/4", buffer(b"last"))
     assert await keys(store.store) == ["c/1/1"]
-    await store.delete("c/3/3")  # never there
+    await store.delete("c/3/3")  # absent
     assert await value(store, "c/3/4") == b"last"
     await store.delete("c/3/4")
     await store.delete("c/3/4")
-    if (
-        type(store.store) is ObjectStore
-    ):  # which cannot delete under a condition: there it is a shard without chunks
+    # a store without conditional deletes keeps a shard without chunks
+    if type(store.store) is ObjectStore:
         assert await keys(store) == []
         await store.delete_dir("c")
     assert await keys(store.store) == []
@@ -155,7 +156,7 @@ async def test_a_shard_without_chunks_is_deleted(store: Any) -> None:
         await store.getsize("c/3/4")
 
 
-async def test_an_empty_value_exists(store: Any) -> None:
+async def test_empty_value_exists(store: Any) -> None:
     await store.set("c/0/0", buffer(b""))
     assert await store.exists("c/0/0")
     assert await value(store, "c/0/0") == b""
@@ -187,10 +188,10 @@ REQUESTS = [
 ]
 
 
-async def test_a_range_ends_with_its_chunk(store: Any) -> None:
-    """zarr 2.18 returned bytes of the next chunk for (4, None), of the one before for (-4, None), of the index for (10, 100).
+async def test_range_ends_with_its_chunk(store: Any) -> None:
+    """zarr 2.18 returned bytes of the next chunk, of the previous chunk or of the index for ranges beyond a chunk.
 
-    We once refused (-4, 2), which it answers.
+    The transformer refused (-4, 2), which zarr 2.18 accepts.
     """
     await store.set_many(
         [(f"c/0/{i}", buffer(text)) for i, text in enumerate([b"before", b"hello world!", b"after"])]
@@ -201,7 +202,7 @@ async def test_a_range_ends_with_its_chunk(store: Any) -> None:
     assert await values(store, [("c/0/1", request) for request, _ in REQUESTS]) == [e for _, e in REQUESTS]
     await store.set("other", buffer(b"hello world!"))
     for request, expected in REQUESTS:
-        if expected:  # beyond the end every store is as it is
+        if expected:  # stores differ in ranges beyond the end of a value
             assert await values(store, [("other", request)]) == [expected]
 
 
@@ -216,7 +217,7 @@ async def test_a_range_ends_with_its_chunk(store: Any) -> None:
         (0, -1),
     ],
 )
-async def test_ranges_that_are_none(request_: Any) -> None:
+async def test_invalid_ranges_raise(request_: Any) -> None:
     store = ShardingStorageTransformer(MemoryStore(), (2,))
     with pytest.raises(ValueError, match="byte"):
         await store.get_partial_values(PROTOTYPE, [("c/0", request_)])
@@ -226,7 +227,7 @@ async def test_ranges_that_are_none(request_: Any) -> None:
         await store.get("c/0", PROTOTYPE, "all")
 
 
-async def test_two_calls_whatever_is_wanted() -> None:
+async def test_read_of_many_values_takes_two_calls() -> None:
     inner = RecordingStore(MemoryStore())
     store = ShardingStorageTransformer(inner, (2, 2))
     chunks = [(f"c/{i}/{j}", buffer(f"{i},{j}".encode() * 3)) for i in range(6) for j in range(6) if i != j]
@@ -255,7 +256,7 @@ async def test_two_calls_whatever_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("calls", "wanted"), [(2, ["c/0/0"]), (1, ["c/9/9"]), (1, [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1)])]
 )
-async def test_calls_of_a_read(calls: int, wanted: list[str]) -> None:
+async def test_number_of_calls_of_a_read(calls: int, wanted: list[str]) -> None:
     inner = RecordingStore(MemoryStore())
     store = ShardingStorageTransformer(inner, (2, 2))
     await store.set_many([(f"c/{i}/{j}", buffer(b"abc")) for i in (0, 1) for j in (0, 1)])
@@ -265,15 +266,15 @@ async def test_calls_of_a_read(calls: int, wanted: list[str]) -> None:
     assert len(inner.calls) == calls
 
 
-async def test_calls_of_writes() -> None:
+async def test_number_of_calls_of_writes() -> None:
     inner = RecordingStore(MemoryStore())
     store = ShardingStorageTransformer(inner, (2, 2))
     whole = [(f"c/{i}/{j}", buffer(b"abc")) for i in (0, 1) for j in (0, 1)]
     await store.set_many(whole)
-    assert inner.calls == [("set", "c/0/0")]  # nothing is read of a shard that is written whole
+    assert inner.calls == [("set", "c/0/0")]  # a shard that is written completely is not read
     inner.forget()
     await asyncio.gather(*(store.set(*each) for each in whole))
-    assert inner.calls == [("set", "c/0/0")]  # what comes together is written together
+    assert inner.calls == [("set", "c/0/0")]  # concurrent changes are written together
     inner.forget()
     await store.set("c/0/1", buffer(b"x"))
     assert inner.calls == [("get", [("c/0/0", "all")]), ("set", "c/0/0")]
@@ -298,7 +299,7 @@ async def test_calls_of_writes() -> None:
         (KeyLayout.draft_2022("."), "data/root/a/c96.18", "data/root/a/c3.9"),
     ],
 )
-async def test_layouts(layout: KeyLayout, chunk: str, shard: str) -> None:
+async def test_layouts_map_chunks_to_shards(layout: KeyLayout, chunk: str, shard: str) -> None:
     inner = MemoryStore()
     store = ShardingStorageTransformer(inner, (32, 2), path="a", layout=layout)
     other = chunk.replace("/a/", "/b/") if "/a/" in chunk else chunk.replace("a/", "b/", 1)
@@ -313,7 +314,7 @@ async def test_layouts(layout: KeyLayout, chunk: str, shard: str) -> None:
     assert await keys(inner) == sorted({other, "meta/root/a.array.json"} - {folder})
 
 
-async def test_an_array_without_axes() -> None:
+async def test_array_without_axes() -> None:
     inner = MemoryStore()
     store = ShardingStorageTransformer(inner, ())
     await store.set("c", buffer(b"scalar"))
@@ -323,7 +324,7 @@ async def test_an_array_without_axes() -> None:
     assert await names(store, "") == ["c"]
 
 
-async def test_several_arrays_and_a_path() -> None:
+async def test_several_arrays_below_a_path() -> None:
     inner = MemoryStore()
     store = ShardingStorageTransformer(StorePath(inner, "group"), (2,), path=["a", "b"])
     for key in ("group/a/c/1", "group/b/c/2", "group/x/c/3", "a/c/1"):
@@ -332,7 +333,7 @@ async def test_several_arrays_and_a_path() -> None:
     assert await keys(store) == ["a/c/1", "group/a/c/1", "group/b/c/2", "group/x/c/3"]
 
 
-def test_arguments(tmp_path: Path) -> None:
+def test_wrong_arguments_raise(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(
         tmp_path, (2, 2), path="/a/", index_location="start", durability="fsync"
     )
@@ -342,8 +343,8 @@ def test_arguments(tmp_path: Path) -> None:
     assert hash(again) == hash(store)
     assert store != ShardingStorageTransformer(tmp_path, (2, 2), path="a")
     named_twice = ShardingStorageTransformer(MemoryStore(), (2,), path=["a", "a/"])
-    assert named_twice.paths == ("a",)  # or its chunks would be listed twice
-    with pytest.raises(TypeError, match="layout is a KeyLayout, not 'v2'"):
+    assert named_twice.paths == ("a",)  # duplicates are dropped, else chunks would be listed twice
+    with pytest.raises(TypeError, match="layout: expected a KeyLayout, got 'v2'"):
         ShardingStorageTransformer(tmp_path, (2, 2), layout="v2")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no option"):
         ShardingStorageTransformer(tmp_path, (2, 2), nonsense=1)
@@ -359,7 +360,7 @@ def test_arguments(tmp_path: Path) -> None:
 # ---- read-only, wrong values
 
 
-async def test_read_only(tmp_path: Path) -> None:
+async def test_read_only_store_refuses_writes(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(tmp_path, (2,))
     await store.set("c/0", buffer(b"abc"))
     closed = store.with_read_only(True)
@@ -379,7 +380,7 @@ async def test_read_only(tmp_path: Path) -> None:
     assert await value(store, "c/0") == b"new"
 
 
-async def test_wrong_values() -> None:
+async def test_wrong_values_raise() -> None:
     store = ShardingStorageTransformer(MemoryStore(), (2,))
     with pytest.raises(TypeError, match="Buffer"):
         await store.set("c/0", b"bytes")

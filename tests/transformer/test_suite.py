@@ -1,8 +1,8 @@
-# test_suite.py - zarr's own tests of stores, on the transformer
+# test_suite.py - zarr's test suite for stores, run on the transformer
 # SPDX-License-Identifier: MIT
-"""`zarr.testing.store.StoreTests`, where its keys are chunks and where they are not.
+"""`zarr.testing.store.StoreTests` with keys that are chunks and keys that are not.
 
-The suite looks past the store at what is stored; here a shard is then taken apart by hand.
+The suite also reads and writes the stored objects directly; the helpers below do this for chunks in shards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardcodec.transformer.keys import ArrayKeys, KeyLayout
 
 
 class Behind(StoreTests[Any, Any]):
-    """What stands behind the store: files or a dictionary, with shards in them."""
+    """Direct access to the stored objects, files or a dictionary, which contain shards."""
 
     store_cls = ShardingStorageTransformer
     buffer_cls = cpu.Buffer
@@ -41,7 +41,7 @@ class Behind(StoreTests[Any, Any]):
 
 
 def stored(blob: bytes | None, position: int) -> bytes | None:
-    """A chunk of a shard, taken out by hand."""
+    """Return a chunk of a shard, read by hand."""
     if blob is None:
         return None
     numbers = [int.from_bytes(blob[i : i + 8], "little") for i in range(len(blob) - 64, len(blob), 8)]
@@ -50,7 +50,7 @@ def stored(blob: bytes | None, position: int) -> bytes | None:
 
 
 def with_chunk(blob: bytes | None, position: int, data: bytes) -> bytes:
-    """A shard with one more chunk, put together by hand."""
+    """Return a shard with one more chunk, assembled by hand."""
     chunks = [stored(blob, i) for i in range(4)]
     chunks[position] = data
     body, index = b"", b""
@@ -62,7 +62,7 @@ def with_chunk(blob: bytes | None, position: int, data: bytes) -> bytes:
 
 
 class TestMemory(Behind):
-    """Over a MemoryStore; the suite's keys ``c/0`` are chunks of an array at the root."""
+    """Tests over a MemoryStore; the keys ``c/0`` of the suite are chunks of an array at the root."""
 
     @pytest.fixture
     def store_kwargs(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class TestMemory(Behind):
 
 
 class TestLocal(Behind):
-    """Over files; the suite's keys ``foo/c/1`` are chunks of an array ``foo``."""
+    """Tests over files; the keys ``foo/c/1`` of the suite are chunks of an array ``foo``."""
 
     path = "foo"
 

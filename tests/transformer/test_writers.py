@@ -1,6 +1,6 @@
-# test_writers.py - many writers through transformers: nobody's chunk is lost
+# test_writers.py - concurrent writers through transformers lose no chunk
 # SPDX-License-Identifier: MIT
-"""As `test_lost_updates`: every writer has chunks of its own in shards that all share, and looks at them after each write."""
+"""As `test_lost_updates`: each writer has its own chunks in shared shards and checks them after each write."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def flat(folder: Path, **choices: Any) -> Make:
 
 
 def stacked(folder: Path, **choices: Any) -> Make:
-    """Chunks in shards in shards, all in one file."""
+    """Return stores with nested shards, all in one file."""
     return lambda: ShardingStorageTransformer(
         ShardingStorageTransformer(LocalStore(folder), (2, 2), **choices), (2, 2), **choices
     )
 
 
 async def writes(store: Any, number: int) -> None:
-    """Set, overwrite in part, erase; each look must find what this writer left there."""
+    """Set, overwrite in part and erase chunks; each read must return the last write of this writer."""
     mine = [f"c/{i}/{j}" for i in range(4) for j in range(4) if (4 * i + j) % WRITERS == number]
     for turn in range(ROUNDS):
         data = f"{number}:{turn};".encode() * (1 + 7 * ((turn + number) % 5))
@@ -76,7 +76,7 @@ async def check_all(store: Any) -> None:
 
 @pytest.mark.parametrize("make", [flat, stacked])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_processes(make: Callable[..., Make], strategy: str, tmp_path: Path) -> None:
+def test_concurrent_processes_lose_no_chunk(make: Callable[..., Make], strategy: str, tmp_path: Path) -> None:
     open_store = make(tmp_path / "store", write_strategy=strategy)
     in_processes(WRITERS, work_on(open_store))
     asyncio.run(check_all(open_store()))
@@ -84,14 +84,14 @@ def test_processes(make: Callable[..., Make], strategy: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["memory", "local", "any", "conditional", "stack", "stack of any"])
-def test_threads_with_loops_of_their_own(kind: str, tmp_path: Path) -> None:
+def test_threads_with_own_event_loops_lose_no_chunk(kind: str, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     stores = [ShardingStorageTransformer(inner, (4, 4)) for _ in range(2)]
     in_threads(WRITERS, lambda number: asyncio.run(writes(stores[number % 2], number)))
     asyncio.run(check_all(stores[0]))
 
 
-def test_processes_of_which_one_is_first(tmp_path: Path) -> None:
+def test_set_if_not_exists_of_processes_has_one_winner(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(LocalStore(tmp_path / "store"), (8,))
 
     async def claim(number: int) -> None:
@@ -105,7 +105,7 @@ def test_processes_of_which_one_is_first(tmp_path: Path) -> None:
         assert len({(tmp_path / f"{number}-{i}").read_bytes() for number in range(WRITERS)}) == 1
 
 
-def test_threads_that_write_rows_of_an_array(tmp_path: Path) -> None:
+def test_threads_write_rows_of_one_array(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(tmp_path / "store", (4, 4))
     array = zarr.create_array(store, shape=(48, 16), chunks=(1, 4), dtype="int32", fill_value=0)
 
@@ -118,7 +118,7 @@ def test_threads_that_write_rows_of_an_array(tmp_path: Path) -> None:
     assert np.array_equal(array[:, 0], np.arange(1, 49))
 
 
-async def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
+async def test_lock_timeout_raises(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(tmp_path / "store", (4,), lock_timeout=0.2)
     await store.set("c/0", buffer(b"abc"))
     begun, done = threading.Event(), threading.Event()
@@ -145,10 +145,10 @@ async def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
     assert await value(store, "c/0") == b"abc"
 
 
-async def test_a_cancelled_write_leaves_others_alone(tmp_path: Path) -> None:
+async def test_cancelled_write_does_not_stop_other_writes(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(RecordingStore(MemoryStore()), (4,))
     name = f"memory:{id(store.store._store._store_dict)}/c/0"
-    locks.table().acquire(name)  # so that writes queue up
+    locks.table().acquire(name)  # makes the writes wait in the queue
     try:
         first, second = (asyncio.ensure_future(store.set(f"c/{i}", buffer(b"x"))) for i in (0, 1))
         await asyncio.sleep(0)
@@ -161,7 +161,7 @@ async def test_a_cancelled_write_leaves_others_alone(tmp_path: Path) -> None:
     assert first.cancelled()
 
 
-async def test_an_error_of_one_change_is_not_that_of_others() -> None:
+async def test_error_of_one_change_does_not_stop_other_changes() -> None:
     store = ShardingStorageTransformer(MemoryStore(), (4,))
     results = await asyncio.gather(
         store.set("c/0", buffer(b"good")),
@@ -177,7 +177,7 @@ async def test_an_error_of_one_change_is_not_that_of_others() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "local", "conditional", "stack"])
 @pytest.mark.parametrize("budget", [300, 1 << 20])
-def test_threads_inside_of_group_writes(kind: str, budget: int, tmp_path: Path) -> None:
+def test_threads_inside_of_group_writes_lose_no_chunk(kind: str, budget: int, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     stores = [ShardingStorageTransformer(inner, (4, 4)) for _ in range(2)]
     with group_writes(budget):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ours, zarrs_view
-from shardcodec.storage.file_locks import FileLocks
 
 import shardcodec
 from shardcodec import _native, group_writes
+from shardcodec.storage.file_locks import FileLocks
 
 
 def new(folder: Path) -> Any:

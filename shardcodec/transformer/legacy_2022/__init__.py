@@ -1,1 +1,1 @@
-"""Arrays of the 2022 format: their metadata, a view of them as arrays of zarr 3, and their conversion."""
+"""Arrays of the 2022 format: parse their metadata, open them as arrays of zarr 3, and convert them."""

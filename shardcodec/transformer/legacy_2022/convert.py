@@ -1,10 +1,10 @@
-# convert.py - `convert_2022`: arrays of the 2022 format to Zarr v3, inner chunks as they are
+# convert.py - `convert_2022`: copy arrays of the 2022 format to Zarr v3
 # SPDX-License-Identifier: MIT
 """Convert arrays of the 2022 format to Zarr v3.
 
-An encoded inner chunk has the same bytes in both formats. So each shard is copied: its inner chunks in the order of their offsets,
-without the gaps between them, and a new index. The metadata of an array is written last: after an interruption the destination has
-objects, but no metadata that refers to them.
+An encoded inner chunk has the same bytes in both formats. So each shard is copied: its inner chunks in the order of
+their offsets, without the gaps between them, and a new index. The metadata of an array is written last: after an
+interruption the destination has objects, but no metadata that refers to them.
 
 Source: requirement ST-18.
 """
@@ -160,10 +160,11 @@ def convert_2022(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to copy an array.
+    """A plan to copy one array.
 
-    ``document`` is the metadata of the copy. ``here`` and ``there`` describe the shards of source and destination as maps from
-    positions to encoded bytes, None for an array without shards. ``fixed_nbytes`` is the size of every inner chunk, None if it varies.
+    ``document`` is the metadata of the copy. ``here`` and ``there`` describe the shards of source and destination as
+    maps from positions to encoded bytes, None for an array without shards. ``fixed_nbytes`` is the size of every
+    inner chunk, None if it varies.
     """
 
     store: Store
@@ -204,7 +205,9 @@ class _Source2022:
             yield "", True
             return
         if sync(self._view.group(self._path)) is None:
-            raise FileNotFoundError(f"there is neither an array nor a group {self._path!r} in {self._view}")
+            raise FileNotFoundError(
+                f"path: expected an array or a group in {self._view}, found neither at {self._path!r}"
+            )
         yield from self._below("")
 
     def _below(self, node: str) -> Iterator[tuple[str, bool]]:
@@ -231,7 +234,7 @@ class _Source2022:
         path = self._at(node)
         array = self._array(node)
         if array is None:
-            raise FileNotFoundError(f"there is no array {path!r} in {self._view}")
+            raise FileNotFoundError(f"path: expected an array in {self._view}, found none at {path!r}")
         with naming(array_key(path, self._view.suffix)):
             document = to_v3(array, index_checksum=index_checksum, names=True)
             check_understood(document)

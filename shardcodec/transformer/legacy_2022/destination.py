@@ -64,19 +64,19 @@ class Destination:
         stored = _get(self.store, self._metadata(path))
         if stored is not None:
             if parse_json(stored, self._metadata(path)).get("node_type") != "array" or not overwrite:
-                raise FileExistsError(f"there is {self._metadata(path)!r} in {self.store} already")
+                raise FileExistsError(f"{self._metadata(path)!r} exists already in {self.store}")
             return
         prefix = f"{path}/" if path else ""
         for key in _keys(self.store, prefix):
             if not overwrite or not key.startswith((f"{prefix}c/", f"{prefix}c.")):
-                reason = "overwrite=True removes chunks without metadata, and nothing else"
-                raise FileExistsError(f"there is {key!r} in {self.store} already; {reason}")
+                reason = "overwrite=True removes only arrays and chunks without metadata"
+                raise FileExistsError(f"{key!r} exists already in {self.store}; {reason}")
 
     def check_group(self, path: str) -> None:
         """Raise FileExistsError if there is an array at the path."""
         stored = _get(self.store, self._metadata(path))
         if stored is not None and parse_json(stored, self._metadata(path)).get("node_type") != "group":
-            raise FileExistsError(f"there is {self._metadata(path)!r} in {self.store} already")
+            raise FileExistsError(f"an array exists already in {self.store}: {self._metadata(path)!r}")
 
     def clear(self, path: str, *, overwrite: bool) -> None:
         """Remove an array, metadata first, or chunks without metadata."""
@@ -115,5 +115,7 @@ def destination_v3(store: Store) -> Destination:
     """
     stored = _get(store, "zarr.json")
     if stored is not None and parse_json(stored, "zarr.json").get("zarr_format") != 3:
-        raise FileExistsError(f"{store} is a hierarchy of another format than Zarr v3")
+        raise FileExistsError(
+            f"expected a hierarchy of Zarr v3 or an empty store, got another format in {store}"
+        )
     return Destination(store)

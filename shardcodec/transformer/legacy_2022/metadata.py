@@ -1,14 +1,14 @@
-# metadata.py - metadata of the 2022 format: what an array.json says
+# metadata.py - parse metadata of the 2022 format
 # SPDX-License-Identifier: MIT
-"""The 2022 format: Zarr v3 as it was drafted then, which zarr-python 2.14 to 2.18 writes under ``ZARR_V3_EXPERIMENTAL_API=1``.
+"""The 2022 format: a draft of Zarr v3 that zarr-python 2.14 to 2.18 writes with ``ZARR_V3_EXPERIMENTAL_API=1``.
 
-    zarr.json                        the hierarchy: says that it is of this format, and how metadata keys end
-    meta/root/<path>.group.json      attributes of a group; groups need no such document
+    zarr.json                        the hierarchy: the format, and the suffix of metadata keys
+    meta/root/<path>.group.json      attributes of a group; optional
     meta/root/<path>.array.json      an array
     data/root/<path>/c3/9            its chunks; with a sharding storage transformer its shards
 
-Everything is checked where it is parsed: what cannot be true is a `SpecError`, what is true but not done here an
-`UnsupportedError`, and both say where in the document it stands.
+The parser checks every value. It raises `SpecError` for a wrong value and `UnsupportedError` for a valid value that
+is not implemented; both name the place in the document.
 
 Source: zarr-specs, ``core-protocol-v3.0-dev`` of 2022 and its storage transformer ``sharding``; zarr-python 2.14.2 to
 2.18.7, ``meta.py`` and ``_storage/v3_storage_transformers.py``.
@@ -40,6 +40,7 @@ from ...format.checks import (
     wrong,
 )
 from ...format.fill import fill_from_json
+from ...storage.files import check_name
 
 __all__ = [
     "LegacyArray",
@@ -58,7 +59,7 @@ DType = np.dtype[Any]
 PROTOCOL_URI = "https://purl.org/zarr/spec/protocol/core/3.0"
 CODEC_URI = "https://purl.org/zarr/spec/codec/"
 
-# Every release of zarr-python writes the first; the others are the specification's of 2022-11 (de0ceaf) and of
+# All releases of zarr-python write the first spelling; the other ones are from the specification of 2022-11 (de0ceaf) and of
 # 2023-02 (0610641).
 SHARDING_SPELLINGS = (
     "https://purl.org/zarr/spec/storage_transformers/sharding/1.0",
@@ -79,29 +80,30 @@ _EXTENDED_TYPE = re.compile(
 
 @dataclass(frozen=True)
 class LegacyArray:
-    """An array of the 2022 format.
+    """Metadata of an array of the 2022 format.
 
     Attributes
     ----------
     shape, chunk_shape : tuple of int
+        Shapes of the array and of a chunk, in elements.
     separator : {"/", "."}
-        Between the numbers of a chunk's key.
+        Text between the numbers of a chunk key.
     order : {"C", "F"}
-        How elements lie in a chunk.
+        Memory layout of a chunk.
     dtype : dtype
-        In the byte order of the stored elements.
+        Data type in the byte order of the stored elements.
     fill : scalar or None
-        Of the dtype; None: elements that were never written have no certain value.
+        Fill value of type `dtype`; None: elements that were never written have no defined value.
     filters : tuple of mapping
-        Configurations of numcodecs, in the order in which they encode.
+        Configurations of numcodecs, in the order of encoding.
     compressor : mapping or None
         Configuration of numcodecs.
     stack : tuple of tuple of int
-        Chunks per shard of each sharding transformer; the last is the one next to the store.
+        Chunks per shard of each sharding transformer; the last one is next to the store.
     attributes : mapping
-        Without those that zarr-python keeps filters in.
+        Attributes without the one in which zarr-python stores filters.
     document : mapping
-        All of the array.json.
+        The complete array.json.
     """
 
     shape: tuple[int, ...]
@@ -118,12 +120,12 @@ class LegacyArray:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether there is any transformer."""
+        """True if the array has a sharding transformer."""
         return bool(self.stack)
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
-        """Shape of what one object holds."""
+        """Shape of the array region in one object, in elements."""
         shape = np.array(self.chunk_shape, dtype=object)
         for per_shard in self.stack:
             shape = shape * np.array(per_shard, dtype=object)
@@ -139,16 +141,16 @@ class LegacyArray:
 
 
 def normalized(path: str) -> str:
-    """Return a path without the slashes that make no difference.
+    """Return a path with normal slashes, none of them at its ends.
 
     Raises
     ------
     ValueError
-        It has an empty segment, or one of dots.
+        A part of the path is empty, "." or "..", or the path has a null byte.
     """
-    path = path.replace("\\", "/").strip("/")
+    path = check_name(path).replace("\\", "/").strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
-        raise ValueError(f"{path!r} is no path in a hierarchy")
+        raise ValueError(f"path: expected parts that are neither empty nor dots, got {path!r}")
     return path
 
 
@@ -163,7 +165,7 @@ def group_key(path: str, suffix: str) -> str:
 
 
 def data_prefix(path: str) -> str:
-    """Return what the keys of all chunks of an array begin with, "c" not included."""
+    """Return the common start of all chunk keys of an array, without "c"."""
     return f"data/root/{path}/" if path else "data/root/"
 
 
@@ -171,62 +173,69 @@ def data_prefix(path: str) -> str:
 
 
 def parse_json(data: bytes, key: str) -> Mapping[str, Any]:
-    """Read a document.
+    """Parse a JSON document.
 
     Raises
     ------
     SpecError
-        It is no JSON object.
+        The document is not a JSON object.
     """
     try:
         with bounded_depth(key):
             document = json.loads(data)
     except ValueError as error:
-        raise SpecError(f"{key} is no JSON: {error}", path="") from error
+        raise SpecError(f"{key}: expected a JSON document: {error}", path="") from error
     return as_mapping(document, "")
 
 
 def parse_hierarchy(document: Mapping[str, Any]) -> str:
-    """Check the zarr.json of a hierarchy; return how the keys of its metadata end.
+    """Check the zarr.json of a hierarchy and return the suffix of its metadata keys.
 
     Raises
     ------
     SpecError
-        It is of another format.
+        The hierarchy has another format.
     UnsupportedError
-        It has extensions.
+        The hierarchy has extensions.
     """
     for key in ("zarr_format", "metadata_encoding"):
         value = document.get(key, PROTOCOL_URI)
         if value == 3:
-            wrong(key, "3: the final Zarr v3, which zarr itself opens", expected=PROTOCOL_URI, actual=value)
+            wrong(
+                key,
+                f"expected {PROTOCOL_URI}, got 3, the final Zarr v3; open it with zarr itself",
+                expected=PROTOCOL_URI,
+                actual=value,
+            )
         if value != PROTOCOL_URI:
             wrong(key, f"expected {PROTOCOL_URI}, got {show(value)}", expected=PROTOCOL_URI, actual=value)
     required = ("zarr_format", "metadata_encoding", "metadata_key_suffix")
     check_keys(document, "", required=required, optional=["extensions"])
     if document.get("extensions"):
-        unsupported("extensions", f"{show(document['extensions'])}: none is implemented here")
+        unsupported(
+            "extensions", f"expected none, got {show(document['extensions'])}; shardcodec implements none"
+        )
     suffix = document["metadata_key_suffix"]
     if not isinstance(suffix, str) or not re.fullmatch(r"[A-Za-z0-9._-]*", suffix):
-        wrong("metadata_key_suffix", f"expected the end of a key, got {show(suffix)}", actual=suffix)
+        wrong("metadata_key_suffix", f"expected a suffix of keys, got {show(suffix)}", actual=suffix)
     return suffix
 
 
 def parse_group(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the attributes of a group."""
+    """Return the attributes of a group from its document."""
     check_keys(document, "", required=("attributes",), optional=("extensions",))
     return as_mapping(document["attributes"], "attributes")
 
 
 def parse_array(document: Mapping[str, Any]) -> LegacyArray:
-    """Read an array.json.
+    """Parse an array.json.
 
     Raises
     ------
     SpecError
-        A value is wrong; ``.path`` says which.
+        A value is wrong; ``.path`` names it.
     UnsupportedError
-        A data type, codec, extension or storage transformer is not one that can be read here.
+        A data type, codec, extension or storage transformer is not implemented.
     """
     with bounded_depth("array metadata"):
         return _parse_array(document)
@@ -237,7 +246,7 @@ def _parse_array(document: Mapping[str, Any]) -> LegacyArray:
     check_keys(document, "", required=_REQUIRED, optional=(*_OPTIONAL, *ignored))
     for i, extension in enumerate(as_items(document.get("extensions") or (), "extensions")):
         if not _may_be_ignored(extension):
-            unsupported(f"extensions[{i}]", f"{show(extension)} is not implemented here")
+            unsupported(f"extensions[{i}]", f"shardcodec does not implement {show(extension)}")
     shape = as_int_tuple(document["shape"], "shape", minimum=0)
     with within("data_type"):
         dtype = _parse_data_type(document["data_type"])
@@ -270,11 +279,11 @@ def _may_be_ignored(value: object) -> bool:
 def _parse_grid(data: object, ndim: int, itemsize: int) -> tuple[tuple[int, ...], str]:
     grid = as_mapping(data, "")
     if grid.get("type", "regular") != "regular":
-        unsupported("type", f"{show(grid['type'])}: only regular grids are implemented", actual=grid["type"])
+        unsupported("type", f"expected 'regular', got {show(grid['type'])}", actual=grid["type"])
     check_keys(grid, "", required=("type", "chunk_shape", "separator"))
     chunk_shape = as_chunk_shape(grid["chunk_shape"], itemsize, "chunk_shape")
     if len(chunk_shape) != ndim:
-        reason = f"{len(chunk_shape)} axes given for an array of {ndim}"
+        reason = f"expected {ndim} axes, got {len(chunk_shape)}"
         wrong("chunk_shape", reason, expected=ndim, actual=len(chunk_shape))
     separator = grid["separator"]
     if separator not in ("/", "."):
@@ -283,7 +292,7 @@ def _parse_grid(data: object, ndim: int, itemsize: int) -> tuple[tuple[int, ...]
 
 
 def _check_separator(value: object, separator: str) -> None:
-    """A second place that zarr-python writes, and does not read."""
+    """Check the member dimension_separator, which zarr-python writes but does not read."""
     if value is not None and value != separator:
         reason = f"expected {separator!r} as in chunk_grid, got {show(value)}"
         wrong("dimension_separator", reason, expected=separator, actual=value)
@@ -297,16 +306,18 @@ def _parse_compressor(data: object) -> Mapping[str, Any] | None:
     uri = codec["codec"]
     name = uri.removeprefix(CODEC_URI).partition("/")[0] if isinstance(uri, str) else ""
     if not isinstance(uri, str) or not uri.startswith(CODEC_URI) or name not in COMPRESSORS:
-        unsupported("codec", f"{show(uri)} is none that zarr-python 2.18 has", codec=str(uri), actual=uri)
+        unsupported(
+            "codec", f"expected a codec of zarr-python 2.18, got {show(uri)}", codec=str(uri), actual=uri
+        )
     return {"id": name, **as_mapping(codec["configuration"], "configuration")}
 
 
 def _parse_filters(data: object, dtype: DType) -> tuple[Mapping[str, Any], ...]:
-    """Filters stand among the attributes, where users may have something of that name too."""
+    """Return the filters. They are stored as an attribute, and users may have an attribute of the same name."""
     if dtype.hasobject:
         items = as_items(() if data is None else data, "attributes.filters")
         if not items:
-            wrong("attributes.filters", "missing: objects need a codec that makes bytes of them")
+            wrong("attributes.filters", "expected a codec that encodes Python objects, got none")
     elif not isinstance(data, list | tuple) or not data:
         return ()
     else:
@@ -329,12 +340,10 @@ def _parse_transformer(data: object, i: int, ndim: int) -> tuple[int, ...]:
         transformer = as_mapping(data, "")
         check_keys(transformer, "", required=("extension", "type"), optional=("configuration",))
         if transformer["extension"] not in SHARDING_SPELLINGS:
-            reason = (
-                f"{show(transformer['extension'])} is not the sharding transformer, in any of its spellings"
-            )
+            reason = f"expected the sharding transformer, got {show(transformer['extension'])}"
             unsupported("extension", reason, actual=transformer["extension"])
         if transformer["type"] != "indexed":
-            reason = f"{show(transformer['type'])}: the only type of shards is indexed"
+            reason = f"expected 'indexed', got {show(transformer['type'])}"
             wrong("type", reason, expected="indexed", actual=transformer["type"])
         configuration = as_mapping(transformer.get("configuration", {}), "configuration")
         with within("configuration"):
@@ -343,14 +352,14 @@ def _parse_transformer(data: object, i: int, ndim: int) -> tuple[int, ...]:
 
 
 def _parse_per_shard(value: object, ndim: int) -> tuple[int, ...]:
-    """One number for each axis; as zarr-python has it, a bare number for one axis, and 1 for axes that are left out."""
+    """Return one number for each axis. As in zarr-python, a number stands for one axis, and missing axes have 1."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = (value,)
     counts = as_int_tuple(value, "chunks_per_shard", minimum=1)
     if ndim == 0 and counts in ((), (1,)):
         return ()
     if len(counts) > ndim:
-        reason = f"{len(counts)} axes given for an array of {ndim}"
+        reason = f"expected at most {ndim} axes, got {len(counts)}"
         wrong("chunks_per_shard", reason, expected=ndim, actual=len(counts))
     return counts + (1,) * (ndim - len(counts))
 
@@ -372,38 +381,38 @@ def _parse_data_type(data: object) -> DType:
 
 def _named_type(name: object, known: re.Pattern[str]) -> DType:
     if not isinstance(name, str):
-        wrong("", f"expected the name of a type, got {show(name)}", actual=name)
+        wrong("", f"expected the name of a data type, got {show(name)}", actual=name)
     if known.fullmatch(name) is None and _CORE_TYPE.fullmatch(name) is None:
-        unsupported("", f"data type {show(name)} is none that zarr-python 2.18 has", data_type=name)
+        unsupported("", f"expected a data type of zarr-python 2.18, got {show(name)}", data_type=name)
     try:
         dtype: DType = np.dtype(name)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{show(name)}: {error}", path="", actual=name) from error
     if dtype.itemsize == 0:
-        wrong("", f"elements of type {show(name)} have no bytes", actual=name)
+        wrong("", f"expected a data type with a size above 0, got {show(name)}", actual=name)
     return dtype
 
 
 def _struct(data: object) -> DType:
-    """Fields lie one behind the other. Without a name there is one for bytes that mean nothing in particular."""
+    """Return a packed struct. A single field without a name stands for raw bytes."""
     fields: list[tuple[str, DType]] = []
     items = as_items(data, "")
     for i, item in enumerate(items):
         pair = as_items(item, f"[{i}]")
         if len(pair) == 3:
-            unsupported(f"[{i}]", "a field that is an array", actual=pair)
+            unsupported(f"[{i}]", "shardcodec does not implement fields that are arrays", actual=pair)
         if len(pair) != 2 or not isinstance(pair[0], str):
             wrong(f"[{i}]", f"expected a name and a type, got {show(item)}", actual=item)
         name, kind = pair
         with within(f"[{i}][1]"):
             dtype = _named_type(kind, _EXTENDED_TYPE) if isinstance(kind, str) else _struct(kind)
         if dtype.hasobject:
-            unsupported(f"[{i}][1]", "a field of objects", actual=kind)
+            unsupported(f"[{i}][1]", "shardcodec does not implement fields of Python objects", actual=kind)
         if not name and len(items) == 1 and dtype.kind == "V" and dtype.names is None:
             return dtype
         fields.append((name, dtype))
     if not fields:
-        wrong("", "a struct needs at least one field")
+        wrong("", "expected a struct with at least one field, got none")
     try:
         return np.dtype(fields)
     except (TypeError, ValueError) as error:
@@ -424,12 +433,12 @@ def _parse_fill(value: object, dtype: DType) -> Any:
 
 
 def _raw_fill(value: object, dtype: DType) -> Any:
-    """The bytes of one element, in the byte order of the array."""
+    """Return the fill value from base64 bytes in the byte order of the array."""
     try:
         data = base64.b64decode(value, validate=True)  # type: ignore[arg-type]
     except (TypeError, ValueError, binascii.Error):
         wrong("", f"expected base64, got {show(value)}", actual=value)
     if len(data) != dtype.itemsize:
-        reason = f"{len(data)} bytes for elements of {dtype.itemsize}"
+        reason = f"expected {dtype.itemsize} bytes, got {len(data)}"
         wrong("", reason, expected=dtype.itemsize, actual=len(data))
     return np.frombuffer(data, dtype=dtype).astype(dtype.newbyteorder("="))[0]

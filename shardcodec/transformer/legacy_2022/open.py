@@ -1,6 +1,6 @@
 # open.py - `open_2022`
 # SPDX-License-Identifier: MIT
-"""Arrays of the 2022 format as arrays of zarr."""
+"""Open arrays of the 2022 format as arrays of zarr 3."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ...compat import (
 )
 from ...errors import ShardError
 from ...format.checks import unsupported
+from ...storage.files import check_name
 from ...zarr_plugin.enable import attach
 from .metadata import array_key, normalized, parse_hierarchy, parse_json
 from .translate import has_certain_fill, to_v3
@@ -69,16 +70,18 @@ def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -
     >>> array[10:20] = 0
     """
     if mode not in ("r", "r+"):
-        raise ValueError(f"mode must be 'r' or 'r+', not {mode!r}")
+        raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
     view, prefix = legacy_store(store, read_only=mode == "r")
     path = normalized(f"{prefix}/{path}")
     with naming(array_key(path, view.suffix)):
         array = sync(view.array(path))
         if array is not None:
-            check_understood(to_v3(array))  # what cannot be translated is said before zarr asks for it
+            check_understood(to_v3(array))  # raises a typed error before zarr reads the metadata
     if array is None:
         if sync(view.group(path)) is None:
-            raise FileNotFoundError(f"there is neither an array nor a group {path!r} in {view}")
+            raise FileNotFoundError(
+                f"path: expected an array or a group in {view}, found neither at {path!r}"
+            )
         return zarr.open_group(store=view, path=path, mode=mode, zarr_format=3)  # type: ignore[arg-type]
     with quiet():
         opened = zarr.open_array(store=view, path=path, mode=mode, zarr_format=3)
@@ -86,17 +89,17 @@ def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -
 
 
 def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, str]:
-    """Return a view of a hierarchy, and the path that the argument names in it.
+    """Return a view of a hierarchy and the path in it to which `store` refers.
 
     Raises
     ------
     FileNotFoundError
-        There is no such folder.
+        The folder does not exist.
     SpecError, UnsupportedError
-        It is of another format.
+        The hierarchy has another format.
     """
-    if isinstance(store, str | os.PathLike) and not os.path.isdir(store):
-        raise FileNotFoundError(f"there is no folder {os.fspath(store)!r}")  # which zarr would make
+    if isinstance(store, str | os.PathLike) and not os.path.isdir(check_name(os.fspath(store))):
+        raise FileNotFoundError(f"folder {os.fspath(store)!r} does not exist")  # zarr would create it
     base, path = as_store(store, read_only=read_only)
     if isinstance(base, LegacyStore):
         return base if base.read_only == read_only else base.with_read_only(read_only), path
@@ -109,7 +112,13 @@ def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, s
 
 
 def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
-    """Return a store and a path in it for all that names one."""
+    """Return a zarr store and a path in it from a path, a store, a StorePath, an array or a group.
+
+    Raises
+    ------
+    TypeError
+        `store` is of another type.
+    """
     if isinstance(store, zarr.Array | zarr.Group | zarr.AsyncArray | zarr.AsyncGroup):
         store = store.store_path
     if isinstance(store, StorePath):
@@ -117,26 +126,23 @@ def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
     if isinstance(store, Store):
         return store, ""
     if isinstance(store, str | os.PathLike):
-        return sync(LocalStore.open(os.fspath(store), read_only=read_only)), ""
-    raise TypeError(f"expected a path or a zarr store, not {type(store).__name__}")
+        return sync(LocalStore.open(check_name(os.fspath(store)), read_only=read_only)), ""
+    raise TypeError(f"store: expected a path or a zarr store, got {type(store).__name__}")
 
 
 def check_understood(metadata: Mapping[str, Any]) -> None:
-    """Refuse an array that the installed zarr would misread: before 3.2 it forgets some byte orders.
-
-    Raises
-    ------
-    UnsupportedError
-    """
+    """Raise UnsupportedError if the installed zarr would misread an array: zarr before 3.2 ignores some byte orders."""
     with quiet():
         understood = ArrayV3Metadata.from_dict(dict(metadata)).to_dict()
     (endian, filtered), (kept, _) = _byte_order(metadata["codecs"]), _byte_order(understood["codecs"])
     if endian == "big" and (kept != endian or (filtered and not swaps_for_filters())):
-        unsupported("data_type", f"zarr {zarr.__version__} does not heed that elements are big-endian here")
+        unsupported(
+            "data_type", f"zarr {zarr.__version__} ignores that the elements are big-endian; update zarr"
+        )
 
 
 def _byte_order(codecs: Any) -> tuple[Any, bool]:
-    """Byte order of the elements, and whether there are filters before it is settled."""
+    """Return (byte order of the elements, True if filters come before the codec `bytes`)."""
     filtered = False
     for codec in codecs:
         given = codec.get("configuration", {})
@@ -151,7 +157,7 @@ def _byte_order(codecs: Any) -> tuple[Any, bool]:
 
 @contextmanager
 def naming(document: str) -> Iterator[None]:
-    """Let errors say which document they are about."""
+    """Add the name of a document to errors raised inside of the block."""
     try:
         yield
     except ShardError as error:

@@ -1,14 +1,14 @@
-# translate.py - from array.json of the 2022 format to zarr.json of Zarr v3
+# translate.py - translate array.json of the 2022 format to zarr.json of Zarr v3
 # SPDX-License-Identifier: MIT
 """Translate the metadata of an array.
 
-A sharding transformer and the codec `sharding_indexed` store inner chunks in the same way. The transformer has no checksum
-behind the index. So only the metadata differ:
+A sharding transformer and the codec `sharding_indexed` store inner chunks in the same way, but the transformer has no
+checksum of the index. So only the metadata differ:
 
     data_type "<i4" or ">i4"                      data_type "int32", codec `bytes` with that byte order
     chunk_memory_layout "F"                       codec `transpose` that reverses the axes
-    filters of numcodecs, a compressor            codecs of Zarr, or numcodecs' own names for them
-    storage_transformers, last next to the store  codecs `sharding_indexed`, one within the other
+    filters of numcodecs, a compressor            codecs of Zarr, or numcodecs.* codecs
+    storage_transformers, last next to the store  nested codecs `sharding_indexed`
     chunks_per_shard                              shape of a shard, in elements
 """
 
@@ -38,14 +38,14 @@ __all__ = ["has_certain_fill", "to_v3"]
 DType = np.dtype[Any]
 Codecs = list[dict[str, Any]]
 
-# Where xarray keeps the names of dimensions in formats that have no place for them.
+# The attribute in which xarray stores names of dimensions in formats without a member for them.
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 INDEX_CODECS: Codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
 CRC32C = {"name": "crc32c"}
 
-# Filters of numcodecs that zarr 3 has under the name numcodecs.*: which parameters are dtypes, first that of the elements
-# that go in; and what dtype comes out (a parameter, or a dtype).
+# Filters of numcodecs that zarr 3 has as numcodecs.*: names of parameters that are dtypes (the first one is the input
+# dtype), and the output dtype (name of a parameter, or a dtype).
 ARRAY_FILTERS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "delta": (("dtype", "astype"), "astype"),
     "fixedscaleoffset": (("dtype", "astype"), "astype"),
@@ -69,10 +69,10 @@ BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
 def has_certain_fill(array: LegacyArray) -> bool:
-    """Tell whether an absent chunk means the same in both formats.
+    """Return True if an absent chunk has the same meaning in both formats.
 
-    Where it does not, chunks that are nothing but fill value have to be stored: zarr-python 2 takes null for "anything",
-    and the number 0 for what an array of strings is filled with.
+    If not, chunks that contain only the fill value must be stored: in zarr-python 2 a fill value of null means
+    undefined elements, and arrays of strings can have the fill value 0.
     """
     if array.dtype.hasobject:
         return isinstance(array.fill, str) and array.filters[0]["id"] == "vlen-utf8"
@@ -85,15 +85,20 @@ def to_v3(array: LegacyArray, *, index_checksum: bool = False, names: bool = Fal
     Parameters
     ----------
     array : LegacyArray
+        Metadata of the array.
     index_checksum : bool
-        Of the outermost shards: with a checksum, which the 2022 format does not have.
+        Add a crc32c to the index of the outermost shards, which the 2022 format does not have.
     names : bool
-        Move what xarray keeps among the attributes to ``dimension_names``.
+        Remove the attribute of xarray that becomes ``dimension_names``.
+
+    Returns
+    -------
+    dict
 
     Raises
     ------
     UnsupportedError
-        A filter or data type that Zarr v3 has no name for.
+        Zarr v3 has no counterpart of a filter or of the data type.
     """
     data_type, fill_value = _data_type(array)
     codecs = _inner_codecs(array)
@@ -151,7 +156,7 @@ def _data_type(array: LegacyArray) -> tuple[Any, Any]:
         return "variable_length_bytes", ""
     native = array.dtype.newbyteorder("=")
     fill = np.zeros((), dtype=native)[()] if array.fill is None else array.fill
-    with quiet():  # zarr warns of types that the specification does not have yet
+    with quiet():  # zarr warns about data types outside of the specification
         kind = parse_dtype(native, zarr_format=3)
         return kind.to_json(zarr_format=3), kind.to_json_scalar(fill, zarr_format=3)
 
@@ -172,7 +177,7 @@ def _inner_codecs(array: LegacyArray) -> Codecs:
         codecs.append(_bytes_codec(dtype))
     for i, config in filters:
         if config["id"] not in BYTES_FILTERS:
-            reason = f"{show(config['id'])} has no counterpart in Zarr v3, or none in this place"
+            reason = f"{show(config['id'])} has no counterpart in Zarr v3 at this position"
             unsupported(f"attributes.filters[{i}].id", reason, codec=config["id"])
         codecs.append(_numcodecs(config))
     if array.compressor is not None:
@@ -192,7 +197,7 @@ def _numcodecs(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _array_filter(config: Mapping[str, Any], dtype: DType) -> tuple[dict[str, Any], DType]:
-    """A filter as zarr 3 has it, which hands it elements in native order; the bytes are swapped behind it."""
+    """Return a filter of zarr 3 and its output dtype. zarr passes native byte order to it and swaps bytes afterwards."""
     names, result = ARRAY_FILTERS[config["id"]]
     native = dict(config)
     kinds: dict[str, DType] = {}
@@ -201,8 +206,10 @@ def _array_filter(config: Mapping[str, Any], dtype: DType) -> tuple[dict[str, An
             kinds[name] = _filter_dtype(config[name], name)
             native[name] = kinds[name].newbyteorder("=").str
     due = kinds.get(names[0], dtype) if names else np.dtype(bool)
-    if due != dtype:  # numcodecs takes the bytes for what the filter says, whatever they are
-        unsupported(names[0] if names else "id", f"elements of {dtype} taken for {due}", data_type=str(dtype))
+    if due != dtype:  # numcodecs would reinterpret the bytes as the dtype of the filter
+        unsupported(
+            names[0] if names else "id", f"expected elements of {due}, got {dtype}", data_type=str(dtype)
+        )
     if result.startswith("|"):
         return _numcodecs(native), np.dtype(result)
     return _numcodecs(native), kinds.get(result, due)
@@ -212,16 +219,18 @@ def _filter_dtype(value: object, name: str) -> DType:
     try:
         dtype: DType = np.dtype(value)  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
-        wrong(name, f"{show(value)} is no dtype: {error}", actual=value)
+        wrong(name, f"expected a dtype, got {show(value)}: {error}", actual=value)
     if dtype.kind not in "biufc":
-        unsupported(name, f"a filter for elements of {dtype}", data_type=str(dtype))
+        unsupported(name, f"expected a boolean or numeric dtype, got {dtype}", data_type=str(dtype))
     return dtype
 
 
 def _bytes_codec(dtype: DType) -> dict[str, Any]:
     orders = {leaf.str[0] for leaf in _leaves(dtype)} - {"|"}
     if len(orders) > 1:
-        unsupported("data_type", f"fields of both byte orders: {dtype}", data_type=str(dtype))
+        unsupported(
+            "data_type", f"expected fields of one byte order, got both: {dtype}", data_type=str(dtype)
+        )
     if not orders:
         return {"name": "bytes"}
     return _named("bytes", endian="big" if orders == {">"} else "little")
@@ -255,7 +264,7 @@ def _compressor(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
 def _blosc(given: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
     typesize = max(1, dtype.itemsize)
     shuffle = given["shuffle"]
-    if shuffle == -1:  # by the size of an element, as numcodecs does it
+    if shuffle == -1:  # numcodecs chooses by the size of an element
         shuffle = 2 if typesize == 1 else 1
     if isinstance(shuffle, bool) or shuffle not in range(3):
         wrong("shuffle", f"expected -1, 0, 1 or 2, got {show(shuffle)}", actual=shuffle)

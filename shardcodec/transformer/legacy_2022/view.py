@@ -1,13 +1,13 @@
-# view.py - a hierarchy of the 2022 format, seen as one of Zarr v3
+# view.py - `LegacyStore`: a view of a 2022 hierarchy as a hierarchy of Zarr v3
 # SPDX-License-Identifier: MIT
 """`LegacyStore`: the zarr store behind `open_2022`.
 
-    shown to zarr                      in the store behind
-    <path>/zarr.json                   made up from meta/root/<path>.array.json, or .group.json
+    key in the view                    key in the store below
+    <path>/zarr.json                   translated from meta/root/<path>.array.json, or .group.json
     <path>/c/3/9, <path>/c.3.9         data/root/<path>/c3/9, data/root/<path>/c3.9
     <path>/0 (an array without axes)   data/root/<path>/c0
 
-What is stored under ``zarr.json`` changes attributes and shape of the document that it stands for, and nothing else.
+A write to ``zarr.json`` can change attributes and shape of the translated document, and nothing else.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ STORED_CHUNK = re.compile(r"data/root/(?:(.*)/)?c(\d+(?:/\d+)*|\d+(?:\.\d+)+)", 
 
 
 class LegacyStore(RenamedStore):
-    """A store of the 2022 format as zarr 3 understands it; made by `open_2022`.
+    """A view of a store of the 2022 format for zarr 3; `open_2022` creates it.
 
     Parameters
     ----------
     base : Store
-        Where the hierarchy is, at its top.
+        The store with the hierarchy at its root.
     suffix : str
-        How keys of metadata end, from the hierarchy's own zarr.json.
+        Suffix of metadata keys, from the zarr.json of the hierarchy.
     read_only : bool
+        Refuse to write.
     """
 
     def __init__(self, base: Store, suffix: str, *, read_only: bool = False) -> None:
@@ -62,7 +63,7 @@ class LegacyStore(RenamedStore):
     # ---- names
 
     def located(self, key: str) -> str | None:
-        """Return the key of a chunk in the store behind; None for what is no chunk."""
+        """Return the key of a chunk in the store below; None if `key` is no chunk key."""
         if match := CHUNK.fullmatch(key):
             return f"{data_prefix(match[1] or '')}c{match[3]}"
         if match := SCALAR.fullmatch(key):
@@ -70,7 +71,7 @@ class LegacyStore(RenamedStore):
         return None
 
     def _shown(self, key: str) -> str | None:
-        """The other way round; None for what this view does not show."""
+        """Return the key in this view of an object in the store below; None if the view hides it."""
         if match := STORED_CHUNK.fullmatch(key):
             prefix = f"{match[1]}/" if match[1] else ""
             return f"{prefix}c{'.' if '.' in match[2] else '/'}{match[2]}"
@@ -89,7 +90,7 @@ class LegacyStore(RenamedStore):
         return None if buffer is None else parse_json(buffer.to_bytes(), key)
 
     async def array(self, path: str) -> LegacyArray | None:
-        """Read the metadata of an array; None where there is none.
+        """Return the metadata of an array; None if there is no array.
 
         Raises
         ------
@@ -100,7 +101,7 @@ class LegacyStore(RenamedStore):
         return None if document is None else parse_array(document)
 
     async def group(self, path: str) -> Mapping[str, Any] | None:
-        """Return the attributes of a group, whether it has a document or is there because something is in it."""
+        """Return the attributes of a group, {} for a folder without a document; None if there is no group."""
         document = await self._read(group_key(path, self.suffix))
         if document is not None:
             return parse_group(document)
@@ -109,7 +110,7 @@ class LegacyStore(RenamedStore):
         return None
 
     async def _synthesized(self, path: str) -> bytes | None:
-        """What zarr is shown as zarr.json."""
+        """Return the zarr.json of an array or a group; None if there is neither."""
         array = await self.array(path)
         if array is not None:
             return json.dumps(shown_metadata(array)).encode()
@@ -132,12 +133,12 @@ class LegacyStore(RenamedStore):
         if was != now or len(shape) != len(array.shape):
             changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name)) or ["shape"]
             raise UnsupportedError(
-                f"array {path!r} of the 2022 format: only shape and attributes can be changed, not {', '.join(changed)}",
+                f"array {path!r} of the 2022 format: expected a change of shape or attributes, got {', '.join(changed)}",
                 path=changed[0],
             )
         if array.filters and "filters" in attributes:
             raise UnsupportedError(
-                f"array {path!r} of the 2022 format: it keeps its filters under the attribute of this name",
+                f"array {path!r} of the 2022 format: the attribute 'filters' holds its filters and cannot be changed",
                 path="attributes.filters",
             )
         document = array.changed(shape, attributes)
@@ -147,18 +148,19 @@ class LegacyStore(RenamedStore):
     async def _change_group(self, path: str, new: Mapping[str, Any]) -> None:
         if new.get("node_type") != "group" or await self.group(path) is None:
             raise UnsupportedError(
-                f"nothing new is made in a hierarchy of the 2022 format; `convert_2022` brings {path!r} there"
+                f"cannot create {path!r} in a hierarchy of the 2022 format; convert the hierarchy to Zarr v3 with "
+                "`convert_2022` and create it there"
             )
         await self._store(group_key(path, self.suffix), {"attributes": new.get("attributes", {})})
 
     async def _store(self, key: str, document: Mapping[str, Any]) -> None:
-        data = json.dumps(document, indent=4, sort_keys=True).encode()  # as zarr-python 2 has it
+        data = json.dumps(document, indent=4, sort_keys=True).encode()  # the format of zarr-python 2
         await self.base.set(key, buffer_from(default_buffer_prototype(), data))
 
-    # ---- zarr's store
+    # ---- methods of a zarr store
 
     def with_read_only(self, read_only: bool = False) -> Self:
-        """Return the same view, read-only or not."""
+        """Return the same view that refuses writes if `read_only`."""
         base = self.base
         if base.read_only and not read_only:
             base = base.with_read_only(False)
@@ -168,7 +170,7 @@ class LegacyStore(RenamedStore):
         self._is_open = True
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """Return an object, or a part of it."""
+        """Return an object or a part of it; None if it is absent."""
         if match := METADATA.fullmatch(key):
             data = await self._synthesized(match[1] or "")
             return None if data is None else buffer_from(prototype, _part(data, byte_range))
@@ -176,23 +178,23 @@ class LegacyStore(RenamedStore):
         return None if located is None else await self.base.get(located, prototype, byte_range)
 
     async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
-        """Return parts of objects."""
+        """Return objects or parts of them; None for absent ones."""
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
-        """Tell whether there is such an object."""
+        """Return True if the object exists."""
         if match := METADATA.fullmatch(key):
             return await self._synthesized(match[1] or "") is not None
         located = self.located(key)
         return located is not None and await self.base.exists(located)
 
     async def set(self, key: str, value: Any) -> None:
-        """Store a chunk, or new attributes and another shape.
+        """Store a chunk, or a zarr.json with new attributes or another shape.
 
         Raises
         ------
         UnsupportedError
-            It is neither.
+            `key` is neither, or the zarr.json changes something else.
         """
         self._check_writable()
         if match := METADATA.fullmatch(key):
@@ -200,11 +202,11 @@ class LegacyStore(RenamedStore):
             return
         located = self.located(key)
         if located is None:
-            raise UnsupportedError(f"{key!r} is no name of a chunk, and so none in the 2022 format")
+            raise UnsupportedError(f"expected the key of a chunk or of a zarr.json, got {key!r}")
         await self.base.set(located, value)
 
     async def delete(self, key: str) -> None:
-        """Delete a chunk; an array or group goes with `delete_dir`."""
+        """Delete a chunk or a metadata document; `delete_dir` deletes an array or a group."""
         self._check_writable()
         if match := METADATA.fullmatch(key):
             for name in (array_key, group_key):
@@ -213,7 +215,7 @@ class LegacyStore(RenamedStore):
             await self.base.delete(located)
 
     async def delete_dir(self, prefix: str) -> None:
-        """Delete a node of the hierarchy: its metadata first."""
+        """Delete an array or a group with all below it, metadata first."""
         self._check_writable()
         path = prefix.strip("/")
         await self.delete(f"{path}/zarr.json" if path else "zarr.json")
@@ -238,7 +240,7 @@ class LegacyStore(RenamedStore):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin so."""
+        """Yield the keys with a prefix."""
         folder = prefix.rpartition("/")[0]
         own = f"{folder}/zarr.json" if folder else "zarr.json"
         if own.startswith(prefix) and await self.exists(own):
@@ -250,7 +252,7 @@ class LegacyStore(RenamedStore):
                     yield shown
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what is directly below a path."""
+        """Yield the names directly below a path."""
         path = prefix.strip("/")
         seen = {"zarr.json"} if await self.exists(f"{path}/zarr.json" if path else "zarr.json") else set()
         async for name in self.base.list_dir(f"meta/root/{path}".rstrip("/")):
@@ -264,7 +266,7 @@ class LegacyStore(RenamedStore):
             yield name
 
     def close(self) -> None:
-        """Close the store behind."""
+        """Close this store and the one below."""
         self.base.close()
         super().close()
 
@@ -281,7 +283,7 @@ class LegacyStore(RenamedStore):
 
 
 def shown_metadata(array: LegacyArray) -> dict[str, Any]:
-    """Return the zarr.json that leads zarr to the chunks of this view."""
+    """Return the zarr.json of an array with the chunk keys of this view."""
     metadata = to_v3(array)
     if not array.shape:
         metadata["chunk_key_encoding"] = {"name": "v2", "configuration": {"separator": "/"}}
