@@ -5,7 +5,7 @@
 >>> import shardcodec
 >>> shardcodec.enable()
 
-and zarr-python, with all that stands on it, reads and writes arrays through native code.
+After this call, zarr-python and the libraries that use it read and write arrays through native code.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ try:
     from . import public
     from .public import *  # noqa: F403 - they are listed there
 except (ImportError, AttributeError) as _error:
-    # zarr imports this package for its entry points in every process that opens an array. One that has moved what we
-    # take from it must get something all the same, and go on alone.
+    # zarr imports this package for its entry points in every process that opens an array. A zarr without the names that
+    # this package imports gets stand-ins, so that it continues with its own code.
     from . import stand_in as public  # type: ignore[no-redef]
     from .stand_in import *  # type: ignore[assignment]  # noqa: F403
 
@@ -33,7 +33,7 @@ __all__ += public.__all__
 
 __version__ = "0.1.0"
 
-# Surfaces of their own, imported when they are first used.
+# Separate surfaces, imported at their first use.
 _LAZY = ("kv", "transformer")
 
 

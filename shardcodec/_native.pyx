@@ -1,12 +1,12 @@
 # _native.pyx - the one extension module: buffers and numbers in, C calls without the GIL, exceptions out
 # SPDX-License-Identifier: MIT
 #
-# No policy and no loop over inner chunks lives here. A function checks what it was given against the buffers it was
-# given, drops the GIL, calls, and maps a status to an exception in one table (`raise_status`). It speaks the buffer
-# protocol and not the numpy C API, so that one binary serves every Python from 3.11 on (stable ABI).
+# The module has no policy and no loop over inner chunks. A function checks its numbers against its buffers, releases the
+# GIL, calls C, and converts the status to an exception in one table (`raise_status`). It uses the buffer protocol instead
+# of the numpy C API, so that one binary serves every Python from 3.11 on (stable ABI).
 #
-# It is one module so that there is one thread pool, one cache and one copy of each compressor; its text stands in
-# binding/, one file a subject, included in the order in which they lean on each other.
+# One module means one thread pool, one cache and one copy of each compressor. Its source is in binding/, one file per
+# subject, included in the order of their dependencies.
 
 from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
                              PyObject_GetBuffer)
@@ -61,12 +61,12 @@ include "binding/lock_table.pxi"
 
 
 def pool_size():
-    """Helper threads that exist in this process."""
+    """Return the number of helper threads in this process."""
     return sc_pool_size()
 
 
 def library_version(str library):
-    """Version of a linked library ("zstd", "lz4", "zlib-ng", "blosc2"), None for an unknown name."""
+    """Return the version of a linked library ("zstd", "lz4", "zlib-ng", "blosc2"), None for an unknown name."""
     return text(sc_codec_library_version(library.encode()))
 
 
@@ -78,7 +78,7 @@ cdef int start() except -1:
             sc_closer_init() != SC_OK):
         raise MemoryError("cannot install fork handlers")
     if sc_codec_selftest(&what) != SC_OK:
-        raise ImportError(f"shardcodec was built against a version of {text(what)} that behaves otherwise than declared")
+        raise ImportError(f"expected {text(what)} to behave as declared, but its self-test failed; rebuild shardcodec")
     return 0
 
 

@@ -1,4 +1,4 @@
-# build_info.py - what this build is made of and what it uses here
+# build_info.py - facts about the build and the machine
 # SPDX-License-Identifier: MIT
 """Facts for bug reports."""
 
@@ -24,8 +24,8 @@ def build_info() -> dict[str, Any]:
     -------
     dict
         ``version`` of shardcodec; ``libraries``, the versions linked in; ``cpu``, the features detected and used, and
-        what ``SHARDCODEC_CPU`` asks for; ``crc32c``, the variant in use and those possible; ``cpus``, processors that
-        this process may use; ``python``, ``platform``, and the versions of ``zarr`` and ``numpy``.
+        the value of ``SHARDCODEC_CPU``; ``crc32c``, the variant in use and the usable ones; ``cpus``, the number of
+        processors that this process may use; ``python``, ``platform``, and the versions of ``zarr`` and ``numpy``.
     """
     engine = native.load()
     return {

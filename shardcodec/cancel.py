@@ -1,8 +1,8 @@
-# cancel.py - how whoever waits for work tells it to stop
+# cancel.py - the cancellation of native plans, as context
 # SPDX-License-Identifier: MIT
 """The native `Cancel` that plans of this thread or task listen to.
 
-It travels as context: `asyncio.to_thread` hands it to the thread that does the work, so no call in between names it.
+It is a context variable: `asyncio.to_thread` copies it to the worker thread, so no call in between passes it on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _current: ContextVar[Any] = ContextVar("shardcodec.cancel", default=None)
 
 
 def current() -> Any:
-    """Return what plans listen to; None where nobody waits but the calling thread itself."""
+    """Return the `Cancel` that plans listen to; None if only the calling thread waits for them."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def listening_to(cancel: Any) -> Iterator[None]:
-    """Let plans that are run within, or in tasks and threads started within, listen to `cancel`."""
+    """Make plans in this block, and in tasks and threads started in it, listen to `cancel`."""
     token = _current.set(cancel)
     try:
         yield

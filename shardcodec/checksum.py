@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """CRC-32C (Castagnoli), the checksum of shard indexes and of the `crc32c` codec.
 
-`crc32c` is the extension's own function: a call costs no more than it must.
+`crc32c` is the function of the extension itself, without a Python wrapper, which keeps a call fast.
 """
 
 from __future__ import annotations

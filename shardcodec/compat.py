@@ -1,8 +1,8 @@
-# compat.py - the only file that knows zarr's internals, and the differences between its versions
+# compat.py - the only module that uses zarr's internals and handles the differences between its versions
 # SPDX-License-Identifier: MIT
-"""zarr 3.1.6 to 3.4, seen as one.
+"""A common interface to zarr 3.1.6 to 3.4.
 
-Everything taken from ``zarr.core``, which zarr calls private, is taken here.
+Only this module imports from ``zarr.core``, which zarr declares private.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def own_pipeline_class() -> type[CodecPipeline]:
 
 
 def own_pipeline(metadata: ArrayV3Metadata) -> CodecPipeline:
-    """Build the pipeline that zarr itself would use for an array.
+    """Return the pipeline that zarr itself would use for an array.
 
-    The codecs are evolved here, one by one: before 3.2 zarr uses the pipeline as it is, and evolving it as a whole
-    fails there for a lone sharding codec.
+    The codecs are evolved here, one by one: before 3.2, zarr does not evolve the pipeline, and its method to evolve it as
+    a whole fails for a single sharding codec.
     """
     ndim = len(metadata.shape)
     spec = ArraySpec(
@@ -123,7 +123,7 @@ def batched_pipeline(codecs: Iterable[Any]) -> CodecPipeline:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep zarr from saying again what it said when the array was opened."""
+    """Suppress the warnings that zarr gave when the array was opened."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -137,7 +137,7 @@ def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_emp
 
 @functools.cache
 def swaps_for_filters() -> bool:
-    """Tell whether codecs before a big-endian `bytes` are handed elements in native order; before 3.2 they are not."""
+    """Return True if codecs before a big-endian `bytes` get elements in native order, which is so from 3.2 on."""
     prototype = default_buffer_prototype()
     spec = array_spec((1,), parse_dtype(np.dtype("int16"), zarr_format=3), np.int16(0), write_empty=False)
     codec, _ = next(evolved([BytesCodec(endian="big")], spec))
@@ -146,7 +146,7 @@ def swaps_for_filters() -> bool:
 
 
 def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArraySpec]]:
-    """Fit codecs to the array that each is handed; with each one the spec of that."""
+    """Evolve each codec for its input array; yield it with the spec of that array."""
     for codec in codecs:
         fitted = codec.evolve_from_array_spec(array_spec=spec)
         yield fitted, spec
@@ -154,7 +154,7 @@ def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, Array
 
 
 def runs_at_once(codec: Any) -> bool:
-    """Tell whether a codec can be called without an event loop. From 3.3 on zarr has a rule for that."""
+    """Return True if a codec can be called without an event loop; from 3.3 on, zarr has a rule for that."""
     rule = getattr(zarr_codecs, "_codec_supports_sync", None)
     if rule is not None:
         return bool(rule(codec))
@@ -177,7 +177,7 @@ def _is_foreign(codec: Any) -> bool:
 
 
 def foreign_codec(codecs: Iterable[Any]) -> str | None:
-    """Name a codec class that is neither zarr's nor ours: under a known name it may do anything."""
+    """Return the name of a codec class of a third party, or None; such a class may redefine a known codec name."""
     for codec in codecs:
         if _is_foreign(codec):
             return f"{type(codec).__module__}.{type(codec).__qualname__}"
@@ -187,7 +187,7 @@ def foreign_codec(codecs: Iterable[Any]) -> str | None:
     return None
 
 
-# What zarr's classes were made of when this module was imported: the codecs, and what reads an index for one of them.
+# The members of zarr's codec classes, and of its index reader, at the import of this module.
 _MADE_OF = {
     cls: {name: value for name, value in vars(cls).items() if callable(value) or hasattr(value, "__get__")}
     for cls in (*filter(inspect.isclass, vars(zarr.codecs).values()), zarr_sharding._ShardIndex)
@@ -195,7 +195,7 @@ _MADE_OF = {
 
 
 def replaced_part(codecs: Iterable[Any]) -> str | None:
-    """Name a part of zarr's codec classes that somebody has replaced: zarr then does what it would not by itself."""
+    """Return the name of a replaced (monkey-patched) member of zarr's codec classes, or None."""
     for codec in codecs:
         classes = (*type(codec).__mro__, *([zarr_sharding._ShardIndex] if is_sharding(codec) else ()))
         for cls in classes:
@@ -209,23 +209,23 @@ def replaced_part(codecs: Iterable[Any]) -> str | None:
 
 
 def coalescing(spec: Any) -> tuple[int, int]:
-    """Return what zarr (3.3 and later) is told about merging ranges: largest gap, largest merged range."""
+    """Return zarr's options (3.3 and later) for merging ranges: largest gap and largest merged range, in bytes."""
     gap = getattr(spec.config, "sharding_coalesce_max_gap_bytes", 1 << 20)
     return gap, getattr(spec.config, "sharding_coalesce_max_bytes", 16 << 20)
 
 
 def default_spec() -> Any:
-    """Stand for the spec of a chunk where only what zarr's configuration says of it matters."""
+    """Return a substitute for the spec of a chunk that has only zarr's configuration."""
     return SimpleNamespace(config=ArrayConfig.from_dict({}))
 
 
 def get_result(missing: bool) -> Any:
-    """What `CodecPipeline.read` returns for one chunk from 3.2 on; before, its result is not looked at."""
+    """Return the result of `CodecPipeline.read` for one chunk from 3.2 on; earlier versions ignore it."""
     return {"status": "missing" if missing else "present"}
 
 
 def as_numpy(buffer: Any) -> np.ndarray[Any, Any] | None:
-    """Return the array behind an NDBuffer, or None when it is not numpy's (a GPU buffer)."""
+    """Return the numpy array of an NDBuffer, or None if it has none (a GPU buffer)."""
     array = buffer.as_ndarray_like()
     return array if isinstance(array, np.ndarray) else None
 
@@ -236,12 +236,12 @@ def buffer_from(prototype: Any, data: Any) -> Any:
 
 
 def is_buffer(value: Any) -> bool:
-    """Tell whether a value is what zarr's stores take and return."""
+    """Return True if a value is a zarr Buffer, which stores accept and return."""
     return isinstance(value, Buffer)
 
 
 def memory_identity(store: MemoryStore) -> int:
-    """Tell memory stores apart; a read-only view of a store is that store."""
+    """Return the identity of a memory store; a read-only view has the identity of its store."""
     return id(getattr(store, "_store_dict", store))
 
 
@@ -253,18 +253,18 @@ def unwrapped(store: Any) -> Any:
 
 
 class Caller:
-    """Whoever waits in zarr's `sync` for the running task, in the main thread; that may be interrupted.
+    """The call in the main thread that waits in zarr's `sync` for the running task; a signal may interrupt it.
 
-    zarr hands a call to its event loop and waits. Ctrl-C (or any signal whose handler raises) ends the waiting and
-    leaves the task running, of which nobody wants the result any more: zarr does not cancel it.
+    zarr passes a call to its event loop and waits. Ctrl-C (or any signal whose handler raises) ends the wait, but zarr does
+    not cancel the task, so it runs on without a caller.
     """
 
     def __init__(self, frame: FrameType | None) -> None:
-        self._frame = frame  # None: gone before we looked
+        self._frame = frame  # None: the caller had already gone
 
     @classmethod
     def of_this_task(cls) -> Caller | None:
-        """Find the caller; None when it is none that could be interrupted."""
+        """Return the caller; None if it cannot be interrupted."""
         task = asyncio.current_task()
         runner: Any = None if task is None else task.get_coro()
         if getattr(runner, "cr_code", None) is not _runner.__code__ or runner.cr_frame is None:
@@ -278,20 +278,21 @@ class Caller:
         return cls(None)
 
     def is_waiting(self) -> bool:
-        """Tell whether the call is still there."""
+        """Return True if the caller still waits."""
         return any(frame is self._frame for frame in _frames(threading.main_thread().ident))
 
 
-# Who has seen others on an event loop leaves it free for so long.
+# After other tasks were seen on the event loop, it counts as shared for this many seconds.
 CROWDED_SECONDS = 1.0
 
 _crowded_until = 0.0
 
 
 def has_loop_to_itself() -> bool:
-    """Tell whether the running task is the only one on zarr's event loop, and nobody else was there lately.
+    """Return True if the running task is the only one on zarr's event loop, and was for `CROWDED_SECONDS`.
 
-    Then a thread waits in zarr's `sync` for this task alone. A loop of the user's own has more to do than its tasks show.
+    Then a thread waits in zarr's `sync` only for this task. Returns False for other event loops, which may have work that
+    is not a task.
     """
     global _crowded_until
     task = asyncio.current_task()
@@ -303,7 +304,7 @@ def has_loop_to_itself() -> bool:
 
 
 def _frames(thread: int | None) -> Iterator[FrameType]:
-    """A thread's calls, innermost first."""
+    """Yield the frames of a thread, innermost first."""
     frame = sys._current_frames().get(thread or 0)
     while frame is not None:
         yield frame
@@ -311,12 +312,12 @@ def _frames(thread: int | None) -> Iterator[FrameType]:
 
 
 def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine on zarr's event loop and wait for it. Not for a thread of that loop."""
+    """Run a coroutine on zarr's event loop and wait for it. The thread of that loop must not call this."""
     return sync(work)
 
 
 def is_zarrs_loop() -> bool:
-    """Tell whether this thread runs zarr's event loop, so that it must not wait for that."""
+    """Return True if this thread runs zarr's event loop, so that it must not wait for that loop."""
     try:
         return asyncio.get_running_loop() is _zarrs_loop[0]
     except RuntimeError:
@@ -324,18 +325,18 @@ def is_zarrs_loop() -> bool:
 
 
 def has_task_per_call(loop: asyncio.AbstractEventLoop) -> bool:
-    """Tell whether every call comes to an event loop as a task of its own, so that the first call of a task means nothing."""
+    """Return True if every call is a separate task of the event loop, so that each call is the first of its task."""
     return loop is _zarrs_loop[0]  # from `sync`
 
 
 def max_workers() -> int | None:
-    """Return zarr's ``threading.max_workers``, None where it is not set."""
-    value = config.config.get("threading", {}).get("max_workers")  # asked at every call: get() takes its time
+    """Return zarr's ``threading.max_workers``, or None if it is not set."""
+    value = config.config.get("threading", {}).get("max_workers")  # called often, and config.get() is slow
     return int(value) if value else None
 
 
 def options_of_zarr() -> dict[str, Any]:
-    """Return what zarr's configuration says under ``shardcodec``, its environment variables included."""
+    """Return the section ``shardcodec`` of zarr's configuration, including its environment variables."""
     return dict(config.config.get("shardcodec") or {})
 
 
@@ -357,30 +358,30 @@ def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
 
 
 def writing_empty(array: Any) -> Any:
-    """Return a new handle on the same array that also stores chunks which are nothing but fill value."""
+    """Return a new handle on the same array that also stores chunks with nothing but the fill value."""
     old = _async_array(array)
     new = AsyncArray(metadata=old.metadata, store_path=old.store_path, config={"write_empty_chunks": True})
     return new if isinstance(array, AsyncArray) else type(array)(new)
 
 
 def write_order(codec: Any) -> dict[str, Any]:
-    """Return the order that a sharding codec of zarr 3.3 or later was given, as an option; empty for its default.
+    """Return the order of a sharding codec of zarr 3.3 or later as an option; empty for its default.
 
-    Under "unordered", which promises nothing, zarr itself writes lexicographically.
+    For "unordered", which guarantees no order, zarr itself writes lexicographically.
     """
     order = getattr(codec, "subchunk_write_order", "morton")
     return {} if order == "morton" else {"order": "lexicographic" if order == "unordered" else order}
 
 
 def array_at(store: Any, path: str) -> Any:
-    """Open an array to look at."""
+    """Open an array for reading."""
     if isinstance(store, StorePath):
         store, path = store.store, "/".join(filter(None, (store.path, path)))
-    # "r" wants a read-only copy of the store, which not every store can make
+    # mode "r" needs a read-only copy of the store, which some stores cannot make
     mode = "r+" if isinstance(store, Store) and not store.read_only else "r"
     return zarr.open_array(store, path=path, mode=mode)
 
 
 def is_regular(metadata: ArrayV3Metadata) -> bool:
-    """Tell whether all chunks of an array have one shape."""
+    """Return True if all chunks of an array have the same shape."""
     return getattr(metadata.chunk_grid, "chunk_shape", None) is not None

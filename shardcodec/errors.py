@@ -1,10 +1,10 @@
-# errors.py - what can go wrong with a shard, as exceptions that carry their numbers
+# errors.py - exceptions about shards, with their numbers as attributes
 # SPDX-License-Identifier: MIT
 """Exceptions of shardcodec.
 
 Every number in a message is also an attribute, so that no tool has to parse text. Arguments of the wrong
-type or range stay `TypeError`, `ValueError` and `IndexError`; the `OSError` of a store passes through
-untouched; memory that cannot be had is `MemoryError`.
+type or range raise `TypeError`, `ValueError` or `IndexError`; the `OSError` of a store passes through
+unchanged; a failed allocation is a `MemoryError`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ShardError(Exception):
     Parameters
     ----------
     message : str
-        What was claimed, against what is true.
+        What was expected and what was found.
     **context
-        Numbers and names behind the message; each becomes an attribute. Those below are always there and
-        are None unless they were given; others may be added freely.
+        Numbers and names in the message; each becomes an attribute. The attributes below always exist and are
+        None unless given; further ones may be added.
 
     Attributes
     ----------
@@ -43,15 +43,15 @@ class ShardError(Exception):
     chunk_coords : tuple of int
         Position of the inner chunk in the shard's grid.
     entry : int
-        The same as a number: C order over the grid.
+        Number of the inner chunk, in C order over the grid.
     level : int
         0 for the shard itself, 1 for a shard nested in one of its inner chunks, and so on.
     offset, nbytes : int
-        The range that an index claims, or the size of something stored.
+        The range that an index claims, or the size of stored data, in bytes.
     limit
-        The bound that was broken.
+        The bound that was exceeded.
     expected, actual
-        Two values that should have been equal.
+        Two values that should be equal.
     codec : str
         Name of a codec, as in Zarr metadata.
     path : str
@@ -71,30 +71,32 @@ class ShardError(Exception):
     path: str | None = None
 
     def __init__(self, message: str = "", /, **context: Any) -> None:
-        # The message alone goes into `args`, the context lives in __dict__: that is what
-        # BaseException.__reduce__ hands to pickle and copy, so neither needs help from us.
+        # The message goes into `args` and the context into __dict__, because BaseException.__reduce__ gives exactly
+        # these two to pickle and copy.
         super().__init__(message)
         for name, value in context.items():
-            # None at class level is a declared attribute; all else is a method or part of the protocol.
+            # None at class level is a declared attribute; any other value is a method or part of the protocol.
             if getattr(type(self), name, None) is not None or name.startswith("_"):
-                raise TypeError(f"{name!r} cannot be the name of a number of an error")
+                raise TypeError(
+                    f"expected a free name for an attribute of the error, got {name!r}, which is reserved"
+                )
             setattr(self, name, value)
 
     @property
     def message(self) -> str:
-        """The text, without the attributes."""
+        """The message, without the attributes."""
         return str(self.args[0]) if self.args else ""
 
     @property
     def context(self) -> dict[str, Any]:
-        """The numbers and names that were given, for logs and JSON output."""
+        """The attributes that were given, for logs and JSON output."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def with_context(self, **context: Any) -> Self:
-        """Return a new error that also says where this one happened.
+        """Return a new error that also names the place.
 
-        A shard and an inner chunk are put in front of the message (but not a shard without a name, which is in
-        memory); all other names are only added as attributes. Lower layers know numbers, upper layers know keys, hence
+        A shard and an inner chunk are prepended to the message, except a shard without a name, which is in memory. All
+        other values become attributes only. Lower layers know numbers and upper layers know keys, hence
         ``raise error.with_context(shard=key) from error``.
 
         Examples
@@ -113,54 +115,53 @@ class ShardError(Exception):
         return error
 
 
-# ValueError is the second base wherever zarr raises a plain ValueError for the same fault: what was written
-# against zarr goes on working.
+# ValueError is a second base if zarr raises a plain ValueError for the same fault, so that code written for zarr works.
 
 
 class ShardFormatError(ShardError, ValueError):
-    """The bytes of a shard contradict its metadata: sizes, offsets, or an index that cannot be true."""
+    """The bytes of a shard contradict its metadata: invalid sizes, offsets or index entries."""
 
 
 class ShardFileError(ShardError, OSError):
-    """What is found under the name of a shard is no regular file, but for instance a FIFO or a device (``kind``).
+    """The path of a shard is not a regular file but, for example, a FIFO or a device (``kind``).
 
-    It was neither read nor written to. Also an `OSError`.
+    It was neither read nor written. Also an `OSError`.
     """
 
 
 class ChecksumError(ShardError, ValueError):
-    """A stored checksum (``expected``) differs from that of the bytes (``actual``)."""
+    """The checksum of the bytes (``actual``) differs from the stored one (``expected``)."""
 
 
 class CodecError(ShardError, ValueError):
-    """A codec (``codec``) rejects its input, or cannot encode it."""
+    """A codec (``codec``) cannot decode or encode its input."""
 
 
 class SpecError(ShardError, ValueError):
-    """Metadata breaks a rule of the specification; ``path`` says where in the JSON."""
+    """Metadata violates the specification; ``path`` is the place in the JSON."""
 
 
 class UnsupportedError(ShardError, NotImplementedError):
-    """Valid, as far as can be told, but not something shardcodec does.
+    """A feature that may be valid but that shardcodec does not implement.
 
-    Also a `NotImplementedError`, which is how zarr is told to go on with its own code.
+    Also a `NotImplementedError`, so that zarr continues with its own code.
     """
 
 
 class LockError(ShardError, TimeoutError):
-    """The lock of a shard was not obtained in time; nothing was written, and trying again later is safe.
+    """The lock of a shard was not obtained in time; nothing was written, and a retry is safe.
 
-    Also a `TimeoutError`, so that code which retries on time-outs covers it.
+    Also a `TimeoutError`, so that code that retries after timeouts handles it.
     """
 
 
 class ConflictError(ShardError):
-    """A transaction rests on a state of a shard (``expected``) that is not the present one (``actual``); nothing was written."""
+    """A transaction read a state of a shard (``expected``) that is no longer current (``actual``); nothing was written."""
 
 
 class GroupWriteError(ShardError):
-    """Of the shards that were to be stored together, some could not be.
+    """A group write failed to store some of its shards.
 
-    ``written`` and ``unwritten`` list their keys, ``failures`` maps the latter to exceptions; the first of those is the
-    cause.
+    ``written`` and ``unwritten`` list keys; ``failures`` maps the unwritten keys to their exceptions, the first of which
+    is the cause.
     """

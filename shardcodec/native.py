@@ -1,9 +1,9 @@
-# native.py - the way to the extension module, loaded when it is first needed
+# native.py - lazy loading of the extension module
 # SPDX-License-Identifier: MIT
 """Loading of ``shardcodec._native``.
 
-zarr imports our entry point in every process that opens an array, so importing the package must neither fail nor
-take long; only the first real use loads the extension.
+zarr imports shardcodec's entry point in every process that opens an array, so the import of the package must be fast and
+must not fail. Only the first use loads the extension.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _load() -> ModuleType | ImportError:
     cpu = _native.cpu_features()
     if not cpu["override_valid"]:
         _warn(
-            f"SHARDCODEC_CPU={cpu['override']!r} names no feature or variant that there is, and changes nothing"
+            f"SHARDCODEC_CPU: expected known features or variants, got {cpu['override']!r}, which is ignored"
         )
     return _native
 
@@ -39,7 +39,7 @@ def _warn(what: str) -> None:
 
 
 def _why(error: ImportError) -> str:
-    """Say why the extension cannot be loaded, and what to do where its source stands in the way."""
+    """Return why the extension cannot be loaded, with a hint if its source folder shadows the installed package."""
     beside = Path(__file__).with_name("_native.pyx").exists()
     hint = (
         f"; {Path(__file__).parent} is its source: start Python in another folder to find what is installed"
@@ -55,7 +55,7 @@ def load() -> ModuleType:
     Raises
     ------
     UnsupportedError
-        It cannot be loaded; the reason is the cause, and has been said once as a warning.
+        The extension cannot be loaded. The reason is the cause of the error and was given once as a warning.
     """
     module = _load()
     if isinstance(module, ImportError):
@@ -66,12 +66,12 @@ def load() -> ModuleType:
 
 
 def require() -> None:
-    """Load the extension for a caller who asks for it, and not only for what zarr may do as well.
+    """Load the extension for a caller that has no fallback to zarr.
 
     Raises
     ------
     UnsupportedError
-        It cannot be loaded, for this reason; there is no warning beside it.
+        The extension cannot be loaded. There is no additional warning.
     """
     module = _load()
     if isinstance(module, ImportError):
@@ -79,5 +79,5 @@ def require() -> None:
 
 
 def loaded() -> ModuleType | None:
-    """Return the module if somebody has needed it already."""
+    """Return the module if it is already loaded, else None."""
     return sys.modules.get("shardcodec._native")

@@ -1,14 +1,14 @@
-# options.py - what a user may choose at run time, and where each choice comes from
+# options.py - run-time options and their sources
 # SPDX-License-Identifier: MIT
-"""Run-time options: how work is done, never what is stored.
+"""Run-time options: they change how the engine works, never the meaning of the stored bytes.
 
-A value is looked for in this order, and the first place that has it counts:
+The first of these sources that has a value for an option determines it:
 
 1. the argument of a call,
 2. the innermost ``with shardcodec.options(...)`` around it,
 3. what is attached to the array (`shardcodec.attach`, or pickled with it),
-4. zarr's configuration, key ``shardcodec.<name>``: `shardcodec.enable` sets it, as does the environment variable
-   ``ZARR_SHARDCODEC__<NAME>`` of zarr,
+4. zarr's configuration, key ``shardcodec.<name>``, which `shardcodec.enable` or zarr's environment variable
+   ``ZARR_SHARDCODEC__<NAME>`` sets,
 5. the environment variable ``SHARDCODEC_<NAME>`` (``SHARDCODEC_NUM_THREADS`` for ``threads``),
 6. the default.
 """
@@ -42,44 +42,43 @@ class Options:
     Parameters
     ----------
     threads : int
-        Threads of one call, the calling one included. Default: the processors that this process may use, as its
-        affinity and its cgroup quota say. zarr's ``threading.max_workers``, where set, is an upper bound.
+        Threads of one call, including the calling thread. Default: the processors that the affinity and the cgroup
+        quota of this process permit. zarr's ``threading.max_workers``, if set, is an upper bound.
     order : {"morton", "lexicographic", "colexicographic"}
-        Sequence of the inner chunks in shards that are written whole.
+        Order of the inner chunks in shards that are written whole.
     durability : {"rename", "fsync"}
-        ``"rename"``: a killed process leaves the old or the new object, whole. ``"fsync"``: a power cut too.
+        ``"rename"``: after a killed process, the old or the new object is complete. ``"fsync"``: also after a power cut.
     write_strategy : {"replace", "append", "in_place"}
-        How a part of a local shard is written. ``"replace"``: into a new file with the old bytes, which takes the place of
-        the old one. ``"append"``: into the file itself, behind its bytes, at the cost of what is new; where that is not safe
-        or not possible, as ``"replace"``. ``"in_place"``: inner chunks whose new encoding fits where the old one is are
-        overwritten there, under an undo journal, and the others appended; readers that are not shardcodec's may see half of
-        that (``docs/durability.md``).
+        How a part of a local shard is written. ``"replace"``: into a new file with the old bytes, which replaces the old
+        file. ``"append"``: to the end of the same file, so only new bytes are written; if this is unsafe or impossible, as
+        ``"replace"``. ``"in_place"``: inner chunks whose new encoding fits their old place are overwritten under an undo
+        journal, and the others are appended; readers other than shardcodec may see a torn write (``docs/durability.md``).
     compact : bool
-        Pack a shard, when a part of it is written and half of its bytes belong to no inner chunk any more.
+        Pack a shard when a part of it is written and half of its bytes belong to no inner chunk.
     strict : bool
-        Raise `UnsupportedError` where zarr's own pipeline would have to take over.
+        Raise `UnsupportedError` instead of a fallback to zarr's own pipeline.
     allow_in_index : bool
-        Accept inner chunks whose bytes overlap the shard's index, and use the others of a shard with an entry that cannot
-        be true. The format does not forbid the first, but no writer makes them, and a shard whose first bytes were lost
-        looks like that. So where inner chunks have no checksum, every read of the shard is an error unless this is set.
+        Accept inner chunks that overlap the shard's index, and read the valid inner chunks of a shard with an invalid
+        entry. The format permits such an overlap, but no writer makes it, and a shard that lost its first bytes looks like
+        it. So without this option, and without checksums of the inner chunks, every read of the shard is an error.
     index_cache : int
         Bytes of decoded shard indexes that this process keeps between calls; 0 keeps none. Calls with the same number
-        share one cache. Those of local files are compared with the file at each use, so the default of 64 MiB, the
-        indexes of some thousand usual shards or of four with a million inner chunks, cannot show anything old.
+        share one cache. Each use compares the index of a local file with the file, so it is never stale. The default of
+        64 MiB holds the indexes of some thousand usual shards, or of four shards with a million inner chunks.
     open_files : int
-        Local files that stay open between calls, for network file systems where opening is slow; 0 is none.
+        Number of local files that stay open between calls, for network file systems with a slow open; 0 keeps none.
     immutable : bool
-        The user's word that stored objects do not change while this process runs. Indexes of objects that are
-        neither in local files nor in stores with entity tags (zarr's ``ObjectStore``) are kept only then, and files that
-        are open are not asked for their names any more.
+        A promise of the user that stored objects do not change while this process runs. Only then are the indexes of
+        objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
+        are used without a check that their name still leads to them.
     locking : {"process", "thread"}
-        Whom a writer excludes from the shards that it writes: shardcodec's writers in all processes (where the file
-        system has locks), or those of this process only.
+        The writers that a writer excludes from its shards: shardcodec's writers in all processes (if the file system has
+        locks), or only those of this process.
     lock_timeout : float
-        Seconds to wait for a shard that another process writes; then `LockError`.
+        Seconds to wait for a shard that another process writes before `LockError`.
     staging_nbytes : int
-        Bytes of inner chunks, encoded and decoded, that are held at a time where codecs take part that are not
-        native. One inner chunk for each thread is held in any case.
+        Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
+        chunk for each thread is held in any case.
     """
 
     threads: int
@@ -109,7 +108,7 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-# What the engine counts with: refused here, a larger number is named; there it would only be too large.
+# Limits of the engine's integers, checked here so that the error names the option and the number.
 _MAX_COUNT, _MAX_NBYTES = 2**31 - 1, 2**63 - 1
 
 
@@ -164,19 +163,19 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
 
 
 def check(choices: Choices, *, where: str = "option ") -> dict[str, Any]:
-    """Return the choices that were made (not None), parsed.
+    """Return the parsed values of the options that are not None.
 
     Raises
     ------
     TypeError
-        A name is not that of an option.
+        A name is not the name of an option.
     ValueError
-        A value is not one it can have.
+        A value is invalid for its option.
     """
     parsed = {}
     for name, value in choices.items():
         if name not in _PARSERS:
-            raise TypeError(f"shardcodec has no option {name!r}; there are {', '.join(NAMES)}")
+            raise TypeError(f"shardcodec has no option {name!r}; expected one of {', '.join(NAMES)}")
         if value is None:
             continue
         try:
@@ -188,13 +187,18 @@ def check(choices: Choices, *, where: str = "option ") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def options(**choices: Any) -> Iterator[None]:
-    """Set options for a piece of code, effective at once, also for arrays that are open already.
+    """Set options for a block of code; they also apply to arrays that are already open.
 
     Parameters
     ----------
     **choices
-        Attributes of `Options`; None leaves one as it is. They hold for this thread (or asyncio task) and for what
-        it asks of zarr, not for threads that others start, such as dask's: for those there are `enable` and `attach`.
+        Attributes of `Options`; None leaves an option unchanged. They apply to this thread (or asyncio task) and its
+        calls of zarr, not to threads of other libraries, such as dask's; use `enable` or `attach` for those.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A name or a value is invalid.
 
     Examples
     --------
@@ -209,7 +213,7 @@ def options(**choices: Any) -> Iterator[None]:
 
 
 def active() -> Choices:
-    """Return what `options` blocks around the caller say: the same object as long as none is entered or left."""
+    """Return the choices of the `options` blocks around the caller; the same object until a block begins or ends."""
     return _active.get()
 
 
@@ -221,16 +225,25 @@ def resolve(
     max_workers: int | None = None,
     n_cpus: int | None = None,
 ) -> Options:
-    """Settle every option.
+    """Return the value of every option.
 
     Parameters
     ----------
     argument, attached, config : mapping
-        Values from a call, from an array, and from zarr's configuration. The first two have been checked.
+        Values from a call, from an array, and from zarr's configuration. The first two are already checked.
     max_workers : int, optional
         Upper bound of ``threads``.
     n_cpus : int, optional
-        What `available_cpus` returned just now.
+        The current result of `available_cpus`.
+
+    Returns
+    -------
+    Options
+
+    Raises
+    ------
+    TypeError, ValueError
+        A name or a value in the configuration or the environment is invalid.
     """
     chosen = {
         **_environment(),
@@ -246,12 +259,12 @@ def resolve(
 
 
 class Resolver:
-    """`resolve` for who asks again and again: what was found last holds as long as everybody says the same.
+    """A memoised `resolve`, recomputed only when an input has changed.
 
     Parameters
     ----------
     attached, argument : mapping
-        Options of an array, and of a handle, checked.
+        Checked options of an array, and of a handle.
     """
 
     def __init__(self, attached: Choices = NOTHING, *, argument: Choices = NOTHING) -> None:
@@ -260,9 +273,10 @@ class Resolver:
         self._known: tuple[tuple[Any, ...], int, Options] | None = None
 
     def resolve(self, config: Choices, max_workers: int | None, *, any_threads: bool = False) -> Options:
-        """Settle every option; with `any_threads` without a look at the processors, whose number may change too.
+        """Return the value of every option.
 
-        `config` must not change later.
+        With `any_threads`, the memoised number of threads is used, without a check of the available processors. The
+        caller must not change `config` later.
         """
         said = (config, _active.get(), max_workers, _environment())
         known = self._known
@@ -296,7 +310,7 @@ def _environment() -> dict[str, Any]:
 
 
 def available_cpus() -> int:
-    """Processors that this process may use: the smaller of its affinity and its cgroup's quota."""
+    """Return the number of processors that this process may use: the smaller of its affinity and its cgroup's quota."""
     if hasattr(os, "sched_getaffinity"):
         cpus = len(os.sched_getaffinity(0))
     else:
@@ -307,7 +321,7 @@ def available_cpus() -> int:
 
 @functools.cache
 def _cgroup_quota() -> int | None:
-    """Whole processors that the cgroup (version 2, then 1) grants, rounded up; None without a limit."""
+    """Return the quota of the cgroup (version 2, then 1) in processors, rounded up; None without a limit."""
     with contextlib.suppress(OSError, ValueError):
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else -(-int(limit) // int(period))

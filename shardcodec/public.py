@@ -1,6 +1,6 @@
-# public.py - the public names, and what each part gives the others to work with
+# public.py - the public names, and the registrations between the parts of the package
 # SPDX-License-Identifier: MIT
-"""All that `shardcodec` shows; imported by it alone."""
+"""The public names of `shardcodec`; only its `__init__` imports this module."""
 
 from __future__ import annotations
 

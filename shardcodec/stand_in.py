@@ -1,9 +1,9 @@
-# stand_in.py - what a zarr gets of us that we do not fit
+# stand_in.py - stand-ins for an incompatible zarr
 # SPDX-License-Identifier: MIT
-"""Stand-ins for the classes that our entry points name, made of what zarr promises to keep.
+"""Stand-ins for the classes of shardcodec's entry points, which use only public names of zarr.
 
-They leave all work to zarr. Without them a zarr which has moved one of its insides could open no array in any process
-where shardcodec is installed, wanted or not.
+They leave all work to zarr. Without them, a zarr with changed internals could not open any array in a process where
+shardcodec is installed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ["ShardCodecPipeline", "ShardingCodec"]
 
 
 class ShardCodecPipeline(CodecPipeline):
-    """Leaves every array to zarr's own pipeline."""
+    """A pipeline that leaves every array to zarr's own pipeline."""
 
     @classmethod
     def from_codecs(cls, codecs: Iterable[Codec]) -> Any:
-        """Return zarr's own pipeline, which its registry knows by a name that may have changed."""
+        """Return zarr's own pipeline, found by its module because its name may have changed."""
         own = next(cls for cls in CodecPipeline.__subclasses__() if cls.__module__.startswith("zarr."))
         return own.from_codecs(codecs)
 
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Any:
-        """Say so once.
+        """Warn, and decline the array.
 
         Raises
         ------
         NotImplementedError
-            Always: zarr goes on with its own pipeline.
+            Always; zarr then continues with its own pipeline.
         """
         why = f"shardcodec does not fit zarr {zarr.__version__} and leaves the work to it; `shardcodec.enable` tells why"
         warnings.warn(why, RuntimeWarning, stacklevel=2)

@@ -1,9 +1,9 @@
-# statistics.py - what this process has read and written, and why some of it was slow
+# statistics.py - counters of reads, writes and fallbacks of this process
 # SPDX-License-Identifier: MIT
-"""`shardcodec.stats`: always on, a few additions per call.
+"""`shardcodec.stats`: counters that are always on and cost a few additions per call.
 
-The engine counts what it does; the surfaces add requests that go through a store's own calls, and each time that work
-is left to zarr's own pipeline.
+The engine counts its own work; the surfaces add the requests that they make through a store, and each fallback to zarr's
+own pipeline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Statistics", "stats"]
 
 logger = logging.getLogger("shardcodec")
 
-# Reasons come with names and shapes of the user's data; more kinds than this are counted together.
+# Reasons contain names and shapes of the user's data; kinds beyond this number are counted together.
 MAX_KINDS = 100
 
 
@@ -34,7 +34,7 @@ class Statistics:
         self._told: set[str] = set()
 
     def __call__(self) -> dict[str, Any]:
-        """Return what has been done since the process began, or since `reset`.
+        """Return the counters since the process began, or since `reset`.
 
         Returns
         -------
@@ -56,14 +56,14 @@ class Statistics:
         return done  # type: ignore[no-any-return]
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Set all counters to zero."""
         native.load().totals_reset()
         with self._mutex:
             self._fallbacks.clear()
             self._refused.clear()
 
     def fallback(self, reason: str) -> None:
-        """Count that zarr's own pipeline does the work, and say so once for each reason."""
+        """Count a fallback to zarr's own pipeline, and log each reason once."""
         with self._mutex:
             if reason not in self._fallbacks and len(self._fallbacks) >= MAX_KINDS:
                 reason = "other reasons"
@@ -74,7 +74,7 @@ class Statistics:
         logger.info("left to zarr's own pipeline: %s", reason)
 
     def refused(self, strategy: str, file_system: str) -> None:
-        """Count that an update did not use a write strategy, since it is not proved on this file system."""
+        """Count an update without a write strategy that is not proven safe on its file system."""
         with self._mutex:
             self._refused[f"{strategy} on {file_system}"] += 1
 
@@ -82,7 +82,7 @@ class Statistics:
         return "<shardcodec.stats: call it>"
 
     def _begin_child(self) -> None:
-        """A forked child counts for itself; its parent's threads may have held the mutex."""
+        """Reset the counters in a forked child, and the mutex, which threads of the parent may have held."""
         self._mutex = threading.Lock()
         self._fallbacks = Counter()
         self._refused = Counter()

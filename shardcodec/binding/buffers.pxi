@@ -1,27 +1,27 @@
-# buffers.pxi - memory that Python owns, held while C works on it
+# buffers.pxi - buffers of Python objects, held during a C call
 # SPDX-License-Identifier: MIT
 
 cdef extern from "Python.h":
-    bytes PyUnicode_EncodeFSDefault(object text)  # what os.fsencode does, less the way there
+    bytes PyUnicode_EncodeFSDefault(object text)  # as os.fsencode, without its Python call
 
 
 cdef const char *path_chars(bytes encoded) except NULL:
-    """A path as C has it. One with a null byte would be cut there, and be the path of another file."""
+    """Return a path as a C string; raise if it has a null byte, where C would cut it and use another file."""
     cdef const char *chars = PyBytes_AsString(encoded)
     if strlen(chars) != <size_t>len(encoded):
-        raise ValueError(f"a path or key cannot have a null byte: {os.fsdecode(encoded)!r}")
+        raise ValueError(f"expected a path or key without null bytes, got {os.fsdecode(encoded)!r}")
     return chars
 
 
 cdef bytes path_bytes(str path):
-    """A path whose `path_chars` can be had."""
+    """Return an encoded path; raise if it has a null byte."""
     cdef bytes encoded = PyUnicode_EncodeFSDefault(path)
     path_chars(encoded)
     return encoded
 
 
 cdef class Bytes:
-    """Memory that C code allocated; readable through the buffer protocol, freed with its last view."""
+    """Memory that C code allocated, readable through the buffer protocol; freed with its last view."""
 
     cdef uint8_t *data
     cdef Py_ssize_t nbytes
@@ -44,7 +44,7 @@ cdef Bytes adopt(uint8_t *data, uint64_t nbytes):
 
 
 cdef class View:
-    """A buffer held for the length of a call."""
+    """A buffer that is held for the duration of a call."""
 
     cdef Py_buffer view
     cdef bint held
@@ -64,18 +64,18 @@ cdef class View:
         return <size_t>self.view.len
 
     cdef uint64_t *words(self, uint64_t n) except? NULL:
-        """The buffer as n unsigned 64-bit numbers."""
+        """Return the buffer as n unsigned 64-bit numbers."""
         if self.view.len % 8 or <uint64_t>self.view.len // 8 != n:
-            raise ValueError(f"buffer has {self.view.len} bytes where {n} numbers of 8 bytes are due")
+            raise ValueError(f"expected a buffer of {n} numbers of 8 bytes, got {self.view.len} bytes")
         if <size_t>self.view.buf % 8:
-            raise ValueError("buffer of 64-bit numbers is not aligned")
+            raise ValueError("expected a buffer of 64-bit numbers aligned to 8 bytes, got one that is not aligned")
         return <uint64_t *>self.view.buf
 
 
 cdef int read_numbers(object numbers, int ndim, uint64_t *out) except -1:
     cdef int i
     if len(numbers) != ndim:
-        raise ValueError(f"{ndim} numbers are due, got {len(numbers)}: {numbers!r}")
+        raise ValueError(f"expected {ndim} numbers, one per axis, got {len(numbers)}: {numbers!r}")
     for i in range(ndim):
         out[i] = <uint64_t>numbers[i]
     return 0
@@ -84,5 +84,5 @@ cdef int read_numbers(object numbers, int ndim, uint64_t *out) except -1:
 cdef int read_rank(object shape) except -1:
     cdef Py_ssize_t n = len(shape)
     if n > SC_MAX_NDIM:
-        raise ValueError(f"rank {n} is more than {SC_MAX_NDIM}")
+        raise ValueError(f"expected at most {SC_MAX_NDIM} axes, got {n}")
     return <int>n

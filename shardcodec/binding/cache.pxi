@@ -1,8 +1,8 @@
-# cache.pxi - stopping a plan, and what is kept between plans
+# cache.pxi - cancellation of a plan, and the cache of indexes and open files
 # SPDX-License-Identifier: MIT
 
 cdef bint ask_python(void *arg) noexcept with gil:
-    """Has a signal arrived whose handler raises?"""
+    """Return True if a signal has arrived whose handler raises; keep its exception."""
     cdef Cancel cancel = <Cancel>arg
     try:
         PyErr_CheckSignals()
@@ -13,7 +13,7 @@ cdef bint ask_python(void *arg) noexcept with gil:
 
 
 cdef class Cancel:
-    """Tells plans to stop; they then raise `Cancelled`."""
+    """A flag that stops the plans that listen to it; they then raise `Cancelled`."""
 
     cdef sc_cancel cancel
     cdef object caught
@@ -22,7 +22,7 @@ cdef class Cancel:
         sc_cancel_init(&self.cancel, NULL, NULL)
 
     def stop(self):
-        """To be called by any thread."""
+        """Stop the plans; any thread may call this."""
         sc_cancel_stop(&self.cancel)
 
     @property
@@ -37,7 +37,7 @@ cdef class Cancel:
 
 
 cdef Cancel entered(Cancel cancel):
-    """Where nobody else can stop a plan, the main thread looks for signals itself: Ctrl-C raises KeyboardInterrupt."""
+    """Return `cancel`, or a new one, with which the main thread checks for signals: Ctrl-C raises KeyboardInterrupt."""
     if cancel is None:
         cancel = Cancel()
         if get_ident() == main_thread().ident:
@@ -61,7 +61,7 @@ cdef class CachedIndex:
 
 
 cdef bytes cache_name(str name):
-    """The name as C has it; one with a zero byte, which no path has, is spelled out in digits."""
+    """Return the name as C expects it; a name with a null byte, which no path has, is written in hexadecimal digits."""
     cdef bytes encoded = os.fsencode(name)
     return encoded if b"\0" not in encoded else b"\x01" + encoded.hex().encode()
 
@@ -80,7 +80,7 @@ cdef class Cache:
         sc_cache_free(self.cache)
 
     def get(self, str name, Chain chain):
-        """The index of an object in no file; None when it is not kept."""
+        """Return the index of an object that is not a local file; None if the cache does not have it."""
         cdef CachedIndex found
         cdef bytes encoded = cache_name(name)
         cdef sc_cached_index *index = sc_cache_peek(self.cache, PyBytes_AsString(encoded), &chain.chain)
@@ -91,13 +91,13 @@ cdef class Cache:
         return found
 
     def put(self, str name, Chain chain, entries):
-        """Keep the index of an object in no file: n_chunks pairs, copied."""
+        """Store a copy of the index, n_chunks pairs, of an object that is not a local file."""
         cdef View view = View(entries)
         cdef uint64_t *pairs = view.words(2 * chain.chain.n_chunks)
         cdef bytes encoded = cache_name(name)
         cdef sc_cached_index *index
         if not chain.is_shard:
-            raise ValueError("only a shard has an index")
+            raise ValueError("expected the chain of a shard: only a shard has an index")
         index = sc_cached_index_new(&chain.chain)
         if index == NULL:
             return
@@ -106,16 +106,16 @@ cdef class Cache:
         sc_cached_index_release(index)
 
     def drop(self, str name):
-        """Forget an object."""
+        """Remove an object from the cache."""
         cdef bytes encoded = cache_name(name)
         sc_cache_drop(self.cache, PyBytes_AsString(encoded))
 
     def clear(self):
-        """Forget all."""
+        """Empty the cache."""
         sc_cache_clear(self.cache)
 
     def info(self):
-        """Sizes and counters."""
+        """Return the sizes and counters."""
         cdef sc_cache_info info
         sc_cache_get_info(self.cache, &info)
         return info

@@ -1,4 +1,4 @@
-# chain.pxi - codecs and chains of them
+# chain.pxi - codecs and chains of codecs
 # SPDX-License-Identifier: MIT
 
 CODECS = {"crc32c": SC_CODEC_CRC32C, "zstd": SC_CODEC_ZSTD, "gzip": SC_CODEC_GZIP, "zlib": SC_CODEC_ZLIB,
@@ -12,8 +12,8 @@ cdef int read_op(sc_op *op, str name, dict params) except -1:
                               "blocksize": 0}
     unknown = set(params) - set(known_params)
     if name not in CODECS or unknown:
-        raise ValueError(f"codec {name!r} with unknown parameters {sorted(unknown)}" if unknown
-                         else f"no native codec {name!r}")
+        raise ValueError(f"codec {name!r}: expected parameters among {sorted(known_params)}, got {sorted(unknown)}"
+                         if unknown else f"expected a native codec, one of {sorted(CODECS)}, got {name!r}")
     known_params.update(params)
     memset(op, 0, sizeof(sc_op))
     op.codec = <sc_codec_id><int>CODECS[name]
@@ -35,7 +35,7 @@ def codec_encode(str name, data, **params):
 
 
 def codec_decode(str name, data, size_t max_nbytes, **params):
-    """Decode `data` with one codec to at most `max_nbytes`."""
+    """Decode `data` with one codec to at most `max_nbytes` bytes."""
     cdef View source = View(data)
     cdef sc_op op
     read_op(&op, name, params)
@@ -50,10 +50,10 @@ cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbyte
     cdef sc_status status
     cdef sc_where where
     if codec == NULL:
-        raise ValueError("crc32c is part of a chain; use crc32c()")
+        raise ValueError("crc32c runs only as part of a chain; use crc32c()")
     capacity = codec.bound(op, source.nbytes()) if encode else max_nbytes
     if encode and capacity == 0:
-        raise ValueError(f"{text(codec.name)} cannot take {source.nbytes()} bytes")
+        raise ValueError(f"{text(codec.name)}: cannot encode {source.nbytes()} bytes")
     state = sc_codec_state_new()
     out = <uint8_t *>malloc(capacity + 1)
     try:
@@ -66,8 +66,8 @@ cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbyte
             else:
                 status = codec.decode(op, state, source.data(), source.nbytes(), out, capacity, &n, &where)
         if status == SC_DST_TOO_SMALL:
-            raise CodecError(f"{text(codec.name)}: more than {max_nbytes} bytes", codec=text(codec.name),
-                             limit=max_nbytes)
+            raise CodecError(f"{text(codec.name)}: expected at most {max_nbytes} decoded bytes, got more than "
+                             f"{max_nbytes}", codec=text(codec.name), limit=max_nbytes)
         raise_status(status, &where)
         return PyBytes_FromStringAndSize(<const char *>out, <Py_ssize_t>n)
     finally:
@@ -76,9 +76,9 @@ cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbyte
 
 
 cdef class Chain:
-    """The codecs of an array, compiled (csrc/chain/sc_chain.h). Arguments are what `shardcodec.format.chain.lower` returns.
+    """The compiled codecs of an array (csrc/chain/sc_chain.h), from the arguments that `shardcodec.format.chain.lower` returns.
 
-    `stage` is carried along for the layers above: what encodes the chunks of an opaque chain.
+    `stage` is for the Python layers: the encoder of the chunks of an opaque chain.
     """
 
     cdef sc_chain chain
@@ -98,14 +98,14 @@ cdef class Chain:
         c.itemsize = itemsize
         read_numbers(shape, c.ndim, c.shape)
         if len(perm) != c.ndim:
-            raise ValueError(f"permutation {perm!r} is not of rank {c.ndim}")
+            raise ValueError(f"expected a permutation of {c.ndim} axes, got {perm!r}")
         for a in range(c.ndim):
             c.perm[a] = perm[a]
         self.swap = Swap(swap, itemsize)
         c.swap = self.swap.swap
         self.set_fill(fill)
         if len(ops) > SC_MAX_OPS:
-            raise ValueError(f"{len(ops)} codecs in a row are more than {SC_MAX_OPS}")
+            raise ValueError(f"expected at most {SC_MAX_OPS} bytes -> bytes codecs, got {len(ops)}")
         c.n_ops = len(ops)
         c.opaque = opaque
         self.stage = stage
@@ -116,7 +116,7 @@ cdef class Chain:
             c.inner = &self.inner.chain
             self.set_index(**index)
         if sc_chain_prepare(c) != SC_OK:
-            raise ValueError(f"chain of shape {tuple(shape)} is no valid one")
+            raise ValueError(f"expected a chain with consistent shapes and sizes, got shape {tuple(shape)}")
         self.shape = tuple(c.shape[a] for a in range(c.ndim))
         self.perm = tuple(c.perm[a] for a in range(c.ndim))
         self.grid_shape = () if self.inner is None else tuple(c.grid[a] for a in range(c.ndim))
@@ -124,7 +124,7 @@ cdef class Chain:
     cdef int set_fill(self, bytes fill) except -1:
         cdef sc_chain *c = &self.chain
         if <size_t>len(fill) != c.itemsize or c.itemsize == 0:
-            raise ValueError(f"fill value has {len(fill)} bytes, an element {c.itemsize}")
+            raise ValueError(f"expected a fill value of {c.itemsize} bytes, one element, got {len(fill)}")
         c.fill = <uint8_t *>malloc(2 * c.itemsize)
         if c.fill == NULL:
             raise MemoryError
@@ -138,7 +138,7 @@ cdef class Chain:
         free(self.chain.fill)
 
     def set_index(self, *, bint at_start, bint big_endian, unsigned n_checksums, perm=None):
-        """How the index is stored; only for use by the constructor."""
+        """Set the layout of the index; only the constructor calls this."""
         cdef sc_chain *c = &self.chain
         cdef int a, axis
         cdef uint64_t stride = 1
@@ -150,7 +150,7 @@ cdef class Chain:
         if c.index.in_c_order:
             return
         if sorted(perm) != list(range(c.ndim + 1)):
-            raise ValueError(f"index transpose {perm!r} is no permutation of {c.ndim + 1} axes")
+            raise ValueError(f"index transpose: expected a permutation of {c.ndim + 1} axes, got {perm!r}")
         shape = [-(-<object>c.shape[c.perm[a]] // self.inner.shape[a]) for a in range(c.ndim)] + [2]
         for axis in reversed(perm):
             if axis == c.ndim:
@@ -161,7 +161,7 @@ cdef class Chain:
 
     cdef int refuse_opaque(self) except -1:
         if self.is_opaque:
-            raise ValueError("there is no native code for all codecs of this chain")
+            raise ValueError("expected a chain of native codecs, but there is no native code for some of its codecs")
         return 0
 
     @property
@@ -170,12 +170,12 @@ cdef class Chain:
 
     @property
     def is_shard(self):
-        """Are inner chunks reachable one by one?"""
+        """True if inner chunks can be read one by one."""
         return self.chain.inner != NULL and self.chain.n_ops == 0
 
     @property
     def is_opaque(self):
-        """Do codecs take part that are not ours? Then the chain only finds inner chunks."""
+        """True if some codecs are not native; the chain then only locates inner chunks."""
         return bool(self.chain.opaque if self.inner is None else self.inner.is_opaque)
 
     @property
@@ -184,12 +184,12 @@ cdef class Chain:
 
     @property
     def fill(self):
-        """The fill value as it is in the caller's memory."""
+        """The fill value in the byte order of the caller's memory."""
         return PyBytes_FromStringAndSize(<const char *>self.chain.fill, <Py_ssize_t>self.chain.itemsize)
 
     @property
     def fixed_nbytes(self):
-        """Size of every encoded chunk of a leaf without compressor; None otherwise."""
+        """Size in bytes of every encoded chunk of a leaf without compressor; None for other chains."""
         cdef size_t i
         if self.inner is not None or self.chain.opaque:
             return None
@@ -204,12 +204,12 @@ cdef class Chain:
 
     @property
     def nbytes(self):
-        """Decoded."""
+        """Size of the decoded chunk in bytes."""
         return self.chain.nbytes
 
     @property
     def needs_sound_index(self):
-        """Does one wrong entry make all inner chunks doubtful? Where these have no checksums (csrc/chain/sc_chain.h)."""
+        """True if one invalid entry makes all inner chunks suspect, because they have no checksums (csrc/chain/sc_chain.h)."""
         return self.inner is not None and bool(sc_index_must_be_sound(&self.chain))
 
     @property
@@ -222,9 +222,9 @@ cdef class Chain:
 
 
 cdef class Fetched:
-    """A range of a shard's bytes, with the shard's index: an item's source for ranges that arrive one by one.
+    """A source of an item: the index of a shard and a range of its bytes, for ranges that arrive one by one.
 
-    entries: n_chunks pairs, checked. data: bytes of the shard from `first` on, None for none.
+    entries: n_chunks checked pairs. data: bytes of the shard that start at offset `first`; None for none.
     """
 
     cdef sc_source source
@@ -233,7 +233,7 @@ cdef class Fetched:
 
     def __cinit__(self, Chain chain, entries, data, uint64_t first, *, bint fill_absent):
         if not chain.is_shard:
-            raise ValueError("only a shard has an index")
+            raise ValueError("expected the chain of a shard: only a shard has an index")
         self.entries = View(entries)
         self.source.entries = <const sc_entry *>self.entries.words(2 * chain.chain.n_chunks)
         self.source.first = first

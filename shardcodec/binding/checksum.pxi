@@ -1,4 +1,4 @@
-# checksum.pxi - the processor and crc32c
+# checksum.pxi - processor features and crc32c
 # SPDX-License-Identifier: MIT
 
 cdef tuple feature_names(uint32_t bits):
@@ -8,7 +8,7 @@ cdef tuple feature_names(uint32_t bits):
 
 
 def cpu_features():
-    """What the processor has, what is used, and what SHARDCODEC_CPU said."""
+    """Return the features of the processor, the features in use, and the value of SHARDCODEC_CPU."""
     cdef c_bool valid = True
     cdef const char *override = sc_cpu_override(&valid)
     return {
@@ -24,24 +24,25 @@ cdef size_t find_impl(str impl) except? 0xFFFF:
     for i in range(sc_crc32c_n_impls()):
         if text(sc_crc32c_impl_name(i)) == impl:
             if not sc_crc32c_impl_usable(i):
-                raise ValueError(f"this processor cannot run the crc32c variant {impl!r}")
+                raise ValueError(f"expected one of {crc32c_implementations()}, got crc32c variant {impl!r}, which this "
+                                 f"processor cannot run")
             return i
-    raise ValueError(f"no crc32c variant {impl!r}")
+    raise ValueError(f"expected one of {crc32c_implementations()}, got crc32c variant {impl!r}")
 
 
 def crc32c_implementations():
-    """Names of the variants that this processor can run; the first that suits it is chosen."""
+    """Return the names of the variants that this processor can run."""
     cdef size_t i
     return [text(sc_crc32c_impl_name(i)) for i in range(sc_crc32c_n_impls()) if sc_crc32c_impl_usable(i)]
 
 
 def crc32c_chosen():
-    """Name of the variant in use."""
+    """Return the name of the variant in use."""
     return text(sc_crc32c_impl_name(sc_crc32c_chosen()))
 
 
-# Below this many bytes the GIL is kept: giving it away and taking it back costs 60 ns, an eighth of what 32 KiB take, and
-# a switch interval (5 ms) when others want it. What they wait for here is 2 us, 45 us with the portable code.
+# Smaller inputs keep the GIL: to release and take it costs 60 ns, an eighth of the time for 32 KiB, and up to a switch
+# interval (5 ms) if other threads want it. Those threads wait at most 2 us here, or 45 us with the portable code.
 cdef enum:
     RELEASE_NBYTES = 131072
 
@@ -68,9 +69,9 @@ def crc32c(data, uint32_t value=0, *, impl=None):
     return sum_of(data, value, impl)
 
 
-# Under the stable ABI of 3.11 a function of Cython takes its arguments in a tuple: 26 of the 66 ns of a call for 64
-# bytes. So what Python sees as crc32c is a function made by hand. It answers a call by `data` alone at once, and leaves
-# the arguments of any other to the one above.
+# Under the stable ABI of 3.11, a Cython function receives its arguments in a tuple, which takes 26 of the 66 ns of a
+# call for 64 bytes. So Python gets a hand-written function as crc32c: fast path for `data` alone, otherwise the function
+# above.
 _crc32c_of_any_arguments = crc32c
 
 
@@ -101,9 +102,9 @@ def crc32c_copy(dst, src, uint32_t value=0, *, impl=None):
     cdef size_t n = source.nbytes(), i
     cdef uint32_t crc
     if n > to.nbytes():
-        raise ValueError(f"{n} bytes do not fit into {to.nbytes()}")
+        raise ValueError(f"expected a destination of at least {n} bytes, got {to.nbytes()}")
     if to.data() < source.data() + n and source.data() < to.data() + n:
-        raise ValueError("source and destination overlap")
+        raise ValueError("expected separate buffers, but source and destination overlap")
     if impl is not None:
         i = find_impl(impl)
         return sc_crc32c_copy_impl(i, value, to.data(), source.data(), n)
@@ -113,5 +114,5 @@ def crc32c_copy(dst, src, uint32_t value=0, *, impl=None):
 
 
 def crc32c_combine(uint32_t a, uint32_t b, uint64_t nbytes_b):
-    """CRC-32C of two byte strings joined, from theirs and the length of the second."""
+    """Return the CRC-32C of two concatenated byte strings, from their checksums and the length of the second."""
     return sc_crc32c_combine(a, b, nbytes_b)

@@ -1,8 +1,8 @@
-# errors.pxi - how a status of C becomes an exception
+# errors.pxi - conversion of a C status to an exception
 # SPDX-License-Identifier: MIT
 
 class Cancelled(Exception):
-    """A plan was told to stop."""
+    """The caller stopped the plan."""
 
 
 cdef object known(uint64_t value):
@@ -14,7 +14,7 @@ cdef str text(const char *s):
 
 
 cdef str place(const sc_where *at):
-    """'nested inner chunk 3 of ' when the trouble lies below the shard itself."""
+    """Return the location of an error within nested shards, as a prefix of its message; empty for the outer shard."""
     if at.level == 0:
         return ""
     if at.nested_entry == SC_NOWHERE:
@@ -26,11 +26,12 @@ cdef object format_error(sc_status status, const sc_where *at):
     cdef str where = place(at)
     if status == SC_TOO_SHORT:
         return ShardFormatError(
-            f"{where}object of {at.nbytes} bytes is too short to hold its index of {at.limit}",
+            f"{where}object is too short for its index: expected at least {at.limit} bytes, got {at.nbytes}",
             nbytes=at.nbytes, limit=at.limit, level=at.level, entry=known(at.entry))
     if status == SC_HALF_EMPTY:
         return ShardFormatError(
-            f"{where}index entry has offset {at.offset} and nbytes {at.nbytes}: either both or neither may be 2^64-1",
+            f"{where}index entry: expected both or neither of offset and nbytes to be 2^64-1, got offset {at.offset} "
+            f"and nbytes {at.nbytes}",
             entry=known(at.entry), offset=at.offset, nbytes=at.nbytes, limit=at.limit, level=at.level)
     if status == SC_BAD_RANGE:
         return ShardFormatError(
@@ -38,24 +39,24 @@ cdef object format_error(sc_status status, const sc_where *at):
             entry=known(at.entry), offset=at.offset, nbytes=at.nbytes, limit=at.limit, level=at.level)
     if status == SC_IN_INDEX:
         return ShardFormatError(
-            f"{where}index entry claims {at.nbytes} bytes at offset {at.offset}, which touches the index "
+            f"{where}index entry claims {at.nbytes} bytes at offset {at.offset}, which overlaps the index "
             f"({at.actual} bytes at offset {at.expected})",
             entry=known(at.entry), offset=at.offset, nbytes=at.nbytes, limit=at.limit, expected=at.expected,
             actual=at.actual, level=at.level)
     if status == SC_BAD_LENGTH:
         return ShardFormatError(
-            f"{where}chunk has {'more' if at.actual == SC_NOWHERE else at.actual} bytes where {at.expected} are due",
+            f"{where}expected a chunk of {at.expected} bytes, got {'more' if at.actual == SC_NOWHERE else at.actual}",
             entry=known(at.entry), expected=at.expected, actual=known(at.actual), level=at.level)
     return ShardFormatError(
-        f"{where}file has {at.nbytes} bytes where {at.limit} were expected, or other times: it was changed while it was "
-        f"in use",
+        f"{where}file was changed while it was in use: expected {at.limit} bytes and the same times, got {at.nbytes} "
+        f"bytes; repeat the call",
         entry=known(at.entry), nbytes=at.nbytes, limit=at.limit, level=at.level, changed=True)
 
 
 cdef object checksum_error(sc_status status, const sc_where *at):
     cdef str what = "index" if status == SC_INDEX_CHECKSUM else "chunk"
     return ChecksumError(
-        f"{place(at)}checksum of the {what} is 0x{at.actual:08x}, but 0x{at.expected:08x} is stored",
+        f"{place(at)}checksum of the {what}: expected 0x{at.expected:08x} (stored), got 0x{at.actual:08x} (computed)",
         entry=known(at.entry), expected=at.expected, actual=at.actual, level=at.level, codec="crc32c")
 
 
@@ -63,8 +64,8 @@ cdef object codec_error(sc_status status, const sc_where *at):
     cdef str codec = text(at.codec) or "codec"
     if status == SC_CODEC_ENCODE and at.limit:
         return CodecError(
-            f"{place(at)}{codec}: cannot encode {at.nbytes} bytes, the codec takes at most {at.limit}: choose smaller "
-            f"inner chunks or another codec",
+            f"{place(at)}{codec}: cannot encode {at.nbytes} bytes, expected at most {at.limit}; choose smaller inner "
+            f"chunks or another codec",
             entry=known(at.entry), codec=codec, nbytes=at.nbytes, limit=at.limit, level=at.level)
     cdef str detail = text(at.detail) or ("cannot encode" if status == SC_CODEC_ENCODE else "malformed data")
     return CodecError(
@@ -73,7 +74,7 @@ cdef object codec_error(sc_status status, const sc_where *at):
 
 
 cdef object path_of(const sc_where *at, object paths):
-    """The file in question, be it open under a number only; None where that is not known."""
+    """Return the path of the file of an error, also for a file given by its descriptor; None if it is unknown."""
     if paths is None or at.shard == SC_NOWHERE:
         return None
     path = paths[at.shard]
@@ -86,12 +87,12 @@ cdef object path_of(const sc_where *at, object paths):
 
 
 cdef int raise_status(sc_status status, const sc_where *at, object paths=None) except -1:
-    """The one table from statuses to exceptions. `error.shard` is the position in the plan."""
+    """Raise the exception for a status; `error.shard` is the position in the plan. The only such table."""
     cdef object error
     if status == SC_OK:
         return 0
     if status == SC_NO_MEMORY:
-        raise MemoryError("shardcodec: no memory for scratch or for an encoded chunk")
+        raise MemoryError("shardcodec: cannot allocate memory for a work buffer or an encoded chunk")
     if status == SC_CANCELLED:
         raise Cancelled
     if status == SC_BAD_ARGUMENT:
@@ -105,7 +106,7 @@ cdef int raise_status(sc_status status, const sc_where *at, object paths=None) e
         error = codec_error(status, at)
     elif status == SC_NOT_A_FILE:
         path = path_of(at, paths)
-        error = ShardFileError(f"expected a regular file, found a {text(at.detail)}: {path!r}", kind=text(at.detail))
+        error = ShardFileError(f"expected a regular file, got a {text(at.detail)}: {path!r}", kind=text(at.detail))
     elif SC_TOO_SHORT <= status <= SC_CHANGED:
         error = format_error(status, at)
     else:

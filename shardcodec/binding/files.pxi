@@ -1,4 +1,4 @@
-# files.pxi - locks, and a file in the making
+# files.pxi - locks of files, and new files before their commit
 # SPDX-License-Identifier: MIT
 
 LOCK_OUTCOMES = {SC_LOCK_HELD: "held", SC_LOCK_NO_FILE: "no file", SC_LOCK_BUSY: "busy",
@@ -6,7 +6,7 @@ LOCK_OUTCOMES = {SC_LOCK_HELD: "held", SC_LOCK_NO_FILE: "no file", SC_LOCK_BUSY:
 
 
 cdef class FileLock:
-    """The lock of one file against other processes (csrc/io/sc_lock.h); given back when the object goes, at the latest."""
+    """The lock of one file against other processes (csrc/io/sc_lock.h); released with the object at the latest."""
 
     cdef sc_lock lock
 
@@ -17,14 +17,14 @@ cdef class FileLock:
         sc_lock_release(&self.lock)
 
     def try_acquire(self, str path):
-        """Take the lock if nobody has it: "held", "no file", "busy", "unsupported" or "denied"."""
+        """Take the lock if it is free; return "held", "no file", "busy", "unsupported" or "denied"."""
         cdef bytes name = path_bytes(path)
         cdef const char *chars = path_chars(name)
         cdef sc_lock_outcome outcome
         cdef sc_status status
         cdef sc_where where
         if self.lock.fd >= 0:
-            raise ValueError("it is held already")
+            raise ValueError("expected a free FileLock, but it holds a lock already; release it first")
         with nogil:
             status = sc_lock_try(&self.lock, chars, &outcome, &where)
         where.shard = 0
@@ -32,18 +32,18 @@ cdef class FileLock:
         return LOCK_OUTCOMES[outcome]
 
     def release(self):
-        """Give it back; nothing when it is not held, or is the parent process's."""
+        """Release the lock; do nothing if it is not held, or the parent process holds it."""
         with nogil:
             sc_lock_release(&self.lock)
 
     @property
     def fd(self):
-        """Descriptor of the locked file; -1 when it is not held."""
+        """File descriptor of the locked file; -1 if the lock is not held."""
         return self.lock.fd
 
     @property
     def n_links(self):
-        """Names that the file had when it was locked: with more than one there may be something to `settle`."""
+        """Number of hard links of the file when it was locked; with more than one, there may be an update to `settle`."""
         return self.lock.n_links
 
 
@@ -57,9 +57,9 @@ atexit.register(leave_staging)
 
 
 def settle(str path, int fd):
-    """Roll back what a writer that died left of an update in place (csrc/io/sc_undo.h); whether there was anything.
+    """Roll back the unfinished in-place update of a dead writer (csrc/io/sc_undo.h); return True if there was one.
 
-    fd: the shard, locked by the caller.
+    fd: file descriptor of the shard, locked by the caller.
     """
     cdef bytes name = path_bytes(path)
     cdef const char *chars = path_chars(name)
@@ -79,7 +79,7 @@ def settle(str path, int fd):
 
 
 def open_file(str path):
-    """Open a regular file for reading, without waiting for whatever else is there; -1 when there is no file, or a folder."""
+    """Open a regular file for reading, without blocking on other kinds of files; return -1 for no file or a folder."""
     cdef bytes name = path_bytes(path)
     cdef const char *chars = path_chars(name)
     cdef uint64_t nbytes
@@ -95,7 +95,7 @@ def open_file(str path):
 
 
 def remove_file(str path, *, bint sync=False):
-    """Remove a file, or a symbolic link to one; that there is none is no error. sync: the folder is on disk then."""
+    """Remove a file, or a symbolic link to one, if it exists. sync: make the removal durable with an fsync of the folder."""
     cdef bytes name = path_bytes(path)
     cdef const char *chars = path_chars(name)
     cdef sc_where where
@@ -108,17 +108,17 @@ def remove_file(str path, *, bint sync=False):
 
 
 def file_locks_held():
-    """Number of files that this process holds locks of."""
+    """Return the number of files that this process has locked."""
     return sc_lock_count()
 
 
 cdef class NewFile:
-    """A file that takes its place when it is whole (csrc/io/sc_newfile.h); forgotten with the object, unless committed.
+    """A new file that gets its name at the commit (csrc/io/sc_newfile.h); removed with the object, unless committed.
 
-    Several threads may write at a time; commit and abort are for one, when the others are done.
+    Several threads may write at the same time; one thread commits or aborts after the other threads have finished.
 
-    staging: folder for temporary names. shared: it has a name from the start, so that other processes can join it
-    with (path, temp, staging or None, n_made) of that file: that makes a shared one too, which the object does not forget.
+    staging: folder for temporary names. shared: the file has a temporary name from the start, so that other processes can
+    join it with its `place` (path, temp, staging or None, n_made). An object that joined does not remove the file.
     """
 
     cdef sc_newfile file
@@ -161,14 +161,14 @@ cdef class NewFile:
             self.forget()
 
     cdef void forget(self) noexcept nogil:
-        """Of the file, all but the staging folder is gone."""
+        """Remove the file, and the staging folder if it is empty."""
         sc_newfile_abort(&self.file)
         if self.file.staged:
             sc_staging_leave(self.file.staging)
 
     @property
     def place(self):
-        """(path, temp, staging or None, n_made), for others to join."""
+        """(path, temp, staging or None, n_made): the arguments with which other processes join."""
         self.check_open()
         return (os.fsdecode(self.file.path), None if self.file.temp == NULL else os.fsdecode(self.file.temp),
                 os.fsdecode(self.staging) if self.file.staged else None, self.file.n_made)
@@ -179,14 +179,14 @@ cdef class NewFile:
 
     cdef int check_open(self) except -1:
         if self.file.fd < 0:
-            raise ValueError("the file has been committed or aborted")
+            raise ValueError("expected an open new file, but it has been committed or aborted")
         return 0
 
     cdef int check_idle(self) except -1:
-        """The descriptor must not be closed under a writer: its number may be another file's next."""
+        """Raise while a thread writes: to close the file descriptor would let that thread write to another file."""
         self.check_open()
         if self.n_writing:
-            raise ValueError("another thread is writing to the file")
+            raise ValueError("expected a new file without active writers, but another thread is writing to it")
         return 0
 
     def write(self, data, uint64_t offset):
@@ -196,7 +196,8 @@ cdef class NewFile:
         cdef sc_status status
         self.check_open()
         if offset > MAX_OBJECT_NBYTES - source.nbytes():
-            raise ValueError(f"{source.nbytes()} bytes at offset {offset} are beyond any file")
+            raise ValueError(f"expected a file of at most {MAX_OBJECT_NBYTES} bytes, got {source.nbytes()} bytes at offset "
+                             f"{offset}")
         sc_where_clear(&where)
         self.n_writing += 1
         with nogil:
@@ -205,21 +206,21 @@ cdef class NewFile:
         self.settle(status, &where)
 
     def truncate(self, uint64_t nbytes):
-        """Make it so long."""
+        """Set the size of the file."""
         cdef sc_where where
         cdef sc_status status
         self.check_open()
         if nbytes > MAX_OBJECT_NBYTES:
-            raise ValueError(f"{nbytes} bytes are beyond any file")
+            raise ValueError(f"expected a file of at most {MAX_OBJECT_NBYTES} bytes, got {nbytes}")
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_truncate(&self.file, nbytes, &where)
         self.settle(status, &where)
 
     def commit(self, *, bint sync=False, bint only_new=False):
-        """Give it its name, in place of what had it; with `sync` it is on disk then. The file is closed then.
+        """Give the file its name, replacing an older file, and close it; with `sync`, make it durable. Return True.
 
-        only_new: nothing is replaced; False, and the file is as it was, when there is something.
+        only_new: do not replace anything; if the name exists, return False and leave the new file open.
         """
         cdef sc_where where
         cdef sc_status status
@@ -234,9 +235,9 @@ cdef class NewFile:
         return not taken
 
     def leave(self, *, bint sync=False):
-        """Let go of a shared file, and leave it to the others; with `sync`, what was written is on disk then.
+        """Close a shared file without committing it, for the other processes; with `sync`, make the writes durable.
 
-        After an error it is still open, to be aborted or forgotten.
+        After an error it is still open; the caller aborts it or drops the object.
         """
         cdef sc_where where
         cdef sc_status status
@@ -247,7 +248,7 @@ cdef class NewFile:
         self.settle(status, &where)
 
     def abort(self):
-        """Forget it; nothing after a commit."""
+        """Remove the file; do nothing after a commit."""
         if self.file.fd >= 0:
             self.check_idle()
             with nogil:

@@ -1,4 +1,4 @@
-# index.pxi - order and index
+# index.pxi - the order of inner chunks and the index
 # SPDX-License-Identifier: MIT
 
 cdef sc_order order_of(str name) except *:
@@ -8,11 +8,11 @@ cdef sc_order order_of(str name) except *:
         return SC_ORDER_LEXICOGRAPHIC
     if name == "colexicographic":
         return SC_ORDER_COLEXICOGRAPHIC
-    raise ValueError(f"order must be 'morton', 'lexicographic' or 'colexicographic', not {name!r}")
+    raise ValueError(f"order: expected 'morton', 'lexicographic' or 'colexicographic', got {name!r}")
 
 
 def order(out, grid_shape, str name="morton", first=None, last=None):
-    """Write the positions of (a box of) a grid in the given order to `out`; return how many there are."""
+    """Write the positions of (a box of) a grid in the given order to `out`; return their number."""
     cdef int ndim = read_rank(grid_shape), a
     cdef uint64_t grid[32]
     cdef uint64_t low[32]
@@ -33,7 +33,7 @@ def order(out, grid_shape, str name="morton", first=None, last=None):
         read_numbers(last, ndim, high)
     for a in range(ndim):
         if not low[a] <= high[a] < grid[a]:
-            raise ValueError(f"axis {a}: box from {low[a]} to {high[a]} is not inside {grid[a]} inner chunks")
+            raise ValueError(f"axis {a}: box from {low[a]} to {high[a]} is not inside the grid of {grid[a]} inner chunks")
     sc_where_clear(&where)
     raise_status(sc_order_begin(&it, order_of(name), ndim, grid, low, high), &where)
     with nogil:
@@ -44,18 +44,18 @@ def order(out, grid_shape, str name="morton", first=None, last=None):
             n += got
         spare = 1 if n < capacity else sc_order_next(&it, &spare, 1)
     if n == capacity and spare:
-        raise ValueError(f"room for {capacity} positions is too little")
+        raise ValueError(f"out: expected room for all positions, got room for {capacity}")
     return n
 
 
 cdef uint64_t count_pairs(View data) except? 0xFFFFFFFFFFFFFFFF:
     if data.nbytes() % 16:
-        raise ValueError(f"{data.nbytes()} bytes are no whole number of (offset, nbytes) pairs")
+        raise ValueError(f"expected (offset, nbytes) pairs of 16 bytes, got {data.nbytes()} bytes")
     return data.nbytes() // 16
 
 
 def index_decode(data, out, *, bint big_endian=False):
-    """Stored pairs to native ones."""
+    """Convert stored pairs to native pairs."""
     cdef View source = View(data), to = View(out, PyBUF_WRITABLE)
     cdef uint64_t n = count_pairs(source)
     cdef sc_entry *entries = <sc_entry *>to.words(2 * n)
@@ -64,19 +64,19 @@ def index_decode(data, out, *, bint big_endian=False):
 
 
 def index_encode(entries, out, *, bint big_endian=False):
-    """Native pairs to stored ones."""
+    """Convert native pairs to stored pairs."""
     cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
     cdef uint64_t n = count_pairs(source)
     cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
     if to.nbytes() != 16 * n:
-        raise ValueError(f"{to.nbytes()} bytes where {16 * n} are due")
+        raise ValueError(f"out: expected {16 * n} bytes, got {to.nbytes()}")
     with nogil:
         sc_index_encode(pairs, to.data(), n, big_endian)
 
 
 def index_check(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
                 bint allow_in_index=False):
-    """Raise ShardFormatError for the first entry that cannot be true."""
+    """Raise ShardFormatError for the first invalid entry."""
     cdef View source = View(entries)
     cdef uint64_t n = count_pairs(source)
     cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
@@ -91,7 +91,7 @@ def index_check(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t 
 
 
 cdef class Sorted:
-    """Positions of the entries that have bytes, by offset."""
+    """The positions of the entries that have bytes, sorted by offset."""
 
     cdef View source
     cdef const sc_entry *entries
@@ -114,9 +114,10 @@ cdef class Sorted:
 
 
 def index_sums(entries, dropped=None, left=None):
-    """(n_stored, first, end, offset_bits, nbytes_bits, left_nbytes) of struct sc_index_sums.
+    """Return (n_stored, first, end, offset_bits, nbytes_bits, left_nbytes) of struct sc_index_sums.
 
-    dropped: a byte for each entry, not 0 for those that are not left. left: gets the entries that are, the others absent.
+    dropped: a byte for each entry; nonzero drops the entry. left: filled with the remaining entries; dropped entries
+    become absent.
     """
     cdef View source = View(entries), flags, to
     cdef uint64_t n = count_pairs(source)
@@ -127,7 +128,7 @@ def index_sums(entries, dropped=None, left=None):
     if dropped is not None:
         flags = View(dropped)
         if flags.nbytes() != n:
-            raise ValueError(f"{flags.nbytes()} flags for {n} entries")
+            raise ValueError(f"dropped: expected {n} flags, one per entry, got {flags.nbytes()}")
         gone = flags.data()
     if left is not None:
         to = View(left, PyBUF_WRITABLE)
@@ -138,10 +139,11 @@ def index_sums(entries, dropped=None, left=None):
 
 
 def index_pack(entries, runs, uint64_t first, uint64_t alignment=1):
-    """Move inner chunks together, from `first` on, each to a multiple of `alignment`; return where the last one ends.
+    """Pack inner chunks, starting at `first`, each at a multiple of `alignment`.
 
-    entries: changed. runs: three numbers for each inner chunk that has bytes: gets offset, size and new offset of the runs of
-    bytes that move. Returns how many these are as well. Those without bytes stay where they are.
+    entries: updated in place; entries without bytes do not change. runs: room for three numbers per inner chunk that has
+    bytes; filled with the offset, size and new offset of each run of bytes that moves. Returns (number of runs, end of the
+    last inner chunk).
     """
     cdef Sorted s = Sorted(entries)
     cdef View pairs = View(entries, PyBUF_WRITABLE), to = View(runs, PyBUF_WRITABLE)
@@ -150,16 +152,16 @@ def index_pack(entries, runs, uint64_t first, uint64_t alignment=1):
     cdef size_t n = 0
     cdef uint64_t end
     if not alignment or alignment & (alignment - 1):
-        raise ValueError(f"alignment {alignment} is no power of two")
+        raise ValueError(f"alignment: expected a power of two, got {alignment}")
     if to.nbytes() // sizeof(sc_carry) < s.n_present:
-        raise ValueError(f"room for {to.nbytes() // sizeof(sc_carry)} runs where {s.n_present} may be needed")
+        raise ValueError(f"runs: expected room for {s.n_present} runs, got room for {to.nbytes() // sizeof(sc_carry)}")
     with nogil:
         end = sc_index_pack(moved, s.order, s.n_present, first, alignment, carries, &n)
     return n, end
 
 
 def index_overlaps(entries, *, size_t capacity=1024):
-    """Pairs of entries whose ranges share a byte (at most `capacity` of them), and how many there are."""
+    """Return pairs of entries whose ranges share a byte, at most `capacity`, and the number of all such pairs."""
     cdef Sorted s = Sorted(entries)
     cdef pair *pairs = <pair *>malloc((capacity + 1) * sizeof(pair))
     cdef size_t found = 0, i
@@ -175,7 +177,7 @@ def index_overlaps(entries, *, size_t capacity=1024):
 
 def index_gaps(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
                size_t capacity=1024):
-    """Ranges (offset, nbytes) that nothing refers to (at most `capacity` of them), and how many there are."""
+    """Return unreferenced ranges (offset, nbytes), at most `capacity`, and the number of all such ranges."""
     cdef Sorted s = Sorted(entries)
     cdef sc_entry *gaps = <sc_entry *>malloc((capacity + 1) * sizeof(sc_entry))
     cdef sc_index_extent extent

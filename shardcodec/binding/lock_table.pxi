@@ -1,24 +1,24 @@
-# lock_table.pxi - locks by key, that a signal handler cannot tear
+# lock_table.pxi - locks by key that stay consistent when a signal handler raises
 # SPDX-License-Identifier: MIT
 #
-# A signal handler that raises ends Python code between any two steps, even at the first step of `__exit__`, so a lock that
-# is taken or given back by Python code can stay locked for ever. Native code is left only through a call that raises.
+# A signal handler that raises interrupts Python code between any two steps, even at the first step of `__exit__`, so a
+# lock that Python code takes or releases can stay locked forever. Native code ends only through a call that raises.
 #
-# The interpreter lock is kept all through a method, except while a thread waits: to other threads as well it is one step.
+# A method keeps the GIL, except while a thread waits, so it is atomic for other threads as well.
 
 from _thread import allocate_lock
 from contextvars import ContextVar
 
 cdef enum:
-    N_COUNTERS = 1024        # of locks that were taken; keys share them
-    MAX_INTERRUPTS = 1000    # of one grant
+    N_COUNTERS = 1024        # counters of acquisitions; several keys share one
+    MAX_INTERRUPTS = 1000    # attempts of one grant
 
-# Keys held by this thread or task, or by the one that started it and waits for it.
+# Keys held by this thread or task, or by the thread or task that started it and waits for it.
 cdef object held_here = ContextVar("shardcodec.locks", default=frozenset())
 
 
 cdef tuple _call_to_its_end(call):
-    """Call until a signal handler lets it return; what it returned, and what a handler raised."""
+    """Repeat a call until no signal handler interrupts it; return its result and the exception of a handler, or None."""
     interrupt = None
     for _ in range(MAX_INTERRUPTS):
         try:
@@ -29,13 +29,13 @@ cdef tuple _call_to_its_end(call):
 
 
 cdef class LockTable:
-    """Locks by key, a string. A lock exists only while it is held or waited for; it passes to the first that asked.
+    """Locks by key, a string. A lock exists only while it is held or has waiters; the first waiter gets it next.
 
-    What waits is a `grant`: called when the lock is handed over, by the thread that releases it. It returns False where
-    nothing waits any more. It is called again when a signal handler raised in it.
+    A waiter is a callback, its `grant`. The thread that releases the lock calls it to hand the lock over. It returns
+    False if its waiter has gone. It is called again if a signal handler raised in it.
     """
 
-    cdef dict queues  # of each lock that is held
+    cdef dict queues  # of the waiters, for each lock that is held
     cdef uint64_t[N_COUNTERS] n_taken_of
 
     def __init__(self):
@@ -45,27 +45,27 @@ cdef class LockTable:
         return len(self.queues)
 
     def n_waiting(self, str key):
-        """Count those that wait for a lock."""
+        """Return the number of waiters for a lock."""
         return len(self.queues.get(key, ()))
 
     def calm(self, str key):
-        """Return a number that stays the same until the lock is taken; None while it is held.
+        """Return a number that does not change until the lock is taken; None while it is held.
 
-        So a reader who asks twice can tell whether there was a writer meanwhile. Other keys may change the number too.
+        A reader compares two such numbers to detect a writer in between. Other keys may change the number too.
         """
         return None if key in self.queues else self.n_taken_of[<uint64_t>hash(key) % N_COUNTERS]
 
     def n_taken(self, str key):
-        """What `calm` will say when the caller has released the lock and before it is taken again."""
+        """Return the number that `calm` returns after the caller has released the lock, until it is taken again."""
         return self.n_taken_of[<uint64_t>hash(key) % N_COUNTERS]
 
     @staticmethod
     def holds(key):
-        """Tell whether the caller, or its own caller, has the lock."""
+        """Return True if the caller, or its own caller, has the lock."""
         return key in held_here.get()
 
     def enter(self, str key, grant):
-        """Take the lock and return True; else queue up with `grant`, unless it is None."""
+        """Take the lock and return True; if it is held, append `grant` (unless None) to the queue and return False."""
         cdef list mine = []
         cdef list queue = self.queues.setdefault(key, mine)
         if queue is mine:
@@ -76,7 +76,7 @@ cdef class LockTable:
         return False
 
     def withdraw(self, str key, grant):
-        """Leave the queue; False when the lock has been granted already."""
+        """Remove `grant` from the queue; return False if the lock has been granted already."""
         cdef list queue = self.queues.get(key)
         if queue is None or grant not in queue:
             return False
@@ -84,9 +84,9 @@ cdef class LockTable:
         return True
 
     def release(self, str key):
-        """Pass the lock on."""
+        """Release the lock, or hand it to the first waiter."""
         cdef list queue = self.queues.get(key)
-        if queue is None:  # a forked child has a new table: the parent's lock is the parent's
+        if queue is None:  # in a forked child, which has a new table; the parent holds this lock
             return
         interrupt = None
         while queue:
@@ -100,7 +100,7 @@ cdef class LockTable:
             raise interrupt
 
     def acquire(self, str key):
-        """Wait for the lock. Not for a thread that runs an event loop."""
+        """Wait for the lock and take it. Threads that run an event loop must not call this."""
         if self.enter(key, None):
             return
         waiter = allocate_lock()
@@ -110,14 +110,14 @@ cdef class LockTable:
             return
         try:
             waiter.acquire()
-        except BaseException:  # nothing else would release what is granted later
+        except BaseException:  # otherwise the lock, granted later, would never be released
             if not self.withdraw(key, grant):
                 self.release(key)
             raise
 
 
 cdef class Hold:
-    """A block in which locks are held: all of them, or none after an exception, wherever that came from."""
+    """A context manager that holds locks: all of them, or none after an exception at any point."""
 
     cdef LockTable table
     cdef object keys
@@ -130,31 +130,31 @@ cdef class Hold:
         self.taken = []
 
     def missing(self):
-        """Return what is to be taken, in ascending order: two blocks cannot wait for each other."""
+        """Return the keys to take, in ascending order, so that two blocks cannot wait for each other."""
         return sorted(set(self.keys) - held_here.get())
 
     def take(self, str key):
-        """Wait for a lock, and take it."""
+        """Wait for a lock and take it."""
         self.table.acquire(key)
         self.taken.append(key)
 
     def try_take(self, str key):
-        """Take a lock that is free; tell whether it was."""
+        """Take a lock if it is free; return True on success."""
         if not self.table.enter(key, None):
             return False
         self.taken.append(key)
         return True
 
     def took(self, str key):
-        """Note a lock that was granted."""
+        """Record a lock that was granted."""
         self.taken.append(key)
 
     def begin(self):
-        """Let the block hold what has been taken."""
+        """Begin the block: the taken locks now belong to this thread or task."""
         self.token = held_here.set(held_here.get().union(self.taken))
 
     def give_back(self):
-        """Release what has been taken, the last first."""
+        """Release the taken locks in reverse order."""
         interrupt = None
         while self.taken:
             try:

@@ -1,15 +1,15 @@
-# open_shard.pxi - one shard held open: its index and its encoded inner chunks
+# open_shard.pxi - an open shard: its index and its encoded inner chunks
 # SPDX-License-Identifier: MIT
 
 cdef bytes version_bytes(const sc_file_version *version):
-    """Five words that name a state of a file; empty where there is none."""
+    """Return the five words that identify a state of a file; empty if there is no file."""
     return PyBytes_FromStringAndSize(<const char *>version, sizeof(sc_file_version)) if version.inode else b""
 
 
 def read_encoded(Chain chain, bytes path, uint64_t position, Cache cache=None, *, bint allow_in_index=False):
-    """One inner chunk of a shard in a file as it is stored: all that `OpenShard` would do for it, in one call.
+    """Return the stored bytes of one inner chunk of a local shard, in one call instead of an `OpenShard`.
 
-    None when it, or the file, does not exist.
+    Returns None if the inner chunk or the file does not exist.
     """
     cdef bytes result = None
     cdef sc_source source
@@ -18,7 +18,7 @@ def read_encoded(Chain chain, bytes path, uint64_t position, Cache cache=None, *
     cdef sc_where where
     cdef sc_status status
     if not chain.is_shard:
-        raise ValueError("only a shard has an index")
+        raise ValueError("expected the chain of a shard: only a shard has an index")
     memset(&source, 0, sizeof(sc_source))
     source.path = path_chars(path)
     try:
@@ -44,10 +44,10 @@ cdef bytes fetched_range(sc_fetch *held, uint64_t offset, uint64_t nbytes, sc_st
 
 
 cdef class OpenShard:
-    """A shard whose index has been read, and whose inner chunks can be had as they are stored (csrc/plan/sc_fetch.h).
+    """A shard whose index has been read; it returns inner chunks as they are stored (csrc/plan/sc_fetch.h).
 
-    source: as for `read`. The object stays open, so what is fetched belongs to that index; `close` ends it.
-    cache: a file's index is looked for there first.
+    source: as for `read`. The object stays open until `close`, so fetched bytes belong to that index.
+    cache: searched first for the index of a file.
     """
 
     cdef sc_fetch held
@@ -62,7 +62,7 @@ cdef class OpenShard:
         cdef sc_where where
         cdef sc_status status
         if not chain.is_shard:
-            raise ValueError("only a shard has an index")
+            raise ValueError("expected the chain of a shard: only a shard has an index")
         self.cache = cache
         self.batch = Batch(b"", PyBUF_SIMPLE, ())
         self.batch.read_source(source, &place_)
@@ -81,50 +81,50 @@ cdef class OpenShard:
             sc_fetch_end(&self.held)
 
     def close(self):
-        """Let go of the file. Nothing can be fetched afterwards."""
+        """Close the file. Later fetches raise."""
         if self.n_at_work:
-            raise ValueError("another thread is fetching from this shard")
+            raise ValueError("expected an idle shard, but another thread is fetching from it")
         sc_fetch_end(&self.held)
         self.held.entries = NULL
 
     @property
     def missing(self):
-        """Is there no such object?"""
+        """True if the object does not exist."""
         return bool(self.held.missing)
 
     @property
     def nbytes(self):
-        """Size of the object."""
+        """Size of the object in bytes."""
         return self.held.nbytes
 
     @property
     def version(self):
-        """Bytes that name this state of the file among all that it ever had; empty for what is in no file."""
+        """Bytes that identify this state of the file among all its states; empty if the source is not a file."""
         cdef sc_file_version version
         return version_bytes(&version) if sc_fetch_version(&self.held, &version) else b""
 
     def entry(self, uint64_t position, *, bint allow_in_index=False):
-        """Offset and size of an inner chunk, checked; None when it is absent."""
+        """Return the checked offset and size of an inner chunk; None if it is absent."""
         cdef sc_entry entry
         cdef sc_where where
         if self.held.entries == NULL:
-            raise ValueError("there is no index: the shard is missing or closed")
+            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         cdef sc_status status = sc_fetch_entry(&self.held, position, allow_in_index, &entry, &where)
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
         return None if entry.offset == SC_ABSENT and entry.nbytes == SC_ABSENT else (entry.offset, entry.nbytes)
 
     def check(self, *, bint allow_in_index=False):
-        """Check all entries where nothing else tells that one is wrong. What reads inner chunks does so by itself."""
+        """Check all entries if checksums cannot detect an invalid one. Reads of inner chunks do this themselves."""
         cdef sc_where where
         cdef sc_status status = sc_fetch_check(&self.held, allow_in_index, &where)
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
     def positions(self, uint64_t first, uint64_t end):
-        """Which of the inner chunks at positions [first, end) exist: `Positions`."""
+        """Return the `Positions` of the inner chunks that exist among positions [first, end)."""
         if self.held.entries == NULL:
-            raise ValueError("there is no index: the shard is missing or closed")
+            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         self.n_at_work += 1
         try:
             return marked(self.chain, self.held.entries, first, end)
@@ -133,7 +133,7 @@ cdef class OpenShard:
 
     @property
     def fills_absent(self):
-        """Are absent inner chunks this reader's business? Not with a range among others."""
+        """True if this reader fills absent inner chunks; False for one of several ranges of a shard."""
         return self.held.source.entries == NULL or bool(self.held.source.fill_absent)
 
     @property
@@ -141,14 +141,14 @@ cdef class OpenShard:
         return stats_dict(&self.held.stats)
 
     def entries(self, out, *, bint check=False, bint allow_in_index=False):
-        """Copy the index to `out`, n_chunks pairs; with `check`, raise for the first entry that cannot be true."""
+        """Copy the index to `out`, n_chunks pairs; with `check`, raise for the first invalid entry."""
         cdef View to = View(out, PyBUF_WRITABLE)
         cdef uint64_t n = self.chain.chain.n_chunks
         cdef uint64_t *words = to.words(2 * n)
         cdef sc_where where
         cdef sc_status status = SC_OK
         if self.held.entries == NULL:
-            raise ValueError("there is no index: the shard is missing or closed")
+            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         sc_where_clear(&where)
         if check:
             status = sc_index_check(self.held.entries, n, &self.held.extent, allow_in_index, &where)
@@ -157,14 +157,15 @@ cdef class OpenShard:
         raise_status(status, &where, self.batch.paths)
 
     def range(self, uint64_t offset, uint64_t nbytes):
-        """Bytes of the object, whatever they mean."""
+        """Return bytes of the object, without interpreting them."""
         cdef bytes result
         cdef sc_where where
         cdef sc_status status = SC_OK
         if self.held.entries == NULL or self.held.source.entries != NULL:
-            raise ValueError("the shard is missing, closed, or only a part of it is here")
+            raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
         if offset > self.held.nbytes or nbytes > self.held.nbytes - offset:
-            raise ValueError(f"{nbytes} bytes at offset {offset} of a shard of {self.held.nbytes}")
+            raise ValueError(f"expected a range inside the shard of {self.held.nbytes} bytes, got {nbytes} bytes at "
+                             f"offset {offset}")
         self.n_at_work += 1
         try:
             result = fetched_range(&self.held, offset, nbytes, &status, &where)
@@ -176,11 +177,11 @@ cdef class OpenShard:
 
     def fetch(self, positions, places, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536,
               bint allow_in_index=False):
-        """Fetch inner chunks, as many from the first on as fit into max_nbytes, but at least one.
+        """Fetch inner chunks: the longest prefix of `positions` that fits into max_nbytes, but at least one.
 
-        positions: numbers of 64 bits, C order over the grid. places: as many (offset, nbytes) pairs, filled with where
-        in the returned buffer each one is: (2^64-1, 2^64-1) absent; (2^64-1, 0) not in this range of the shard.
-        Returns (buffer, how many were taken).
+        positions: 64-bit numbers, C order over the grid. places: as many (offset, nbytes) pairs, filled with the place of
+        each inner chunk in the returned buffer; (2^64-1, 2^64-1): absent; (2^64-1, 0): not in this range of the shard.
+        Returns (buffer, number of inner chunks fetched).
         """
         cdef View wanted = View(positions), to = View(places, PyBUF_WRITABLE)
         cdef sc_fetch_batch batch
@@ -188,7 +189,7 @@ cdef class OpenShard:
         cdef sc_status status
         cdef uint64_t n = wanted.nbytes() // 8
         if self.held.entries == NULL:
-            raise ValueError("there is no index: the shard is missing or closed")
+            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         memset(&batch, 0, sizeof(batch))
         batch.positions, batch.n = wanted.words(n), n
         batch.places = <sc_entry *>to.words(2 * n)

@@ -1,4 +1,4 @@
-# present.pxi - which inner chunks of a shard exist, and their keys
+# present.pxi - the set of inner chunks that exist in a shard, and their keys
 # SPDX-License-Identifier: MIT
 
 cdef enum:
@@ -6,9 +6,9 @@ cdef enum:
 
 
 cdef class Positions:
-    """A set of positions in a grid, among [first, end) (csrc/kernels/sc_present.h); it never changes.
+    """An immutable set of positions in a grid, among [first, end) (csrc/kernels/sc_present.h).
 
-    bits: eight bytes for each 64 positions, the lowest bit of the first byte first.
+    bits: eight bytes for each 64 positions; the lowest bit of the first byte is the first position.
     """
 
     cdef sc_present set
@@ -22,18 +22,19 @@ cdef class Positions:
         read_numbers(grid_shape, self.set.ndim, self.set.grid)
         for extent in grid_shape:
             if not 1 <= extent < 1 << 32:
-                raise ValueError(f"a grid of {grid_shape} has no keys")
+                raise ValueError(f"expected a grid with extents from 1 to 2^32 - 1, got {grid_shape}")
             n_positions *= extent
         if not first <= end <= n_positions:
-            raise ValueError(f"positions {first} to {end} of {n_positions}")
+            raise ValueError(f"expected 0 <= first <= end <= {n_positions}, got first {first} and end {end}")
         if <uint64_t>len(bits) != 8 * sc_present_nwords(first, end):
-            raise ValueError(f"{len(bits)} bytes are no bits of positions {first} to {end}")
+            raise ValueError(f"expected {8 * sc_present_nwords(first, end)} bytes for positions {first} to {end}, got "
+                             f"{len(bits)}")
         self.grid_shape, self.bits = grid_shape, bits
         self.before = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(8 * sc_present_nblocks(first, end)))
         self.set.first, self.set.end = first, end
         self.set.bits = <const uint8_t *>PyBytes_AsString(bits)
         if not sc_present_count(&self.set, <uint64_t *>PyBytes_AsString(self.before)):
-            raise ValueError(f"there are bits of positions from {end} on")
+            raise ValueError(f"expected only positions less than {end}, got bits of later ones")
 
     def __reduce__(self):
         return Positions, (self.grid_shape, self.set.first, self.set.end, self.bits)
@@ -43,46 +44,47 @@ cdef class Positions:
 
     @property
     def first(self):
-        """No member is less."""
+        """Lower bound of the members."""
         return self.set.first
 
     @property
     def end(self):
-        """All members are less."""
+        """Upper bound of the members, exclusive."""
         return self.set.end
 
     def position(self, uint64_t rank):
-        """The member that so many others come before."""
+        """Return the member of this rank: `rank` members come before it."""
         if rank >= self.set.n:
-            raise IndexError(f"{rank} of {self.set.n} positions")
+            raise IndexError(f"expected a rank less than {self.set.n}, got {rank}")
         return sc_present_position(&self.set, rank)
 
     def find(self, bytes key not None):
-        """How many members come before the one with this key; None: it is none, or it is no key."""
+        """Return the rank of the member with this key; None if the key is invalid or not of a member."""
         cdef uint64_t rank
         if len(key) != 4 * self.set.ndim:
             return None
         return rank if sc_present_find(&self.set, <const uint8_t *>PyBytes_AsString(key), &rank) else None
 
     def key(self, size_t skip, uint64_t rank):
-        """Key of the member that so many others come before, without its first `skip` bytes."""
+        """Return the key of the member of this rank, without its first `skip` bytes."""
         cdef bytes key
         if rank >= self.set.n or skip > 4 * <size_t>self.set.ndim:
-            raise IndexError(f"{rank} of {self.set.n} positions, keys of {4 * self.set.ndim} bytes without {skip}")
+            raise IndexError(f"expected a rank less than {self.set.n} and skip at most {4 * self.set.ndim}, got rank {rank} "
+                             f"and skip {skip}")
         key = PyBytes_FromStringAndSize(NULL, 4 * self.set.ndim - <Py_ssize_t>skip)
         sc_present_keys(&self.set, rank, 1, 1, skip, <uint8_t *>PyBytes_AsString(key))
         return key
 
     cdef int check_run(self, size_t skip, object first, object n, object step) except -1:
-        """Are there so many members at these distances, and so many bytes in a key?"""
+        """Raise unless the set has n members at these ranks and a key has `skip` bytes."""
         if skip > 4 * <size_t>self.set.ndim:
-            raise ValueError(f"keys of {4 * self.set.ndim} bytes without {skip}")
+            raise ValueError(f"expected skip at most {4 * self.set.ndim}, the bytes of a key, got {skip}")
         if n < 0 or (n and not (0 <= first < self.set.n and 0 <= first + (n - 1) * step < self.set.n)) or not step:
-            raise IndexError(f"{n} of {self.set.n} positions, from {first} on by {step}")
+            raise IndexError(f"expected ranks within {self.set.n} members, got {n} ranks from {first} with step {step}")
         return 0
 
     def packed(self, size_t skip, first, n, step):
-        """Keys of n members without their first `skip` bytes, one after the other: first, first + step, ... by rank."""
+        """Return the concatenated keys, without their first `skip` bytes, of the n members of ranks first, first + step, ..."""
         cdef bytes keys
         self.check_run(skip, first, n, step)
         keys = PyBytes_FromStringAndSize(NULL, n * (4 * self.set.ndim - <Py_ssize_t>skip))
@@ -91,7 +93,7 @@ cdef class Positions:
         return keys
 
     def keys(self, size_t skip, first, n, step):
-        """Iterate over the same keys."""
+        """Iterate over the keys that `packed` returns."""
         cdef KeyIterator keys = KeyIterator.__new__(KeyIterator)
         self.check_run(skip, first, n, step)
         keys.positions, keys.skip, keys.width = self, skip, 4 * <size_t>self.set.ndim - skip
@@ -105,14 +107,14 @@ cdef class Positions:
 
 
 cdef class KeyIterator:
-    """Keys of members, made when they are taken; what is kept is a block of them without their objects."""
+    """An iterator over keys; it keeps a block of keys as raw bytes and makes each bytes object on demand."""
 
     cdef Positions positions
     cdef size_t skip, width
-    cdef uint64_t rank, left  # of the first that is not in the block, and how many are not
+    cdef uint64_t rank, left  # rank of the first member that is not in the block, and number of such members
     cdef int64_t step
     cdef uint8_t *block
-    cdef const uint8_t *next  # in the block, and how many from there on
+    cdef const uint8_t *next  # next key in the block; n_made keys start here
     cdef size_t n_made
 
     def __dealloc__(self):
@@ -145,7 +147,7 @@ cdef Positions marked(Chain chain, const sc_entry *entries, uint64_t first, uint
     cdef bytes bits
     cdef uint8_t *to
     if first > end or end > chain.chain.n_chunks:
-        raise ValueError(f"positions {first} to {end} of {chain.chain.n_chunks}")
+        raise ValueError(f"expected first <= end <= {chain.chain.n_chunks}, got first {first} and end {end}")
     bits = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(8 * sc_present_nwords(first, end)))
     to = <uint8_t *>PyBytes_AsString(bits)
     with nogil:
@@ -154,6 +156,6 @@ cdef Positions marked(Chain chain, const sc_entry *entries, uint64_t first, uint
 
 
 def index_positions(Chain chain, entries, uint64_t first, uint64_t end):
-    """As `OpenShard.positions`, for an index that is in memory: n_chunks pairs."""
+    """Return `Positions` as `OpenShard.positions` does, for an index in memory: n_chunks pairs."""
     cdef View view = View(entries)
     return marked(chain, <const sc_entry *>view.words(2 * chain.chain.n_chunks), first, end)

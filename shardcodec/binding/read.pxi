@@ -1,13 +1,13 @@
-# read.pxi - reading
+# read.pxi - reads of many objects, and of indexes
 # SPDX-License-Identifier: MIT
 
 def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
          bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None):
-    """Read parts of many objects into one array. immutable: no file changes while the cache has it open.
+    """Read parts of many objects into one array.
 
     items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
-    its first element in the array, by axis of the chunk; or one of the kinds of `Pick`. axes: which axis of `out` each
-    axis of the chunk is, -1 for none.
+    its first element in the array, by axis of the chunk; or one of the kinds of `Pick`. axes: for each axis of the chunk,
+    its axis in `out`, or -1. immutable: files do not change while the cache has them open.
     Returns ([positions of objects that do not exist], counters).
     """
     cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
@@ -51,10 +51,10 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
 
 
 def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=False):
-    """Read and check the index of a shard into `out`: n_chunks pairs, and room for its checksums behind them.
+    """Read and check the index of a shard into `out`: n_chunks pairs, followed by room for its checksums.
 
-    Returns the size of the object, None without one, and how many entries were bad.
-    replaced: n_chunks flags. Where one is set, a bad entry becomes absent instead of being an error.
+    replaced: n_chunks flags. If one is set, an invalid entry becomes absent instead of an error.
+    Returns (size of the object or None if it does not exist, number of invalid entries).
     """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
     cdef View to = View(out, PyBUF_WRITABLE), flags
@@ -65,15 +65,15 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
     cdef sc_status status
     cdef uint64_t shard_nbytes = 0, n_bad = 0
     if chain.inner is None:
-        raise ValueError("only a shard has an index")
+        raise ValueError("expected the chain of a shard: only a shard has an index")
     if to.nbytes() != chain.chain.index.nbytes or <size_t>to.data() % 8:
-        raise ValueError(f"{to.nbytes()} bytes where {chain.chain.index.nbytes} are due, on a boundary of 8")
+        raise ValueError(f"out: expected {chain.chain.index.nbytes} bytes, aligned to 8, got {to.nbytes()} bytes")
     entries = <sc_entry *>to.data()
     batch.read_source(source, &place_)
     if replaced is not None:
         flags = View(replaced)
         if flags.nbytes() != chain.chain.n_chunks:
-            raise ValueError(f"{flags.nbytes()} flags for {chain.chain.n_chunks} inner chunks")
+            raise ValueError(f"replaced: expected {chain.chain.n_chunks} flags, one per inner chunk, got {flags.nbytes()}")
         flags_data = flags.data()
     with nogil:
         status = sc_read_index(
@@ -84,13 +84,13 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
     return known(shard_nbytes), n_bad
 
 
-# No object is larger; bounds a range where the size of the object is not known.
+# Upper bound of the size of an object; used if the size is unknown.
 cdef uint64_t MAX_OBJECT_NBYTES = SC_UNKNOWN_NBYTES
 
 
 def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, uint64_t max_gap_nbytes,
                 uint64_t max_nbytes, bint allow_in_index=False):
-    """Ranges (offset, nbytes) of a shard to fetch for parts of it, as in `read`; its size need not be known."""
+    """Return the ranges (offset, nbytes) of a shard to fetch for parts of it, as in `read`; its size may be unknown."""
     cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
     cdef View view = View(entries)
     cdef sc_read_item item
@@ -101,7 +101,7 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
     cdef sc_status status
     cdef size_t n = 0, capacity = 64, i
     if not chain.is_shard:
-        raise ValueError("only a shard has ranges")
+        raise ValueError("expected the chain of a shard: only a shard has ranges")
     memset(&item, 0, sizeof(item))
     item.chain = &chain.chain
     item.source.entries = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
@@ -110,7 +110,8 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
     extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
     extent.nbytes = chain.chain.index.nbytes
     if extent.shard_nbytes < extent.nbytes:
-        raise ValueError(f"shard of {extent.shard_nbytes} bytes cannot hold its index of {extent.nbytes}")
+        raise ValueError(f"expected a shard of at least {extent.nbytes} bytes, the size of its index, got "
+                         f"{extent.shard_nbytes}")
     extent.offset = 0 if chain.chain.index.at_start else extent.shard_nbytes - extent.nbytes
     sc_where_clear(&where)
     try:
@@ -131,13 +132,13 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
 
 
 def load_index(Chain chain, stored, out):
-    """Decode a stored index, checksums checked, into `out`, n_chunks pairs."""
+    """Check the checksums of a stored index and decode it into `out`, n_chunks pairs."""
     cdef View source = View(stored), to = View(out, PyBUF_WRITABLE)
     cdef sc_entry *entries
     cdef sc_where where
     cdef sc_status status
     if chain.inner is None:
-        raise ValueError("only a shard has an index")
+        raise ValueError("expected the chain of a shard: only a shard has an index")
     sc_where_clear(&where)
     entries = <sc_entry *>to.words(2 * chain.chain.n_chunks)
     if source.nbytes() != chain.chain.index.nbytes:
@@ -151,7 +152,7 @@ def load_index(Chain chain, stored, out):
 
 
 def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_index=False, Cancel cancel=None):
-    """Read and check the indexes of many shards; fill `sizes` with n_chunks encoded sizes for each, 2^64-1 for absent.
+    """Read and check the indexes of many shards; fill `sizes` with n_chunks encoded sizes each, 2^64-1 for absent.
 
     sources: as for `read`, without ranges of shards.
     """
@@ -163,7 +164,7 @@ def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_ind
     cdef sc_where where
     cdef sc_status status
     if chain.inner is None:
-        raise ValueError("only a shard has an index")
+        raise ValueError("expected the chain of a shard: only a shard has an index")
     memset(&plan, 0, sizeof(plan))
     plan.sizes = to.words(n * chain.chain.n_chunks)
     places = <sc_source *>calloc(n + 1, sizeof(sc_source))
@@ -185,13 +186,13 @@ def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_ind
 
 
 def store_index(Chain chain, entries, out):
-    """Encode n_chunks pairs, in C order, as the index is stored, with its checksums."""
+    """Encode n_chunks pairs, in C order, to a stored index with its checksums."""
     cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
     cdef const sc_entry *pairs
     if chain.inner is None:
-        raise ValueError("only a shard has an index")
+        raise ValueError("expected the chain of a shard: only a shard has an index")
     pairs = <const sc_entry *>source.words(2 * chain.chain.n_chunks)
     if to.nbytes() != chain.chain.index.nbytes:
-        raise ValueError(f"{to.nbytes()} bytes where {chain.chain.index.nbytes} are due")
+        raise ValueError(f"out: expected {chain.chain.index.nbytes} bytes, got {to.nbytes()}")
     with nogil:
         sc_index_store(&chain.chain, pairs, to.data())

@@ -1,4 +1,4 @@
-# slices.pxi - one box of one object, given as slices: small reads, and small writes that are gathered, without detours
+# slices.pxi - fast path for one box of one object, given as slices: small reads, and small buffered writes
 # SPDX-License-Identifier: MIT
 
 EVERYTHING = slice(None)
@@ -6,9 +6,9 @@ EVERYTHING = slice(None)
 
 cdef bint read_slices(const sc_chain *chain, tuple chunk_selection, tuple array_selection, const Py_buffer *array,
                       sc_box *box, Py_ssize_t *offset, int64_t *strides) except -1:
-    """Fill in a box of the chunk, and where its elements are in an array: the first of them, and strides by axis of the chunk.
+    """Set a box of the chunk and its place in an array: the offset of its first element, and strides by axis of the chunk.
 
-    False when the selections are none of ours. Nothing below relies on the caller.
+    Returns False if the selections are not slices and integers inside the chunk; the C code relies on these checks.
     """
     cdef Py_ssize_t start, stop, step, first, end, by, n
     cdef int a, axis = 0
@@ -42,9 +42,9 @@ cdef bint read_slices(const sc_chain *chain, tuple chunk_selection, tuple array_
 
 
 cdef class SliceReader:
-    """Small reads of files that have one chain, in the calling thread alone; all that does not change is settled here.
+    """A reader for small reads of files with one chain, in the calling thread; its constructor prepares the plan once.
 
-    max_nbytes: work of more decoded bytes is left to `read`, as is what is no box of slices and integers.
+    max_nbytes: larger reads, in decoded bytes, and selections other than slices and integers are left to `read`.
     """
 
     cdef Chain chain
@@ -69,7 +69,8 @@ cdef class SliceReader:
     def read(self, str path, chunk_selection, array_selection, out):
         """Read slices and positions of the chunk in the file to slices of an array.
 
-        Returns whether the file exists, otherwise the fill value has been stored; None when nothing has been done.
+        Returns True if the file exists, False if it does not and the array has been filled with the fill value, None if
+        nothing has been read.
         """
         cdef sc_read_item item
         cdef int64_t strides[32]
@@ -91,7 +92,10 @@ cdef class SliceReader:
         return not item.missing
 
     cdef bint is_small(self, const sc_read_item *item) noexcept:
-        """An index counts, unless it is in the cache; the file may be another by now, and then it is read after all."""
+        """Return True for a small read; an index counts, unless it is cached.
+
+        If the file has changed since, the read fetches the index all the same.
+        """
         if sc_touched_nbytes(item.chain, &item.box) > self.max_nbytes:
             return False
         if not self.chain.is_shard or self.chain.chain.index.nbytes <= self.max_nbytes:
@@ -115,10 +119,10 @@ cdef class SliceReader:
 
 
 cdef class ArraySlices(SliceReader):
-    """The same for an array that is cut into such files: slices and integers within one of them.
+    """A `SliceReader` for an array whose chunks are such files: slices and integers within one chunk.
 
-    folder: what comes before the names of files; they are made of grid positions with a separator between.
-    empty: makes an array of a shape, as numpy.empty does with the dtype.
+    folder: prefix of the names of files, which are grid positions joined by the separator.
+    empty: a callable that returns a new array of a shape and dtype, such as numpy.empty.
     """
 
     cdef int64_t shape[32]
@@ -130,13 +134,14 @@ cdef class ArraySlices(SliceReader):
         super().__init__(chain, **how)
         cdef int a
         if len(shape) != chain.chain.ndim or chain.chain.ndim == 0 or separator not in ("/", "."):
-            raise ValueError(f"array of shape {shape} with separator {separator!r} and a chain of rank {chain.chain.ndim}")
+            raise ValueError(f"expected a shape of the chain's rank {chain.chain.ndim}, at least 1, and separator '/' or "
+                             f"'.', got shape {shape} and separator {separator!r}")
         for a in range(chain.chain.ndim):
             self.shape[a] = shape[a]
         self.folder, self.separator, self.empty, self.dtype = path_bytes(folder), ord(separator), empty, dtype
 
     def get(self, selection):
-        """Return what slices and integers select of the array; None when nothing has been done."""
+        """Return the elements that slices and integers select of the array; None if nothing has been read."""
         cdef const sc_chain *chain = &self.chain.chain
         cdef sc_read_item item
         cdef int64_t position[32]
@@ -182,13 +187,14 @@ cdef class ArraySlices(SliceReader):
         out = self.empty(shape, self.dtype)
         view = View(out, PyBUF_WRITABLE | PyBUF_STRIDES)
         if view.view.ndim != len(shape) or <size_t>view.view.itemsize != chain.itemsize:
-            raise ValueError(f"array of rank {view.view.ndim} with elements of {view.view.itemsize} bytes")
+            raise ValueError(f"expected a new array of rank {len(shape)} with elements of {chain.itemsize} bytes, got rank "
+                             f"{view.view.ndim} and elements of {view.view.itemsize} bytes")
         for a in range(chain.ndim):
             strides[a] = 0
             if not kept[a]:
                 continue
             if <uint64_t>view.view.shape[axis] != item.box.count[a]:
-                raise ValueError(f"axis {axis} has {view.view.shape[axis]} elements, not {item.box.count[a]}")
+                raise ValueError(f"axis {axis}: expected {item.box.count[a]} elements, got {view.view.shape[axis]}")
             strides[a] = view.view.strides[axis]
             axis += 1
         item.dst = view.data()
@@ -197,20 +203,20 @@ cdef class ArraySlices(SliceReader):
 
 
 cdef class ChunkSlices:
-    """Slices of a shard that are all of one inner chunk: copied from an array to memory of its own."""
+    """A copier of slices that cover exactly one inner chunk, from an array to separate memory."""
 
     cdef Chain chain
 
     def __init__(self, Chain chain):
         if not chain.is_shard:
-            raise ValueError("a chain without inner chunks")
+            raise ValueError("expected the chain of a shard, got one without inner chunks")
         self.chain = chain
 
     def take(self, chunk_selection, array_selection, array, place):
-        """Copy what slices and integers select of an array to where the inner chunk is kept.
+        """Copy the elements that slices and integers select of an array to the memory of the inner chunk; return True.
 
-        place: from the position of the inner chunk in the index to an array of its own, axes as those of the shard.
-        False, and nothing done, when the slices are not all of one inner chunk, or no box at all.
+        place: callable from the position of the inner chunk in the index to its array, with the axes of the shard.
+        Returns False and copies nothing if the selection is not exactly one inner chunk.
         """
         cdef const sc_chain *chain = &self.chain.chain
         cdef int64_t from_strides[32]
@@ -234,10 +240,11 @@ cdef class ChunkSlices:
             position = position * chain.grid[i] + box.start[a] // extent
         to = View(place(position), PyBUF_WRITABLE | PyBUF_STRIDES)
         if to.view.ndim != chain.ndim or <size_t>to.view.itemsize != chain.itemsize:
-            raise ValueError(f"rank {to.view.ndim} and elements of {to.view.itemsize} bytes do not fit the chunk")
+            raise ValueError(f"expected an array of rank {chain.ndim} with elements of {chain.itemsize} bytes, got rank "
+                             f"{to.view.ndim} and elements of {to.view.itemsize} bytes")
         for a in range(chain.ndim):
             if <uint64_t>to.view.shape[a] != box.count[a]:
-                raise ValueError(f"axis {a} has {to.view.shape[a]} elements where {box.count[a]} are due")
+                raise ValueError(f"axis {a}: expected {box.count[a]} elements, got {to.view.shape[a]}")
             to_strides[a] = to.view.strides[a]
         with nogil:
             sc_copy_prepare(&copy, chain.ndim, box.count, to_strides, from_strides, chain.itemsize, NULL)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 
 cdef class Swap:
-    """Fields of an element that are reversed between stored and native order."""
+    """The fields of an element that are reversed between stored and native order."""
 
     cdef sc_swap swap
 
@@ -25,7 +25,7 @@ cdef class Swap:
 
 cdef int check_box(View view, int64_t offset, int ndim, const uint64_t *shape, const int64_t *strides,
                    size_t itemsize) except -1:
-    """Every element of the box lies inside the buffer."""
+    """Raise unless every element of the box lies inside the buffer."""
     cdef object low = offset, high = offset
     cdef int a
     for a in range(ndim):
@@ -36,14 +36,14 @@ cdef int check_box(View view, int64_t offset, int ndim, const uint64_t *shape, c
         else:
             high += strides[a] * <object>(shape[a] - 1)
     if low < 0 or high + itemsize > view.nbytes():
-        raise ValueError(f"box reaches from byte {low} to {high + itemsize} of a buffer of {view.nbytes()}")
+        raise ValueError(f"expected a box inside the buffer of {view.nbytes()} bytes, got bytes {low} to {high + itemsize}")
     return 0
 
 
 cdef int read_strides(object numbers, int ndim, int64_t *out) except -1:
     cdef int i
     if len(numbers) != ndim:
-        raise ValueError(f"{ndim} strides are due, got {len(numbers)}")
+        raise ValueError(f"expected {ndim} strides, one per axis, got {len(numbers)}")
     for i in range(ndim):
         out[i] = numbers[i]
     return 0
@@ -70,7 +70,7 @@ def strided_copy(dst, int64_t dst_offset, dst_strides, src, int64_t src_offset, 
 
 
 def copy_elements(dst, src):
-    """Copy an array into another one of the same shape and size of elements, whatever their strides; they share no memory."""
+    """Copy an array to another of the same shape and itemsize, with any strides; the two must not share memory."""
     cdef View to = View(dst, PyBUF_WRITABLE | PyBUF_STRIDES), source = View(src, PyBUF_STRIDES)
     cdef int ndim = to.view.ndim, a
     cdef uint64_t extents[32]
@@ -78,11 +78,11 @@ def copy_elements(dst, src):
     cdef int64_t from_strides[32]
     cdef sc_copy copy
     if ndim > SC_MAX_NDIM or source.view.ndim != ndim or source.view.itemsize != to.view.itemsize:
-        raise ValueError(f"rank {source.view.ndim} and elements of {source.view.itemsize} bytes do not fit rank {ndim} "
-                         f"and {to.view.itemsize} bytes")
+        raise ValueError(f"expected rank {ndim} (at most {SC_MAX_NDIM}) and elements of {to.view.itemsize} bytes, got "
+                         f"rank {source.view.ndim} and elements of {source.view.itemsize} bytes")
     for a in range(ndim):
         if source.view.shape[a] != to.view.shape[a]:
-            raise ValueError(f"axis {a} has {source.view.shape[a]} elements where {to.view.shape[a]} are due")
+            raise ValueError(f"axis {a}: expected {to.view.shape[a]} elements, got {source.view.shape[a]}")
         extents[a] = to.view.shape[a]
         to_strides[a], from_strides[a] = to.view.strides[a], source.view.strides[a]
     if to.nbytes() == 0:
@@ -106,10 +106,10 @@ def fill(dst, int64_t dst_offset, strides, shape, pattern):
 
 
 def all_equal(data, pattern):
-    """Is `data` nothing but repetitions of `pattern`?"""
+    """Return True if `data` consists of repetitions of `pattern`."""
     cdef View source = View(data), value = View(pattern)
     if value.nbytes() == 0 or source.nbytes() % value.nbytes():
-        raise ValueError(f"{source.nbytes()} bytes are no whole number of elements of {value.nbytes()}")
+        raise ValueError(f"expected whole elements of {value.nbytes()} bytes, got {source.nbytes()} bytes")
     return bool(sc_all_equal(source.data(), source.nbytes() // value.nbytes(), value.data(), value.nbytes()))
 
 
@@ -118,5 +118,5 @@ def swap_items(buffer, size_t itemsize, swap):
     cdef View to = View(buffer, PyBUF_WRITABLE)
     cdef Swap fields = Swap(swap, itemsize)
     if itemsize == 0 or to.nbytes() % itemsize:
-        raise ValueError(f"{to.nbytes()} bytes are no whole number of elements of {itemsize}")
+        raise ValueError(f"expected whole elements of {itemsize} bytes, got {to.nbytes()} bytes")
     sc_swap_items(to.data(), to.nbytes() // itemsize, itemsize, &fields.swap)

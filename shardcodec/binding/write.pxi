@@ -1,16 +1,16 @@
-# write.pxi - writing
+# write.pxi - writes of many objects, and faults for tests
 # SPDX-License-Identifier: MIT
 
-# Ways to append, as `access.placement` names them.
+# Ways to append; the names are those of `access.placement`.
 APPEND_WAYS = {"direct": SC_APPEND_DIRECT, "leap": SC_APPEND_LEAP, "index": SC_APPEND_INDEX}
-# Ways to update a shard in its own file: these, and in place, with one of them or none for what finds no slot.
+# Ways to update a shard in its own file: append, or in place. An update in place may append the inner chunks without a slot.
 UPDATE_WAYS = {way: (number, False) for way, number in APPEND_WAYS.items()}
 UPDATE_WAYS |= {f"in_place+{way}": (number, True) for way, number in APPEND_WAYS.items()}
 UPDATE_WAYS["in_place"] = SC_APPEND_NOT, True
 
 
 def direct_append_works(str folder):
-    """Does one write append as a whole here? To be asked only of file systems of which that is known (csrc/io/sc_append.h)."""
+    """Return True if a direct write appends atomically here; call it only for file systems known to (csrc/io/sc_append.h)."""
     cdef bytes name = path_bytes(folder)
     cdef const char *chars = path_chars(name)
     cdef bint works
@@ -20,7 +20,7 @@ def direct_append_works(str folder):
 
 
 def file_system_magic(int fd):
-    """The number that statfs gives for the file system of an open file; 0 where that is not known."""
+    """Return the `statfs` magic number of the file system of an open file; 0 if it is unknown."""
     cdef uint64_t magic
     with nogil:
         magic = sc_mount_magic(fd)
@@ -32,12 +32,12 @@ FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERRO
 
 
 def set_fault(uint64_t n, str action, uint64_t value=0):
-    """For tests: what shall happen at the n-th call that changes a file system (csrc/io/sc_fault.h)."""
+    """Set the fault at the n-th call that changes a file system, for tests (csrc/io/sc_fault.h)."""
     sc_fault_arm(n, <sc_fault_action><int>FAULTS[action], value)
 
 
 def end_fault():
-    """For tests: no fault any more; the names of the calls since `set_fault`."""
+    """Remove the fault, for tests; return the names of the calls since `set_fault`."""
     cdef uint64_t n = sc_fault_disarm()
     cdef const char *call
     names = []
@@ -50,13 +50,13 @@ def end_fault():
 
 
 def set_memory_fault(uint64_t n, bint and_all_after=False):
-    """For tests: fail the n-th allocation of C code, and all that follow."""
+    """Fail the n-th allocation of C code, for tests; with `and_all_after`, also all later ones."""
     sc_worker_drop_free()
     sc_fault_arm_memory(n, and_all_after)
 
 
 def end_memory_fault():
-    """For tests: no fault any more; how many allocations were asked for, how many of them live, and their bytes."""
+    """Remove the memory fault, for tests; return (allocations requested, allocations alive, bytes alive)."""
     sc_worker_drop_free()
     cdef sc_fault_memory seen = sc_fault_disarm_memory()
     return seen.n_asked, seen.n_live, seen.live_nbytes
@@ -70,10 +70,11 @@ cdef class Stamp:
 
 
 cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) except -1:
-    """(source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append,
-    (size of the header, footer, alignment) or None).
+    """Read the old object of an item, see sc_write_item.
 
-    See sc_write_item. A source of None: there was no object, and one that is there by now must not be replaced.
+    old: (source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append,
+    (size of the header, footer, alignment) or None). A source of None: there was no object, and the write must not replace
+    one that exists now.
     """
     cdef View view
     cdef uint64_t n = item.chain.n_chunks
@@ -84,15 +85,15 @@ cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) e
     batch.paths.pop()
     if source is None:
         item.only_new = True
-    if append == "onto":  # the new object is made of the old one's memory
+    if append == "onto":  # the new object reuses the old object's memory
         if source is None or entries is None or carries is None or item.path != NULL:
-            raise ValueError("only a shard in memory can be made of the old one")
+            raise ValueError("expected a shard in memory: only its memory can become the new object")
         batch.keep.append(View(source, PyBUF_WRITABLE))
         item.onto_old = True
     elif append is not None:
         if append not in UPDATE_WAYS or old_entries is None or entries is None or carries is not None or \
                 not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
-            raise ValueError(f"cannot update in this way: {append!r}")
+            raise ValueError(f"expected an update of an open file by one of {sorted(UPDATE_WAYS)}, got {append!r}")
         item.append, item.in_place = UPDATE_WAYS[append]
     if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
@@ -124,15 +125,17 @@ cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) e
         for i in range(item.n_carries):
             if item.carries[i].source_offset > item.old.nbytes or \
                     item.carries[i].nbytes > item.old.nbytes - item.carries[i].source_offset:
-                raise ValueError(f"carried run of {item.carries[i].nbytes} bytes at {item.carries[i].source_offset} "
-                                 f"is not inside the old object of {item.old.nbytes}")
+                raise ValueError(f"expected a carried run inside the old object of {item.old.nbytes} bytes, got "
+                                 f"{item.carries[i].nbytes} bytes at offset {item.carries[i].source_offset}")
             if item.onto_old and (item.carries[i].to > item.carries[i].source_offset or
                                   item.carries[i].nbytes > item.data_offset - item.carries[i].to):
-                raise ValueError(f"carried run of {item.carries[i].nbytes} bytes goes to {item.carries[i].to}, which is "
-                                 f"behind its place or {item.data_offset}")
+                raise ValueError(f"expected a carried run to move towards the start and to end by {item.data_offset}, got "
+                                 f"{item.carries[i].nbytes} bytes from {item.carries[i].source_offset} to "
+                                 f"{item.carries[i].to}")
     if item.onto_old:
         if item.data_offset > item.old.nbytes:
-            raise ValueError(f"new chunks at {item.data_offset} are beyond the old object of {item.old.nbytes} bytes")
+            raise ValueError(f"expected new chunks inside the old object of {item.old.nbytes} bytes, got offset "
+                             f"{item.data_offset}")
         batch.kept[number] = memoryview(source).cast("B")[:item.data_offset]
     return 0
 
@@ -142,12 +145,13 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
           Cancel cancel=None):
     """Write parts of one array into many objects.
 
-    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path the file is replaced,
-    updated in the way that `old` says, or removed when nothing is left in it; else the new object comes back.
-    staging: folder for temporary names. Returns ([Bytes of the new object, None when it is empty or in a file; a tuple of
-    buffers, one behind the other, when it is made of the old one],
-    counters, ([positions of items that were to be made but exist], [of those whose file cannot be appended to]));
-    nothing has been done with these.
+    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path, the file is replaced,
+    updated as `old` says, or removed if the shard becomes empty. Without a path, the new object is returned.
+    staging: folder for temporary names.
+
+    Returns (results, counters, (positions of items that must be new but exist, positions of items whose file cannot be
+    appended to)); the write skips both kinds of items. A result is the `Bytes` of the new object; None if it is empty or in
+    a file; or a tuple of contiguous buffers if it reuses the memory of the old object.
     """
     cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
     cdef size_t n = len(items), i = 0
@@ -169,7 +173,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
             chain.refuse_opaque()
             batch.keep.append(chain)
             if path is not None and not isinstance(path, str):
-                raise TypeError(f"path must be str or None, not {type(path).__name__}")
+                raise TypeError(f"path: expected str or None, got {type(path).__name__}")
             batch.read_source(path, &target)
             item.path = target.path
             batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.selection, &src)
@@ -192,7 +196,7 @@ def write(items, value, axes, *, str order="morton", bint write_empty=False, bin
 
 
 cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel, dict versions=None):
-    """Run a complete plan; what `write` returns."""
+    """Run a complete plan; return the result of `write`."""
     cancel = entered(cancel)
     plan.cancel = &cancel.cancel
     cdef sc_where where
@@ -228,7 +232,7 @@ cdef void free_write(sc_write_plan *plan, size_t n) noexcept:
 
 
 cdef class Encoded:
-    """Inner chunks that are encoded already: positions in the index, and a buffer for each."""
+    """Encoded inner chunks: their positions in the index, and a buffer for each."""
 
     cdef sc_encoded *chunks
     cdef size_t n
@@ -239,10 +243,10 @@ cdef class Encoded:
         cdef View view
         cdef size_t i = 0
         if not chain.is_shard:
-            raise ValueError("inner chunks of this chain cannot be stored one by one")
+            raise ValueError("expected the chain of a shard: only its inner chunks can be stored one by one")
         self.n = len(positions)
         if self.n != <size_t>len(buffers):
-            raise ValueError(f"{self.n} positions, but {len(buffers)} buffers")
+            raise ValueError(f"expected {self.n} buffers, one per position, got {len(buffers)}")
         self.keep = []
         self.chunks = <sc_encoded *>calloc(self.n + 1, sizeof(sc_encoded))
         if self.chunks == NULL:
@@ -250,7 +254,7 @@ cdef class Encoded:
         for position, buffer in zip(positions, buffers):
             self.chunks[i].position = position
             if self.chunks[i].position >= n_chunks:
-                raise ValueError(f"inner chunk {position} of a shard of {n_chunks}")
+                raise ValueError(f"expected a position less than {n_chunks}, the number of inner chunks, got {position}")
             view = View(buffer)
             self.keep.append(view)
             self.chunks[i].bytes, self.chunks[i].nbytes = view.data(), view.nbytes()
@@ -264,9 +268,9 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None
                   uint64_t batch_nbytes=524288, Cancel cancel=None, dict versions=None):
     """Write encoded inner chunks into many shards.
 
-    items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the chunks are laid out in
-    this order, each position occurs once, the footer comes behind them. Otherwise as `write`.
-    versions: gets, by number of the item, what `OpenShard.version` is of the file that was made; empty for none.
+    items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the inner chunks are stored in
+    this order, each position occurs once, and the footer follows them. Otherwise as `write`.
+    versions: filled, by number of the item, with the `OpenShard.version` of the new file; empty if there is none.
     """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
     cdef size_t n = len(items), i = 0
@@ -286,7 +290,7 @@ def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None
             encoded = Encoded(chain, positions, buffers)
             batch.keep.append((chain, encoded))
             if path is not None and not isinstance(path, str):
-                raise TypeError(f"path must be str or None, not {type(path).__name__}")
+                raise TypeError(f"path: expected str or None, got {type(path).__name__}")
             batch.read_source(path, &target)
             item.chain = &chain.chain
             item.path = target.path

@@ -1,1 +1,1 @@
-"""What the bytes of a shard mean: pure functions and plain data; no files, no stores, no clock."""
+"""The Zarr v3 shard format: pure functions and plain data; no files, no stores, no clock."""

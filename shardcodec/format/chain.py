@@ -1,10 +1,9 @@
-# chain.py - from a spec to the plain arguments of the native chain
+# chain.py - lowering of a spec to the arguments of the native chain
 # SPDX-License-Identifier: MIT
-"""Lowering: what the native engine needs to know of a spec, and nothing else.
+"""Lower a spec to the arguments of the native engine.
 
-Names of codecs, JSON spellings and defaults end here. All transposes of a chain become one permutation. The
-byte order of the `bytes` codec becomes a list of runs to reverse, empty where the stored order is the native
-one.
+Lowering resolves codec names, JSON spellings and defaults. All transposes of a chain become one permutation. The
+byte order of the `bytes` codec becomes a list of runs to reverse; it is empty if the stored order is native.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from .spec import ShardSpec
 
 __all__ = ["LoweredChain", "LoweredIndex", "lower"]
 
-# The limits of the native chain (sc_common.h, sc_chain.h). They are no limits of the format, so going beyond
-# is UnsupportedError, and other code may take over.
+# Limits of the native chain (sc_common.h, sc_chain.h). They are not limits of the format, so a spec beyond them
+# raises UnsupportedError and zarr may handle it.
 MAX_NDIM = 32
 MAX_ITEMSIZE = 1 << 20
 MAX_OPS = 8
@@ -41,8 +40,8 @@ class LoweredIndex(TypedDict):
 class LoweredChain(TypedDict):
     """Arguments of the native chain, ``struct sc_chain``.
 
-    ``shape`` is the logical shape, as handed to this chain; that of ``inner`` follows the *stored* axes of
-    the chain around it. ``ops`` are in the order of encoding.
+    ``shape`` is the logical shape of the chunk that the chain encodes. The shape of ``inner`` follows the *stored*
+    axes of the outer chain. ``ops`` are in the order of encoding.
     """
 
     shape: tuple[int, ...]
@@ -56,20 +55,24 @@ class LoweredChain(TypedDict):
 
 
 def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True) -> LoweredChain:
-    """Flatten a spec into the keyword arguments of the native chain.
+    """Convert a spec to the keyword arguments of the native chain.
 
     Parameters
     ----------
     spec : ChainSpec or ShardSpec
     native_order : bool
-        Whether the arrays that the chain fills and reads are in native byte order. If not, they are in the other one:
-        what needed a swap needs none, and the reverse.
+        True if the arrays that the chain reads and fills are in native byte order. If False, they are in the
+        opposite order, and the chain swaps exactly the elements that it otherwise would not swap.
+
+    Returns
+    -------
+    LoweredChain
 
     Raises
     ------
     UnsupportedError
-        Beyond a limit that the native engine has and the format has not: 32 axes, elements of 1 MiB, 8
-        bytes -> bytes codecs in one chain.
+        The spec exceeds a limit of the native engine: 32 axes, elements of 1 MiB, or 8 bytes -> bytes codecs in
+        one chain. The format has no such limits.
     """
     chain = spec.chain if isinstance(spec, ShardSpec) else spec
     _check_limit(chain.ndim, MAX_NDIM, "axes")
@@ -90,11 +93,12 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True) -> LoweredC
 
 def _check_limit(value: int, limit: int, what: str) -> None:
     if value > limit:
-        raise UnsupportedError(f"{value} {what}; the native engine takes {limit}", actual=value, limit=limit)
+        message = f"expected at most {limit} {what} (limit of the native engine), got {value}"
+        raise UnsupportedError(message, actual=value, limit=limit)
 
 
 def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:
-    """Only a leaf has bytes in an order; a shard leaves it to its inner chunks."""
+    """Return the runs that the engine reverses; only a leaf has them, because a shard delegates to its inner chunks."""
     serializer = chain.serializer
     if isinstance(serializer, Sharding) or serializer.endian is None:
         return ()
@@ -102,7 +106,7 @@ def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:
 
 
 def _swapped(element: bytes, fields: tuple[SwapField, ...]) -> bytes:
-    """One element in the other byte order."""
+    """Return one element in the opposite byte order."""
     result = bytearray(element)
     for offset, unit, count in fields:
         for start in range(offset, offset + unit * count, unit):
@@ -139,7 +143,7 @@ def _lower_op(codec: Codec) -> tuple[str, dict[str, Any]]:
 
 
 def _lower_blosc(codec: Blosc) -> dict[str, Any]:
-    """A typesize that does not fit the byte it has in the container counts as 1, as c-blosc does it."""
+    """Return the arguments of blosc; a typesize above 255 becomes 1, because c-blosc stores it in one byte."""
     typesize = codec.typesize if codec.typesize is not None else 1
     return {
         "level": codec.clevel,

@@ -1,10 +1,10 @@
-# chain_spec.py - how one chunk of an array is encoded, as plain immutable data
+# chain_spec.py - the encoding of one chunk, as immutable data
 # SPDX-License-Identifier: MIT
-"""`ChainSpec`: shape, data type, fill value and codecs of one chunk, checked once and then only read.
+"""`ChainSpec`: shape, data type, fill value and codecs of one chunk, checked at construction and then immutable.
 
-It describes any chunk: the chunks of an array without shards, a whole shard, and the inner chunks of a shard. Two specs
-are equal when their codecs and shapes are and their fill values agree bit by bit. Nothing here reads data, and zarr is
-not needed.
+It describes any chunk: a chunk of an array without shards, a whole shard, or an inner chunk of a shard. Two specs are
+equal if their shapes and codecs are equal and their fill values have the same bits. This module reads no data and does
+not import zarr.
 
 Source: Zarr v3 core specification 3.1, "Array metadata".
 """
@@ -39,7 +39,7 @@ __all__ = ["ChainSpec", "assign", "element", "spec_repr"]
 
 
 def element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
-    """Check a data type and its fill value; return it in native byte order, and the fill value bit by bit."""
+    """Check a data type and its fill value; return the native-order dtype and the bytes of the fill value."""
     with within("dtype"):
         native = as_dtype(dtype)
     with within("fill_value"):
@@ -47,13 +47,13 @@ def element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
 
 
 def assign(spec: object, **values: Any) -> None:
-    """Set fields of a frozen spec while it is made."""
+    """Set fields of a frozen spec during its construction."""
     for name, value in values.items():
         object.__setattr__(spec, name, value)
 
 
 def spec_repr(spec: Any, names: Iterable[str]) -> str:
-    """Return an expression that makes an equal spec; numpy's repr of dtypes and scalars would not."""
+    """Return an expression that evaluates to an equal spec; numpy's repr of dtypes and scalars does not."""
     special = {"dtype": dtype_repr(spec.dtype), "fill_value": fill_repr(spec.dtype, spec.fill)}
     values = (f"{name}={special.get(name) or repr(getattr(spec, name))}" for name in names)
     return f"{type(spec).__name__}({', '.join(values)})"
@@ -61,7 +61,7 @@ def spec_repr(spec: Any, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, repr=False, init=False)
 class ChainSpec:
-    """The encoding of a chunk: its shape and data type, and the codecs that make bytes of it.
+    """The encoding of a chunk: its shape, data type, fill value and codecs.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class ChainSpec:
     fill_value : scalar or JSON
         A Python or numpy scalar, or the JSON of a Zarr fill value. Stored as a numpy scalar of ``dtype``.
     codecs : iterable
-        Codecs of `shardcodec.format.codecs`, JSON objects and names. Stored as codecs, with the defaults
+        Codecs of `shardcodec.format.codecs`, JSON objects or names. Stored as codecs, with the defaults
         of the JSON filled in.
 
     Attributes
@@ -83,9 +83,9 @@ class ChainSpec:
     Raises
     ------
     SpecError
-        A value is wrong; ``.path`` says which.
+        A value is invalid; ``.path`` names it.
     UnsupportedError
-        A codec or data type is not one that shardcodec implements.
+        shardcodec does not implement a codec or the data type.
 
     Examples
     --------
@@ -155,10 +155,10 @@ class ChainSpec:
         Parameters
         ----------
         metadata : mapping
-            The parsed JSON, or what ``to_dict()`` of zarr's metadata returns.
+            The parsed JSON, or the result of ``to_dict()`` of zarr's metadata.
         shape : tuple of int, optional
-            Shape of the chunk, for a rectilinear grid; by default that of the first chunk. Every chunk size of the
-            grid is checked in both cases.
+            Shape of the chunk, for a rectilinear grid; by default the shape of the first chunk. Every chunk size of
+            the grid is checked in both cases.
         lenient : bool
             Accept a shard without ``codecs`` and ``index_codecs``, as zarr-python does.
         clip : bool
@@ -230,11 +230,11 @@ class ChainSpec:
         Raises
         ------
         SpecError
-            The array has another number of axes than the chunk.
+            The array and the chunk differ in their number of axes.
         """
         array_shape = as_int_tuple(array_shape, "shape", minimum=0)
         if len(array_shape) != self.ndim:
-            reason = f"{len(array_shape)} axes given for chunks of {self.ndim}"
+            reason = f"expected {self.ndim} axes, as the chunks have, got {len(array_shape)}"
             wrong("shape", reason, expected=self.ndim, actual=len(array_shape))
         metadata = {
             "zarr_format": 3,
@@ -258,7 +258,7 @@ class ChainSpec:
 
     @property
     def nbytes(self) -> int:
-        """Size of the decoded chunk."""
+        """Size of the decoded chunk in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -273,12 +273,12 @@ class ChainSpec:
 
     @property
     def sharding(self) -> Sharding | None:
-        """The sharding codec, if there is one."""
+        """The sharding codec, or None."""
         return self.serializer if isinstance(self.serializer, Sharding) else None
 
     @cached_property
     def perm(self) -> tuple[int, ...]:
-        """All transposes in one: stored axis i is axis ``perm[i]`` of the chunk."""
+        """Composition of all transposes: stored axis i is axis ``perm[i]`` of the chunk."""
         return compose_transposes(self.codecs, self.ndim)
 
     @property
@@ -313,7 +313,7 @@ class ChainSpec:
 
     @property
     def swap(self) -> tuple[SwapField, ...]:
-        """Runs of units that a byte order other than the native one reverses; see `swap_fields`."""
+        """Runs of units that a swap of the byte order reverses; see `swap_fields`."""
         return swap_fields(self.dtype)
 
     def __repr__(self) -> str:

@@ -1,10 +1,9 @@
-# checks.py - checking values that came out of JSON, and saying where in the JSON they stood
+# checks.py - checks of values parsed from JSON, with their place in the JSON
 # SPDX-License-Identifier: MIT
 """Small checks shared by the modules that parse metadata.
 
-Each check raises `SpecError` with a path that is relative to what the caller was given; `within` puts the
-caller's own place in front, so paths grow while the error travels up: ``chunk_shape[1]`` becomes
-``codecs[0].configuration.chunk_shape[1]``.
+Each check raises `SpecError` with a path relative to the value that its caller passed. `within` prepends the
+caller's path while the error propagates: ``chunk_shape[1]`` becomes ``codecs[0].configuration.chunk_shape[1]``.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ __all__ = [
     "wrong",
 ]
 
-# Metadata may be hostile: what a message quotes of it stays short.
+# Metadata may be hostile, so messages quote only a short part of it.
 _repr = reprlib.Repr()
 _repr.maxlevel = 3
 _repr.maxstring = _repr.maxother = 60
 _repr.maxlist = _repr.maxtuple = _repr.maxdict = 8
 
-# Larger than any extent can be. With a bound on each number and on how many there are, products stay small
-# enough to be printed.
+# Upper bound of every extent. With a bound on each number and on their count, products stay short enough to print.
 MAX_EXTENT = 2**63 - 1
-_MAX_NDIM = 64  # of numpy
+_MAX_NDIM = 64  # limit of numpy
 
 
 def show(value: object) -> str:
@@ -73,7 +71,7 @@ def _join(outer: str, inner: str) -> str:
 
 @contextmanager
 def within(path: str) -> Iterator[None]:
-    """Put ``path`` in front of the path of any `SpecError` or `UnsupportedError` raised inside."""
+    """Prepend ``path`` to the path of a `SpecError` or `UnsupportedError` raised inside the block."""
     try:
         yield
     except (SpecError, UnsupportedError) as error:
@@ -85,49 +83,50 @@ def within(path: str) -> Iterator[None]:
 
 @contextmanager
 def bounded_depth(what: str) -> Iterator[None]:
-    """Turn metadata nested beyond Python's recursion limit into a `SpecError`."""
+    """Raise `SpecError` if metadata is nested beyond Python's recursion limit."""
     try:
         yield
     except RecursionError:
-        raise SpecError(f"{what} is nested too deeply") from None
+        raise SpecError(f"{what}: nested too deeply, beyond Python's recursion limit") from None
 
 
 def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int | None = None) -> int:
     """Return ``value`` if it is an integer in range.
 
-    ``2.0`` is not an integer and ``true`` is not 1: JSON readers differ there, so neither is portable.
+    ``2.0`` is not an integer and ``true`` is not 1: JSON readers treat both differently, so neither is portable.
     """
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         wrong(path, f"expected an integer, got {show(value)}", actual=value)
     number = operator.index(value)
     if minimum is not None and number < minimum:
-        wrong(path, f"{show(number)} is less than {minimum}", actual=number, limit=minimum)
+        wrong(path, f"expected at least {minimum}, got {show(number)}", actual=number, limit=minimum)
     if maximum is not None and number > maximum:
-        wrong(path, f"{show(number)} is more than {maximum}", actual=number, limit=maximum)
+        wrong(path, f"expected at most {maximum}, got {show(number)}", actual=number, limit=maximum)
     return number
 
 
 def as_items(value: object, path: str) -> tuple[Any, ...]:
-    """Return the items of a JSON array, or of a tuple: zarr's own dictionaries have those."""
+    """Return the items of a JSON array or of a tuple, which zarr's dictionaries contain."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         wrong(path, f"expected an array, got {show(value)}", actual=value)
     return tuple(value)
 
 
 def as_int_tuple(value: object, path: str, *, minimum: int | None = None) -> tuple[int, ...]:
-    """Return an array of integers, each at least ``minimum`` and countable, as a tuple."""
+    """Return an array of integers as a tuple; each is between ``minimum`` and `MAX_EXTENT`."""
     items = enumerate(as_items(value, path))
     return tuple(as_int(item, f"{path}[{i}]", minimum=minimum, maximum=MAX_EXTENT) for i, item in items)
 
 
 def as_chunk_shape(value: object, itemsize: int, path: str) -> tuple[int, ...]:
-    """Return the shape of a chunk that could be held in memory on some machine."""
+    """Return the shape of a chunk of at most `MAX_EXTENT` bytes and numpy's number of axes."""
     shape = as_int_tuple(value, path, minimum=1)
     if len(shape) > _MAX_NDIM:
-        unsupported(path, f"{len(shape)} axes; numpy has {_MAX_NDIM}", actual=len(shape), limit=_MAX_NDIM)
+        reason = f"expected at most {_MAX_NDIM} axes (limit of numpy), got {len(shape)}"
+        unsupported(path, reason, actual=len(shape), limit=_MAX_NDIM)
     nbytes = math.prod(shape) * itemsize
     if nbytes > MAX_EXTENT:
-        reason = f"a chunk of {nbytes} bytes; at most {MAX_EXTENT} can be counted"
+        reason = f"expected a chunk of at most {MAX_EXTENT} bytes, got {nbytes}"
         wrong(path, reason, actual=nbytes, limit=MAX_EXTENT)
     return shape
 
@@ -142,21 +141,22 @@ def as_mapping(value: object, path: str) -> Mapping[str, Any]:
 def check_keys(
     value: Mapping[str, Any], path: str, *, required: Collection[str] = (), optional: Collection[str] = ()
 ) -> None:
-    """Refuse missing and unknown keys: a key that is not understood may change what the bytes mean."""
+    """Reject missing and unknown keys: an unknown key may change the meaning of the bytes."""
     for key in required:
         if key not in value:
-            wrong(_join(path, key), "missing")
+            wrong(_join(path, key), "missing required key")
     known = list(dict.fromkeys([*required, *optional]))
     for key in value:
         if key not in known:
-            wrong(_join(path, str(key)), f"unknown key; known are {', '.join(known) or 'none'}", actual=key)
+            expected = f"one of {', '.join(known)}" if known else "no keys"
+            wrong(_join(path, str(key)), f"unknown key; expected {expected}", actual=key)
 
 
 def parse_named(data: object) -> tuple[str, Mapping[str, Any]]:
     """Split the JSON of an extension point (codec, data type, chunk grid) into name and configuration.
 
-    Both ``"name"`` and ``{"name": ..., "configuration": {...}, "must_understand": ...}`` are taken (core
-    specification 3.1). ``must_understand`` makes no difference here: none of the three can be left out.
+    Both ``"name"`` and ``{"name": ..., "configuration": {...}, "must_understand": ...}`` are accepted (core
+    specification 3.1). ``must_understand`` has no effect, because a reader cannot ignore any of the three.
     """
     if isinstance(data, str):
         return data, {}

@@ -1,13 +1,12 @@
-# codecs.py - the codecs that a chain can hold, as plain data, and their JSON
+# codecs.py - the codecs of a chain, as immutable data, and their JSON
 # SPDX-License-Identifier: MIT
 """One frozen dataclass per codec of Zarr v3 that shardcodec implements.
 
-A codec checks its own values when it is made. What depends on the array (its rank, its dtype, the shape of a
-shard) is checked by ``resolve``, which also fills in what the JSON left open and so returns the codec that
-really runs.
+A codec checks its own values at construction. ``resolve`` checks the values that depend on the array (its rank,
+its dtype, the shape of a shard) and replaces omitted values by their defaults. It returns the codec that runs.
 
-Source: Zarr v3 codecs `bytes`, `transpose`, `sharding_indexed` 1.0, `blosc`, `gzip`, `zstd`, `crc32c`; the
-names that zarr-python gives to the codecs of numcodecs.
+Source: Zarr v3 codecs `bytes`, `transpose`, `sharding_indexed` 1.0, `blosc`, `gzip`, `zstd`, `crc32c`; for the
+codecs of numcodecs, the names of zarr-python.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ Endian = Literal["little", "big"]
 IndexLocation = Literal["start", "end"]
 Shape = tuple[int, ...]
 
-# An index of 2^30 pairs takes 16 GiB. TensorStore draws the line at the same place, and beyond it a slip in a
-# shape would cost more memory than a machine has.
+# An index of 2^30 pairs takes 16 GiB. The limit, the same as TensorStore's, catches a mistyped shape before it
+# exhausts the memory.
 MAX_CHUNKS_PER_SHARD = 2**30
 
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
@@ -54,7 +53,7 @@ BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _INT32_MAX = 2**31 - 1
 _INDEX_DTYPE: DType = np.dtype("uint64")
 
-# Known names whose output is not of one size, so that nobody could find an index encoded with them.
+# Known codecs whose output size depends on the data: a reader could not locate an index encoded with them.
 _VARIABLE_SIZE = (
     *("zstd", "gzip", "blosc", "sharding_indexed", "vlen-utf8", "vlen-bytes", "vlen-array"),
     *("numcodecs.zstd", "numcodecs.gzip", "numcodecs.zlib", "numcodecs.lz4", "numcodecs.blosc"),
@@ -64,20 +63,20 @@ _VARIABLE_SIZE = (
 
 @dataclass(frozen=True)
 class Codec:
-    """What all codecs share."""
+    """Base class of all codecs."""
 
     json_name: ClassVar[str]
     kind: ClassVar[Literal["array -> array", "array -> bytes", "bytes -> bytes"]] = "bytes -> bytes"
 
     def resolve(self, shape: Shape, dtype: DType) -> Codec:
-        """Check against the array that the codec is handed, and fill in what was left open."""
+        """Check the codec against its input array; return it with omitted values filled in."""
         return self
 
     def configuration(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the codec as an object: the short form, a bare name, is read but never written."""
+        """Return the codec as a JSON object; the short form, a bare name, is read but never written."""
         configuration = self.configuration()
         return {"name": self.json_name, **({"configuration": configuration} if configuration else {})}
 
@@ -87,7 +86,7 @@ CodecLike = Codec | Mapping[str, Any] | str
 
 @dataclass(frozen=True)
 class Transpose(Codec):
-    """Permute the axes: stored axis i is axis ``order[i]``."""
+    """A permutation of the axes: stored axis i is axis ``order[i]``."""
 
     json_name: ClassVar[str] = "transpose"
     kind = "array -> array"
@@ -98,16 +97,17 @@ class Transpose(Codec):
         order = as_int_tuple(self.order, "order")
         object.__setattr__(self, "order", order)
         if sorted(order) != list(range(len(order))):
-            wrong("order", f"{show(order)} is not a permutation of 0 to {len(order) - 1}", actual=order)
+            reason = f"expected a permutation of 0 to {len(order) - 1}, got {show(order)}"
+            wrong("order", reason, actual=order)
 
     def resolve(self, shape: Shape, dtype: DType) -> Transpose:
         if len(self.order) != len(shape):
-            reason = f"{len(self.order)} axes given for an array of {len(shape)}"
+            reason = f"expected {len(shape)} axes, as the array has, got {len(self.order)}"
             wrong("order", reason, expected=len(shape), actual=len(self.order))
         return self
 
     def apply(self, shape: Shape) -> Shape:
-        """Return the shape behind this codec."""
+        """Return the shape after this codec."""
         return tuple(shape[axis] for axis in self.order)
 
     def configuration(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Transpose(Codec):
 
 @dataclass(frozen=True)
 class Bytes(Codec):
-    """Elements as they lie in memory, C order; None stands for elements whose bytes have no order."""
+    """The elements in C order; ``endian`` is None for elements without a byte order."""
 
     json_name: ClassVar[str] = "bytes"
     kind = "array -> bytes"
@@ -131,9 +131,9 @@ class Bytes(Codec):
         if not swap_fields(dtype):
             return Bytes()
         if self.endian is None and dtype.names is not None:
-            return Bytes("little")  # zarr before 3.2 wrote structs without it
+            return Bytes("little")  # zarr before 3.2 omitted it for structs
         if self.endian is None:
-            wrong("endian", f"missing, but elements of {dtype} have several bytes", actual=None)
+            wrong("endian", f"expected little or big for elements of type {dtype}, got none", actual=None)
         return self
 
     def configuration(self) -> dict[str, Any]:
@@ -142,14 +142,14 @@ class Bytes(Codec):
 
 @dataclass(frozen=True)
 class Crc32c(Codec):
-    """Four bytes of checksum behind the data."""
+    """A checksum of four bytes after the data."""
 
     json_name: ClassVar[str] = "crc32c"
 
 
 @dataclass(frozen=True)
 class Zstd(Codec):
-    """Zstandard frames. Level 0 means the default of the library."""
+    """Zstandard frames; level 0 is the library's default."""
 
     json_name: ClassVar[str] = "zstd"
 
@@ -188,7 +188,7 @@ class Zlib(Codec):
 
 @dataclass(frozen=True)
 class Lz4(Codec):
-    """One LZ4 block behind its decoded size in four bytes, as numcodecs writes it."""
+    """The decoded size in four bytes and one LZ4 block, as numcodecs writes them."""
 
     json_name: ClassVar[str] = "numcodecs.lz4"
 
@@ -201,7 +201,7 @@ class Lz4(Codec):
 
 @dataclass(frozen=True)
 class Blosc(Codec):
-    """A Blosc 1 container. None for ``typesize`` and ``shuffle`` means: by the itemsize, as zarr does."""
+    """A Blosc 1 container; ``typesize`` and ``shuffle`` of None follow from the itemsize, as in zarr."""
 
     json_name: ClassVar[str] = "blosc"
 
@@ -213,7 +213,10 @@ class Blosc(Codec):
 
     def __post_init__(self) -> None:
         if self.cname == "snappy":
-            unsupported("cname", "snappy is not built in", codec="blosc")
+            known = ", ".join(BLOSC_COMPRESSORS)
+            unsupported(
+                "cname", f"expected one of {known}, got snappy, which is not supported", codec="blosc"
+            )
         if self.cname not in BLOSC_COMPRESSORS:
             known = ", ".join(BLOSC_COMPRESSORS)
             wrong("cname", f"expected one of {known}, got {show(self.cname)}", actual=self.cname)
@@ -233,10 +236,11 @@ class Blosc(Codec):
 
 @dataclass(frozen=True)
 class Sharding(Codec):
-    """Inner chunks and an index, in one object.
+    """Inner chunks and an index in one object.
 
-    Where `clip` is set, `chunk_shape` need not divide the shard (draft 1.1 of the codec): the last inner chunks along an
-    axis are clipped to the shard. It is a permission, no part of the JSON or of equality: the shapes say what is stored.
+    With `clip`, `chunk_shape` need not divide the shard (draft 1.1 of the codec): the last inner chunks along an axis are
+    clipped to the shard. `clip` is a permission and no part of the JSON or of equality, because the shapes define the
+    stored bytes.
     """
 
     json_name: ClassVar[str] = "sharding_indexed"
@@ -259,9 +263,9 @@ class Sharding(Codec):
     def resolve(self, shape: Shape, dtype: DType) -> Sharding:
         grid = self.grid_shape(shape)
         if self.clips(shape) and any(isinstance(codec, Sharding) for codec in self.codecs):
-            unsupported("codecs", "shards in inner chunks that are clipped", codec=self.json_name)
+            unsupported("codecs", "clipped inner chunks cannot contain shards", codec=self.json_name)
         if any(isinstance(codec, Sharding) and codec.clip for codec in self.codecs):
-            unsupported("codecs", "clip=True for a nested shard", codec=self.json_name)
+            unsupported("codecs", "a nested shard cannot have clip=True", codec=self.json_name)
         codecs = resolve_codecs(self.codecs, self.chunk_shape, dtype, "codecs")
         index_codecs = resolve_codecs(self.index_codecs, (*grid, 2), _INDEX_DTYPE, "index_codecs")
         return replace(self, codecs=codecs, index_codecs=index_codecs)
@@ -272,25 +276,25 @@ class Sharding(Codec):
         Raises
         ------
         SpecError
-            The ranks differ, an axis is not divided (and `clip` not set), or there are too many inner chunks for any index.
+            The ranks differ, an axis is not divisible (without `clip`), or the shard has more than 2^30 inner chunks.
         """
         if len(self.chunk_shape) != len(shape):
-            reason = f"{len(self.chunk_shape)} axes given for a shard of {len(shape)}"
+            reason = f"expected {len(shape)} axes, as the shard has, got {len(self.chunk_shape)}"
             wrong("chunk_shape", reason, expected=len(shape), actual=len(self.chunk_shape))
         for axis, (chunk, shard) in enumerate(zip(self.chunk_shape, shape, strict=True)):
             if shard % chunk and not self.clip:
                 reason = f"inner chunk size {chunk} does not divide shard size {shard} on axis {axis}"
-                reason += " (draft 1.1 clips inner chunks of shards that are not nested: clip=True)"
+                reason += "; for clipped inner chunks (draft 1.1, shards that are not nested) pass clip=True"
                 wrong(f"chunk_shape[{axis}]", reason, axis=axis, actual=chunk, limit=shard)
         grid = tuple(-(-shard // chunk) for chunk, shard in zip(self.chunk_shape, shape, strict=True))
         n_chunks = math.prod(grid)
         if n_chunks > MAX_CHUNKS_PER_SHARD:
-            reason = f"{n_chunks} inner chunks in one shard; at most {MAX_CHUNKS_PER_SHARD} are allowed"
+            reason = f"expected at most {MAX_CHUNKS_PER_SHARD} inner chunks in one shard, got {n_chunks}"
             wrong("chunk_shape", reason, actual=n_chunks, limit=MAX_CHUNKS_PER_SHARD)
         return grid
 
     def clips(self, shape: Shape) -> bool:
-        """Tell whether some inner chunks of a shard of that (transposed) shape are clipped."""
+        """Return True if a shard of that (transposed) shape has clipped inner chunks."""
         return any(shard % chunk for chunk, shard in zip(self.chunk_shape, shape, strict=True))
 
     def configuration(self) -> dict[str, Any]:
@@ -303,29 +307,33 @@ class Sharding(Codec):
 
 
 def allow_clipping(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
-    """Return the codecs with `Sharding.clip` set where there is a shard, but not in nested ones."""
+    """Return the codecs with `Sharding.clip` set on the outermost shard, not on nested shards."""
     return tuple(replace(codec, clip=True) if isinstance(codec, Sharding) else codec for codec in codecs)
 
 
 def parse_codecs(data: object, path: str, *, lenient: bool = False) -> tuple[Codec, ...]:
-    """Read a list of codecs and check that they can follow one another.
+    """Read a list of codecs and check their order.
 
     Parameters
     ----------
     data
         JSON objects, bare names, or codecs of this module, in any mixture.
     path : str
-        What the list is called in error messages.
+        Name of the list in error messages.
     lenient : bool
-        Let a shard go without ``codecs`` and ``index_codecs``, which the specification requires, and take
-        for them what zarr-python takes.
+        Accept a shard without ``codecs`` and ``index_codecs``, which the specification requires, and use the
+        defaults of zarr-python.
+
+    Returns
+    -------
+    tuple of Codec
 
     Raises
     ------
     SpecError
-        A known codec is configured wrongly, or the order is impossible.
+        The configuration of a known codec or the order of the codecs is invalid.
     UnsupportedError
-        A codec is not known; ``.codec`` is its name.
+        A codec is unknown; ``.codec`` is its name.
     """
     codecs = []
     for i, item in enumerate(as_items(data, path)):
@@ -340,41 +348,41 @@ def _parse_codec(data: object, lenient: bool) -> Codec:
         return data
     name, configuration = parse_named(data)
     if name not in _PARSERS:
-        unsupported("", f"codec {show(name)} is not one that shardcodec implements", codec=name)
+        unsupported("", f"shardcodec does not implement codec {show(name)}", codec=name)
     with within("configuration"):
         return _PARSERS[name](configuration, lenient)
 
 
 def _check_order(codecs: Sequence[Codec], path: str) -> None:
-    """array -> array codecs, then exactly one array -> bytes, then bytes -> bytes."""
+    """Check the order: array -> array codecs, exactly one array -> bytes codec, bytes -> bytes codecs."""
     serializer: int | None = None
     for i, codec in enumerate(codecs):
         here = f"{path}[{i}]"
         if codec.kind == "array -> bytes" and serializer is not None:
             wrong(here, f"{codec.json_name} is a second array -> bytes codec after {path}[{serializer}]")
         if codec.kind == "array -> array" and serializer is not None:
-            wrong(here, f"{codec.json_name} takes an array, but {path}[{serializer}] has made bytes of it")
+            wrong(here, f"{codec.json_name} takes an array, but {path}[{serializer}] returns bytes")
         if codec.kind == "bytes -> bytes" and serializer is None:
-            wrong(here, f"{codec.json_name} takes bytes, but no codec before it makes bytes of the array")
+            wrong(here, f"{codec.json_name} takes bytes, but no codec before it returns bytes")
         if codec.kind == "array -> bytes":
             serializer = i
     if serializer is None:
-        wrong(path, "no array -> bytes codec, such as bytes or sharding_indexed; exactly one is required")
+        wrong(path, "expected exactly one array -> bytes codec, such as bytes or sharding_indexed, got none")
 
 
 def _parse_index_codecs(data: object) -> tuple[Codec, ...]:
-    """Codecs of an index: its place in the shard follows from its size, so only fixed sizes will do."""
+    """Read the codecs of an index; their size must be fixed, because a reader locates the index by its size."""
     items = as_items(data, "index_codecs")
     for i, item in enumerate(items):
         name = item.get("name") if isinstance(item, Mapping) else getattr(item, "json_name", item)
         if isinstance(name, str) and name in _VARIABLE_SIZE:
-            reason = f"{name} has no fixed size, so the index could not be found"
+            reason = f"expected transpose, bytes or crc32c; {name} has no fixed size, so a reader cannot locate the index"
             wrong(f"index_codecs[{i}]", reason, codec=name)
     return parse_codecs(items, "index_codecs")
 
 
 def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: str) -> tuple[Codec, ...]:
-    """Check codecs against the array they are handed, each against what the ones before it make of it."""
+    """Check each codec against its input array, which depends on the codecs before it."""
     resolved = []
     for i, codec in enumerate(codecs):
         with within(f"{path}[{i}].configuration"):
@@ -386,7 +394,7 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
 
 
 def compose_transposes(codecs: Sequence[Codec], ndim: int) -> Shape:
-    """Return all transposes among ``codecs`` in one: stored axis i is axis ``result[i]`` of the array."""
+    """Return the composition of all transposes in ``codecs``: stored axis i is axis ``result[i]`` of the array."""
     perm = tuple(range(ndim))
     for codec in codecs:
         if isinstance(codec, Transpose):
@@ -400,20 +408,20 @@ _Parser = Callable[[Mapping[str, Any], bool], Codec]
 
 
 def _plain(codec: Callable[..., Codec], *keys: str, required: Sequence[str] = ()) -> _Parser:
-    """A parser for a configuration whose keys are the fields of the dataclass."""
+    """Return a parser for a configuration whose keys are the fields of the dataclass."""
 
     def parse(configuration: Mapping[str, Any], lenient: bool) -> Codec:
         check_keys(configuration, "", required=required, optional=keys)
         for key, value in configuration.items():
             if value is None:
-                wrong(key, "null is not a value")
+                wrong(key, "expected a value, got null")
         return codec(**configuration)
 
     return parse
 
 
 def _numcodecs(name: str, codec: Callable[..., Codec], **defaults: Any) -> _Parser:
-    """A parser for a codec under its numcodecs name, with the defaults of numcodecs."""
+    """Return a parser for a codec under its numcodecs name, with the defaults of numcodecs."""
 
     def parse(configuration: Mapping[str, Any], lenient: bool) -> Codec:
         check_keys(configuration, "", optional=("id", *defaults))
@@ -426,7 +434,7 @@ def _numcodecs(name: str, codec: Callable[..., Codec], **defaults: Any) -> _Pars
 
 
 def _numcodecs_gzip(level: int) -> Codec:
-    return Gzip(6 if level == -1 else level)  # zlib's name for its default
+    return Gzip(6 if level == -1 else level)  # zlib's default level, 6, is also spelled -1
 
 
 def _numcodecs_zlib(level: int) -> Codec:
@@ -434,7 +442,7 @@ def _numcodecs_zlib(level: int) -> Codec:
 
 
 def _numcodecs_blosc(cname: str, clevel: int, shuffle: int, blocksize: int, typesize: int) -> Codec:
-    """The container is the same; the shuffle is a number, and without a typesize numcodecs sees bytes."""
+    """Return the `Blosc` codec for numcodecs' configuration: the shuffle is a number, the typesize is 1 by default."""
     as_int(shuffle, "shuffle", minimum=-1, maximum=2)
     name = "bitshuffle" if shuffle == -1 else BLOSC_SHUFFLES[shuffle]
     return Blosc(cname, clevel, name, typesize, blocksize)
@@ -442,7 +450,7 @@ def _numcodecs_blosc(cname: str, clevel: int, shuffle: int, blocksize: int, type
 
 def _numcodecs_crc32c(location: str) -> Codec:
     if location == "start":
-        unsupported("location", "the checksum lies in front of the data", codec="numcodecs.crc32c")
+        unsupported("location", "expected end, got start, which is not supported", codec="numcodecs.crc32c")
     if location != "end":
         wrong("location", f"expected start or end, got {show(location)}", actual=location)
     return Crc32c()
@@ -467,8 +475,7 @@ _PARSERS: dict[str, _Parser] = {
     "zstd": _plain(Zstd, "level", "checksum"),
     "gzip": _plain(Gzip, "level"),
     "blosc": _plain(Blosc, "cname", "clevel", "shuffle", "typesize", "blocksize"),
-    # Under these names zarr-python runs numcodecs. Where there is a codec above for the same bytes, it is
-    # that one's name which is written back.
+    # Names under which zarr-python runs numcodecs. If a codec above has the same stored bytes, its name is written.
     "numcodecs.zstd": _numcodecs("zstd", Zstd, level=0, checksum=False),
     "numcodecs.gzip": _numcodecs("gzip", _numcodecs_gzip, level=1),
     "numcodecs.zlib": _numcodecs("zlib", _numcodecs_zlib, level=1),

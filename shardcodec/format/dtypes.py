@@ -1,13 +1,13 @@
-# dtypes.py - data types of Zarr v3: JSON to numpy and back, and where their bytes are reversed
+# dtypes.py - data types of Zarr v3: conversion between JSON and numpy, and the units of a byte order
 # SPDX-License-Identifier: MIT
-"""Data types, as far as a shard cares: the size of an element, and what in it a byte order reverses.
+"""Data types: the size of an element, and the units of it that a byte order reverses.
 
 Zarr v3 keeps the byte order in the `bytes` codec, not in the data type, so a dtype here is always in native
-order. Types of variable length (`string`, `variable_length_bytes`) have no fixed itemsize and are
-`UnsupportedError`, as is every name that is not known.
+order. Types of variable length (`string`, `variable_length_bytes`) have no fixed itemsize. They and all unknown
+names raise `UnsupportedError`.
 
-Source: Zarr v3 core specification, "Data types"; zarr-extensions, ``data-types``; what zarr-python 3.1 to 3.4
-writes.
+Source: Zarr v3 core specification, "Data types"; zarr-extensions, ``data-types``; the output of zarr-python 3.1
+to 3.4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .checks import as_int, as_items, as_mapping, check_keys, parse_named, show,
 
 __all__ = ["SwapField", "as_dtype", "dtype_repr", "dtype_to_json", "parse_data_type", "swap_fields"]
 
-# (offset, unit, count): `count` units of `unit` bytes from `offset` on; struct sc_swap_field in C.
+# (offset, unit, count): `count` units of `unit` bytes, starting at byte `offset`; struct sc_swap_field in C.
 SwapField = tuple[int, int, int]
 
 DType = np.dtype[Any]
@@ -39,18 +39,18 @@ _MAX_LENGTH = 2**31 - 1  # numpy keeps an itemsize in a C int
 
 
 def parse_data_type(data: object) -> DType:
-    """Return the numpy dtype, in native byte order, of the ``data_type`` of a ``zarr.json``.
+    """Return the native-order numpy dtype of the ``data_type`` of a ``zarr.json``.
 
     Raises
     ------
     SpecError
-        A known type is configured wrongly.
+        The configuration of a known type is invalid.
     UnsupportedError
-        The type is not known, or its elements have no fixed size.
+        The type is unknown, or its elements have no fixed size.
     """
     name, configuration = parse_named(data)
     if name not in (*_CORE, *_LENGTH_CODES, *_TIME, *_STRUCT) and not _is_raw_bits(name):
-        unsupported("", f"data type {show(name)} is not one that shardcodec implements", data_type=name)
+        unsupported("", f"shardcodec does not implement data type {show(name)}", data_type=name)
     with within("configuration"):
         if name in _LENGTH_CODES:
             return _parse_length(name, configuration)
@@ -67,10 +67,10 @@ def _is_raw_bits(name: str) -> bool:
 
 
 def _raw_bits(name: str) -> DType:
-    """``r16`` of the core specification; zarr-python spells it ``raw_bytes``."""
-    bits = int(name[1:11])  # digits beyond that are out of range anyway
+    """Return the dtype of ``r16`` and the like (core specification); zarr-python writes ``raw_bytes`` instead."""
+    bits = int(name[1:11])  # a longer number is out of range
     if bits < 8 or bits % 8 or len(name) > 11 or bits // 8 > _MAX_LENGTH:
-        wrong("", f"raw type {show(name)} needs a positive multiple of 8 bits", actual=name)
+        wrong("", f"expected a raw type of a positive multiple of 8 bits, got {show(name)}", actual=name)
     return np.dtype(f"V{bits // 8}")
 
 
@@ -80,7 +80,8 @@ def _parse_length(name: str, configuration: Mapping[str, Any]) -> DType:
     if name != "fixed_length_utf32":
         return np.dtype(f"{_LENGTH_CODES[name]}{nbytes}")
     if nbytes % 4:
-        wrong("length_bytes", f"{nbytes} is not a multiple of 4, the size of a code point", actual=nbytes)
+        reason = f"expected a multiple of 4, the size of a code point, got {nbytes}"
+        wrong("length_bytes", reason, actual=nbytes)
     return np.dtype(f"U{nbytes // 4}")
 
 
@@ -96,25 +97,26 @@ def _parse_time(name: str, configuration: Mapping[str, Any]) -> DType:
 
 
 def _parse_struct(configuration: Mapping[str, Any]) -> DType:
-    """Fields lie one behind the other, without padding."""
+    """Return the dtype of a struct; its fields are contiguous, without padding."""
     check_keys(configuration, "", required=("fields",))
     fields: dict[str, DType] = {}
     for i, item in enumerate(as_items(configuration["fields"], "fields")):
         with within(f"fields[{i}]"):
             name, dtype = _parse_field(item)
             if name in fields:
-                wrong("", f"second field with the name {show(name)}", actual=name)
+                wrong("", f"expected distinct field names, got {show(name)} a second time", actual=name)
             fields[name] = dtype
     if not fields:
-        wrong("fields", "a struct needs at least one field")
+        wrong("fields", "expected at least one field, got none")
     nbytes = sum(dtype.itemsize for dtype in fields.values())
     if nbytes > _MAX_LENGTH:
-        wrong("fields", f"{nbytes} bytes; numpy ends at {_MAX_LENGTH}", actual=nbytes, limit=_MAX_LENGTH)
+        reason = f"expected at most {_MAX_LENGTH} bytes (limit of numpy), got {nbytes}"
+        wrong("fields", reason, actual=nbytes, limit=_MAX_LENGTH)
     return np.dtype(list(fields.items()))
 
 
 def _parse_field(item: object) -> tuple[str, DType]:
-    """One field: an object in `struct`, a pair in the older `structured`; both are read in both."""
+    """Return name and dtype of a field: an object (`struct`) or a pair (the older `structured`), accepted in both."""
     if isinstance(item, Mapping):
         check_keys(as_mapping(item, ""), "", required=("name", "data_type"))
         name, data_type, place = item["name"], item["data_type"], "data_type"
@@ -130,44 +132,44 @@ def _parse_field(item: object) -> tuple[str, DType]:
 
 
 def as_dtype(value: object) -> DType:
-    """Return a native-order dtype for ``value``: JSON of a Zarr data type, or anything `numpy.dtype` takes.
+    """Return a native-order dtype for ``value``: JSON of a Zarr data type, or anything that `numpy.dtype` accepts.
 
     Raises
     ------
     SpecError
-        No data type, elements of no bytes, or JSON that is wrong.
+        ``value`` is not a data type, its elements have 0 bytes, or the JSON is invalid.
     UnsupportedError
-        Elements that are Python objects, of variable length, or of a kind that Zarr has no name for.
+        The elements are Python objects, of variable length, or of a kind that Zarr does not name.
     """
     if isinstance(value, Mapping) and "name" in value:
         return parse_data_type(value)
     if isinstance(value, str) and (_is_raw_bits(value) or value in ("string", "variable_length_bytes")):
         return parse_data_type(value)
-    if value is None:  # numpy's float64
+    if value is None:  # numpy.dtype(None) is float64
         wrong("", "expected a data type, got None", actual=value)
     try:
         dtype: DType = np.dtype(value)  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
         wrong("", f"expected a data type, got {show(value)}: {error}", actual=value)
     if dtype.subdtype is not None:
-        unsupported("", f"{dtype} is an array, not the type of an element", data_type=str(dtype))
+        unsupported("", f"expected the type of one element, got the array type {dtype}", data_type=str(dtype))
     return _checked(dtype).newbyteorder("=")
 
 
 def _checked(dtype: DType) -> DType:
-    """Refuse what has no fixed bytes; structs are checked to the bottom."""
+    """Return ``dtype``; raise if its elements, or nested fields of a struct, have no fixed bytes."""
     if dtype.subdtype is not None:
         _checked(dtype.subdtype[0])
     elif dtype.names is not None:
         for name in dtype.names:
             _checked(dtype[name])
     elif dtype.kind not in "biufcmMSUV":
-        unsupported("", f"elements of type {dtype} have no fixed bytes", data_type=str(dtype))
+        unsupported("", f"expected elements of a fixed size, got {dtype}", data_type=str(dtype))
     elif dtype.char in "gG" or (dtype.kind == "V" and dtype.type is not np.void):
-        # long double is another format on every platform; extension types such as bfloat16 pose as void
-        unsupported("", f"shardcodec does not know the bytes of {dtype}", data_type=str(dtype))
+        # The format of long double depends on the platform; extension types such as bfloat16 report the kind of void.
+        unsupported("", f"shardcodec does not know the byte layout of {dtype}", data_type=str(dtype))
     if dtype.itemsize == 0:
-        wrong("", f"elements of type {dtype} have no bytes", actual=0)
+        wrong("", f"expected elements of at least 1 byte, got {dtype} with 0 bytes", actual=0)
     return dtype
 
 
@@ -177,7 +179,7 @@ def dtype_to_json(dtype: DType) -> Any:
     Raises
     ------
     UnsupportedError
-        A struct with padding, titles or array fields: numpy and shards can hold them, Zarr metadata cannot.
+        A struct has padding, titles or array fields. numpy and shards can hold them, Zarr metadata cannot.
     """
     if dtype.name in _CORE:
         return dtype.name
@@ -189,7 +191,7 @@ def dtype_to_json(dtype: DType) -> Any:
         name = _LENGTH_NAMES[dtype.kind]
         return {"name": name, "configuration": {"length_bytes": dtype.itemsize}}
     if dtype.names is None or not _is_packed(dtype):
-        unsupported("data_type", f"Zarr v3 has none for {dtype}", data_type=str(dtype))
+        unsupported("data_type", f"Zarr v3 has no data type for {dtype}", data_type=str(dtype))
     fields = [{"name": name, "data_type": dtype_to_json(dtype[name])} for name in dtype.names]
     return {"name": "struct", "configuration": {"fields": fields}}
 
@@ -205,9 +207,9 @@ def _is_packed(dtype: DType) -> bool:
 
 
 def dtype_repr(dtype: DType) -> str:
-    """Return an expression for a dtype that `numpy.dtype` takes and that hides the byte order."""
+    """Return an expression that `numpy.dtype` accepts for this dtype, without its byte order."""
     if dtype.names is not None:
-        # descr alone keeps padding as nameless fields, which numpy does not read back
+        # descr represents padding as fields without a name, which numpy.dtype rejects
         return repr(dtype.descr) if _is_packed(dtype) else repr(dtype).replace("dtype(", "np.dtype(", 1)
     if dtype.kind in "USV":
         return repr(dtype.str[1:])
@@ -219,10 +221,10 @@ def dtype_repr(dtype: DType) -> str:
 
 
 def swap_fields(dtype: DType) -> tuple[SwapField, ...]:
-    """Return the runs of units that a change of byte order reverses, by ascending offset.
+    """Return the runs of units that a change of byte order reverses, in ascending order of offset.
 
-    Single bytes have no order, so there may be none. Neighbouring runs of one unit size are merged: two int32
-    fields side by side are one run of two.
+    The result is empty for elements of single bytes. Adjacent runs with the same unit size are merged: two adjacent
+    int32 fields are one run of two units.
     """
     merged: list[SwapField] = []
     for offset, unit, count in sorted(_raw_swap_fields(dtype, 0)):
@@ -238,7 +240,7 @@ def _raw_swap_fields(dtype: DType, base: int) -> list[SwapField]:
         item, n = dtype.subdtype[0], dtype.itemsize // dtype.subdtype[0].itemsize
         one = _raw_swap_fields(item, base)
         if len(one) == 1 and one[0][1] * one[0][2] == item.itemsize:
-            return [(base, one[0][1], one[0][2] * n)]  # the usual case: a long array of one number type
+            return [(base, one[0][1], one[0][2] * n)]  # fast path: an array of plain numbers is one run
         return [(offset + i * item.itemsize, unit, count) for i in range(n) for offset, unit, count in one]
     if dtype.names is not None:
         fields = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]

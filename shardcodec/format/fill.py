@@ -1,13 +1,13 @@
-# fill.py - fill values: from JSON or Python to the exact bytes of one element, and back
+# fill.py - fill values: conversion between JSON or Python values and the exact bytes of one element
 # SPDX-License-Identifier: MIT
-"""Fill values, bit by bit.
+"""Bit-exact fill values.
 
-An inner chunk that is absent reads as the fill value, and a written one is dropped when it equals it, so the
-bytes have to be right: -0.0 is not 0.0, and one NaN is not another. Everything is done on the bytes of one
-element in native order; numpy's casts, which may change a NaN, are kept out of the way.
+An absent inner chunk reads as the fill value, and a write drops an inner chunk that equals it, so every bit
+counts: -0.0 differs from 0.0, and NaNs differ in their payloads. All functions work on the bytes of one element in
+native order and avoid numpy's casts, which may change a NaN.
 
-Source: Zarr v3 core specification, "Fill value"; zarr-extensions, ``data-types``; what zarr-python 3.1 to 3.4
-writes.
+Source: Zarr v3 core specification, "Fill value"; zarr-extensions, ``data-types``; the output of zarr-python 3.1
+to 3.4.
 """
 
 from __future__ import annotations
@@ -37,15 +37,21 @@ def fill_from_json(dtype: DType, value: object) -> bytes:
     Parameters
     ----------
     dtype : numpy.dtype
-        As `shardcodec.format.dtypes.parse_data_type` returns it.
+        A dtype that `shardcodec.format.dtypes.parse_data_type` returned.
     value
-        The JSON value: a number, ``"NaN"`` and its like, a hexadecimal float ``"0x7fc00000"``, a pair for a
-        complex number, base64 or an array of numbers for bytes, base64 or an object for a struct.
+        The JSON value: a number, ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, the bits of a float
+        ``"0x7fc00000"``, a pair for a complex number, base64 or an array of numbers for bytes, base64 or an object
+        for a struct.
+
+    Returns
+    -------
+    bytes
+        One element in native byte order.
 
     Raises
     ------
     SpecError
-        The value does not fit the type.
+        The dtype cannot represent the value.
     """
     if dtype.names is not None:
         return _struct(dtype, value)
@@ -69,7 +75,7 @@ def fill_from_json(dtype: DType, value: object) -> bytes:
 
 def _integer(dtype: DType, value: object) -> bytes:
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 0.0 for 0 is common in the wild and cannot be misread
+        value = int(value)  # writers often store 0.0 for 0, which is unambiguous
     info = np.iinfo(dtype)
     number = as_int(value, "", minimum=int(info.min), maximum=int(info.max))
     return number.to_bytes(dtype.itemsize, sys.byteorder, signed=dtype.kind == "i")
@@ -85,16 +91,16 @@ def _float(itemsize: int, value: object, path: str) -> bytes:
     try:
         number = float(value)
     except OverflowError:
-        wrong(path, f"{show(value)} is beyond the range of a float", actual=value)
+        wrong(path, f"cannot represent {show(value)} as a float", actual=value)
     with np.errstate(over="ignore"):
         stored = np.array(number, dtype=f"f{itemsize}")
     if math.isfinite(number) and not np.isfinite(stored):
-        wrong(path, f"{show(value)} is beyond the range of float{8 * itemsize}", actual=value)
+        wrong(path, f"cannot represent {show(value)} as float{8 * itemsize}", actual=value)
     return stored.tobytes()
 
 
 def _hex_float(itemsize: int, value: str, path: str) -> bytes:
-    """``0x7fc00000``: the bits as one unsigned number, the only way to spell a NaN with a payload."""
+    """Return the bytes of ``0x7fc00000``, the bits as an unsigned number; only this form has the payload of a NaN."""
     n_digits = 2 * itemsize
     if re.fullmatch(rf"0x[0-9a-fA-F]{{{n_digits}}}", value) is None:
         reason = f"expected a number, {', '.join(_SPECIAL)} or 0x and {n_digits} digits, got {show(value)}"
@@ -115,12 +121,12 @@ def _text(dtype: DType, value: object) -> bytes:
         wrong("", f"expected a string, got {show(value)}", actual=value)
     limit = dtype.itemsize // 4
     if len(value) > limit:
-        wrong("", f"{len(value)} code points do not fit into {limit}", actual=len(value), limit=limit)
+        wrong("", f"expected at most {limit} code points, got {len(value)}", actual=len(value), limit=limit)
     return np.array(value, dtype=dtype).tobytes()
 
 
 def _octets(dtype: DType, value: object) -> bytes:
-    """Bytes of a fixed length: base64 (zarr-python) or an array of numbers (core specification, raw)."""
+    """Return bytes of a fixed length from base64 (zarr-python) or an array of numbers (core specification, raw)."""
     if isinstance(value, str):
         return _fit(dtype, _unbase64(value))
     items = enumerate(as_items(value, ""))
@@ -131,21 +137,21 @@ def _unbase64(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
-        wrong("", f"{show(value)} is not base64: {error}", actual=value)
+        wrong("", f"expected base64, got {show(value)}: {error}", actual=value)
 
 
 def _fit(dtype: DType, data: bytes) -> bytes:
-    """Pad null-terminated bytes; all else has its full length."""
+    """Check the length of ``data``; pad null-terminated bytes with zeros."""
     if dtype.kind == "S" and len(data) <= dtype.itemsize:
         return data.ljust(dtype.itemsize, b"\0")
     if len(data) != dtype.itemsize:
-        reason = f"{len(data)} bytes given for an element of {dtype.itemsize}"
+        reason = f"expected an element of {dtype.itemsize} bytes, got {len(data)}"
         wrong("", reason, expected=dtype.itemsize, actual=len(data))
     return data
 
 
 def _struct(dtype: DType, value: object) -> bytes:
-    """An object of fields, those left out being zero (NaT for times); or base64 of little-endian fields."""
+    """Return a struct from an object (omitted fields are zero, times NaT) or from base64 of little-endian fields."""
     if isinstance(value, str):
         data = _fit(dtype, _unbase64(value))
         stored = np.frombuffer(data, dtype.newbyteorder("<"))
@@ -154,7 +160,11 @@ def _struct(dtype: DType, value: object) -> bytes:
         wrong("", f"expected an object or base64, got {show(value)}", actual=value)
     for name in value:
         if name not in (dtype.names or ()):
-            wrong("", f"no field has the name {show(name)}", actual=name)
+            wrong(
+                "",
+                f"expected one of the fields {', '.join(dtype.names or ())}, got {show(name)}",
+                actual=name,
+            )
     given = {}
     for name in dtype.names or ():
         if name in value:
@@ -174,10 +184,15 @@ def _assemble(dtype: DType, fields: Mapping[str, bytes]) -> bytes:
 
 
 def fill_bytes(dtype: DType, value: object) -> bytes:
-    """Return the bytes of one element for a fill value given in Python, or as in JSON.
+    """Return the bytes of one element for a fill value that is a Python, numpy or JSON value.
 
-    The two never clash: a `str` for a type of bytes is base64, raw bytes are `bytes`. A `bytes` object for a
-    struct is the element itself, in native order; a tuple has one value per field.
+    The forms are unambiguous: for a type of bytes, a `str` is base64 and `bytes` are the raw bytes. For a struct, a
+    `bytes` object is the element in native order, and a tuple has one value per field.
+
+    Raises
+    ------
+    SpecError
+        The dtype cannot represent the value.
     """
     if isinstance(value, np.generic | np.ndarray):
         return _from_numpy(dtype, value)
@@ -201,11 +216,13 @@ def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes
     if array.ndim:
         wrong("", f"expected one element, got an array of shape {array.shape}", actual=array.shape)
     if array.dtype.newbyteorder("=") == dtype:
-        # between byte orders astype moves bits; between sizes of floats it would not
+        # astype keeps the bits if only the byte order differs, but not between floats of different sizes
         return array.astype(dtype).tobytes()
     if array.dtype.kind in "mM":
-        if array.dtype.kind != dtype.kind:  # in nanoseconds it would pass for an integer
-            wrong("", f"{show(value)} is not a value of {dtype}", actual=value)
+        if (
+            array.dtype.kind != dtype.kind
+        ):  # `item` of nanoseconds is an integer, which the code below accepts
+            wrong("", f"cannot represent {show(value)} as {dtype}", actual=value)
         return _from_time(dtype, value)
     if array.dtype.kind == "V" and array.dtype.names is None:
         return _fit(dtype, array.tobytes())
@@ -214,19 +231,18 @@ def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes
 
 
 def _from_long(dtype: DType, value: np.generic) -> float | complex:
-    """A long double, for which Python has no type: `item` gives back what it was given."""
+    """Return a long double as a Python number; its `item` returns a numpy scalar, because Python has no such type."""
     number: float | complex = complex(value) if value.dtype.kind == "c" else float(value)  # type: ignore[arg-type]
     if np.isfinite(value) and not np.isfinite(number):
-        wrong("", f"{show(value)} is beyond the range of {dtype}", actual=value)
+        wrong("", f"cannot represent {show(value)} as {dtype}", actual=value)
     return number
 
 
 def _from_tuple(dtype: DType, value: tuple[object, ...]) -> bytes:
     names = dtype.names or ()
     if len(value) != len(names):
-        wrong(
-            "", f"{len(value)} values given for {len(names)} fields", expected=len(names), actual=len(value)
-        )
+        reason = f"expected {len(names)} values, one per field, got {len(value)}"
+        wrong("", reason, expected=len(names), actual=len(value))
     fields = {}
     for name, item in zip(names, value, strict=True):
         with within(name):
@@ -241,19 +257,21 @@ def _from_field(dtype: DType, value: object) -> bytes:
     try:
         element["field"] = value
     except (ValueError, TypeError, OverflowError) as error:
-        wrong("", f"{show(value)} does not fit {dtype}: {error}", actual=value)
+        wrong("", f"cannot represent {show(value)} as {dtype}: {error}", actual=value)
     return element.tobytes()
 
 
 def _from_time(dtype: DType, value: object) -> bytes:
-    """A point or span of time in any unit, as long as this dtype can hold it exactly."""
+    """Return the bytes of a time or duration in any unit; this dtype must represent it exactly."""
     try:
         given = np.asarray(value, dtype=None if isinstance(value, np.generic) else dtype)
         stored = given.astype(dtype)
     except (ValueError, TypeError) as error:
-        wrong("", f"{show(value)} is not a value of {dtype}: {error}", actual=value)
+        wrong("", f"cannot represent {show(value)} as {dtype}: {error}", actual=value)
     if not np.isnat(given) and stored != given:
-        wrong("", f"{show(value)} is not a multiple of the unit of {dtype}", actual=value)
+        wrong(
+            "", f"cannot represent {show(value)} as {dtype}: it is not a multiple of the unit", actual=value
+        )
     return stored.tobytes()
 
 
@@ -263,7 +281,7 @@ def fill_scalar(dtype: DType, fill: bytes) -> Any:
 
 
 def fill_to_json(dtype: DType, fill: bytes) -> Any:
-    """Return the JSON whose `fill_from_json` is exactly ``fill``, as zarr-python 3.4 spells it."""
+    """Return the JSON that `fill_from_json` converts to exactly ``fill``, as zarr-python 3.4 writes it."""
     if dtype.names is not None:
         return {name: fill_to_json(dtype[name], _field(dtype, fill, name)) for name in dtype.names}
     match dtype.kind:
@@ -298,7 +316,7 @@ def _float_to_json(itemsize: int, fill: bytes) -> float | str:
 
 
 def fill_repr(dtype: DType, fill: bytes) -> str:
-    """Return an expression that `fill_bytes` takes back to exactly ``fill``."""
+    """Return an expression that `fill_bytes` converts to exactly ``fill``."""
     if dtype.names is not None or dtype.kind in "SV":
         return repr(fill)
     return repr(fill_to_json(dtype, fill))

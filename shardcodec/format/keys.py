@@ -1,4 +1,4 @@
-# keys.py - names of chunks in a store
+# keys.py - keys of chunks in a store
 # SPDX-License-Identifier: MIT
 """Chunk key encodings ``default`` and ``v2``.
 
@@ -18,9 +18,10 @@ __all__ = ["KeyEncoding"]
 
 @dataclass(frozen=True)
 class KeyEncoding:
-    """How the grid position of a chunk becomes its key.
+    """A chunk key encoding: the rule that maps the grid position of a chunk to its key.
 
-    ``default``: ``c/1/2``, with "/" or "." between; ``v2``: ``1.2``, or ``1/2``. A chunk of rank 0 is ``c``, and ``0``.
+    ``default`` gives ``c/1/2`` or ``c.1.2``; ``v2`` gives ``1.2`` or ``1/2``. The key of a chunk of rank 0 is ``c`` or
+    ``0``, respectively.
     """
 
     is_default: bool
@@ -28,16 +29,19 @@ class KeyEncoding:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> KeyEncoding:
-        """Read it from a whole ``zarr.json``.
+        """Read the encoding from a whole ``zarr.json``.
 
         Raises
         ------
-        SpecError, UnsupportedError
+        SpecError
+            The encoding is missing or invalid.
+        UnsupportedError
+            shardcodec does not implement the encoding.
         """
         with within("chunk_key_encoding"):
             name, configuration = parse_named(as_mapping(metadata, "").get("chunk_key_encoding"))
             if name not in ("default", "v2"):
-                unsupported("", f"chunk key encoding {show(name)} is not one that shardcodec implements")
+                unsupported("", f"expected chunk key encoding default or v2, got {show(name)}")
             with within("configuration"):
                 check_keys(configuration, "", optional=("separator",))
                 separator = configuration.get("separator", "/" if name == "default" else ".")
@@ -47,7 +51,7 @@ class KeyEncoding:
 
     @property
     def prefix(self) -> str:
-        """What every key of rank 1 and more begins with."""
+        """The common prefix of all keys of rank 1 and more."""
         return f"c{self.separator}" if self.is_default else ""
 
     def key(self, coords: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
-# metadata.py - the parts of a zarr.json that say how one chunk is encoded
+# metadata.py - the parts of a zarr.json that define the encoding of a chunk
 # SPDX-License-Identifier: MIT
-"""Array metadata: what surrounds the codecs in a ``zarr.json``.
+"""Array metadata: the members of a ``zarr.json`` beside the codecs.
 
 Source: Zarr v3 core specification 3.1, "Array metadata"; zarr-extensions, ``chunk-grids/rectilinear``.
 """
@@ -37,10 +37,10 @@ _KNOWN = (*_REQUIRED, "chunk_key_encoding", "attributes", "dimension_names", "st
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """An array cut into chunks; a sharded array's chunks are its shards.
+    """An array and its chunk grid; the chunks of a sharded array are its shards.
 
-    ``edges[axis]`` has the different chunk sizes that occur along an axis, first the one that occurs first:
-    exactly one of them in a regular grid.
+    ``edges[axis]`` has the distinct chunk sizes along an axis, in the order of their first occurrence. A regular grid
+    has exactly one size per axis.
     """
 
     shape: tuple[int, ...]
@@ -51,15 +51,15 @@ class ArrayLayout:
 
 
 def parse_array(metadata: object) -> ArrayLayout:
-    """Read a whole ``zarr.json``; the codecs are left as they are.
+    """Read a whole ``zarr.json``, except its codecs.
 
     Raises
     ------
     SpecError
-        Something is missing or wrong; ``.path`` says what. A key that is not known counts as wrong, unless
-        its value says ``"must_understand": false``.
+        A member is missing or invalid; ``.path`` names it. An unknown key is invalid, unless its value has
+        ``"must_understand": false``.
     UnsupportedError
-        An unknown data type or chunk grid, or a storage transformer.
+        The data type or chunk grid is unknown, or there is a storage transformer.
     """
     metadata = as_mapping(metadata, "")
     for key, only in (("zarr_format", 3), ("node_type", "array")):
@@ -69,7 +69,7 @@ def parse_array(metadata: object) -> ArrayLayout:
     check_keys(metadata, "", required=_REQUIRED, optional=(*_KNOWN, *ignored))
     if metadata.get("storage_transformers"):
         given = show(metadata["storage_transformers"])
-        unsupported("storage_transformers", f"{given}: none is implemented here")
+        unsupported("storage_transformers", f"expected none, got {given}; shardcodec implements none")
     with within("data_type"):
         dtype = parse_data_type(metadata["data_type"])
     with within("fill_value"):
@@ -87,7 +87,7 @@ def _may_be_ignored(value: object) -> bool:
 def _parse_grid(data: object, shape: tuple[int, ...]) -> Edges:
     name, configuration = parse_named(data)
     if name not in ("regular", "rectilinear"):
-        unsupported("", f"chunk grid {show(name)} is not one that shardcodec implements", chunk_grid=name)
+        unsupported("", f"expected chunk grid regular or rectilinear, got {show(name)}", chunk_grid=name)
     with within("configuration"):
         key = "chunk_shape" if name == "regular" else "chunk_shapes"
         check_keys(configuration, "", required=(key,) if name == "regular" else (key, "kind"))
@@ -96,7 +96,7 @@ def _parse_grid(data: object, shape: tuple[int, ...]) -> Edges:
         else:
             edges = _parse_rectilinear(configuration, shape)
         if len(edges) != len(shape):
-            reason = f"{len(edges)} axes given for an array of {len(shape)}"
+            reason = f"expected {len(shape)} axes, as the array has, got {len(edges)}"
             wrong(key, reason, expected=len(shape), actual=len(edges))
     return edges
 
@@ -112,14 +112,17 @@ def _parse_rectilinear(configuration: Mapping[str, Any], shape: tuple[int, ...])
             continue
         sizes, total = _parse_runs(item, path)
         if axis < len(shape) and total < shape[axis]:
-            reason = f"chunks end at {total}, before the end of the axis at {shape[axis]}"
+            reason = f"expected chunk sizes with a sum of at least {shape[axis]}, the size of the axis, got {total}"
             wrong(path, reason, axis=axis, actual=total, limit=shape[axis])
         edges.append(sizes)
     return tuple(edges)
 
 
 def _parse_runs(item: object, path: str) -> tuple[tuple[int, ...], int]:
-    """Sizes, and ``[size, count]`` for a run of them. Runs are not unrolled: a count may be anything."""
+    """Return the distinct sizes and their sum; an item is a size or ``[size, count]``.
+
+    Runs are not expanded, because a count may be huge.
+    """
     sizes: dict[int, None] = {}
     total = 0
     for i, run in enumerate(as_items(item, path)):
@@ -128,7 +131,7 @@ def _parse_runs(item: object, path: str) -> tuple[tuple[int, ...], int]:
         sizes[as_int(size, here, minimum=1, maximum=MAX_EXTENT)] = None
         total += size * count
     if not sizes:
-        wrong(path, "no chunk sizes")
+        wrong(path, "expected at least one chunk size, got none")
     return tuple(sizes), total
 
 

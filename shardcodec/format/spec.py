@@ -1,12 +1,12 @@
-# spec.py - how a shard is encoded, as plain immutable data
+# spec.py - the encoding of a shard, as immutable data
 # SPDX-License-Identifier: MIT
-"""`ShardSpec`: a shard, its inner chunks, and the geometry of its index, checked once and then only read.
+"""`ShardSpec`: a shard, its inner chunks, and the geometry of its index, checked at construction and then immutable.
 
     shard_shape --before--> stored_shape --cut into--> grid_shape of inner chunks --after--> object
               (transposes)                             each through `codecs`  (bytes -> bytes)
 
-The inner ``chunk_shape`` divides the *stored* shape, the one behind the transposes, because that is the array
-the sharding codec is handed. As a chunk of the array the shard is a `ChainSpec`, and so is each inner chunk.
+The inner ``chunk_shape`` divides the *stored* shape, the shape after the transposes, because that is the input of
+the sharding codec. The shard, as a chunk of the array, and each inner chunk have a `ChainSpec`.
 
 Source: Zarr v3 codec `sharding_indexed` 1.0.
 """
@@ -44,7 +44,7 @@ _SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location", "
 
 
 def _options(sharding: Any) -> dict[str, Any]:
-    """Take from a codec or spec what makes up the sharding codec, to be handed on as keywords."""
+    """Return the values of the sharding codec in a codec or spec, as keyword arguments."""
     return {name: getattr(sharding, name) for name in _SHARDING_FIELDS}
 
 
@@ -57,12 +57,13 @@ class ShardSpec:
     shard_shape : tuple of int
         Shape of the shard, which is a chunk of the array's grid.
     chunk_shape : tuple of int
-        Shape of an inner chunk; divides the shape of the shard after the transposes of ``before``.
+        Shape of an inner chunk. It divides the shape of the shard after the transposes of ``before``.
     dtype, fill_value
         As in `ChainSpec`.
     codecs, index_codecs : iterable
         As ``codecs`` of `ChainSpec`. An index permits only `transpose`, `bytes` and `crc32c`, whose size is fixed.
     index_location : {"end", "start"}
+        Position of the index in the shard.
     before, after : iterable, keyword-only
         The codecs around `sharding_indexed` in the array's list: transposes before it, bytes -> bytes codecs
         after it.
@@ -78,9 +79,9 @@ class ShardSpec:
     Raises
     ------
     SpecError
-        A value is wrong; ``.path`` says which.
+        A value is invalid; ``.path`` names it.
     UnsupportedError
-        A codec or data type is not one that shardcodec implements.
+        shardcodec does not implement a codec or the data type.
 
     Examples
     --------
@@ -172,20 +173,22 @@ class ShardSpec:
 
     @classmethod
     def from_chain(cls, chain: ChainSpec) -> Self:
-        """Make a spec from that of a chunk which is a shard.
+        """Make a spec from the `ChainSpec` of a shard.
 
         Parameters
         ----------
         chain : ChainSpec
+            Encoding of the shard as a chunk of the array.
 
         Raises
         ------
         SpecError
-            The codecs have no `sharding_indexed`.
+            The codecs do not contain `sharding_indexed`.
         """
         sharding = chain.sharding
         if sharding is None:
-            wrong("codecs", "not a shard: there is no sharding_indexed", actual=chain.serializer.json_name)
+            name = chain.serializer.json_name
+            wrong("codecs", f"expected a sharding_indexed codec, got {name}", actual=name)
         place = chain.codecs.index(sharding)
         options = _options(sharding)
         options |= {"before": chain.codecs[:place], "after": chain.codecs[place + 1 :]}
@@ -205,9 +208,9 @@ class ShardSpec:
         Parameters
         ----------
         metadata : mapping
-            The parsed JSON, or what ``to_dict()`` of zarr's metadata returns.
+            The parsed JSON, or the result of ``to_dict()`` of zarr's metadata.
         shard_shape : tuple of int, optional
-            Shape of the shard, for a rectilinear grid; by default that of the first shard.
+            Shape of the shard, for a rectilinear grid; by default the shape of the first shard.
         lenient, clip : bool
             As in `from_json`.
 
@@ -229,12 +232,12 @@ class ShardSpec:
         Raises
         ------
         SpecError, UnsupportedError
-            The inner chunks do not divide this shape, for example.
+            The codecs do not permit this shape; for example, the inner chunks do not divide it.
         """
         return replace(self, shard_shape=as_items(shard_shape, "shard_shape"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the `sharding_indexed` codec for a ``zarr.json``. ``chain.to_json()`` has also the codecs around it.
+        """Return the `sharding_indexed` codec for a ``zarr.json``; ``chain.to_json()`` includes the codecs around it.
 
         Returns
         -------
@@ -259,24 +262,24 @@ class ShardSpec:
         Raises
         ------
         SpecError
-            The array has another number of axes than the shard.
+            The array and the shard differ in their number of axes.
         """
         return self.chain.to_metadata(array_shape, **keywords)
 
     @property
     def sharding(self) -> Sharding:
-        """The codec alone."""
+        """The `sharding_indexed` codec."""
         return Sharding(**_options(self))
 
     @cached_property
     def chain(self) -> ChainSpec:
-        """The same shard as a chunk of the array, with all codecs."""
+        """Encoding of the shard as a chunk of the array, with all codecs."""
         codecs = (*self.before, self.sharding, *self.after)
         return ChainSpec(self.shard_shape, self.dtype, self.fill_value, codecs)
 
     @cached_property
     def inner(self) -> ChainSpec:
-        """Encoding of one inner chunk."""
+        """Encoding of an inner chunk."""
         return ChainSpec(self.chunk_shape, self.dtype, self.fill_value, self.codecs)
 
     @property
@@ -306,12 +309,12 @@ class ShardSpec:
 
     @property
     def n_index_checksums(self) -> int:
-        """Number of crc32c codecs of the index; without one, damage to it may stay undetected."""
+        """Number of crc32c codecs of the index; if 0, damage to the index may stay undetected."""
         return sum(isinstance(codec, Crc32c) for codec in self.index_codecs)
 
     @property
     def index_nbytes(self) -> int:
-        """Size of the stored index."""
+        """Size of the stored index in bytes."""
         return 16 * self.n_chunks + 4 * self.n_index_checksums
 
     @property
@@ -321,14 +324,15 @@ class ShardSpec:
 
     @property
     def index_perm(self) -> tuple[int, ...]:
-        """Its transposes in one: stored axis i of the index is axis ``index_perm[i]`` of ``index_shape``."""
+        """Composition of the index's transposes: its stored axis i is axis ``index_perm[i]`` of ``index_shape``."""
         return compose_transposes(self.index_codecs, self.ndim + 1)
 
     @property
     def supports_partial_access(self) -> bool:
         """True if an inner chunk can be read without the rest of the shard.
 
-        Codecs after the sharding codec encode the whole shard, so its index is readable only after all of it is decoded.
+        Codecs after the sharding codec encode the whole shard; a reader must decode all of it before it can read the
+        index.
         """
         return not self.after
 

@@ -1,1 +1,1 @@
-"""Where bytes live and who holds them."""
+"""Files and stores: locks, caches, requests, and temporary names."""

@@ -1,17 +1,16 @@
-# file_locks.py - one writer at a time for every shard, among all processes
+# file_locks.py - locks of shards between processes
 # SPDX-License-Identifier: MIT
 """Locks between processes.
 
-The lock of a shard in a local file is one on that very file (csrc/io/sc_lock.h tells why that is right), held from the
-first look at the old bytes until the new ones are in place. A shard that does not exist has nothing to lock: it is
-created exclusively, and a writer that finds that another came first starts again.
+The lock of a shard in a local file is a lock on that file (csrc/io/sc_lock.h explains why this is correct). A writer holds
+it from the first read of the old bytes until the new bytes are in place. A shard that does not exist cannot be locked: the
+writer creates it exclusively, and starts again if another writer has created it first.
 
-Before the lock of a file, its lock in the table of this process is taken (`storage.locks`), so that only one of all
-threads and coroutines here asks the kernel. Files are locked in ascending order of their paths, and never one while a
-later one is held.
+A writer first takes the lock in the table of this process (`storage.locks`), so that only one thread or coroutine of the
+process asks the kernel. It locks files in ascending order of their paths, and never one while it holds a later one.
 
-Nobody is told when a lock becomes free: whoever waits asks again, after a while that grows with the time waited. No
-thread sleeps for that where an event loop can.
+The kernel does not report when a lock becomes free, so a waiting writer polls, with pauses that grow with the time waited.
+In a coroutine the pause is a sleep of the event loop, not of a thread.
 """
 
 from __future__ import annotations
@@ -48,51 +47,52 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Stands for the descriptor of a file that does not exist: it must be made under the condition that it still does not.
+# In place of the file descriptor of a file that does not exist: the writer must create it exclusively.
 NO_FILE = -1
 
-# Stands for the descriptor where the name has come to lead to another file, which has to be found out and locked.
+# In place of the file descriptor if the name now leads to another file: the caller must resolve and lock that one.
 MOVED = -2
 
-# Locks of one write: each holds a file open. Beyond a quarter of what the process may open, one writer has one lock.
+# Most locks of one write; each keeps a file open. When the process has reached `_most_locks`, a write takes one lock.
 MAX_LOCKS = 256
 
-# The wait between two attempts: this share of the time waited so far, within bounds in seconds, and a random part less.
+# The pause between two attempts: this share of the time waited so far, within bounds in seconds, reduced at random.
 WAIT_SHARE = 0.1
 MIN_WAIT = 0.0005
 MAX_WAIT = 0.1
 
-# A file that appears between two calls is no sign of trouble, also where nobody wants to wait.
+# Seconds to retry even with a timeout of 0: a file that appears between two calls is normal.
 MIN_PATIENCE = 1.0
 
-# So many attempts are made on the event loop itself; more of them go to a thread.
+# Up to this many files are locked on the event loop itself; more are locked in a thread.
 INLINE_LOCKS = 4
 
 _REASONS = {
-    "unsupported": "the file system of {path!r} has no locks: shardcodec's writers in other processes are not excluded",
-    "denied": "{path!r} may not be opened for writing, so it cannot be locked (replacing it may still be allowed): "
-    "shardcodec's writers in other processes are not excluded",
+    "unsupported": "expected a file system with locks for {path!r}, but it has none: shardcodec's writers in other processes "
+    "are not excluded; let only one process write",
+    "denied": "expected permission to open {path!r} for writing, but it is denied, so the file cannot be locked (replacing it "
+    "may still be allowed): shardcodec's writers in other processes are not excluded",
 }
 _told: set[str] = set()
 
 
 class FileLocks:
-    """Locks of the first few of some files; how many, `held` tells when `advance` has returned True.
+    """Locks of the first of several files; after `advance` has returned True, the length of `held` is their number.
 
     Parameters
     ----------
     paths : sequence of str
-        Ascending, symbolic links resolved.
+        Paths in ascending order, with symbolic links resolved.
     options : Options
-        ``locking`` and ``lock_timeout`` count.
+        ``locking`` and ``lock_timeout`` are used.
     names : sequence of str, optional
-        How the files are read and written; each still has to lead to its file when that is locked.
+        The names by which the caller reads and writes the files; each is checked, under the lock, to lead to its path.
 
     Attributes
     ----------
     held : list of (int or None)
-        For each file the descriptor that has its lock; `NO_FILE` where there is no file; None where there are no locks;
-        `MOVED` where the name leads elsewhere by now.
+        For each file the file descriptor that holds its lock; `NO_FILE` if there is no file; None if the file cannot be
+        locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
     """
 
     def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
@@ -105,7 +105,7 @@ class FileLocks:
         self._locks: list[Any] = []
 
     def advance(self) -> bool:
-        """Take locks until there are enough; False when another process has the next one."""
+        """Take locks until there are enough; return False if another process holds the next one."""
         engine = native.load() if self._native else None
         while len(self.held) < len(self._paths) and not self._enough(engine):
             if engine is None:
@@ -117,7 +117,7 @@ class FileLocks:
                 return False
             if outcome == "held":
                 self._locks.append(lock)
-                if lock.n_links > 1:  # nothing is read before that
+                if lock.n_links > 1:  # roll back an unfinished update before the first read
                     engine.settle(self._paths[len(self.held)], lock.fd)
                 self.held.append(self._checked(lock.fd))
             else:
@@ -126,7 +126,7 @@ class FileLocks:
         return True
 
     def _checked(self, fd: int | None) -> int | None:
-        """Return what stands for the next file; `MOVED` if a link was erased or changed while its target was waited for."""
+        """Return the entry of `held` for the next file; `MOVED` if its link was erased or changed during the wait."""
         name, path = self._names[len(self.held)], self._paths[len(self.held)]
         if name == path:  # no link
             return fd
@@ -135,9 +135,9 @@ class FileLocks:
             is_there = fd != NO_FILE and os.path.samestat(
                 found, os.stat(path) if fd is None else os.fstat(fd)
             )
-        except FileNotFoundError:  # a dangling link leads to nothing under either name
+        except FileNotFoundError:  # both names of a dangling link lead to nothing
             is_there = fd == NO_FILE or (fd is None and not os.path.lexists(path))
-        except OSError:  # told by who writes the file
+        except OSError:  # the write itself will raise it
             return fd
         return fd if is_there else MOVED
 
@@ -158,12 +158,12 @@ class FileLocks:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def wait(self) -> float:
-        """Return how long to wait before the next attempt.
+        """Return the seconds to wait before the next attempt.
 
         Raises
         ------
         LockError
-            It has been long enough.
+            ``lock_timeout`` has passed.
         """
         waited = time.monotonic() - self._begun
         if waited >= self._timeout:
@@ -175,14 +175,15 @@ class FileLocks:
         holders = _holders(path)
         by = " and ".join(f"process {pid} ({command})" for pid, command in holders)
         return LockError(
-            f"shard {path!r}: locked by {by or 'another process'}, not obtained within {self._timeout:g} s",
+            f"shard {path!r}: expected its lock within {self._timeout:g} s, but it is locked by {by or 'another process'}; "
+            "nothing was written, so try again or raise lock_timeout",
             shard=path,
             limit=self._timeout,
             holders=holders,
         )
 
     def release(self) -> None:
-        """Give all of them back, the last first."""
+        """Release all locks in reverse order."""
         while self._locks:
             self._locks.pop().release()
 
@@ -191,17 +192,17 @@ class FileLocks:
 def hold(
     paths: Sequence[str], options: Options, names: Sequence[str] | None = None
 ) -> Iterator[list[int | None]]:
-    """Hold the locks of the first few of some files. Not for a thread that runs an event loop.
+    """Hold the locks of the first of several files. Threads that run an event loop must not call this.
 
     Yields
     ------
     list
-        See `FileLocks.held`. Whoever wants more than that many comes again, when these have been given back.
+        See `FileLocks.held`. The caller locks the remaining files with another call, after it has released these.
 
     Raises
     ------
     LockError
-        Another process has not given one of them back in time.
+        Another process did not release one of them within ``lock_timeout``.
     """
     locks = FileLocks(paths, options, names)
     try:
@@ -213,7 +214,7 @@ def hold(
 
 
 class AsyncHold:
-    """A block in which files are locked; no generator, as in `locks.Hold`."""
+    """An asynchronous context manager that locks files; a class instead of a generator, as `locks.AsyncHold`."""
 
     __slots__ = ("_few", "_locks", "_prompt")
 
@@ -240,15 +241,16 @@ class AsyncHold:
 def hold_async(
     paths: Sequence[str], options: Options, names: Sequence[str] | None = None, *, prompt: bool
 ) -> AsyncHold:
-    """Hold the locks of the first few of some files; as `hold`, without blocking the event loop.
+    """Hold the locks of the first of several files, as `hold`, without blocking the event loop.
 
-    With `prompt`, no call on these files takes a round trip; few of them may be made on the event loop.
+    With `prompt`, calls on these files need no network round trip, so up to `INLINE_LOCKS` files are locked on the event
+    loop itself.
     """
     return AsyncHold(paths, options, names, prompt=prompt)
 
 
 async def _run(work: Callable[[], T], *, inline: bool) -> T:
-    """Call something; if not on the event loop itself, then to its end, because what it takes has to be given back."""
+    """Call `work` inline or in a thread; wait for the thread to its end, because its locks must be released."""
     return work() if inline else await to_its_end(asyncio.to_thread(work))
 
 
@@ -260,20 +262,26 @@ def update(
     name: str | None = None,
     repeats: bool = True,
 ) -> None:
-    """Do something to one file under its lock. Not for a thread that runs an event loop.
+    """Update one file under its lock. Threads that run an event loop must not call this.
 
     Parameters
     ----------
+    path : str
+        The file, with symbolic links resolved.
+    options : Options
+        ``locking`` and ``lock_timeout`` are used.
     work : callable
-        Gets what `FileLocks.held` has; returns False when it was told that there is no file, and there is one: then
-        it is called again, with its lock.
+        Called with the entry of `FileLocks.held`. It returns False if that was `NO_FILE` but the file exists by now; it
+        is then called again with the lock.
     name : str, optional
-        How `work` reads and writes the file, if that is not its path: perhaps a link, which must still lead there.
+        The name by which `work` reads and writes the file, if it is not the path; a link must still lead to the path.
+    repeats : bool
+        Retry when another client has replaced the file (ESTALE).
 
     Raises
     ------
     LockError
-        The lock was not to be had in time, or the file comes and goes all the time.
+        The lock was not obtained in time, or other processes create and remove the file repeatedly.
     """
     deadline = time.monotonic() + options.lock_timeout
     patience = patience_of(options)
@@ -302,7 +310,7 @@ async def update_async(
     name: str | None = None,
     prompt: bool,
 ) -> None:
-    """Do something to one file under its lock; as `update`, without blocking the event loop (see `hold_async`)."""
+    """Update one file under its lock, as `update`, without blocking the event loop (see `hold_async`)."""
     deadline = time.monotonic() + options.lock_timeout
     patience = patience_of(options)
     while True:
@@ -321,12 +329,12 @@ async def update_async(
 
 
 def patience_of(options: Options) -> Patience:
-    """Return for how long a writer locks and reads a file anew that other clients replace."""
+    """Return the `Patience` of a writer that locks and reads again a file which other clients replace."""
     return Patience(max(options.lock_timeout, MIN_PATIENCE))
 
 
 def settle(path: str) -> None:
-    """Roll back what a writer that died left of an update in place of a file that is not locked."""
+    """Roll back the unfinished in-place update of a dead writer, in a file that is not locked."""
     fd = native.load().open_file(path)
     if fd < 0:
         return
@@ -337,15 +345,17 @@ def settle(path: str) -> None:
 
 
 def check_deadline(deadline: float, path: str, options: Options) -> None:
-    """Give up on a file that others make and remove again and again.
+    """Raise when the deadline has passed for a file that other processes create and remove repeatedly.
 
     Raises
     ------
     LockError
+        The deadline and `MIN_PATIENCE` have passed.
     """
     if time.monotonic() >= deadline + MIN_PATIENCE:
         raise LockError(
-            f"shard {path!r}: made and removed by others for {options.lock_timeout:g} s, each time before it could be locked",
+            f"shard {path!r}: expected its lock within {options.lock_timeout:g} s, but other processes created and removed "
+            "the file each time before it could be locked; nothing was written, so try again",
             shard=path,
             limit=options.lock_timeout,
         )
@@ -357,7 +367,7 @@ def _most_locks() -> int:
 
 
 def _holders(path: str) -> list[tuple[int, str]]:
-    """Processes of this machine that have a lock on a file, as far as we may know: their number and command."""
+    """Return (pid, command) of the processes of this machine that lock a file, as far as /proc permits to see them."""
     found = []
     try:
         wanted = os.stat(path)

@@ -1,9 +1,9 @@
-# file_system.py - what the file system under a shard can do
+# file_system.py - the capabilities of a shard's file system
 # SPDX-License-Identifier: MIT
-"""The table of file systems: which ways to update a shard in its own file are used where.
+"""The table of file systems: which of them permit an update of a shard in its own file.
 
-A file system is known by its name in ``/proc/self/mountinfo``. The name is remembered by device number and by the number
-that ``statfs`` gives for the kind: device numbers of btrfs, tmpfs, FUSE and NFS are given to another mount after an unmount.
+A file system is identified by its name in ``/proc/self/mountinfo``. The name is memoised by device number and ``statfs``
+type, because btrfs, tmpfs, FUSE and NFS reuse the device number of an unmounted file system.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from .. import native
 
 __all__ = ["appends", "appends_directly", "is_local", "is_prompt", "name_of"]
 
-# Appending to a shard was tested there with kills and power cuts. Elsewhere it may fail: on GlusterFS it lost writes, because
-# a second client sees the new size before the new bytes, and because the times of a file settle later.
+# File systems where appends to a shard were tested with kills and power cuts. Elsewhere an append may fail: GlusterFS lost
+# writes, because a second client sees the new size before the new bytes, and the times of a file change later.
 APPEND_TYPES = frozenset({"btrfs", "ext4", "tmpfs", "xfs"})
-# A write past the page cache that makes a file longer sets the new size when all its bytes are there.
+# File systems where a direct write that extends a file sets the new size only after all its bytes are stored.
 DIRECT_TYPES = frozenset({"ext4", "xfs"})
-# No other machine writes there, and what one process has written every other sees at once: sizes, times, numbers of names.
+# File systems of one machine: every process sees a write of another at once, including sizes, times and link counts.
 LOCAL_TYPES = APPEND_TYPES | {"bcachefs", "ext2", "ext3", "f2fs", "jfs", "overlay", "zfs"}
 
-# Numbers of `statfs` that tell the name where /proc does not. ext4's is also that of ext2 and ext3.
+# `statfs` types that give the name if /proc does not. ext4 is missing, because it shares its type with ext2 and ext3.
 MAGIC_NAMES = {0x01021994: "tmpfs", 0x58465342: "xfs", 0x9123683E: "btrfs"}
 
 
 def appends(fd: int) -> bool:
-    """Tell whether shards on the file system of this open file may be appended to."""
+    """Return True if shards on the file system of this open file may be appended to."""
     return name_of(fd) in APPEND_TYPES
 
 
 def is_local(fd: int) -> bool:
-    """Tell whether this open file is seen by the processes of this machine only, and alike by all of them."""
+    """Return True if only processes of this machine use this open file, and all of them see the same state."""
     return name_of(fd) in LOCAL_TYPES
 
 
 def is_prompt(path: str) -> bool:
-    """Tell whether work on a file or folder, which need not exist yet, takes no round trip: its file system is local."""
+    """Return True if the file system of a file or folder is local; the path need not exist yet."""
     while True:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -55,7 +55,7 @@ def is_prompt(path: str) -> bool:
 
 
 def appends_directly(path: str, fd: int) -> bool:
-    """Tell whether one write can append to this open file so that a killed process leaves all of it or nothing."""
+    """Return True if one write appends to this open file atomically, also when the process is killed."""
     key = _key(fd)
     known = _known.get(key)
     if known is None:
@@ -85,9 +85,9 @@ def _key(fd: int) -> tuple[int, int]:
 
 
 def _mounted_type(fd: int, device: int) -> str | None:
-    """Find the mount that a file was opened through: by its number, else (kernels before 3.15) by the device.
+    """Return the type of the mount of an open file, found by its mount number or (kernels before 3.15) by its device.
 
-    The device alone does not do: a subvolume of btrfs, or a file in an overlay, has another one than its mount.
+    The device alone is ambiguous: a subvolume of btrfs, or a file in an overlay, has a different device than its mount.
     """
     wanted = f"{os.major(device)}:{os.minor(device)}"
     by_device = None

@@ -1,6 +1,6 @@
-# files.py - local files that Python code opens itself
+# files.py - local files that Python code opens
 # SPDX-License-Identifier: MIT
-"""The engine opens most files. What Python opens goes through it as well, so that one place decides what is a file."""
+"""Open local files through the engine, so that one place decides which kinds of files are accepted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["check_name", "open_file"]
 
 
 def check_name(name: str) -> str:
-    """Return a path, or the key of an object in a store, unless it has a null byte.
+    """Return a path, or the key of an object in a store, after a check for null bytes.
 
     Raises
     ------
     ValueError
-        C would cut it there, so it would name another file.
+        The name has a null byte. C would cut it there and use another file.
     """
     if "\0" in name:
-        raise ValueError(f"a path or key cannot have a null byte: {name!r}")
+        raise ValueError(f"expected a path or key without null bytes, got {name!r}")
     return name
 
 
@@ -30,12 +30,12 @@ def open_file(path: str) -> BinaryIO | None:
     Returns
     -------
     file or None
-        None where there is no file, or a folder.
+        None if there is no file, or it is a folder.
 
     Raises
     ------
     ShardFileError
-        A FIFO, a socket or a device, which could be waited for without end.
+        The path is a FIFO, a socket or a device, which could block forever.
     ValueError
         The path has a null byte.
     """

@@ -1,9 +1,9 @@
-# identity.py - what is known of an object, found by its identity
+# identity.py - facts about Python objects, memoised by identity
 # SPDX-License-Identifier: MIT
-"""Facts about objects of other libraries, made once for each object.
+"""Facts about objects of other libraries, computed once per object.
 
-``str``, ``repr``, ``==`` and ``hash`` of such an object are foreign code. It may wait for a lock whose owner waits for the
-GIL, which is a deadlock. So a dictionary must not have such objects as keys, and a read or write must not format them.
+``str``, ``repr``, ``==`` and ``hash`` of such an object are foreign code. They may wait for a lock whose owner waits for
+the GIL, which is a deadlock. So a dictionary must not have such objects as keys, and a read or write must not format them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ __all__ = ["ByIdentity"]
 
 T = TypeVar("T")
 
-# Objects without weak references that stay in memory because a fact about them is known.
+# Most objects without weak references that are kept in memory together with their fact.
 MAX_KEPT = 64
 
 
 class ByIdentity(Generic[T]):
-    """Facts about objects, each kept for as long as its object lives.
+    """A memo of facts about objects; each fact is kept as long as its object lives.
 
     Parameters
     ----------
     make : callable
-        From an object to the fact. Two threads may call it at the same time for one object; both get the same fact.
+        Computes the fact about an object. Two threads may call it at the same time for one object; both get the same fact.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -44,13 +44,13 @@ class ByIdentity(Generic[T]):
         return fact is not None and fact[0]() is thing
 
     def of(self, thing: Any) -> T:
-        """Return the fact about an object, which is made at the first call."""
+        """Return the fact about an object; the first call computes it."""
         fact = self._facts.get(id(thing))
         if fact is not None and fact[0]() is thing:
             return fact[1]
         new = self._reference(thing), self._make(thing)
         fact = self._facts.setdefault(id(thing), new)
-        if fact[0]() is not thing:  # a fact about an object that is gone
+        if fact[0]() is not thing:  # stale: the fact of a deleted object with the same id
             self._facts[id(thing)] = fact = new
         return fact[1]
 
@@ -64,7 +64,7 @@ class ByIdentity(Generic[T]):
 
         try:
             return weakref.ref(thing, forget)
-        except TypeError:  # its class has slots and no `__weakref__`
+        except TypeError:  # a class with slots and without `__weakref__`
             self._kept.append(number)
             if len(self._kept) > MAX_KEPT:
                 self._facts.pop(self._kept.popleft(), None)

@@ -1,9 +1,9 @@
-# index_cache.py - indexes that readers keep between calls
+# index_cache.py - the cache of shard indexes between calls
 # SPDX-License-Identifier: MIT
 """The index cache.
 
-Local files are compared with what they were when the index was read, each time and on the opened file, so a hit is as
-good as reading the index again. What holds for objects of other stores is the matter of `storage.remote_indexes`.
+Each use of a cached index compares the opened local file with its state when the index was read, so a hit is as reliable
+as a new read of the index. `storage.remote_indexes` handles objects of other stores.
 """
 
 from __future__ import annotations
@@ -24,32 +24,39 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexCache", "drop", "shared"]
 
-# Caches of different sizes that the process keeps for options; each is bounded by itself.
+# Most caches of different sizes that the process keeps for the values of options; each has its own bound.
 MAX_SHARED = 8
 
 
 class IndexCache:
-    """Decoded shard indexes, at most so many bytes of them; the least recently used go first.
+    """A cache of decoded shard indexes with a bound in bytes; it evicts the least recently used index first.
 
-    May be shared by threads and arrays. A forked child, and whoever unpickles it, begins with an empty one.
+    Threads and arrays may share a cache. It is empty in a forked child and after unpickling.
 
     Parameters
     ----------
     max_bytes : int
-        Bound of all indexes kept, 16 bytes for each inner chunk of a shard; 0 keeps none.
+        Bound in bytes of all cached indexes, 16 bytes for each inner chunk of a shard; 0 caches none.
     max_open_files : int
-        Local files that stay open between calls. A call then asks whether a name still leads to the open file,
-        instead of opening it: worth it on network file systems. 0 keeps none.
+        Number of local files that stay open between calls. A call then checks that the name still leads to the open
+        file, instead of opening it; this is faster on network file systems. 0 keeps none open.
+
+    Raises
+    ------
+    ValueError
+        A size is negative.
 
     Notes
     -----
-    An index of more than 256 KiB is kept when it is read for the second time. A file that was changed less than two
-    seconds before it is read is read anew each time: its stamps could not tell a further change.
+    An index of more than 256 KiB is cached at its second read. An index is not cached if its file was changed less than
+    two seconds before the read, because the times of the file could not reveal another change.
     """
 
     def __init__(self, max_bytes: int, *, max_open_files: int = 0, _grain_ns: int | None = None) -> None:
         if max_bytes < 0 or max_open_files < 0:
-            raise ValueError(f"sizes cannot be negative: {max_bytes}, {max_open_files}")
+            raise ValueError(
+                f"expected sizes that are not negative, got max_bytes={max_bytes}, max_open_files={max_open_files}"
+            )
         self._arguments = (max_bytes, max_open_files, _grain_ns)
         grain = {} if _grain_ns is None else {"grain_ns": _grain_ns}
         self._cache = native.load().Cache(max_bytes, max_open_files, **grain)
@@ -60,58 +67,58 @@ class IndexCache:
 
     @property
     def max_bytes(self) -> int:
-        """Bound of all indexes kept."""
+        """Bound in bytes of all cached indexes."""
         return self._arguments[0]
 
     @property
     def native(self) -> Any:
-        """What the engine works with."""
+        """The native cache."""
         return self._cache
 
     def ticket(self) -> int:
-        """Return a number to be taken before an index is fetched, and given to `put`."""
+        """Return a number for `put`; take it before fetching an index."""
         return self._n_drops
 
     def get(self, key: str, chain: Chain) -> np.ndarray[Any, Any] | None:
-        """Return the index of an object that is in no file.
+        """Return the index of an object that is not a local file.
 
         Parameters
         ----------
         key : str
-            Names the object among all stores of the process.
+            Name of the object, unique among all stores of the process.
         chain
             The compiled chain of the shard.
 
         Returns
         -------
         ndarray of uint64, shape (n_chunks, 2), or None
-            Offset and nbytes of each inner chunk; not writable, valid as long as it is referred to. None when the
-            cache has none for this layout of index.
+            Offset and nbytes of each inner chunk; read-only, valid as long as it is referenced. None if the cache has no
+            index of this layout for the object.
         """
         index = self._cache.get(key, chain)
         return None if index is None else np.frombuffer(index, dtype=np.uint64).reshape(-1, 2)
 
     def put(self, key: str, chain: Chain, entries: np.ndarray[Any, Any], ticket: int) -> None:
-        """Keep a decoded index whose checksum has been checked; nothing, if an object was dropped since the ticket."""
+        """Store a decoded index with a checked checksum; do nothing if an object was dropped since the ticket."""
         with self._mutex:
             if ticket == self._n_drops:
                 self._cache.put(key, chain, entries)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Forget objects: somebody has written them."""
+        """Remove objects that a writer has changed."""
         with self._mutex:
             for key in keys:
                 self._n_drops += 1
                 self._cache.drop(key)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the cache."""
         with self._mutex:
             self._n_drops += 1
             self._cache.clear()
 
     def info(self) -> dict[str, int]:
-        """Return bounds, present sizes, and counters since the cache was made."""
+        """Return the bounds, the current sizes, and the counters since the cache was created."""
         return dict(self._cache.info())
 
     def __repr__(self) -> str:
@@ -126,7 +133,7 @@ def _again(max_bytes: int, max_open_files: int, grain_ns: int | None) -> IndexCa
 
 
 _all: weakref.WeakSet[IndexCache] = weakref.WeakSet()
-_all_mutex = threading.RLock()  # the collector may run a destructor anywhere
+_all_mutex = threading.RLock()  # reentrant, because garbage collection may run a destructor at any point
 
 
 @functools.lru_cache(maxsize=MAX_SHARED)
@@ -135,7 +142,10 @@ def _shared(max_bytes: int, max_open_files: int) -> IndexCache:
 
 
 def _begin_child() -> None:
-    """The native caches empty themselves in a forked child; its parent's threads may have held these mutexes."""
+    """Replace the mutexes in a forked child, because threads of the parent may have held them.
+
+    The native caches empty themselves.
+    """
     global _all_mutex
     _all_mutex = threading.RLock()
     for cache in list(_all):
@@ -146,12 +156,12 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 def shared(max_bytes: int, max_open_files: int) -> IndexCache | None:
-    """Return the cache of that size which all calls of this process share; None for no cache at all."""
+    """Return the cache of that size that all calls of this process share; None if both sizes are 0."""
     return _shared(max_bytes, max_open_files) if max_bytes or max_open_files else None
 
 
 def drop(keys: Iterable[str]) -> None:
-    """Forget objects that were written, in every cache of this process."""
+    """Remove objects that were written from every cache of this process."""
     keys = list(keys)
     with _all_mutex:
         caches = list(_all)

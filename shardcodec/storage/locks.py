@@ -1,13 +1,13 @@
-# locks.py - one writer at a time for every shard, within this process
+# locks.py - locks of shards within this process
 # SPDX-License-Identifier: MIT
-"""Locks for shards.
+"""Locks of shards within this process.
 
-A partial write reads a shard, changes it and writes it back; of two that do so at once, one would lose its inner
-chunks. Every writer of this process, whole or partial, holds the lock of each shard it writes.
+A partial write reads a shard, changes it and writes it back; without a lock, one of two concurrent writes would lose its
+inner chunks. Every writer of this process, whole or partial, holds the lock of each shard that it writes.
 
-A lock may be waited for by threads and by coroutines alike, and passes to the one that asked first. A coroutine never
-blocks its event loop: zarr runs all its work on one. Several locks are taken in ascending order of their keys, so that
-two writers cannot wait for each other.
+Threads and coroutines can wait for a lock; the first waiter gets it next. A coroutine never blocks its event loop, because
+zarr runs all its work on one. A writer takes several locks in ascending order of their keys, so that two writers cannot
+wait for each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["LockTable", "table"]
 
 
 class LockTable:
-    """Locks by key. A lock exists only while it is held or waited for.
+    """A table of locks by key. A lock exists only while it is held or has waiters.
 
-    A block that holds locks, `hold`, is native: a signal handler that raises cannot leave them locked.
+    `hold` returns a native context manager: a signal handler that raises cannot leave its locks locked.
     """
 
     def __init__(self) -> None:
@@ -40,38 +40,38 @@ class LockTable:
         return len(self._native)
 
     def try_acquire(self, key: str) -> bool:
-        """Take the lock if it is free."""
+        """Take the lock if it is free; return True on success."""
         return self._native.enter(key, None)  # type: ignore[no-any-return]
 
     def calm(self, key: str) -> int | None:
-        """Return a number that stays the same until the lock is taken; None while it is held.
+        """Return a number that does not change until the lock is taken; None while it is held.
 
-        So a reader who asks twice can tell whether there was a writer meanwhile. Other keys may change the number too.
+        A reader compares two such numbers to detect a writer in between. Other keys may change the number too.
         """
         return self._native.calm(key)  # type: ignore[no-any-return]
 
     def n_taken(self, key: str) -> int:
-        """What `calm` will say when the caller has released the lock and before it is taken again."""
+        """Return the number that `calm` returns after the caller has released the lock, until it is taken again."""
         return self._native.n_taken(key)  # type: ignore[no-any-return]
 
     def n_waiting(self, key: str) -> int:
-        """Count the threads and coroutines that wait for the lock."""
+        """Return the number of threads and coroutines that wait for the lock."""
         return self._native.n_waiting(key)  # type: ignore[no-any-return]
 
     def holds(self, key: str) -> bool:
-        """Tell whether the caller, or its own caller, has the lock."""
+        """Return True if the caller, or its own caller, has the lock."""
         return self._native.holds(key)  # type: ignore[no-any-return]
 
     def release(self, key: str) -> None:
-        """Pass the lock on."""
+        """Release the lock, or hand it to the first waiter."""
         self._native.release(key)
 
     def acquire(self, key: str) -> None:
-        """Wait for the lock. Not for a thread that runs an event loop."""
+        """Wait for the lock and take it. Threads that run an event loop must not call this."""
         self._native.acquire(key)
 
     async def acquire_async(self, key: str) -> None:
-        """Wait for the lock without blocking the event loop."""
+        """Wait for the lock and take it, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         granted = loop.create_future()
         grant = self._grant(key, loop, granted)
@@ -89,7 +89,7 @@ class LockTable:
     def _grant(
         self, key: str, loop: asyncio.AbstractEventLoop, granted: asyncio.Future[None]
     ) -> Callable[[], bool]:
-        """Make what tells a coroutine that it has the lock; it may be called again where a signal interrupted it."""
+        """Return the callback that gives a coroutine the lock; it may be called again after a signal interrupted it."""
         settled = False
 
         def settle() -> None:
@@ -106,7 +106,7 @@ class LockTable:
             try:
                 loop.call_soon_threadsafe(settle)
             except RuntimeError:
-                if loop.is_closed():  # nothing waits there any more
+                if loop.is_closed():  # its coroutines no longer wait
                     return False
                 raise
             return True
@@ -114,16 +114,16 @@ class LockTable:
         return grant
 
     def hold(self, keys: Iterable[str]) -> AbstractContextManager[None]:
-        """Hold several locks; those that the caller's own caller holds already are left to it."""
+        """Return a context manager that holds several locks, except those that the caller's own caller already holds."""
         return self._engine.Hold(self._native, keys)  # type: ignore[no-any-return]
 
     def hold_async(self, keys: Iterable[str]) -> AsyncHold:
-        """Hold several locks, from a coroutine; otherwise as `hold`."""
+        """Return an asynchronous context manager that holds several locks, as `hold`."""
         return AsyncHold(self, self._engine.Hold(self._native, keys))
 
 
 class AsyncHold:
-    """A block of a coroutine in which locks are held."""
+    """An asynchronous context manager that holds locks."""
 
     __slots__ = ("_hold", "_table")
 
@@ -146,7 +146,7 @@ class AsyncHold:
         self._hold.__exit__(*exception)
 
 
-# The table of this process, once it is needed: it takes the extension.
+# The table of this process, made at its first use, because it loads the extension.
 _tables: dict[str, LockTable] = {}
 
 
@@ -156,5 +156,5 @@ def table() -> LockTable:
     return _tables.setdefault("", LockTable()) if found is None else found
 
 
-# A forked child has none of the threads that hold its parent's locks, and could wait for them for ever.
+# A forked child does not have the threads that hold its parent's locks, so it would wait for them forever.
 os.register_at_fork(after_in_child=_tables.clear)

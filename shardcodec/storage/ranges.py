@@ -1,16 +1,15 @@
-# ranges.py - which ranges of an object are asked for together
+# ranges.py - coalescing of the ranges of an object
 # SPDX-License-Identifier: MIT
 """Coalescing: fewer requests, or fewer bytes.
 
-Ranges that one request has asked for together cost the bytes between them. Requests that are under way at the same time
-share a round trip, so to have asked for two ranges by one request saves much less than a round trip; what it costs is
-paid in full:
+A request for several ranges also transfers the bytes between them. Concurrent requests share a round trip, so merging two
+ranges saves much less than a round trip, but the extra bytes cost their full time:
 
-    time  ~  round trips x latency  +  (bytes wanted + bytes in vain) / bandwidth
+    time  ~  round trips x latency  +  (bytes wanted + extra bytes) / bandwidth
 
-So the narrowest gaps are closed first, and no more of them than keep the bytes in vain within a tenth of those wanted,
-or within what one round trip of the call is worth (`Limits.max_gap_nbytes`) where that is more: a small read takes the
-fewest requests, a plane across a large array not many times its bytes.
+So the narrowest gaps are closed first, while the extra bytes stay within a tenth of the wanted bytes, or within the value
+of one round trip of the call (`Limits.max_gap_nbytes`) if that is more. A small read then needs the fewest requests, and a
+plane across a large array does not transfer many times its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .requests import Limits
 
 __all__ = ["coalesced"]
 
-# Bytes in vain, as a part of those wanted: one in so many.
+# Wanted bytes per extra byte.
 WANTED_PER_VAIN = 10
 
 
@@ -32,17 +31,17 @@ def coalesced(ranges: Sequence[tuple[int, int]], limits: Limits, n_objects: int 
     Parameters
     ----------
     ranges : sequence of (offset, nbytes)
-        In the order of their offsets.
+        Ranges in ascending order of offset.
     limits : Limits
-        No gap wider than ``max_gap_nbytes`` is closed, one up to ``free_gap_nbytes`` always, as long as what becomes of it
-        is no longer than ``max_nbytes``.
+        Gaps wider than ``max_gap_nbytes`` stay open; gaps up to ``free_gap_nbytes`` are always closed. No merged range
+        exceeds ``max_nbytes``.
     n_objects : int
-        Objects that the call reads.
+        Number of objects that the call reads.
 
     Returns
     -------
     list of (offset, nbytes)
-        In the same order.
+        Merged ranges in the same order.
     """
     gaps = [after - offset - nbytes for (offset, nbytes), (after, _) in pairwise(ranges)]
     closed = _closed(gaps, sum(nbytes for _, nbytes in ranges), limits, n_objects)
@@ -57,7 +56,7 @@ def coalesced(ranges: Sequence[tuple[int, int]], limits: Limits, n_objects: int 
 
 
 def _closed(gaps: Sequence[int], n_wanted: int, limits: Limits, n_objects: int) -> set[int]:
-    """Positions of the gaps that are worth closing."""
+    """Return the positions of the gaps to close."""
     left = max(limits.share_nbytes(n_objects), n_wanted // WANTED_PER_VAIN)
     closed = set()
     for i in sorted(range(len(gaps)), key=gaps.__getitem__):

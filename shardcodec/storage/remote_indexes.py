@@ -1,11 +1,10 @@
-# remote_indexes.py - indexes of objects that are reached by requests, kept between calls
+# remote_indexes.py - the cache of indexes of remote objects between calls
 # SPDX-License-Identifier: MIT
-"""What `storage.index_cache` is to files, for stores that answer requests.
+"""The counterpart of `storage.index_cache` for stores that answer requests.
 
-An index that was fetched is worth keeping only with something that tells whether it still holds. Where the store names
-states of objects (entity tags), the state is kept with the index, and requests for ranges are bound to it: a kept index is
-then as good as a fresh one, and costs no request. Where it does not, an index is kept only if the user says that objects
-are ``immutable``.
+A cached index is useful only if a reader can detect that it is stale. If the store identifies states of objects (entity
+tags), the state is cached with the index and bound to requests for ranges: a cached index is then as reliable as a fresh
+one and needs no request. If the store does not, an index is cached only if the user declares objects ``immutable``.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteIndex", "drop", "get", "put", "ticket"]
 
-# Objects whose state is remembered; the indexes themselves are bounded by the cache.
+# Most objects with a remembered state; the cache bounds the indexes themselves.
 MAX_STATES = 1 << 16
 
 
 class RemoteIndex(NamedTuple):
-    """An index: n_chunks pairs, and of the state of its object what the store told.
+    """An index, n_chunks pairs, and the state of its object as the store reported it.
 
-    `is_sound`: the object has been seen to be as long as all entries say.
+    `is_sound`: the size of the object is known to fit all entries.
     """
 
     entries: np.ndarray[Any, Any]
@@ -42,7 +41,7 @@ class RemoteIndex(NamedTuple):
     is_sound: bool = False
 
     def is_that_of(self, other: RemoteIndex) -> bool:
-        """Tell whether nothing speaks for another state of the object."""
+        """Return True if version and entries are equal, so that both indexes seem to be of one state of the object."""
         return bool(self.version == other.version and np.array_equal(self.entries, other.entries))
 
 
@@ -51,7 +50,7 @@ _mutex = threading.Lock()
 
 
 def _begin_child() -> None:
-    """A forked child, whose parent's threads may have held the mutex."""
+    """Replace the mutex in a forked child, because threads of the parent may have held it."""
     global _mutex
     _mutex = threading.Lock()
 
@@ -68,12 +67,12 @@ def _cache_of(
 
 
 def _name_of_state(name: str, version: Any) -> str:
-    """An index of another state has another name, so a state and an index that do not belong together never meet."""
+    """Return the name of an index; it includes the state, so that a state is never paired with the index of another."""
     return name if version is None else f"{name}\0{version}"
 
 
 def ticket(options: Options) -> int:
-    """Return a number to be taken before an index is fetched, and given to `put`."""
+    """Return a number for `put`; take it before fetching an index."""
     kept = index_cache.shared(options.index_cache, options.open_files)
     return 0 if kept is None else kept.ticket()
 
@@ -81,18 +80,18 @@ def ticket(options: Options) -> int:
 def get(
     name: str, chain: Chain, options: Options, kept: index_cache.IndexCache | None = None
 ) -> RemoteIndex | None:
-    """Return the index of an object, None where none is kept.
+    """Return the index of an object, or None if it is not cached.
 
     Parameters
     ----------
     name : str
-        Names the object among all stores of the process.
+        Name of the object, unique among all stores of the process.
     chain
         The compiled chain of the shard.
     options : Options
-        ``index_cache`` and ``immutable`` count.
+        ``index_cache``, ``open_files`` and ``immutable`` are used.
     kept : IndexCache, optional
-        Where to look instead of in the cache of the options.
+        The cache to search instead of the cache of the options.
     """
     with _mutex:
         state = _states.get(name)
@@ -113,7 +112,7 @@ def put(
     since: int,
     kept: index_cache.IndexCache | None = None,
 ) -> None:
-    """Keep an index whose checksum has been checked, if that is any use; `since` is from the same cache."""
+    """Cache an index with a checked checksum, if a later call can use it; `since` is the `ticket` of the same cache."""
     kept = _cache_of(options, index.version, kept)
     if kept is None:
         return
@@ -126,7 +125,7 @@ def put(
 
 
 def drop(names: Iterable[str]) -> None:
-    """Forget objects that were written."""
+    """Remove objects that were written from the cache."""
     names = list(names)
     with _mutex:
         for name in names:

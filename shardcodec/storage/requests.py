@@ -1,10 +1,10 @@
-# requests.py - objects that are reached by requests, and how many of these are under way
+# requests.py - the protocol of remote stores, and limits of concurrent requests
 # SPDX-License-Identifier: MIT
-"""What the layers above ask of a store that answers requests, and the bounds they keep.
+"""The protocol of a store that answers requests, and the limits of its callers.
 
-A surface adapts the stores of its library to `Remote`. An `Answer` may say more than its bytes: the size of the object,
-and a name of its state (an entity tag), to which a later request can be bound. So an object that is exchanged between
-two requests is noticed instead of being read half old, half new.
+A surface adapts the stores of its library to `Remote`. Besides its bytes, an `Answer` may have the size of the object and
+the name of its state (an entity tag). A later request can be bound to that state, so a reader detects an object that was
+replaced between two requests, instead of mixing old and new bytes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ __all__ = ["Answer", "ByteBudget", "Changed", "ConditionalRemote", "Limits", "Ow
 
 
 class OwnBytes(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Bytes of an object, in memory that nothing else uses: a new object may be made of it, which destroys the old one."""
+    """The bytes of an object in memory with a single owner, so that a new object may reuse and overwrite it."""
 
     @classmethod
     def of_size(cls, nbytes: int) -> OwnBytes:
-        """Return so many bytes, not set."""
+        """Return an uninitialised array of this many bytes."""
         return np.empty(nbytes, dtype=np.uint8).view(cls)
 
 
 class Answer(NamedTuple):
-    """What came back.
+    """The answer to a request.
 
     Attributes
     ----------
     data : ndarray of uint8
-        As many bytes of those asked for as the object has.
+        The requested bytes, as far as the object has them.
     nbytes : int or None
-        Size of the whole object, where the store tells.
+        Size of the whole object in bytes, if the store reports it.
     version
-        Names this state of the object, where the store tells and can bind a request to it; else None.
+        Name of this state of the object, if the store reports it and can bind a request to it; else None.
     """
 
     data: Any
@@ -47,53 +47,53 @@ class Answer(NamedTuple):
 
 
 class Changed(Exception):
-    """The object is not in the state any more that a request was bound to."""
+    """The object is no longer in the state that a request was bound to."""
 
 
 class Remote(Protocol):
-    """A store. Every call answers None for an object that does not exist, and lets errors of the store pass."""
+    """A store. Every call returns None for an object that does not exist, and passes errors of the store through."""
 
     async def get(self, key: str) -> Answer | None:
-        """All of an object."""
+        """Return all of an object."""
 
     async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Bytes [start, end) of an object; raises `Changed` when it is not in that state."""
+        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
-        """The last bytes of an object; all of a shorter one."""
+        """Return the last bytes of an object, or all of a shorter one."""
 
 
 class ConditionalRemote(Remote, Protocol):
-    """A store that writes an object only if it is as it was read."""
+    """A store with conditional puts: it writes an object only if its state is still the one that was read."""
 
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
-        """Store an object if it is in the state of that answer (None: if there is none); else raise `Changed`.
+        """Store an object if its state is that of `expected` (None: it does not exist); else raise `Changed`.
 
-        The object is a buffer, or a tuple of buffers that are stored one behind the other. An answer without a version
-        sets no condition; the user is warned of that. Returns the version of what was stored.
+        The new object is a buffer, or a tuple of buffers to concatenate. An answer without a version sets no condition;
+        the user is warned of that. Returns the version of the new object.
         """
 
     async def replace(self, key: str, data: Any) -> Any:
-        """Store an object, whatever is there. Returns the version of what was stored."""
+        """Store an object unconditionally; return the version of the new object."""
 
 
 class Limits(NamedTuple):
-    """What a call may have under way, and what a request is worth.
+    """The limits of a call's concurrent requests, and the value of a request in bytes.
 
     Attributes
     ----------
     n_requests : int
-        Requests at a time.
+        Maximum number of concurrent requests.
     max_gap_nbytes : int
-        So many bytes are asked for in vain rather than wait for one round trip more.
+        Extra bytes that are worth one round trip less.
     max_nbytes : int
-        Up to this size ranges become one.
+        Maximum size of a merged range.
     budget_nbytes : int
-        Bytes that are asked for or wait to be decoded, at a time; a single larger request goes alone.
+        Maximum bytes that are requested or wait for decoding at a time; a single larger request runs alone.
     free_gap_nbytes : int
-        So many bytes are asked for in vain rather than by one request more that is under way with others.
+        Extra bytes that are worth one concurrent request less.
     n_objects : int, optional
-        Requests for whole objects at a time; as many as any, where nothing is said.
+        Maximum number of concurrent requests for whole objects; ``n_requests`` by default.
     """
 
     n_requests: int
@@ -104,13 +104,13 @@ class Limits(NamedTuple):
     n_objects: int | None = None
 
     def share_nbytes(self, n_objects: int) -> int:
-        """Bytes in vain that are worth a round trip of one object, when so many are read together."""
+        """Return the extra bytes that are worth a round trip of one object, if this many objects are read together."""
         share = self.max_gap_nbytes // max(1, min(n_objects, self.n_requests))
         return max(share, min(self.free_gap_nbytes, self.max_gap_nbytes))
 
 
 class ByteBudget:
-    """Bytes that may be held at a time, by the coroutines of one event loop."""
+    """A bound of the bytes that the coroutines of one event loop hold at a time."""
 
     def __init__(self, nbytes: int) -> None:
         self._most = self._free = max(1, nbytes)
@@ -118,7 +118,7 @@ class ByteBudget:
 
     @contextlib.asynccontextmanager
     async def hold(self, nbytes: int) -> AsyncIterator[None]:
-        """Wait until so many are free; more than there are in all count as all."""
+        """Hold this many bytes, after waiting until they are free; a request beyond the bound takes the whole bound."""
         nbytes = min(nbytes, self._most)
         while self._free < nbytes:
             freed = asyncio.get_running_loop().create_future()
@@ -130,6 +130,6 @@ class ByteBudget:
         finally:
             self._free += nbytes
             waiting, self._waiting = self._waiting, []
-            for future in waiting:  # each looks again
+            for future in waiting:  # each coroutine checks again
                 if not future.done():
                     future.set_result(None)

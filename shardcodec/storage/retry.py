@@ -1,10 +1,10 @@
-# retry.py - files that another client of a network file system replaces
+# retry.py - retries after another client of a network file system has replaced a file
 # SPDX-License-Identifier: MIT
-"""When to look again at a file that has gone stale.
+"""Retries for stale files.
 
-A server forgets a file that another client has replaced by a new one: whatever this client knows of it, a descriptor or a
-name, leads nowhere for up to a second or so. The engine says ESTALE then (csrc/io/sc_file.h), also where the file system says
-ENOENT. Nothing is wrong: under the name there is the new file. So the work is begun again, after a pause.
+A server forgets a file that another client has replaced by a new one. For up to about a second, this client's file
+descriptor and cached name of it lead nowhere. The engine then reports ESTALE (csrc/io/sc_file.h), also if the file system
+reports ENOENT. The new file exists under the name, so the work starts again after a pause.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Patience", "is_replaced", "retried"]
 
 T = TypeVar("T")
 
-# How long readers try. A directory entry is remembered for one second on GlusterFS, and by FUSE in general.
+# Seconds for which readers retry. GlusterFS, and FUSE in general, cache a directory entry for one second.
 READ_SECONDS = 3.0
 
-# The pause between two attempts, in seconds; each is twice the one before.
+# Bounds of the pause between two attempts, in seconds; each pause is twice the previous one.
 FIRST_PAUSE = 0.001
 LONGEST_PAUSE = 0.1
 
 
 def is_replaced(error: BaseException) -> bool:
-    """Tell whether an error says that another client has replaced a file."""
+    """Return True for ESTALE: another client has replaced a file."""
     return isinstance(error, OSError) and error.errno == errno.ESTALE
 
 
@@ -37,7 +37,7 @@ class Patience:
     Parameters
     ----------
     seconds : float
-        How long to try, from the first error on; 0 raises that one.
+        Time to retry after the first error; 0 raises the first error.
     """
 
     def __init__(self, seconds: float = READ_SECONDS) -> None:
@@ -48,18 +48,18 @@ class Patience:
 
     @classmethod
     def after(cls, error: OSError) -> Self:
-        """Begin after an attempt that was not allowed to wait; raises its error unless a file has been replaced."""
+        """Return a `Patience` after an attempt that could not wait; raise its error unless a file has been replaced."""
         patience = cls()
         patience.pause(error)
         return patience
 
     def pause(self, error: OSError) -> float:
-        """Return for how long to wait before the next attempt.
+        """Return the seconds to wait before the next attempt.
 
         Raises
         ------
         OSError
-            `error`, if it does not say that a file has been replaced, or when it is time to give up.
+            `error`, if it is not ESTALE, or the time for retries is over.
         """
         if not is_replaced(error):
             raise error
@@ -72,13 +72,13 @@ class Patience:
         return self._pause
 
     def wait(self, error: OSError) -> None:
-        """Wait before the next attempt; as `pause`. Not for a thread that runs an event loop."""
+        """Wait before the next attempt, as `pause`. Threads that run an event loop must not call this."""
         time.sleep(self.pause(error))
 
     def misses(self, paths: Iterable[Any]) -> bool:
-        """Tell whether an attempt has not found a file that was there before, and wait: it has to be repeated.
+        """Wait and return True if an attempt did not find a file that existed before, so that the caller repeats it.
 
-        After the last attempt it is believed that the file has been removed.
+        After the last attempt return False: the file has been removed.
         """
         if not self._paths or time.monotonic() >= self._deadline or self._paths.isdisjoint(paths):
             return False
@@ -88,7 +88,7 @@ class Patience:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Do work that reads files; again, with pauses, while another client replaces them. Not on an event loop."""
+    """Run work that reads files, and repeat it with pauses while another client replaces them; not on an event loop."""
     patience = Patience()
     while True:
         try:

@@ -1,16 +1,16 @@
-# sidecar.py - sizes of inner chunks, kept in a file between processes
+# sidecar.py - a cache file for the sizes of inner chunks
 # SPDX-License-Identifier: MIT
-"""A file beside nothing in particular that remembers what indexes of shards have said.
+"""A file, at any path, that caches the sizes of inner chunks from shard indexes.
 
-Each object's sizes are kept with a stamp of the state they belong to (size and entity tag, or size and times of a file);
-who asks has to bring the stamp that the object has now. So the file is never believed about an object that has changed,
-and one that is lost, damaged, or another array's costs nothing but the requests it would have spared.
+The sizes of an object are stored with a stamp of its state (size and entity tag, or size and times of a file). A caller
+passes the current stamp, so stale sizes are never used. A file that is lost, damaged, or of another array only costs the
+requests that it would have saved.
 
     "shardst1"  crc32c of all that follows, 4 bytes  size of the table, 4 bytes
     table: JSON {"of": .., "objects": [[key, stamp, itemsize, nbytes], ..]}
-    of each object in turn: a zlib stream of nbytes bytes, the sizes + 1 (0: absent) as bytes, the lowest of all first
+    of each object in turn: a zlib stream of nbytes bytes: the sizes + 1 (0: absent), the lowest byte of all sizes first
 
-It is always replaced as a whole, so of several processes that write it at once the last one's stays.
+The file is always replaced as a whole, so the last of several concurrent writers determines its content.
 """
 
 from __future__ import annotations
@@ -52,18 +52,23 @@ class _Kept(NamedTuple):
 
 
 class Sidecar:
-    """Sizes of the inner chunks of an array's shards.
+    """The cached sizes of the inner chunks of an array's shards.
 
     Parameters
     ----------
     path : path-like
-        Where the file is, or will be.
+        Path of the file, which need not exist.
     identity : str
-        Names the array and how its indexes are read; what another one has left there is ignored.
+        Name of the array and of the layout of its indexes; a file of another identity is ignored.
     n_chunks : int
-        Inner chunks in a shard.
+        Number of inner chunks in a shard.
     max_nbytes : int, optional
-        Size of the file at most; what was used least recently goes first.
+        Maximum size of the file in bytes; the least recently used objects are evicted first.
+
+    Raises
+    ------
+    ShardFileError
+        The path is a FIFO, a socket or a device.
     """
 
     def __init__(
@@ -82,8 +87,8 @@ class Sidecar:
         except ShardFileError:
             raise
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-            self._is_changed = True  # to be replaced
-            _log.warning("%s is no use as a cache and is ignored: %s", self._path, error)
+            self._is_changed = True  # `save` replaces the file
+            _log.warning("%s: expected a cache file, this one is ignored: %s", self._path, error)
 
     def _load(self) -> dict[str, _Kept]:
         if (opened := open_file(self._path)) is None:
@@ -115,13 +120,13 @@ class Sidecar:
         return len(self._kept)
 
     def get(self, key: str, stamp: str | None) -> Sizes | None:
-        """Return sizes of an object's inner chunks, 2^64-1 where one is absent; None where none of this state are kept."""
+        """Return the sizes of an object's inner chunks, 2^64-1 for an absent one; None if not cached for this state."""
         kept = self._kept.get(key)
         if kept is None or stamp is None or kept.stamp != stamp:
             return None
         sizes = self._unpacked(kept)
         if sizes is None:
-            _log.warning("%s: what is kept of %r cannot be and is ignored", self._path, key)
+            _log.warning("%s: the sizes of %r are damaged and are ignored", self._path, key)
             del self._kept[key]
             self._is_changed = True
             return None
@@ -143,7 +148,7 @@ class Sidecar:
         return numbers.astype(np.uint64) - np.uint64(1)  # 0 becomes 2^64-1
 
     def put(self, key: str, stamp: str | None, sizes: Sizes) -> None:
-        """Keep sizes; without a stamp nothing could tell whether they still hold."""
+        """Cache sizes; do nothing without a stamp, because stale sizes could not be detected."""
         if stamp is None:
             return
         numbers = sizes + np.uint64(1)
@@ -155,13 +160,13 @@ class Sidecar:
         self._is_changed = True
 
     def keep_only(self, keys: Container[str]) -> None:
-        """Forget objects that do not exist any more."""
+        """Remove all objects except `keys`, those that still exist."""
         for key in [key for key in self._kept if key not in keys]:
             del self._kept[key]
             self._is_changed = True
 
     def save(self) -> None:
-        """Replace the file, if there is anything new; that this fails is no error, but logged."""
+        """Replace the file if anything has changed; log a failure instead of raising it."""
         if not self._is_changed:
             return
         self._is_changed = False
@@ -175,12 +180,12 @@ class Sidecar:
                 file.write(body)
             os.replace(temporary, self._path)
         except OSError as error:
-            _log.warning("the cache %s could not be written: %s", self._path, error)
+            _log.warning("cannot write the cache %s: %s", self._path, error)
             with suppress(OSError):
                 os.unlink(temporary)
 
     def _chosen(self) -> tuple[list[tuple[str, _Kept]], bytes]:
-        """What is written: objects, the last used first, and the table of them."""
+        """Return the objects to write, the most recently used first, and their table."""
         last_first = list(reversed(self._kept.items()))
         rows = [json.dumps([key, kept.stamp, kept.itemsize, len(kept.packed)]) for key, kept in last_first]
         head, tail = f'{{"of": {json.dumps(self._identity)}, "objects": [', "]}"

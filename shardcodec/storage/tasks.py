@@ -1,9 +1,9 @@
-# tasks.py - asynchronous work that does not outlive its caller
+# tasks.py - asynchronous work that ends before its caller returns
 # SPDX-License-Identifier: MIT
-"""Two small helpers around asyncio.
+"""Helpers around asyncio.
 
-Work of ours writes to arrays and holds locks, so whoever started it must not leave while it runs; but who does not want
-it any more can make it stop early.
+The engine's work writes to arrays and holds locks, so its caller must wait until it has ended. A cancelled caller makes
+the work stop early.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ T = TypeVar("T")
 POLL_SECONDS = 0.05
 
 
-# Who waits for the task that started this one.
+# The caller that waits for the task which started this one.
 _caller: ContextVar[Caller | None] = ContextVar("shardcodec.caller", default=None)
 
 
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
-    """Run awaitables together; at the first failure cancel the others, and raise it when all have ended."""
+    """Run awaitables concurrently; after the first failure cancel the rest, wait for all, and raise that failure."""
     token = _caller.set(Caller.of_this_task() or _caller.get())
     try:
         tasks = [asyncio.ensure_future(part) for part in work]
@@ -46,10 +46,9 @@ async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work that another thread does, also when cancelled meanwhile.
+    """Wait for work in another thread to end, also after a cancellation.
 
-    Native plans within it are told to stop when that happens, or when nobody waits for the result any more. So the end
-    comes soon.
+    A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon.
     """
     cancel = native.load().Cancel()
     with listening_to(cancel):
@@ -58,7 +57,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Do work in another thread, and wait for it `to_its_end`; without a task around it, as `asyncio.to_thread` needs one."""
+    """Run work in another thread and wait as `to_its_end`; without the task that `asyncio.to_thread` would need."""
     cancel = native.load().Cancel()
     with listening_to(cancel):
         context = copy_context()
@@ -79,13 +78,13 @@ async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:
             cancel.stop()
         if task.done():
             break
-        if not looked_up:  # no sooner: looking through all frames costs as much as a short read
+        if not looked_up:  # delayed, because a search of all frames costs as much as a short read
             caller = Caller.of_this_task() or _caller.get()
             timeout = None if caller is None else POLL_SECONDS
         if caller is not None and not caller.is_waiting():
             cancel.stop()
     if cancelled is not None and not task.cancelled():
-        task.exception()  # seen, and less important
+        task.exception()  # mark it as retrieved; the cancellation takes precedence
         raise cancelled
     try:
         return task.result()

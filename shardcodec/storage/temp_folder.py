@@ -1,9 +1,9 @@
-# temp_folder.py - the folder in which files wait for their names
+# temp_folder.py - the staging folder for temporary files
 # SPDX-License-Identifier: MIT
-"""Where temporary names are made.
+"""The folder of temporary files.
 
-zarr lists every file below the root of a store, so a temporary name must not be there: it is made beside the
-hierarchy, in a folder that goes when nothing is in it any more; one that held journals, when the process ends.
+zarr lists every file below the root of a store, so temporary files are in a folder beside the hierarchy. The folder is
+removed when it is empty; a folder that held journals, when the process ends.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["staging_folder", "staging_for"]
 
 @functools.lru_cache(maxsize=1024)
 def staging_folder(root: str) -> str | None:
-    """Name the staging folder for everything below a folder.
+    """Return the path of the staging folder for all files below a folder.
 
-    The top of a hierarchy is the highest folder from which down every one has a ``zarr.json``; `root` itself need not
-    have one.
+    The top of the hierarchy is the highest ancestor of `root` that is reached through folders with a ``zarr.json``; `root`
+    itself need not have one.
 
     Returns
     -------
     str or None
-        ``<parent of top>/.<name of top>.shardcodec``; None where there is no parent.
+        ``<parent of top>/.<name of top>.shardcodec``; None if the top has no parent.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def staging_folder(root: str) -> str | None:
 
 
 def staging_for(path: str) -> str | None:
-    """Name the staging folder for a file: that of the hierarchy it lies in; None when there is no ``zarr.json`` above it."""
+    """Return the staging folder of the hierarchy that contains a file; None if no folder above it has a ``zarr.json``."""
     folder = os.path.dirname(os.path.realpath(path))
     while not os.path.exists(os.path.join(folder, "zarr.json")):
         above = os.path.dirname(folder)

@@ -1,11 +1,11 @@
-# turns.py - how long one task may keep its event loop
+# turns.py - fair use of the event loop by small reads and writes
 # SPDX-License-Identifier: MIT
-"""Small reads and writes run on the event loop itself, because a change of threads takes longer than they do.
+"""Small reads and writes run on the event loop itself, because a switch of threads takes longer than the work.
 
-Such a coroutine never has to wait, so a loop over thousands of them would keep every other task and every time-out from running.
-So work takes turns: after some calls, or a millisecond, the next call lets the event loop run everything else once. The
-first call of each task does so too, because tasks that begin together are meant to run together. Calls that wait for
-their turn are admitted one after the other, one in each round of the event loop.
+Such a coroutine never waits, so a loop over thousands of them would block every other task and timeout. Therefore, after
+some calls or a millisecond, the next call lets the event loop run all other tasks once. The first call of each task does
+so too, so that tasks that begin together run concurrently. Waiting calls are admitted one by one, one in each iteration of
+the event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..compat import has_task_per_call
 
 __all__ = ["is_over", "next_turn"]
 
-# One turn: so many calls, or so much time.
+# Bounds of one turn.
 MAX_CALLS = 16
 MAX_SECONDS = 0.001
 
@@ -30,7 +30,7 @@ Task = asyncio.Task[Any]
 
 
 class Turn:
-    """The calls since an event loop last ran everything else."""
+    """The calls since an event loop last ran all other tasks."""
 
     __slots__ = ("_waiting", "began", "first_calls_wait", "is_ending", "loop", "n_calls", "task")
 
@@ -44,12 +44,12 @@ class Turn:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def begin(self) -> None:
-        """Note that the event loop has run everything else."""
+        """Start a turn: the event loop has run all other tasks."""
         self.n_calls, self.began = 0, perf_counter()
 
     async def end(self) -> None:
-        """Let the event loop run everything else, and return when it is the caller's turn."""
-        if not self.is_ending:  # nobody else waits: the cheapest way
+        """Let the event loop run all other tasks, and return when it is the caller's turn."""
+        if not self.is_ending:  # fast path: no other call waits
             self.is_ending, self.n_calls = True, MAX_CALLS
             try:
                 await asyncio.sleep(0)
@@ -62,7 +62,7 @@ class Turn:
         await future
 
     def _admit(self) -> None:
-        """Begin a turn, and in the next round of the event loop one with the call that has waited longest."""
+        """Begin a turn, and admit the call that has waited longest in the next iteration of the event loop."""
         self.begin()
         while self._waiting and self._waiting[0].done():  # cancelled
             self._waiting.popleft()
@@ -75,7 +75,7 @@ class Turn:
 
 
 class _Local(threading.local):
-    """The turn of the event loop that the thread ran last."""
+    """The turn of the event loop that this thread ran last."""
 
     def __init__(self) -> None:
         self.turn = Turn(None)
@@ -85,7 +85,7 @@ _local = _Local()
 
 
 def is_over() -> bool:
-    """Tell whether a call that begins has to wait for `next_turn`; it counts from now on."""
+    """Count a call that begins; return True if it must wait for `next_turn`."""
     turn, task = _local.turn, asyncio.current_task()
     if turn.task() is not task and task is not None:
         return _is_over_for(task)
@@ -94,7 +94,7 @@ def is_over() -> bool:
 
 
 def _is_over_for(task: Task) -> bool:
-    """As `is_over`, for the first call since another task has had one."""
+    """Count a call as `is_over` does, for the first call after a call of another task."""
     turn, loop = _local.turn, asyncio.get_running_loop()
     if turn.loop is not loop:
         turn = _local.turn = Turn(loop)
@@ -108,7 +108,7 @@ def _is_over_for(task: Task) -> bool:
 
 
 async def next_turn() -> None:
-    """Let the event loop run everything else, and those calls that wait already."""
+    """Let the event loop run all other tasks and the calls that already wait."""
     turn, task = _local.turn, asyncio.current_task()
     await turn.end()
     if task is not None:

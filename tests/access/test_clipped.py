@@ -33,7 +33,7 @@ from shardcodec.errors import ChecksumError, CodecError, ShardFormatError, SpecE
 from shardcodec.options import resolve
 
 TWELVE = np.arange(1, 13, dtype="u1")
-WORDS = r"inner chunk size 5 does not divide shard size 12 on axis 0 .*clip=True"
+WORDS = r"inner chunk size 5 does not divide shard size 12 on axis 0; .*clip=True"
 
 
 def twelve(**keywords: Any) -> ShardSpec:
@@ -218,10 +218,10 @@ def test_transposes_before_the_sharding() -> None:
 
 def test_nested_shards_and_codecs_behind_are_refused() -> None:
     nested = ShardSpec((5,), (1,), "u1", 0, RAW).to_json()
-    with pytest.raises(UnsupportedError, match="shards in inner chunks that are clipped"):
+    with pytest.raises(UnsupportedError, match="clipped inner chunks cannot contain shards"):
         twelve(codecs=[nested])
     inner = ShardSpec((4,), (3,), "u1", 0, RAW, clip=True)
-    with pytest.raises(UnsupportedError, match="clip=True for a nested shard"):
+    with pytest.raises(UnsupportedError, match="a nested shard cannot have clip=True"):
         ShardSpec((12,), (4,), "u1", 0, [inner.sharding])
     with pytest.raises(SpecError, match="not nested"):
         ShardSpec((12,), (4,), "u1", 0, [inner.to_json()], clip=True)

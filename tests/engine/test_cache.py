@@ -75,7 +75,7 @@ def reader_of(path: Path, max_bytes: int = 1 << 20, **arguments: Any) -> Reader:
 
 
 def other_letters() -> bytes:
-    """Of the same size, the first two inner chunks changed in place."""
+    """Change the first two inner chunks in place, without changing the size."""
     return assemble(b"twelone.zerotres", [(8, 4), (4, 4), (0, 4), (12, 4)])
 
 
@@ -291,7 +291,7 @@ def test_threads_load_an_index_once(tmp_path: Path) -> None:
 
 @pytest.mark.threads
 @pytest.mark.parametrize("max_open_files", [0, 2])
-def test_a_writer_who_replaces_files_is_never_read_wrong(tmp_path: Path, max_open_files: int) -> None:
+def test_reads_are_right_while_a_writer_replaces_files(tmp_path: Path, max_open_files: int) -> None:
     """Same size, other offsets: the index of one version gives wrong letters with the bytes of the other."""
     versions = {LETTERS: letters(), OTHER: other_letters()}
     paths = [tmp_path / str(i) for i in range(4)]

@@ -35,7 +35,7 @@ def test_get_and_put_by_key() -> None:
     assert kept.tolist() == entries.tolist(), "what somebody holds stays"
 
 
-def test_what_was_fetched_before_a_write_is_not_put_after_it() -> None:
+def test_an_index_fetched_before_a_write_is_not_cached_after_it() -> None:
     chain = compiled(letters_spec().chain)
     entries = np.zeros((4, 2), np.uint64)
     cache = IndexCache(1 << 16)

@@ -168,7 +168,7 @@ def test_large_elements_are_whole_without_the_flag() -> None:
     assert native.codec_decode("blosc", patched(stream, flags=stream[2] & ~NO_SPLIT), len(data)) == data
 
 
-def test_a_stored_chunk_is_not_shuffled_whatever_the_flags() -> None:
+def test_a_stored_chunk_is_not_shuffled_for_any_flags() -> None:
     for compressor in range(8):
         assert (
             native.codec_decode("blosc", container(STORED | 1 | compressor << 5, 2, 4, 4, b"abcd"), 4)

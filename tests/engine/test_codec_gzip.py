@@ -1,6 +1,6 @@
 # test_codec_gzip.py - the codecs "gzip" and "zlib": one deflate, two wrappings
 # SPDX-License-Identifier: MIT
-"""What Python's gzip module reads we read, in its tolerance for padding as in its refusals."""
+"""The engine reads what Python's gzip module reads, with the same tolerance for padding and the same refusals."""
 
 from __future__ import annotations
 

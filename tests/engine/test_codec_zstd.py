@@ -23,7 +23,7 @@ def block(data: bytes, *, last: bool) -> bytes:
 
 
 def frame_without_size(*parts: bytes) -> bytes:
-    """What a streaming writer leaves that does not know how much will follow."""
+    """Return a frame of a streaming writer, which does not store the decoded size."""
     blocks = [block(part, last=part is parts[-1]) for part in parts]
     return MAGIC + b"\x00" + WINDOW_1K + b"".join(blocks)
 
@@ -183,7 +183,7 @@ def test_numcodecs_agrees(kind: str, level: int, checksum: bool) -> None:
 
 
 def test_a_tiny_chunk_is_written_the_same_whatever_came_before() -> None:
-    """What a chunk holds decides how it is searched, and the context remembers the last choice."""
+    """The content of a chunk selects the search method, and the context keeps the last choice."""
     rng = np.random.default_rng(8)
     repeating = np.repeat(rng.integers(0, 200, 64, dtype="u1"), 8).tobytes()
     chance = rng.poisson(20, 512).astype("u1").tobytes()

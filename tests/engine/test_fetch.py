@@ -90,7 +90,7 @@ def test_absent_and_missing(where: Any, tmp_path: Path) -> None:
             fetch_all(shard, [0])
 
 
-def test_what_is_fetched_belongs_to_the_index_that_was_read(tmp_path: Path) -> None:
+def test_fetched_bytes_belong_to_the_index_that_was_read(tmp_path: Path) -> None:
     path, other = tmp_path / "shard", tmp_path / "other"
     path.write_bytes(letters())
     shard = _native.OpenShard(CHAIN, str(path))
@@ -129,10 +129,10 @@ def test_entries_that_cannot_be_true(where: Any, entry: tuple[int, int]) -> None
     assert info.value.entry == 1
 
 
-def test_sizes_that_no_codec_of_ours_makes(where: Any) -> None:
+def test_sizes_that_no_native_codec_makes(where: Any) -> None:
     """Raw inner chunks have one size; those of codecs that are not ours have any."""
     blob = assemble(BODY, [(0, 3), (3, 4), (7, 0), (7, 9)])
-    with pytest.raises(ShardFormatError, match="3 bytes where 4 are due"):
+    with pytest.raises(ShardFormatError, match="expected a chunk of 4 bytes, got 3"):
         fetch_all(_native.OpenShard(CHAIN, where(blob)), [0])
     shard = _native.OpenShard(opaque_chain(), where(blob))
     assert fetch_all(shard, range(4)) == [BODY[:3], BODY[3:7], b"", BODY[7:]]
@@ -157,7 +157,7 @@ def test_a_range_of_a_shard() -> None:
     assert _native.OpenShard(CHAIN, letters()).fills_absent
 
 
-def test_the_budget_bounds_what_comes_at_once(where: Any) -> None:
+def test_max_nbytes_bounds_one_fetch(where: Any) -> None:
     shard = _native.OpenShard(CHAIN, where(letters()))
     positions, places = np.arange(4, dtype=np.uint64), np.empty((4, 2), dtype=np.uint64)
     for budget, n in ((0, 1), (1, 1), (7, 1), (8, 2), (15, 3), (16, 4)):
@@ -169,7 +169,7 @@ def test_bad_arguments() -> None:
     shard = _native.OpenShard(CHAIN, letters())
     with pytest.raises(ValueError, match="no such inner chunk"):
         fetch_all(shard, [4])
-    with pytest.raises(ValueError, match="32 bytes where 8 numbers"):
+    with pytest.raises(ValueError, match="expected a buffer of 8 numbers of 8 bytes, got 32"):
         shard.fetch(np.zeros(4, np.uint64), np.zeros((2, 2), np.uint64), max_nbytes=1)
     with pytest.raises(ValueError, match="only a shard"):
         _native.OpenShard(CHAIN.inner, b"")

@@ -180,7 +180,7 @@ def test_rows_through_requests(tells_sizes: bool) -> None:
     assert np.array_equal(array.oindex[[3, 200, 5], [1, 130]], values[np.ix_([3, 200, 5], [1, 130])])
 
 
-def test_a_row_of_an_uncompressed_chunk_that_is_no_shard(tmp_path: Path) -> None:
+def test_a_row_of_an_uncompressed_chunk_outside_a_shard(tmp_path: Path) -> None:
     array = create(tmp_path, shape=(512, 512), shards=None, chunks=(256, 512), dtype="int32")
     values = random_array((512, 512), "int32")
     array[...] = values
@@ -245,7 +245,7 @@ def test_only_the_blocks_of_a_box_are_decoded(cname: str, checked: bool) -> None
 
 
 def last_block(container: Any, blocksize: int) -> int:
-    """Where the last block of a container starts."""
+    """Return the offset of the last block of a container."""
     nbytes, stored_blocksize = (int.from_bytes(container[at : at + 4], "little") for at in (4, 8))
     assert stored_blocksize == blocksize and nbytes % blocksize == 0
     at = 16 + 4 * (nbytes // blocksize - 1)
@@ -253,7 +253,7 @@ def last_block(container: Any, blocksize: int) -> int:
 
 
 def test_the_framing_of_all_blocks_is_checked() -> None:
-    """What says where blocks are is looked at for every one of them."""
+    """The table of block offsets is checked for every block."""
     spec = ShardSpec((64, 256), (64, 256), "int32", 0, [LITTLE, blosc("shuffle", 4096)])
     blob = encode(np.arange(64 * 256, dtype="int32").reshape(64, 256) // 7, spec)
     last, start = last_block(blob, 4096), 16 + 4 * 15

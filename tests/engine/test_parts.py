@@ -1,6 +1,6 @@
 # test_parts.py - the reading engine with several parts of one object: boxes, lists, points
 # SPDX-License-Identifier: MIT
-"""What numpy takes out of the decoded array, and what each inner chunk and file costs: one decode, one open."""
+"""Selections agree with numpy on the decoded array, at a cost of one decode per inner chunk and one open per file."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_file_is_opened_once_and_each_inner_chunk_decoded_once(tmp_path: Path)
     )
 
 
-def test_a_chunk_that_is_wanted_whole_is_read_to_where_it_belongs(tmp_path: Path) -> None:
+def test_a_whole_chunk_is_decoded_into_the_output(tmp_path: Path) -> None:
     """Lists that come to a box of an inner chunk cost what a box costs: here one read each, no copy."""
     thing = Object((sharding((1, 20, 16)),))
     path = tmp_path / "shard"
@@ -250,7 +250,7 @@ def test_a_chunk_that_is_wanted_whole_is_read_to_where_it_belongs(tmp_path: Path
     assert np.array_equal(out, thing.values[[9, 2, 5]])
 
 
-def test_of_uncompressed_chunks_only_what_is_wanted_is_read(tmp_path: Path) -> None:
+def test_of_uncompressed_chunks_only_the_selected_bytes_are_read(tmp_path: Path) -> None:
     thing = Object((sharding((12, 20, 16)),))
     path = tmp_path / "shard"
     path.write_bytes(thing.bytes)
@@ -330,7 +330,7 @@ def test_writing_points(thing: Object, n: int) -> None:
 
 
 def test_writing_boxes(thing: Object) -> None:
-    """Where they overlap, the last one counts."""
+    """The last of several overlapping boxes determines the result."""
     rng = np.random.default_rng(1)
     start = np.stack([rng.integers(0, n - 3, 30) for n in SHAPE], 1)
     value = rng.integers(0, 9999, (30, 3, 2, 3)).astype("int32")
@@ -440,13 +440,13 @@ HOSTILE: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_would_reach_outside_is_refused(case: str) -> None:
+def test_selections_that_reach_outside_are_refused(case: str) -> None:
     parts, shape, axes = HOSTILE[case]
     with pytest.raises((ValueError, OverflowError)):
         Object(CHAINS["zstd"]).read(parts, np.zeros(shape, "int32"), axes)
 
 
-def test_what_is_good_is_taken() -> None:
+def test_valid_selections_are_accepted() -> None:
     """The arguments that the hostile ones are made from."""
     thing = Object(CHAINS["zstd"])
     thing.read(GOOD_LISTS, np.zeros((2, 20, 16), "int32"), (0, 1, 2))
@@ -455,7 +455,7 @@ def test_what_is_good_is_taken() -> None:
 
 
 def test_elements_of_another_size_are_refused() -> None:
-    with pytest.raises(ValueError, match="elements of 8 bytes"):
+    with pytest.raises(ValueError, match="expected elements of 4 bytes, as the chunks have, got 8"):
         Object(CHAINS["zstd"]).read(GOOD_LISTS, np.zeros((2, 20, 16), "int64"), (0, 1, 2))
 
 

@@ -50,7 +50,7 @@ def test_the_first_wrong_position_is_named(bad: int) -> None:
     out = np.zeros(2500, "uint8")
     numbers = np.full(2500, 5, np.uint64)
     numbers[bad:] = 12
-    with pytest.raises(ValueError, match=rf"position 12 \(number {bad}\)"):
+    with pytest.raises(ValueError, match=rf"got position 12 \(number {bad}\)"):
         native.load().read([(chain, shard, Points(0, (numbers, numbers), None))], out, (-1, -1))
     numbers[:bad], numbers[bad:] = 5, 4
     ascending = Lists((0, 0), (2500, 1), None, (0, 0), (numbers, None), (None, None))

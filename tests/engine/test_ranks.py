@@ -101,7 +101,7 @@ def test_ranks_against_the_twin(rank: int) -> None:
 
 @pytest.mark.parametrize("codecs", CHAINS)
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0), (3, 0, 5), (0, 0)])
-def test_axes_of_no_length(tmp_path: Path, shape: tuple[int, ...], codecs: str) -> None:
+def test_axes_of_length_0(tmp_path: Path, shape: tuple[int, ...], codecs: str) -> None:
     for store in (LocalStore(tmp_path / codecs), MemoryStore(), OtherMemoryStore()):
         array = make(store, shape, (4,) * len(shape), (2,) * len(shape), codecs)
         assert array[...].shape == shape
@@ -120,7 +120,7 @@ def test_axes_of_no_length(tmp_path: Path, shape: tuple[int, ...], codecs: str) 
 
 
 @pytest.mark.parametrize("codecs", CHAINS)
-def test_selections_of_no_elements(codecs: str) -> None:
+def test_empty_selections(codecs: str) -> None:
     array = make(MemoryStore(), (6, 6), (4, 4), (2, 2), codecs)
     array[...] = 1
     assert array[2:2].shape == (0, 6)

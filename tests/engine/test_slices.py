@@ -87,7 +87,7 @@ def test_slices_and_integers(objects: Any, data: Any, name: str, order: str) -> 
 
 
 @given(st.data(), st.sampled_from(["raw", "transposed raw", "twice transposed raw", "zstd"]))
-def test_what_a_read_costs_is_known_before(objects: Any, data: Any, name: str) -> None:
+def test_the_cost_of_a_read_is_known_in_advance(objects: Any, data: Any, name: str) -> None:
     made, path = objects[name]
     ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in SHAPE]
     box = Box(tuple(a for a, _ in ends), tuple(b + 1 - a for a, b in ends), None, (0, 0, 0))
@@ -118,7 +118,7 @@ def test_what_a_read_costs_is_known_before(objects: Any, data: Any, name: str) -
         ((slice(0, 2), slice(0, 2), None), (slice(0, 2), slice(0, 2), slice(0, 2))),
     ],
 )
-def test_what_is_left_alone(objects: Any, selection: Any, places: Any) -> None:
+def test_unsupported_selections_are_declined(objects: Any, selection: Any, places: Any) -> None:
     made, path = objects["zstd"]
     out = np.full(SHAPE, NOTHING_DONE, "i4")
     assert reader_of(made).read(path, selection, places, out) is None
@@ -161,7 +161,7 @@ def test_a_missing_file_is_the_fill_value(objects: Any, tmp_path: Path) -> None:
     assert (out == NOTHING_DONE).sum() == out.size - 8
 
 
-def test_what_is_read_only_is_refused(objects: Any) -> None:
+def test_a_read_only_output_is_refused(objects: Any) -> None:
     made, path = objects["raw"]
     out = np.zeros(SHAPE, "i4")
     out.setflags(write=False)
@@ -175,7 +175,7 @@ def array_axis_selection(extent: int) -> st.SearchStrategy[Any]:
 
 
 @given(st.data(), st.sampled_from(["zstd", "transposed raw"]))
-def test_what_an_array_is_asked_for_within_one_file(objects: Any, data: Any, name: str) -> None:
+def test_array_slices_within_one_file(objects: Any, data: Any, name: str) -> None:
     """Two files with the same values, one behind the other."""
     made, path = objects[name]
     folder = Path(path).parent / f"array of {name}"

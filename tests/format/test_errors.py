@@ -44,7 +44,9 @@ each_error = pytest.mark.parametrize(("kind", "numbers"), NUMBERS, ids=[kind.__n
         (LockError, TimeoutError),
     ],
 )
-def test_is_also_what_callers_of_zarr_catch(kind: type[ShardError], also: type[Exception]) -> None:
+def test_errors_are_instances_of_the_types_that_zarr_raises(
+    kind: type[ShardError], also: type[Exception]
+) -> None:
     assert issubclass(kind, ShardError)
     assert issubclass(kind, also)
 
@@ -64,7 +66,7 @@ def test_numbers_are_attributes(kind: type[ShardError], numbers: dict[str, Any])
         assert getattr(error, name) == value
 
 
-def test_what_was_not_given_is_none() -> None:
+def test_omitted_context_is_none() -> None:
     error = ShardFormatError("short", nbytes=3)
     assert (error.shard, error.chunk_coords, error.entry, error.level, error.offset) == (None,) * 5
     assert (error.limit, error.expected, error.actual, error.codec, error.path) == (None,) * 5

@@ -1,6 +1,6 @@
 # test_spec_dtypes.py - data types: JSON against numpy, and where a byte order reverses bytes
 # SPDX-License-Identifier: MIT
-"""What an element is: its JSON, its numpy dtype, and the runs of units in it."""
+"""Data types: their JSON, their numpy dtypes, and the runs of units in an element."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def test_other_spellings_are_read(data: Any, dtype: Any) -> None:
         ({"name": "int16", "must_understand": "no"}, "must_understand", "expected true or false, got 'no'"),
         (named("int16", endian="big"), "configuration.endian", "unknown key"),
         (named("r16", endian="big"), "configuration.endian", "unknown key"),
-        ("r12", "", "'r12' needs a positive multiple of 8 bits"),
-        ("r0", "", "'r0' needs a positive multiple of 8 bits"),
-        ("r" + "8" * 40, "", "needs a positive multiple of 8 bits"),
+        ("r12", "", "expected a raw type of a positive multiple of 8 bits, got 'r12'"),
+        ("r0", "", "expected a raw type of a positive multiple of 8 bits, got 'r0'"),
+        ("r" + "8" * 40, "", "expected a raw type of a positive multiple of 8 bits"),
         ("fixed_length_utf32", "configuration.length_bytes", "missing"),
         (
             named("fixed_length_utf32", length_bytes=6),
             "configuration.length_bytes",
-            "6 is not a multiple of 4",
+            "expected a multiple of 4, the size of a code point, got 6",
         ),
-        (named("raw_bytes", length_bytes=0), "configuration.length_bytes", "0 is less than 1"),
+        (named("raw_bytes", length_bytes=0), "configuration.length_bytes", "expected at least 1, got 0"),
         (named("raw_bytes", length_bytes=2.0), "configuration.length_bytes", "expected an integer, got 2.0"),
         (
             named("raw_bytes", length_bytes=True),
@@ -92,7 +92,7 @@ def test_other_spellings_are_read(data: Any, dtype: Any) -> None:
         (
             named("raw_bytes", length_bytes=2**31),
             "configuration.length_bytes",
-            "2147483648 is more than 2147483647",
+            "expected at most 2147483647, got 2147483648",
         ),
         (named("numpy.datetime64", unit="ns"), "configuration.scale_factor", "missing"),
         (named("numpy.datetime64", unit="eon", scale_factor=1), "configuration.unit", "got 'eon'"),
@@ -100,7 +100,7 @@ def test_other_spellings_are_read(data: Any, dtype: Any) -> None:
         (
             named("numpy.timedelta64", unit="s", scale_factor=0),
             "configuration.scale_factor",
-            "0 is less than 1",
+            "expected at least 1, got 0",
         ),
         (named("struct", fields=[]), "configuration.fields", "at least one field"),
         (named("struct", fields={"a": "int8"}), "configuration.fields", "expected an array"),
@@ -111,16 +111,20 @@ def test_other_spellings_are_read(data: Any, dtype: Any) -> None:
             "configuration.fields[0].data_type",
             "multiple of 8 bits",
         ),
-        (struct(("a", "int8"), ("a", "int8")), "configuration.fields[1]", "second field with the name 'a'"),
+        (
+            struct(("a", "int8"), ("a", "int8")),
+            "configuration.fields[1]",
+            "expected distinct field names, got 'a' a second time",
+        ),
         (
             struct(("a", struct(("b", named("raw_bytes", length_bytes=-1))))),
             "configuration.fields[0].data_type.configuration.fields[0].data_type.configuration.length_bytes",
-            "-1 is less than 1",
+            "expected at least 1, got -1",
         ),
         (
             struct(*((str(i), named("raw_bytes", length_bytes=2**30)) for i in range(2))),
             "configuration.fields",
-            "2147483648 bytes",
+            "got 2147483648",
         ),
     ],
     ids=lambda value: str(value)[:50],
@@ -147,7 +151,7 @@ def test_wrong_json(data: Any, path: str, words: str) -> None:
     ids=str,
 )
 def test_unknown_and_variable_types_are_unsupported(data: Any, path: str | None) -> None:
-    with pytest.raises(UnsupportedError, match="is not one that shardcodec implements") as caught:
+    with pytest.raises(UnsupportedError, match="shardcodec does not implement data type") as caught:
         parse_data_type(data)
     assert (caught.value.path or None) == path
 
@@ -176,7 +180,7 @@ def test_extension_types_are_unsupported() -> None:
 
 
 @pytest.mark.parametrize("value", ["foo", "numpy.datetime64", 123, ["i4"]], ids=str)
-def test_what_is_no_data_type(value: Any) -> None:
+def test_values_that_are_not_data_types_are_refused(value: Any) -> None:
     """The error was numpy's, without a place."""
     with pytest.raises(SpecError, match="dtype: expected a data type, got") as caught:
         ChainSpec((4,), value, 0, [named("bytes", endian="little")])
@@ -185,7 +189,7 @@ def test_what_is_no_data_type(value: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["S0", "U0", "V0", []], ids=str)
 def test_elements_without_bytes(dtype: Any) -> None:
-    with pytest.raises(SpecError, match="no bytes"):
+    with pytest.raises(SpecError, match="at least 1 byte"):
         as_dtype(dtype)
 
 
@@ -203,7 +207,7 @@ def test_structs_that_metadata_cannot_hold(dtype: Any) -> None:
     spec = ChainSpec((4,), dtype, bytes(np.dtype(dtype).itemsize), [named("bytes", endian="little")])
     assert spec.dtype == np.dtype(dtype)
     assert eval(repr(spec), {**vars(sys.modules[ChainSpec.__module__]), "np": np}) == spec
-    with pytest.raises(UnsupportedError, match="Zarr v3 has none"):
+    with pytest.raises(UnsupportedError, match="Zarr v3 has no data type"):
         spec.to_metadata((4,))
 
 
@@ -251,7 +255,7 @@ def reversed_units(element: bytes, fields: tuple[tuple[int, int, int], ...]) -> 
 
 
 @given(any_dtypes)
-def test_swap_fields_do_what_newbyteorder_does(dtype: np.dtype[Any]) -> None:
+def test_swap_fields_agree_with_newbyteorder(dtype: np.dtype[Any]) -> None:
     element = counted_bytes(dtype.itemsize)
     other = np.frombuffer(element, dtype).view(dtype.newbyteorder("S"))
     fields = swap_fields(as_dtype(dtype))
@@ -277,7 +281,7 @@ def assert_same_values(one: Any, two: Any) -> None:
         np.testing.assert_array_equal(one, two)
 
 
-def test_no_dtype_is_no_float64() -> None:
+def test_none_is_refused_as_dtype() -> None:
     """As which numpy takes None."""
     with pytest.raises(SpecError, match="expected a data type, got None"):
         as_dtype(None)

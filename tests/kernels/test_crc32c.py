@@ -173,7 +173,7 @@ def test_bad_calls_are_refused(args: Any, keywords: Any) -> None:
         native.crc32c(*args, **keywords)
 
 
-def test_what_is_summed_is_let_go() -> None:
+def test_the_buffer_is_released() -> None:
     """By every way in: neither the object nor its buffer stays held."""
     data = bytearray(100)
     before = sys.getrefcount(data)
@@ -277,7 +277,7 @@ def generator() -> SimpleNamespace:
 @pytest.mark.parametrize(
     "nbytes", [0, 1, 2**31 - 2, 2**31 - 1, 2**31, 2**32, 2**61 - 1, 2**61, 2**63, 2**64 - 2, 2**64 - 1]
 )
-def test_combine_of_lengths_that_nobody_can_hold(nbytes: int) -> None:
+def test_combine_of_lengths_beyond_memory(nbytes: int) -> None:
     """The first part times x to the number of bits that follow, squared and multiplied without any short cut."""
     maths = generator()
     power, square, bits = 1, 2, 8 * nbytes

@@ -80,7 +80,7 @@ AT_END = Extent(1000, 932, 68)
 AT_START = Extent(1000, 0, 68)
 ALONE = Extent(68, 0, 68)
 
-OK, HALF_EMPTY, BAD_RANGE, IN_INDEX = None, "both or neither", "but the shard has", "touches the index"
+OK, HALF_EMPTY, BAD_RANGE, IN_INDEX = None, "both or neither", "but the shard has", "overlaps the index"
 
 CASES = [
     # SC-28: absent is both numbers, and nothing else
@@ -230,13 +230,13 @@ class TestOverlaps:
         pairs = [(50, 10), (0, 100), (60, 10), (20, 5)]
         assert native.index_overlaps(entries_of(pairs)) == ([(1, 3), (1, 0), (1, 2)], 3)
 
-    def test_shared_ranges_make_no_square(self) -> None:
+    def test_shared_ranges_take_no_quadratic_time(self) -> None:
         """SC-35: ranges may be shared, so a million equal ones must be reported in linear time and room."""
         entries = np.full((1_000_000, 2), 5, dtype=np.uint64)
         pairs, found = native.index_overlaps(entries, capacity=3)
         assert (pairs, found) == ([(0, 1), (0, 2), (0, 3)], 999_999)
 
-    def test_touching_is_no_overlap(self) -> None:
+    def test_adjacent_ranges_do_not_overlap(self) -> None:
         assert native.index_overlaps(entries_of([(10, 10), (0, 10), (20, 1), (15, 0)])) == ([], 0)
 
     @pytest.mark.parametrize("capacity", [0, 1, 2, 3])
@@ -336,5 +336,5 @@ def test_sums_without_flags_leave_everything() -> None:
     left = np.zeros_like(entries)
     assert native.index_sums(entries, left=left) == (2, 0, 12, 9, 7, 10)
     assert np.array_equal(left, entries)
-    with pytest.raises(ValueError, match="3 flags for 4 entries"):
+    with pytest.raises(ValueError, match="expected 4 flags, one per entry, got 3"):
         native.index_sums(entries, np.zeros(3, dtype=bool))

@@ -1,6 +1,6 @@
 # test_inflate.py - our deflate decoder against Python's zlib
 # SPDX-License-Identifier: MIT
-"""What zlib accepts we accept, to the same bytes; what it refuses we refuse.
+"""The engine accepts the streams that zlib accepts, with the same result, and refuses those that zlib refuses.
 
 Streams are raw deflate, put into a zlib wrapping whose checksum is that of what zlib itself makes of them, so that a
 damaged stream is refused for its damage and not for its checksum.
@@ -54,7 +54,7 @@ def deflate(data: bytes, level: int = 6, wbits: int = 15, strategy: int = 0) -> 
 
 
 def zlib_content(stream: bytes) -> bytes | None:
-    """What zlib makes of a raw stream that ends where it ought to; None for a refusal."""
+    """Return zlib's result for a complete raw stream, or None if zlib refuses it."""
     d = zlib.decompressobj(-15)
     try:
         content = d.decompress(stream)

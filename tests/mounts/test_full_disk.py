@@ -180,7 +180,7 @@ def test_cache_of_chunk_state(
     disk.fail("flush", errno.ENOSPC)
     state = shardcodec.chunk_state(array, cache=cache)
     assert state.exists.sum() == 7
-    assert "could not be written" in caplog.text
+    assert "cannot write the cache" in caplog.text
     assert stored(disk) == before
 
 

@@ -28,7 +28,7 @@ def loader() -> Any:
     return module
 
 
-def test_crops_are_what_is_there(loader: Any, tmp_path: Path) -> None:
+def test_crops_equal_the_stored_data(loader: Any, tmp_path: Path) -> None:
     values = random_array((30, 41), "int32")
     create(tmp_path, shape=(30, 41))[...] = values
     crops = loader.RandomCrops(tmp_path, (7, 9), 20)

@@ -1,6 +1,6 @@
 # test_pages.py - the snippets of pages in docs/ run
 # SPDX-License-Identifier: MIT
-"""What a page shows is run as it stands there; names that it takes for granted are given."""
+"""The code of each page runs as printed; the test provides the names that a page assumes."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ OPERATIONS: dict[str, Callable[[Any, Path], Any]] = {
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_regular_file(array: Any, kind: str, locking: str) -> None:
+def test_files_that_are_not_regular_are_refused(array: Any, kind: str, locking: str) -> None:
     """It is refused, named, and stays."""
     path = shard_path(array)
     KINDS[kind](path.resolve())
@@ -121,7 +121,7 @@ def test_no_regular_file(array: Any, kind: str, locking: str) -> None:
         with shardcodec.options(locking=locking), pytest.raises(ShardFileError) as caught:
             operation(array, path)
         assert caught.value.kind == kind, name
-        assert f"found a {kind}" in str(caught.value), name
+        assert f"got a {kind}" in str(caught.value), name
         assert str(path) in str(caught.value) or str(path.resolve()) in str(caught.value), name
         assert isinstance(caught.value, OSError)
     assert (path.stat().st_mode, path.stat().st_ino) == (before.st_mode, before.st_ino)
@@ -199,7 +199,7 @@ def test_a_stream_follows_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 def test_an_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, locking: str) -> None:
-    """What the link led to stays, and is nothing to the writes that follow."""
+    """The target of the link stays, and later writes ignore it."""
     before = (tmp_path / "target").read_bytes()
     with shardcodec.options(write_strategy=strategy, locking=locking):
         written_by("erase", linked)
@@ -212,7 +212,7 @@ def test_an_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, l
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("way", ["partial", "all", "stream", "erase"])
-def test_a_dangling_link_is_no_shard(tmp_path: Path, way: str, locking: str) -> None:
+def test_a_dangling_link_reads_as_a_missing_shard(tmp_path: Path, way: str, locking: str) -> None:
     """It reads as fill value, and a write puts a file in its place. There is nothing to erase."""
     array = create(tmp_path / "a", shape=(8, 12))
     path = shard_path(array)

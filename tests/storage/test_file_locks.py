@@ -97,7 +97,7 @@ def test_a_lock_is_held_once_even_within_a_process(shard: str) -> None:
     assert first.try_acquire(shard) == "held"
     assert second.try_acquire(shard) == "busy"
     assert (second.fd, _native.file_locks_held()) == (-1, 1)
-    with pytest.raises(ValueError, match="held already"):
+    with pytest.raises(ValueError, match="holds a lock already"):
         first.try_acquire(shard)
     first.release()
     first.release()
@@ -106,7 +106,7 @@ def test_a_lock_is_held_once_even_within_a_process(shard: str) -> None:
     second.release()
 
 
-def test_a_lock_that_nobody_refers_to_is_free(shard: str) -> None:
+def test_an_unreferenced_lock_is_released(shard: str) -> None:
     """An interrupt may come between taking a lock and keeping it in mind."""
     lock = _native.FileLock()
     assert lock.try_acquire(shard) == "held"
@@ -114,14 +114,14 @@ def test_a_lock_that_nobody_refers_to_is_free(shard: str) -> None:
     assert take(shard) == "held"
 
 
-def test_what_is_no_file_has_no_lock(tmp_path: Path, shard: str) -> None:
+def test_paths_without_a_file_have_no_lock(tmp_path: Path, shard: str) -> None:
     assert take(str(tmp_path / "none")) == "no file"
     assert take(f"{shard}/below") == "no file"
     assert take(str(tmp_path)) == "no file"
 
 
 def test_a_replaced_file_has_a_lock_of_its_own(tmp_path: Path, shard: str) -> None:
-    """Whoever waited for the old file finds the new one, and does not wait for the writer to close the old one."""
+    """A writer that waited for the old file finds the new one, and does not wait until the old one is closed."""
     old = _native.FileLock()
     assert old.try_acquire(shard) == "held"
     (tmp_path / "new").write_bytes(b"others")
@@ -329,7 +329,7 @@ def test_two_names_of_one_file_are_two_groups(shard: str) -> None:
         assert len(held) == 1
 
 
-def test_what_was_taken_is_given_back_when_the_wait_ends(tmp_path: Path) -> None:
+def test_locks_are_released_when_the_wait_fails(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
         Path(path).touch()
@@ -343,7 +343,7 @@ def test_what_was_taken_is_given_back_when_the_wait_ends(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("n", "prompt"), [(3, True), (10, True), (3, False)])
-def test_a_cancelled_coroutine_gives_back_what_it_took(tmp_path: Path, n: int, prompt: bool) -> None:
+def test_a_cancelled_coroutine_releases_its_locks(tmp_path: Path, n: int, prompt: bool) -> None:
     """Few locks are tried for on the loop, many or slow ones in a thread."""
     paths = [str(tmp_path / f"{number:02}") for number in range(n)]
     for path in paths:
@@ -382,7 +382,7 @@ def test_waits_grow_and_end(shard: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert 0.05 <= lows[3] <= highs[3] <= file_locks.MAX_WAIT
     assert highs[4] <= 0.011
     now = 160.0
-    with pytest.raises(LockError, match="not obtained within 60 s"):
+    with pytest.raises(LockError, match="expected its lock within 60 s"):
         locks.wait()
 
 
@@ -408,7 +408,7 @@ def test_missing_locks_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_file_of_somebody_else_is_replaced_with_a_warning() -> None:
+def test_a_file_without_write_permission_is_replaced_with_a_warning() -> None:
     """The folder decides who may replace a file, the file who may lock it."""
     folder = Path(tempfile.mkdtemp())
     try:
@@ -420,7 +420,7 @@ def test_a_file_of_somebody_else_is_replaced_with_a_warning() -> None:
         def child() -> None:
             file_locks._told.clear()  # of what other tests met
             os.setuid(65534)
-            with pytest.warns(RuntimeWarning, match="may not be opened for writing"):
+            with pytest.warns(RuntimeWarning, match="expected permission to open"):
                 array[0, 0] = 2
             array[0, 1] = 3
             assert array[0, :3].tolist() == [2, 3, 1]

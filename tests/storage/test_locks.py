@@ -290,7 +290,7 @@ def test_opposite_orders_do_not_block_each_other() -> None:
 
 
 @pytest.mark.threads
-def test_only_one_is_inside_whoever_it_is() -> None:
+def test_threads_and_coroutines_exclude_each_other() -> None:
     """Six threads and six coroutines of two loops count, without a lock of their own."""
     table = LockTable()
     count = 0

@@ -42,7 +42,7 @@ def test_a_small_read_takes_one_request_as_long_as_a_round_trip_is_worth_it() ->
     assert coalesced(ranges, Limits(10)) == [(100, 502 * KIB), ranges[2]]
 
 
-def test_objects_of_one_call_share_what_a_round_trip_is_worth() -> None:
+def test_objects_of_one_call_share_the_value_of_a_round_trip() -> None:
     ranges = apart([KIB] * 3, [200 * KIB, 300 * KIB])
     assert len(coalesced(ranges, Limits(10), n_objects=2)) == 1
     assert len(coalesced(ranges, Limits(10), n_objects=3)) == 2

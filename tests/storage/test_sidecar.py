@@ -132,7 +132,7 @@ def test_objects_with_entity_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert asked.count("a/c/1/0") == 2
 
 
-def test_what_another_array_has_left_is_ignored(
+def test_a_file_of_another_array_is_ignored(
     tmp_path: Path, looked_at: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "state"
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_ignored_told_and_replaced(
         cache.unlink()
         cache.mkdir()
         assert told(array, cache=cache) == plain
-        assert "could not be written" in caplog.text
+        assert "cannot write the cache" in caplog.text
     records = [record for record in caplog.records if record.name == "shardcodec"]
     assert len([r for r in records if "is ignored" in r.getMessage()]) == max(1, len(bad))
     assert all(record.levelno == logging.WARNING for record in records)
@@ -190,7 +190,9 @@ def test_a_damaged_file_is_ignored_told_and_replaced(
         max_size=5,
     )
 )
-def test_what_is_kept_comes_back(tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any]) -> None:
+def test_stored_sizes_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any]
+) -> None:
     path = tmp_path_factory.mktemp("sidecar") / "state"
     written = Sidecar(path, "me", 3)
     for key, (stamp, sizes) in content.items():
@@ -207,14 +209,14 @@ def test_what_is_kept_comes_back(tmp_path_factory: pytest.TempPathFactory, conte
     assert len(Sidecar(path, "you", 3)) == 0
 
 
-def test_sizes_that_cannot_be_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_sizes_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A checksum proves nothing about who wrote it: another number of inner chunks, a stream that grows without end."""
     path = tmp_path / "state"
     first = Sidecar(path, "me", 1 << 20)
     first.put("a", "1", np.zeros(1 << 20, dtype=U64))
     first.save()
     other = Sidecar(path, "me", 3)
-    assert other.get("a", "1") is None and "cannot be" in caplog.text
+    assert other.get("a", "1") is None and "are damaged" in caplog.text
     data = path.read_bytes()
     for old, new in ((b'"1", 1, ', b'"1", 3, '), (b'"1", 1, ', b'"1", 8, '), (b'["a", ', b"[[1], ")):
         body = data[12:].replace(old, new)

@@ -1,6 +1,6 @@
 # test_staging.py - temporary names: where they are made, who cleans up, and shards that two make at once
 # SPDX-License-Identifier: MIT
-"""What a writer leaves for a moment, and what a dead one left for good."""
+"""Temporary files of running writers, and those that a dead writer left behind."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_names_of_the_dead_are_swept_and_those_of_the_living_kept(tmp_path: Path
     assert sorted(p.name for p in staging.iterdir()) == sorted([alive, another_host, "somebody's"])
 
 
-def test_where_there_is_no_staging_folder_names_are_made_beside_the_shard(tmp_path: Path) -> None:
+def test_without_a_staging_folder_temporary_names_are_beside_the_shard(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     array[...] = 1
     (tmp_path / ".a.shardcodec").write_text("a file where the folder should be")
@@ -123,7 +123,7 @@ def test_a_shard_that_appears_meanwhile_is_updated_and_not_replaced(
     assert zarrs_view(array)[7, 11] == 2
 
 
-def test_erasing_what_was_not_there_spares_what_appears_meanwhile(
+def test_erasing_a_missing_shard_keeps_one_that_appears_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from shardcodec.access import old_shard

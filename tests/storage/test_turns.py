@@ -177,7 +177,7 @@ def test_time_ends_a_turn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert asyncio.run(main()) >= 10
 
 
-def test_who_is_cancelled_while_waiting_lets_others_have_their_turn(tmp_path: Path) -> None:
+def test_a_cancelled_waiter_passes_its_turn_on(tmp_path: Path) -> None:
     call = read_of(create(tmp_path))
 
     async def main() -> list[bool]:
