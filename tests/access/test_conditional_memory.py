@@ -228,9 +228,9 @@ def test_a_plan_that_would_write_beyond_the_old_object_is_refused() -> None:
     entries = np.full((4, 2), 2**64 - 1, "u8")
     box = ((0, 0), (2, 2), None, (0, 0))
     for carries, data_offset, match in [
-        ([(0, 16, 0)], 1000, "beyond the old object"),
-        ([(0, 16, 4)], 20, "goes to 4"),
-        ([(0, 16, 0)], 8, "goes to 0"),
+        ([(0, 16, 0)], 1000, "inside the old object of"),
+        ([(0, 16, 4)], 20, "got 16 bytes from 0 to 4"),
+        ([(0, 16, 0)], 8, "got 16 bytes from 0 to 0"),
     ]:
         plan = (
             old,

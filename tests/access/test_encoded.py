@@ -276,7 +276,7 @@ def test_positions_outside_the_shard(position: int) -> None:
 
 def test_engine_refuses_what_does_not_fit_together() -> None:
     engine = native.load()
-    with pytest.raises(ValueError, match="2 positions, but 1 buffers"):
+    with pytest.raises(ValueError, match="expected 2 buffers, one per position, got 1"):
         engine.write_encoded([(chain(), None, [0, 1], [b"x"], None, None)])
     with pytest.raises(TypeError):
         engine.write_encoded([(chain(), b"path", [0], [b"x"], None, None)])

@@ -64,7 +64,7 @@ def test_json_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ({"foo": 1}, "Object includes extra members: 'foo'"),
         ({"base": None}, "base: expected an object"),
         ({"kvstore": "file:///x"}, "kvstore: expected either base or kvstore"),
-        ({"grid_shape": [0, 2]}, r"grid_shape\[0\]: 0 is less than 1"),
+        ({"grid_shape": [0, 2]}, r"grid_shape\[0\]: expected at least 1, got 0"),
         ({"grid_shape": [1 << 20, 2048]}, r"grid_shape: expected at most 1073741824 entries, got 2147483648"),
         ({"grid_shape": [1] * 32}, "grid_shape: expected at most 31 axes, got 32"),
         ({"grid_shape": "x"}, "grid_shape: expected an array"),

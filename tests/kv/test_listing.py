@@ -249,14 +249,14 @@ def test_empty_and_half_absent_entries_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "first", "end", "bits", "message"),
     [
-        ((2, 3), 0, 7, bytes(8), "positions 0 to 7 of 6"),
-        ((2, 3), 4, 3, b"", "positions 4 to 3 of 6"),
-        ((2, 3), 0, 6, b"", "no bits of positions"),
-        ((2, 3), 0, 6, bytes(16), "no bits of positions"),
-        ((2, 3), 0, 6, b"\x40" + bytes(7), "bits of positions from 6 on"),
-        ((2, 0), 0, 0, b"", "has no keys"),
-        ((1 << 32,), 0, 0, b"", "has no keys"),
-        ((1,) * 33, 0, 0, b"", "rank 33"),
+        ((2, 3), 0, 7, bytes(8), "expected 0 <= first <= end <= 6, got first 0 and end 7"),
+        ((2, 3), 4, 3, b"", "expected 0 <= first <= end <= 6, got first 4 and end 3"),
+        ((2, 3), 0, 6, b"", "expected 8 bytes for positions 0 to 6, got 0"),
+        ((2, 3), 0, 6, bytes(16), "expected 8 bytes for positions 0 to 6, got 16"),
+        ((2, 3), 0, 6, b"\x40" + bytes(7), "expected only positions less than 6"),
+        ((2, 0), 0, 0, b"", "expected a grid with extents from 1 to"),
+        ((1 << 32,), 0, 0, b"", "expected a grid with extents from 1 to"),
+        ((1,) * 33, 0, 0, b"", "expected at most 32 axes, got 33"),
     ],
 )
 def test_positions_outside_of_grid_raise(shape: Any, first: int, end: int, bits: bytes, message: str) -> None:
@@ -281,7 +281,7 @@ def test_positions_give_keys_of_members_only() -> None:
             present.packed(0, first, n, step)
         with pytest.raises(IndexError):
             present.keys(0, first, n, step)
-    with pytest.raises(ValueError, match="keys of 8 bytes without 9"):
+    with pytest.raises(ValueError, match="expected skip at most 8, the bytes of a key, got 9"):
         present.packed(9, 0, 1, 1)
     for skip, rank in ((0, 3), (9, 0)):
         with pytest.raises(IndexError):
