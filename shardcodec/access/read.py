@@ -136,7 +136,7 @@ def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
 def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatError:
     """Return the error for an object that cannot hold its index."""
     error = ShardFormatError(
-        f"object is too short for its index: expected at least {index_nbytes} bytes, got {nbytes}",
+        f"object is too short to hold its index: expected at least {index_nbytes} bytes, got {nbytes}",
         nbytes=nbytes,
         limit=index_nbytes,
     )

@@ -26,7 +26,8 @@ cdef object format_error(sc_status status, const sc_where *at):
     cdef str where = place(at)
     if status == SC_TOO_SHORT:
         return ShardFormatError(
-            f"{where}object is too short for its index: expected at least {at.limit} bytes, got {at.nbytes}",
+            # zarr's own tests match "too short to hold its index"
+            f"{where}object is too short to hold its index: expected at least {at.limit} bytes, got {at.nbytes}",
             nbytes=at.nbytes, limit=at.limit, level=at.level, entry=known(at.entry))
     if status == SC_HALF_EMPTY:
         return ShardFormatError(
