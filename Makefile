@@ -1,17 +1,17 @@
-# One command per habit; every one sets up what it needs. `make help` lists them.
+# One command for each task. Each command sets up what it needs. `make help` lists them.
 #
 #   PYTHON=python3.13 make test     chooses the interpreter (Python >= 3.11)
-#   make test TEST_ARGS='-k index'  hands arguments to pytest
+#   make test TEST_ARGS='-k index'  passes arguments to pytest
 #
-# Each purpose has a virtual environment .venv/<purpose>-<version>. The package is built in isolation, as a user's
-# pip would build it, and installed as a wheel: nothing is imported from the checkout, so nothing stale is tested.
-# Special builds (sanitizers, libraries of the system) are unpacked beside the environment of the tests, and found
-# before the wheel in it. Stamps make a second run start at once.
+# Each purpose has a virtual environment .venv/<purpose>-<version>. The package is built in isolation, as pip does it for
+# a user, and installed as a wheel. Nothing is imported from the checkout, so no stale file is tested. Special builds
+# (sanitizers, libraries of the system) are unpacked beside the environment of the tests, and come before the wheel on
+# the path. Stamp files make a second run start at once.
 #
 #   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel of `make build` with 3.11: its ABI is for both
 
 PYTHON ?= python3
-# Which tests: an expression of markers, and folders. Two processes; one that has done its half takes over tests of the other.
+# Which tests: an expression of markers, and folders. Two processes run them; an idle one takes tests from the other.
 TIER ?= not nightly
 TESTS ?= tests
 TEST_ARGS ?= -n 2 --dist worksteal
@@ -36,12 +36,12 @@ VERSION := $(shell '$(INTERPRETER)' -c 'import sys; print("%d.%d" % sys.version_
 endif
 WHEEL_VERSION ?= $(VERSION)
 
-# Folders count too: their time stamps change when a file is added or deleted.
+# Folders are listed too: their time stamps change when a file is added or deleted.
 SOURCES := setup.py pyproject.toml MANIFEST.in $(wildcard README.md) LICENSE NOTICES \
   $(shell find csrc shardcodec \( -name __pycache__ -prune \) -o \( -type d -o -name '*.[ch]' -o -name '*.py' \
     -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd' -o -name 'exports.*' \) -print)
 PIP_FLAGS := --quiet --disable-pip-version-check
-# Of an environment a small part is ever imported; that is compiled then, and kept even where the machine forbids it.
+# Only a small part of an environment is ever imported. Python compiles that part at import and keeps the result.
 pip_install = -m pip install $(PIP_FLAGS) --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -63,13 +63,13 @@ help:
 .venv/%-$(VERSION)/bin/python:
 	'$(INTERPRETER)' -m venv .venv/$*-$(VERSION)
 
-# What pyproject.toml asks for; of blosc2 its archive alone.
+# The build requirements of pyproject.toml, without their dependencies: of blosc2 only the archive is needed.
 .venv/build-$(VERSION)/stamp: pyproject.toml | .venv/build-$(VERSION)/bin/python
 	$(call venv,build) $(pip_install) --no-deps $$($(call venv,build) -c \
 	  'import tomllib; print(*tomllib.load(open("$<", "rb"))["build-system"]["requires"])')
 	touch $@
 
-# setuptools keeps notes in the source tree: with `make -j` one build waits for the other.
+# setuptools writes into the source tree, so with `make -j` builds run one after the other.
 one_build := $(if $(shell command -v flock),flock build/lock)
 
 build/wheels/plain-$(VERSION)/stamp: $(SOURCES) | .venv/build-$(VERSION)/bin/python
@@ -97,7 +97,7 @@ $(eval $(call special_build,system,SHARDCODEC_LIBS=system SHARDCODEC_DEBUG=1))
 $(eval $(call special_build,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
 $(eval $(call special_build,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
 
-# $(call needed,purpose,extras): .venv/<purpose>-<version>/needed, what the package needs without the package
+# $(call needed,purpose,extras): .venv/<purpose>-<version>/needed: the requirements of the package, without the package
 define needed
 .venv/$(1)-$(VERSION)/needed: pyproject.toml | .venv/$(1)-$(VERSION)/bin/python
 	$(call venv,$(1)) -c 'import sys, tomllib; made = tomllib.load(open("$$<", "rb"))["project"]; \
@@ -121,7 +121,7 @@ $(eval $(call environment,bench,bench))
 $(eval $(call environment,suite,))
 $(eval $(call environment,xarray,))
 
-# The checkout itself, importable; entry points are found through the .dist-info folder.
+# Make the checkout importable. The .dist-info folder has the entry points.
 $(eval $(call needed,dev,test dev))
 .venv/dev-$(VERSION)/stamp: .venv/dev-$(VERSION)/needed
 	$(call venv,dev) $(pip_install) --no-deps $$($(call venv,dev) -c \
@@ -131,11 +131,11 @@ $(eval $(call needed,dev,test dev))
 	touch $@
 
 .PHONY: dev
-dev: .venv/dev-$(VERSION)/stamp ## build what has changed into the checkout; .venv/dev-*/bin/python imports it
+dev: .venv/dev-$(VERSION)/stamp ## build changed files into the checkout; .venv/dev-*/bin/python imports it
 	@mkdir -p build
 	$(one_build) $(call venv,dev) setup.py --quiet build_ext --inplace
 
-# Environments for later, such as prepare-test: with -j, two are made at the same time.
+# Make environments in advance, such as prepare-test; with -j, two at the same time.
 prepare-check: .venv/dev-$(VERSION)/needed
 prepare-suite prepare-xarray: prepare-%: .venv/%-$(VERSION)/requirements.txt
 prepare-system prepare-asan prepare-tsan: prepare-%: build/special/%-$(VERSION)/stamp
@@ -157,7 +157,7 @@ demo: .venv/demo-$(VERSION)/stamp ## a real MRI series through zarr, with and wi
 	PYTHONSAFEPATH=1 $(call venv,demo) examples/demo.py
 
 .PHONY: bench
-bench: .venv/bench-$(VERSION)/stamp ## measure against every rival in one run
+bench: .venv/bench-$(VERSION)/stamp ## measure all peers in one run
 	$(call venv,bench) -c 'import zarrista' 2>/dev/null || $(call venv,bench) $(pip_install) --no-deps zarrista \
 	  || echo 'zarrista cannot be installed here and is not measured'
 	$(call pytest,bench) bench -c bench/pytest.ini $(BENCH_ARGS)
@@ -172,8 +172,16 @@ bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: re
 test: .venv/test-$(VERSION)/stamp ## the tests, with the same examples each time
 	$(call pytest,test) -m '$(TIER)' $(TEST_ARGS) $(TESTS)
 
-# What needs neither a wheel nor root nor a server, in the environment of `make dev`.
-QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_architecture.py)
+# Seconds of readers beside writers, for each strategy on each mount; and arguments, such as --write-table or names of mounts.
+NETWORK_SECONDS ?= 3
+NETWORK_ARGS ?=
+
+.PHONY: test-network
+test-network: .venv/test-$(VERSION)/stamp ## every write strategy on every kind of mount (root); NETWORK_ARGS=--write-table updates docs/cluster.md
+	PYTHONSAFEPATH=1 $(call venv,test) tests/mounts/network.py --seconds $(NETWORK_SECONDS) $(NETWORK_ARGS)
+
+# Tests that need no wheel, no root and no server, in the environment of `make dev`.
+QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_layers.py project/test_architecture.py)
 
 .PHONY: quick
 quick: dev check-python check-types check-c ## formats, lint, types and the fast tests of the checkout: under 3 minutes
@@ -184,7 +192,7 @@ nightly: ## everything: random examples, sanitizers on all folders, long fuzzing
 	.ci/nightly
 
 .PHONY: test-system
-test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## codecs and shards, in a build against libzstd, liblz4, zlib of the system
+test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## test codecs and shards in a build with libzstd, liblz4 and zlib of the system
 	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -k 'codec or whole' tests/engine tests/access
 
 .venv/suite-$(VERSION)/requirements.txt: .venv/suite-$(VERSION)/stamp
@@ -206,7 +214,7 @@ xarray-suite: .venv/xarray-$(VERSION)/requirements.txt ## xarray's own Zarr test
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
 C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
 
-# `make -k check` goes on after the first complaint.
+# `make -k check` continues after the first failure.
 .PHONY: check check-python check-types check-c check-project
 check: check-python check-types check-c check-project ## formatters, linters, types, C warnings, layers, symbols
 
@@ -222,16 +230,16 @@ check-c: .venv/dev-$(VERSION)/needed
 	for file in $$(find csrc -name '*.c'); do gcc -std=c11 -O2 -fsyntax-only $(C_WARNINGS) -Icsrc $$file; done
 
 check-project: .venv/test-$(VERSION)/stamp
-	$(call pytest,test) -q -m 'not slow' tests/test_project.py
+	$(call pytest,test) -q -m 'not slow' tests/test_project.py tests/project/test_layers.py
 
 .PHONY: format
-format: .venv/dev-$(VERSION)/needed ## mend what `make check` would complain about, where a tool can
+format: .venv/dev-$(VERSION)/needed ## repair what the formatters and linters of `make check` can repair
 	$(call venv,dev) -m ruff check --fix-only
 	$(call venv,dev) -m ruff format
 	.venv/dev-$(VERSION)/bin/clang-format -i $(C_FILES)
 
 # The sanitizers' libraries must come first in the process; libstdc++ with them, or a C++ exception thrown by
-# TensorStore finds no interceptor. Tests that limit address space read SHARDCODEC_TEST_SANITIZER and step aside.
+# TensorStore finds no interceptor. Tests that limit the address space read SHARDCODEC_TEST_SANITIZER and skip.
 library = $(shell gcc -print-file-name=$(1))
 
 # The folders whose tests reach C.
@@ -240,7 +248,7 @@ ASAN_TESTS ?= $(addprefix tests/,kernels engine storage access zarr_plugin kv pr
 .PHONY: asan
 asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
 asan: export UBSAN_OPTIONS = print_stacktrace=1
-asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## what reaches C, under AddressSanitizer and UBSan
+asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## the tests of C code, under AddressSanitizer and UBSan
 	PYTHONPATH=$(call special,asan) SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
 	  $(call pytest,test) -m 'not slow and not nightly' $(TEST_ARGS) $(ASAN_TESTS)
@@ -261,7 +269,7 @@ build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))
 
 # ---------------------------------------------------------------- fuzzing
 
-# clang brings libFuzzer, which follows coverage; without it a driver of our own mutates blindly.
+# clang has libFuzzer, which uses coverage. Without clang our own driver mutates at random.
 FUZZ_CC ?= $(shell command -v clang || echo gcc)
 FUZZ_FLAGS := -std=c11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Icsrc -pthread
 FUZZ_SOURCES := $(sort $(shell find csrc -name '*.c' ! -name 'test*'))
@@ -292,6 +300,6 @@ $(FUZZ_TARGETS:%=run-%): run-%: build/fuzz/%
 # ---------------------------------------------------------------- tidying
 
 .PHONY: clean
-clean: ## remove all that the other commands made
+clean: ## remove all files that the other commands made
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-# setup.py - how the extension is built; everything that is only data stands in pyproject.toml
+# setup.py - how the extension is built; pyproject.toml has the metadata
 # SPDX-License-Identifier: MIT
 """Build shardcodec._native: one Cython module (its text in shardcodec/binding), all of csrc/, codec libraries linked in.
 
@@ -42,7 +42,7 @@ SANITIZERS = ("", "address", "undefined", "address,undefined", "thread")
 
 
 def switch(name: str, default: str, allowed: tuple[str, ...]) -> str:
-    """Value of an environment switch; a misspelt one must not pass as the default."""
+    """Return the value of an environment switch; a misspelt value is an error, not the default."""
     value = os.environ.get(name) or default
     if value not in allowed:
         raise SystemExit(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
@@ -62,7 +62,7 @@ ABI3 = (
 
 
 def check_platform() -> None:
-    """Refuse with a reason where the C code cannot work; sdist may still be made anywhere."""
+    """Stop with a reason on platforms where the C code cannot work. An sdist can be made anywhere."""
     if os.name != "posix":
         raise SystemExit(
             f"shardcodec needs a POSIX system (pread, rename, byte-range locks); this is {sys.platform}"
@@ -72,11 +72,10 @@ def check_platform() -> None:
 
 
 def compile_args() -> list[str]:
-    """Flags for all C sources.
+    """Return the flags for all C sources.
 
-    Python's own flags come first. Among them may be -fwrapv; nothing here relies on it (sizes are unsigned,
-    or checked with overflow built-ins), so it is neither added nor fought. Only the sanitizers switch it off:
-    under -fwrapv UBSan would not report a signed overflow.
+    Python's own flags come first and may contain -fwrapv. The code does not rely on it: sizes are unsigned, or
+    checked with overflow built-ins. Sanitizer builds switch it off, because UBSan reports no signed overflow with it.
     """
     args = ["-std=c11", "-fvisibility=hidden", "-pthread"]
     if SANITIZE:
@@ -90,10 +89,10 @@ def compile_args() -> list[str]:
 
 
 def link_args() -> list[str]:
-    """Flags that leave PyInit__native as the only symbol other modules can see.
+    """Return the flags that export only the symbol PyInit__native.
 
-    The archive's objects export ZSTD_*, LZ4_* and so on; unhidden, another copy of these libraries that was
-    loaded with RTLD_GLOBAL would capture our calls.
+    The objects of the archive export ZSTD_*, LZ4_* and so on. If these were visible, another copy of the libraries,
+    loaded with RTLD_GLOBAL, would receive our calls.
     """
     args = ["-pthread"]
     if MACOS:
@@ -111,7 +110,7 @@ def link_args() -> list[str]:
 
 
 class Linked(NamedTuple):
-    """Codec libraries as the compiler and the linker want them."""
+    """Arguments of the compiler and the linker for the codec libraries."""
 
     archives: tuple[str, ...] = ()
     cflags: tuple[str, ...] = ()
@@ -120,10 +119,10 @@ class Linked(NamedTuple):
 
 
 def bundled_libraries() -> Linked:
-    """libblosc2.a of the installed blosc2 wheel.
+    """Return libblosc2.a of the installed blosc2 wheel.
 
-    The package is looked up, not imported: importing it pulls in numexpr and more, and fails when building
-    for another architecture.
+    The package is located, not imported: an import needs numexpr and more, and fails in a build for another
+    architecture.
     """
     spec = importlib.util.find_spec("blosc2")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -138,7 +137,7 @@ def bundled_libraries() -> Linked:
 
 
 def system_libraries() -> Linked:
-    """libzstd, liblz4 and zlib of the system."""
+    """Return libzstd, liblz4 and zlib of the system."""
 
     def ask(what: str) -> tuple[str, ...]:
         done = subprocess.run([tool, what, *SYSTEM_LIBRARIES], check=True, capture_output=True, text=True)
@@ -155,15 +154,15 @@ def system_libraries() -> Linked:
 
 @functools.cache
 def libraries() -> Linked:
-    """What is linked. A library that is missing is a problem of the build only: an sdist needs none."""
+    """Return the linked libraries. A missing library stops a build, but not an sdist, which needs none."""
     return system_libraries() if LIBS == "system" else bundled_libraries()
 
 
 def fingerprint(ext: Extension) -> str:
-    """Name of the build folder: everything that changes the binary without changing a source file.
+    """Return the name of the build folder, which depends on everything but the source files that changes the binary.
 
-    setuptools compares time stamps only, so one folder for all would hand out a binary with yesterday's flags
-    or link mode. The archive counts by content, since an isolated build puts it in a new place each time.
+    setuptools compares only time stamps, so with one folder for all it would reuse a binary with other flags. The
+    archive is identified by its content, because an isolated build puts it in a new place each time.
     """
     linked = libraries()
     facts = [
@@ -189,7 +188,7 @@ def is_current(made: Path, headers: Path, sources: list[str]) -> bool:
 
 
 class Build(build):
-    """`build` with a folder for each configuration."""
+    """The command `build`, with one folder for each configuration."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
@@ -198,7 +197,7 @@ class Build(build):
 
 
 class BuildExt(build_ext):
-    """`build_ext` that links the codec libraries and keeps generated C out of the source tree."""
+    """The command `build_ext`: links the codec libraries and keeps generated C out of the source tree."""
 
     def run(self) -> None:
         check_platform()
@@ -210,7 +209,7 @@ class BuildExt(build_ext):
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile on all cores; setuptools does so for several extensions, not for the sources of one."""
+        """Compile on all cores; setuptools does this for several extensions, but not for the sources of one."""
         if self.force or newer_group([*ext.sources, *ext.depends], self.get_ext_fullpath(ext.name), "newer"):
             # The translated module comes first, as it takes longest.
             with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -230,7 +229,7 @@ class BuildExt(build_ext):
             return made
         args = [*ext.extra_compile_args, "-MMD", "-MF", str(headers)]
         if "undefined" in SANITIZE and source == ext.sources[0]:
-            # Cython's own C has nothing for UBSan, under which it takes as long to compile as all the rest.
+            # UBSan finds nothing in Cython's own C, and compiling it with UBSan takes as long as all the rest.
             args.append("-fno-sanitize=undefined")
         self.compiler.compile(
             [source],
@@ -251,7 +250,7 @@ class BuildExt(build_ext):
             ext.libraries += ["dl", "rt", "m"]
 
     def translate(self, ext: Extension) -> None:
-        """Once for all configurations, whose differences are a matter of the C compiler."""
+        """Run Cython once for all configurations, which differ only in options of the C compiler."""
         from Cython import __version__
         from Cython.Build import cythonize
 
@@ -264,7 +263,7 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """`build_py` that forgets modules deleted since the last build: a wheel takes all that it finds."""
+    """The command `build_py`: first removes old copies, because a wheel contains every file in the build folder."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -278,7 +277,7 @@ sources = sorted(
 )
 depends = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("csrc/**/*.h", "csrc/exports.*", "shardcodec/*.pxd", "shardcodec/binding/*.pxi")
+    for pattern in ("csrc/**/*.h", "csrc/exports.*", "shardcodec/csrc/*.pxd", "shardcodec/binding/*.pxi")
     for path in ROOT.glob(pattern)
 )
 

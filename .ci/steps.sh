@@ -1,4 +1,4 @@
-# steps.sh - what .ci/run and .ci/nightly share: steps with a summary, packages, interpreters, environments
+# steps.sh - functions of .ci/run and .ci/nightly: steps with a summary, packages, interpreters, environments
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 
@@ -7,7 +7,7 @@ trap 'rm -rf "$logs"' EXIT
 steps=()
 failed=()
 
-# step NAME COMMAND...: run it, show its output, keep it for the summary; later steps run even if it fails
+# step NAME COMMAND...: run a command, show its output, and keep it for the summary; a failure does not stop later steps
 step() {
     local name=$1 begin=$SECONDS
     shift
@@ -21,7 +21,7 @@ step() {
     fi
 }
 
-# finish: print the closing lines of all test runs, and exit with 1 if a step has failed
+# finish: print the last lines of all test runs; exit with 1 if a step has failed
 finish() {
     printf '\n======== %d s in all; the closing lines of the test runs:\n' "$SECONDS"
     local name
@@ -35,7 +35,7 @@ finish() {
     echo "all ${#steps[@]} steps passed"
 }
 
-# debian_packages NAME...: install those that are missing; without root or apt nothing is installed
+# debian_packages NAME...: install missing packages; without root or apt do nothing
 debian_packages() {
     local name missing=()
     command -v apt-get >/dev/null && [[ $(id -u) -eq 0 ]] || return 0
@@ -57,13 +57,17 @@ if [[ -z $newest && ${CI:-} == true ]]; then
 fi
 echo "Python: $oldest${newest:+, $newest}"
 
-make_oldest=(make "PYTHON=$oldest")
-# The newer interpreter gets the wheel that the oldest has built, as a user does: its ABI is the same for all.
-make_newest=(make "PYTHON=${newest:-$oldest}"
+# A step that hangs ends after this number of seconds, so that the others still run. SIGABRT lets each process of pytest print
+# the stacks of its threads, also one that runs no test: a worker that waits, or a controller that waits for a worker.
+limit=${STEP_SECONDS:-1800}
+ulimit -c 0
+make_oldest=(timeout --signal=ABRT --kill-after=60 "$limit" make "PYTHON=$oldest")
+# The newer interpreter installs the wheel that the oldest has built, as users do: the stable ABI is the same for all.
+make_newest=(timeout --signal=ABRT --kill-after=60 "$limit" make "PYTHON=${newest:-$oldest}"
     "WHEEL_VERSION=$("$oldest" -c 'import sys; print("%d.%d" % sys.version_info[:2])')")
 
-# prepare TARGET...: build the wheel, these special environments and those of the tests, side by side, since pip uses
-# one core and waits for the network
+# prepare TARGET...: build the wheel, these special environments and those of the tests, several at a time, because pip
+# uses one core and waits for the network
 prepare() {
     local older=(build prepare-test prepare-check prepare-suite "$@") others
     if [[ -z $newest ]]; then
@@ -74,6 +78,6 @@ prepare() {
     others=$!
     "${make_newest[@]}" -j2 needed-test needed-suite needed-demo needed-xarray || { wait "$others"; return 1; }
     wait "$others" || return
-    # Now the wheel is there.
+    # Now the wheel exists.
     "${make_newest[@]}" -j2 prepare-test prepare-suite prepare-demo prepare-xarray
 }

@@ -6,14 +6,14 @@ Parameters
 ----------
 nbytes
     64 bytes: the index of a shard with 4 inner chunks. 4 KiB: 256 of them. 32 KiB to 1 MiB: inner chunks, in
-    the processor's caches. 64 MiB: larger than those, where memory sets the pace.
+    the processor's caches. 64 MiB: larger than the caches, so limited by memory.
 kind
     "aligned": an array that starts on a cache line, as the engine's own buffers do. "bytes": a Python ``bytes``
-    object, which starts elsewhere, and which Python hands over faster than an array.
+    object, which is not aligned, and which Python passes faster than an array.
 
-What to make of it: the data are summed again and again, so all but 64 MiB come from a cache; a chunk that was just read
-from a file is there as well, one that was not is bound by memory whoever sums it. At 64 bytes it is mostly the cost of
-a call from Python that is compared.
+How to read the results: the same data are summed repeatedly, so all but 64 MiB come from a cache. A chunk that was just
+read from a file is in the cache too; any other one is limited by memory in every implementation. At 64 bytes the
+benchmark mostly measures a call from Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def name_of(nbytes: int) -> str:
 
 
 def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Random bytes from a cache line on; read-only, since google_crc32c takes nothing else."""
+    """Return random bytes that begin on a cache line; read-only, because google_crc32c accepts nothing else."""
     room = np.random.default_rng(nbytes).integers(0, 256, nbytes + 64, dtype=np.uint8)
     first = -room.ctypes.data % 64
     data = room[first : first + nbytes]
@@ -58,7 +58,7 @@ def google_crc32c() -> Checksum:
 
 
 def check_then_time(benchmark: Any, checksum: Checksum, data: Any) -> None:
-    """Time a checksum that agrees with the portable code, the one that uses no special instruction."""
+    """Check the result against the portable code, which uses no special instruction; then time it."""
     assert checksum(data) == native.crc32c(data, impl="portable")
     benchmark.extra_info["bytes"] = len(data)
     benchmark.extra_info["chosen"] = native.crc32c_chosen()
@@ -69,7 +69,7 @@ def check_then_time(benchmark: Any, checksum: Checksum, data: Any) -> None:
 @pytest.mark.parametrize("kind", ["aligned", "bytes"])
 @pytest.mark.parametrize("peer", ["shardcodec", "google_crc32c"])
 def bench_crc32c(benchmark: Any, peer: str, kind: str, nbytes: int) -> None:
-    """Any call that a user would make: the chosen variant, no options."""
+    """Time the default call of a user: the chosen variant, no options."""
     checksum = native.crc32c if peer == "shardcodec" else google_crc32c()
     data = aligned(nbytes)
     benchmark.group = f"crc32c {name_of(nbytes)} {kind}"
@@ -79,7 +79,7 @@ def bench_crc32c(benchmark: Any, peer: str, kind: str, nbytes: int) -> None:
 @pytest.mark.parametrize("nbytes", [n for n in SIZES if 4 * KIB <= n <= MIB], ids=name_of)
 @pytest.mark.parametrize("impl", native.crc32c_implementations())
 def bench_crc32c_variants(benchmark: Any, impl: str, nbytes: int) -> None:
-    """Does each variant earn its place? Not at 64 bytes, where finding it by name would be what is timed."""
+    """Time each variant. Not at 64 bytes, where the search for its name would be most of the time."""
     benchmark.group = f"crc32c variants {name_of(nbytes)}"
     check_then_time(benchmark, partial(native.crc32c, impl=impl), aligned(nbytes))
 
@@ -87,7 +87,7 @@ def bench_crc32c_variants(benchmark: Any, impl: str, nbytes: int) -> None:
 @pytest.mark.parametrize("nbytes", [n for n in SIZES if n >= 4 * KIB], ids=name_of)
 @pytest.mark.parametrize("how", ["one pass", "copy, then crc"])
 def bench_crc32c_copy(benchmark: Any, how: str, nbytes: int) -> None:
-    """What the fused copy saves: one reading of the data."""
+    """Time the copy with checksum, which reads the data once instead of twice."""
     src = aligned(nbytes)
     dst = aligned(nbytes)
     dst.setflags(write=True)  # filled, so its pages exist
@@ -106,5 +106,5 @@ def bench_crc32c_copy(benchmark: Any, how: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize("nbytes", [64 * KIB, 10**12], ids=["64-KiB", "1-TB"])
 def bench_crc32c_combine(benchmark: Any, nbytes: int) -> None:
-    """Joining two checksums costs a shift per bit set in the length, at most 31, and none per byte."""
+    """Time the combination of two checksums: one shift for each bit set in the length, at most 31."""
     benchmark(native.crc32c_combine, 0x12345678, 0x9ABCDEF0, nbytes)

@@ -1,17 +1,17 @@
 # bench_index.py - how long does it take to understand the index of a shard?
 # SPDX-License-Identifier: MIT
-"""Decoding and checking an index, and looking for overlaps and gaps, against numpy in the same run.
+"""Decode and check an index, and search overlaps and gaps; compared with numpy in the same run.
 
 Parameters
 ----------
 n
-    Inner chunks of the shard: 64, 4096, and a million (an index of 16 MB, which no second-level cache holds).
+    Inner chunks of the shard: 64, 4096, and a million (an index of 16 MB, larger than any second-level cache).
 order
-    How inner chunks lie in the file. "C": offsets ascend, and nothing needs to be sorted. "Morton": what zarr and
-    shardcodec write. "shuffled": what many updates leave behind.
+    Order of the inner chunks in the file. "C": offsets ascend, so nothing needs to be sorted. "Morton": the order that
+    zarr and shardcodec write. "shuffled": the order after many updates.
 
-What to make of it: decoding 64 entries is mostly the cost of a call from Python. The numpy twins do the same work in
-the fewest passes we could think of, and would be written so by anyone without C.
+How to read the results: decoding 64 entries is mostly the cost of a call from Python. The numpy versions do the same
+work in as few passes as we found.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shard(NamedTuple):
 
     @property
     def extent(self) -> tuple[int, int, int]:
-        """Size of the shard, offset and size of the index."""
+        """Return the size of the shard, and offset and size of the index."""
         data = len(self.entries) * CHUNK_NBYTES
         return data + self.entries.nbytes, data, self.entries.nbytes
 
@@ -70,7 +70,7 @@ def finish(benchmark: Any, group: str, entries: Entries, run: Any) -> None:
 @pytest.mark.parametrize("byte_order", ["<", ">"], ids=["little", "big"])
 @pytest.mark.parametrize("peer", ["shardcodec", "numpy"])
 def bench_decode(benchmark: Any, peer: str, byte_order: str, n: int) -> None:
-    """Stored bytes to numbers, in room that is there already."""
+    """Decode stored bytes into memory that exists."""
     entries = shard_of(n, "C").entries
     stored = entries.astype(f"{byte_order}u8").tobytes()
     out = np.zeros_like(entries)
@@ -89,7 +89,7 @@ def bench_decode(benchmark: Any, peer: str, byte_order: str, n: int) -> None:
 
 
 def numpy_check(shard: Shard) -> bool:
-    """All entries absent, or in the shard and not in the index; no sum wraps."""
+    """Check with numpy that each entry is absent, or lies in the shard and not in the index; no sum overflows."""
     offset, nbytes = shard.entries[:, 0], shard.entries[:, 1]
     shard_nbytes, index_offset, index_nbytes = map(np.uint64, shard.extent)
     none = np.uint64(2**64 - 1)
@@ -118,7 +118,7 @@ def bench_check(benchmark: Any, peer: str, n: int) -> None:
 
 
 def numpy_overlaps(entries: Entries) -> int:
-    """How many ranges begin before an earlier one has ended."""
+    """Count with numpy the ranges that begin before the end of an earlier one."""
     present = entries[(entries[:, 1] != 0) & (entries[:, 0] != np.uint64(2**64 - 1))]
     present = present[np.argsort(present[:, 0], kind="stable")]
     ends = np.maximum.accumulate(present.sum(axis=1, dtype=np.uint64))
@@ -129,7 +129,7 @@ def numpy_overlaps(entries: Entries) -> int:
 @pytest.mark.parametrize("order", ["C", "Morton", "shuffled"])
 @pytest.mark.parametrize("peer", ["shardcodec", "numpy"])
 def bench_overlaps(benchmark: Any, peer: str, order: str, n: int) -> None:
-    """Sorting is most of it."""
+    """Find overlaps; sorting takes most of the time."""
     entries = shard_of(n, order).entries
     spoilt = entries.copy()
     spoilt[n // 2, 0] -= np.uint64(1 if spoilt[n // 2, 0] else 0)
@@ -142,7 +142,7 @@ def bench_overlaps(benchmark: Any, peer: str, order: str, n: int) -> None:
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("order", ["C", "Morton", "shuffled"])
 def bench_gaps(benchmark: Any, order: str, n: int) -> None:
-    """What `repair` and `compact` ask for: the bytes that nothing refers to."""
+    """Find the bytes that no entry refers to, as `repair` and `compact` do."""
     shard = shard_of(n, order)
     assert native.index_gaps(shard.entries, *shard.extent) == ([], 0)
     finish(benchmark, f"gaps {n}", shard.entries, partial(native.index_gaps, shard.entries, *shard.extent))

@@ -1,18 +1,17 @@
 # bench_order.py - how long does it take to know the order of the inner chunks?
 # SPDX-License-Identifier: MIT
-"""Positions of all inner chunks of a grid in Morton order, against zarr's in the same run.
+"""List the positions of all inner chunks of a grid in Morton order; compared with zarr in the same run.
 
 Parameters
 ----------
 grid
-    Inner chunks along each axis. 8^3 and 32^3 are powers of two; 33^3 is the worst neighbour of one, where most Morton
-    codes lie outside the grid; 100 x 37 x 5 is neither, and uneven.
+    Inner chunks along each axis. 8^3 and 32^3 are powers of two. 33^3 is the worst case, where most Morton codes lie
+    outside the grid. 100 x 37 x 5 is a grid of unequal extents.
 peer
-    "zarr": what zarr computes the first time it writes a shard of a grid. "zarr, remembered": the same once more; zarr
-    keeps the 16 grids used last.
+    "zarr": zarr's first computation for a grid. "zarr, remembered": the second one; zarr caches the 16 grids used last.
 
-What to make of it: a writer asks once per shard, so the time counts against the shard's other work, milliseconds as a
-rule. zarr hands out Python tuples and shardcodec a buffer of integers, which is part of the difference.
+How to read the results: a writer needs the order once for each shard, whose other work usually takes milliseconds. zarr
+returns Python tuples and shardcodec a buffer of integers, which is part of the difference.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def name_of(grid: Grid) -> str:
 
 
 def zarr_order(grid: Grid, *, remembered: bool) -> Callable[[], Any]:
-    """Whatever this version of zarr calls for the order; its caches are emptied before each call, or not."""
+    """Call the function of this version of zarr that computes the order, with or without emptying its caches before."""
     indexing = pytest.importorskip("zarr.core.indexing")
     order = getattr(indexing, "morton_order_coords", None) or indexing.morton_order_iter
     caches = [f for f in vars(indexing).values() if hasattr(f, "cache_clear")]
@@ -60,7 +59,7 @@ def flat(coords: Any, grid: Grid) -> Positions:
 @pytest.mark.parametrize("grid", GRIDS, ids=name_of)
 @pytest.mark.parametrize("peer", ["shardcodec", "zarr", "zarr, remembered"])
 def bench_morton(benchmark: Any, peer: str, grid: Grid) -> None:
-    """The whole grid, as a writer of complete shards asks for it."""
+    """Order the whole grid, as a writer of complete shards does."""
     benchmark.group = f"morton {name_of(grid)}"
     benchmark.extra_info["positions"] = math.prod(grid)
     out = np.empty(math.prod(grid), dtype=np.uint64)
@@ -76,7 +75,7 @@ def bench_morton(benchmark: Any, peer: str, grid: Grid) -> None:
 @pytest.mark.parametrize("grid", GRIDS, ids=name_of)
 @pytest.mark.parametrize("name", ORDERS)
 def bench_orders(benchmark: Any, name: Any, grid: Grid) -> None:
-    """Does the default cost more than the plain orders?"""
+    """Compare the default order with the other orders."""
     benchmark.group = f"orders {name_of(grid)}"
     out = np.empty(math.prod(grid), dtype=np.uint64)
     assert native.order(out, grid, name) == math.prod(grid)
@@ -86,7 +85,7 @@ def bench_orders(benchmark: Any, name: Any, grid: Grid) -> None:
 
 @pytest.mark.parametrize("side", [1, 8, 33])
 def bench_box(benchmark: Any, side: int) -> None:
-    """Part of a grid of 1000^3: the rest of it is not walked, so the time follows the part."""
+    """Order a part of a grid of 1000^3; the rest is skipped, so the time depends on the part."""
     grid, first = (1000, 1000, 1000), (333, 444, 555)
     last = tuple(c + side - 1 for c in first)
     out = np.empty(side**3, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""How fast are whole arrays read, for each codec and for tiny inner chunks?"""
+"""Time the reading of whole arrays, for each codec and for tiny inner chunks."""
 
 from __future__ import annotations
 

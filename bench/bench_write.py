@@ -1,4 +1,4 @@
-"""How fast are whole arrays written into empty folders? How large they get is in the extra info."""
+"""Time the writing of whole arrays into empty folders. The extra info has their sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long does little take: an inner chunk, a box, a plane, an element, and writes of a box?"""
+"""Time small operations: reads of an inner chunk, a box, a plane and an element, and writes of a box."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Machine facts in the header and in the JSON, a look at the load, one folder for all benchmarks of a session.
+"""Report the machine in the header and in the JSON, warn about load, and make one folder for a session.
 
-`BENCH_EDGE` sets the size of the large arrays (256 here, 512 in run.py), `BENCH_THREADS` the threads of everybody.
+`BENCH_EDGE` sets the size of the large arrays (256 here, 512 in run.py), `BENCH_THREADS` the threads of each peer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data sets and the arrays that hold them.
 
-A *field* is what is stored: a smooth function of position plus a little noise, so that compressors have
-something to do and something they cannot do. A *case* is one way to store a field: shapes and a codec.
+A *field* is the stored values: a smooth function of position plus a little noise, so that a part of the data can be
+compressed and a part cannot. A *case* is one way to store a field: shapes and a codec.
 Fields are made once per run and kept as .npy files in the folder of the run.
 """
 
@@ -103,7 +103,7 @@ def big(edge: int = 512) -> Case:
 
 
 def tiny(inner: int, edge: int = 256) -> Case:
-    """Make a uint8 cube of eight shards with inner chunks of 8^3 or 4^3: the cost per chunk is all there is."""
+    """Make a uint8 cube of eight shards with inner chunks of 8^3 or 4^3, which measures the cost per chunk."""
     return _cube(edge, inner, "uint8")
 
 
@@ -114,13 +114,14 @@ def table(edge: int = 512) -> Case:
 
 
 def line(n_chunks: int = 1_000_000) -> Case:
-    """Make one shard with very many inner chunks of four elements: the index is all there is."""
+    """Make one shard with very many inner chunks of four elements, which measures the index."""
     return Case((4 * n_chunks,), (4 * n_chunks,), (4,), "uint16", "raw")
 
 
 def stored_nbytes(path: Path) -> int:
-    """Return the size of all shards of an array."""
-    return sum(p.stat().st_size for p in (path / "c").rglob("*") if p.is_file())
+    """Return the size of all shards or chunks of an array."""
+    documents = ("zarr.json", ".zarray")
+    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file() and p.name not in documents)
 
 
 def field(case: Case, folder: Path) -> Array:

@@ -185,7 +185,7 @@ give(struct stream *s, double time)
             return 1e30;
         }
         if (n < 0)
-            n = (ssize_t)(p->nbytes - p->done); /* nobody wants it any more */
+            n = (ssize_t)(p->nbytes - p->done); /* no caller waits for it any more */
         else if (s->is_answer)
             n_bytes += (uint64_t)n;
         p->done += (size_t)n;

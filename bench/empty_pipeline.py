@@ -11,7 +11,7 @@ from shardcodec import ShardCodecPipeline
 
 
 class EmptyPipeline(ShardCodecPipeline):
-    """Answers a read at once: what remains is what zarr.Array itself costs."""
+    """Answers a read at once, so the time that remains is that of zarr.Array itself."""
 
     async def read(self, batch_info: Iterable[Any], out: Any, drop_axes: tuple[int, ...] = ()) -> Any:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Build and call floor.c, the loop that every ratio is taken against, and floor_keys.c, those of keys."""
+"""Build and call floor.c, the loop that all ratios refer to, and floor_keys.c, the loops over keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Plan(ctypes.Structure):
 
 
 def archive() -> Path | None:
-    """Find the static library that the blosc2 wheel carries; the package itself is not imported."""
+    """Find the static library in the blosc2 wheel, without importing the package."""
     spec = importlib.util.find_spec("blosc2")
     if spec is None or spec.origin is None:
         return None
@@ -79,12 +79,12 @@ def _keys() -> Any:
 
 
 def keys(edge: int) -> list[bytes]:
-    """Make a list of the keys of edge x edge entries, and do nothing else."""
+    """Make a list of the keys of edge x edge entries."""
     return _keys().floor_keys(edge)  # type: ignore[no-any-return]
 
 
 def each_key(edge: int) -> Iterator[bytes]:
-    """Make the same keys one after the other, as they are taken."""
+    """Make the same keys one after the other in a loop."""
     return _keys().floor_each(edge)  # type: ignore[no-any-return]
 
 
@@ -115,14 +115,14 @@ def _run(call: Any, path: Path, case: Case, box: Box, data: Array, n_threads: in
 
 
 def read(path: Path, case: Case, box: Box, n_threads: int) -> Array:
-    """Read a box into memory that is as fresh as a rival's."""
+    """Read a box into new memory, as the other peers do."""
     out = np.empty([s.stop - s.start for s in box], dtype=case.dtype)
     _run(library().floor_read, path, case, box, out, n_threads)
     return out
 
 
 def read_rows(path: Path, case: Case, rows: Array, n_threads: int) -> Array:
-    """Read rows in any order; inner chunks that hold none of them are left alone."""
+    """Read rows in any order; inner chunks without such a row are skipped."""
     out = np.empty((len(rows), *case.shape[1:]), dtype=case.dtype)
     places = np.argsort(rows, kind="stable").astype(np.uint64)
     ascending = rows[places].astype(np.uint64)

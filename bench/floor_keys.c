@@ -1,4 +1,4 @@
-/* floor_keys.c - what it takes Python to have a list of keys, whoever made them
+/* floor_keys.c - the time that Python needs to hold a list of keys, by whichever program it was made
  *
  * One bytes object for each key of a grid of two axes, 32 bits an axis, and the list of them: no index, no file. Any
  * library that returns such a list does at least this. Half of it is the kernel's: the first touch of 48 bytes a key.

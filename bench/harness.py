@@ -1,4 +1,4 @@
-"""How a row of the suite becomes a benchmark of pytest-benchmark."""
+"""Run a row of the suite as a benchmark of pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUNDS = 5
 
 
 def bench(benchmark: Any, context: Context, peer: Peer, row: Row) -> None:
-    """Check, then time row.operate(); a row of several operations says so in its extra info."""
+    """Check a row, then time row.operate(). The extra info has the number of operations if there are several."""
     if not row.takes(peer):
         pytest.skip(f"{peer.name} writes whole arrays only")
     context = line_writer(row, context)

@@ -1,4 +1,4 @@
-"""What must be known of the machine to judge a figure, and whether somebody else was using it."""
+"""Describe the machine, and measure how much other processes use it."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def facts(folder: Path) -> dict[str, Any]:
 
 
 def take_memory_back(result_nbytes: int) -> None:
-    """Touch memory and free it again, so that whoever has the next turn finds pages that are there.
+    """Touch memory and free it again, so that the next turn finds pages that the machine has.
 
     A virtual machine may return free memory to its host within a second ("free page reporting"). To touch it again then
-    costs 10 to 50 times as much as usual: one turn of many, and nobody's fault who happens to have it.
+    costs 10 to 50 times as much as usual, and only in some turns.
     """
     # At most the result, the bytes that were read and what becomes of them on the way; and for a small result anyway.
     memory = np.empty((64 << 20) + 3 * result_nbytes, dtype=np.uint8)
@@ -94,7 +94,7 @@ def take_memory_back(result_nbytes: int) -> None:
 
 
 def load_warning(limit: float = 0.5) -> str | None:
-    """Return a sentence when the machine is busy before anything has been measured."""
+    """Return a warning if the machine is busy before the first measurement, else None."""
     load = os.getloadavg()[0]
     if load <= limit:
         return None
@@ -102,11 +102,11 @@ def load_warning(limit: float = 0.5) -> str | None:
 
 
 class Disturbance:
-    """How much of the processors others took since this was made: 0.5 is half a processor, throughout.
+    """Measures the processors that other processes use: 0.5 is half a processor all the time.
 
-    The load average cannot tell: a benchmark with two threads is itself a load of two. So the busy time of the whole
-    machine is compared with the processor time of this process and its children. What the kernel does on our behalf
-    later, as writing back dirty pages, counts as somebody else's.
+    The load average does not help: a benchmark with two threads is itself a load of two. So the busy time of the whole
+    machine is compared with the processor time of this process and its children. What the kernel does for us
+    later, such as writing back dirty pages, counts as other processes.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Measure how much resident memory grows while one peer reads or writes a whole array, or reads rows of it.
+"""Measure the growth of resident memory while one peer reads or writes a whole array, or reads rows of it.
 
 Run by run.py in a process of its own for each figure: memory that one peer gave back to the allocator must not
 serve the next. The peak is the kernel's own (VmHWM, reset just before), so nothing between two samples is missed;
-where it cannot be reset, a thread samples.
+if it cannot be reset, a thread samples.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def grows_by(action: Callable[[], Any]) -> int:
 
 
 def measure(name: str, operation: str, case: Case, source: Path, folder: Path) -> int:
-    """Return bytes. A small array is treated first, so that libraries, threads and contexts exist."""
+    """Return the growth in bytes. A small array comes first, so that libraries, threads and contexts exist."""
     (peer,), _ = peers.available([name])
     values = data.field(case, folder)
     with peer.turn():
@@ -93,14 +93,14 @@ ROWS = ("half the rows", "1,000 rows")
 
 
 def some_rows(case: Case, operation: str) -> data.Array:
-    """Choose positions, in no order: every second, or a thousand, with repeats where there are no more."""
+    """Choose positions in random order: every second one, or a thousand, with repeats if there are fewer."""
     rng = np.random.default_rng(13)
     n = case.shape[0] // 2 if operation == ROWS[0] else 1000
     return rng.integers(0, case.shape[0], n) if n > case.shape[0] else rng.permutation(case.shape[0])[:n]
 
 
 def result_nbytes(case: Case, operation: str) -> int:
-    """Return how large what is read or written is in memory."""
+    """Return the size in memory of the elements that are read or written."""
     n_rows = len(some_rows(case, operation)) if operation in ROWS else case.shape[0]
     return case.nbytes // case.shape[0] * n_rows
 
@@ -113,7 +113,7 @@ def _warm_up(peer: peers.Peer, case: Case, folder: Path) -> None:
 
 
 def in_subprocess(name: str, operation: str, case: Case, source: Path, folder: Path) -> dict[str, Any]:
-    """Measure in a new process; one row of the report."""
+    """Measure in a new process; return one row of the report."""
     command = [sys.executable, __file__, name, operation, str(source), str(folder)]
     arguments = json.dumps([case.shape, case.shard, case.inner, case.dtype, case.codec])
     try:
@@ -144,7 +144,7 @@ def main() -> None:
     sys.stdout.write(f"{growth}\n")
     sys.stdout.flush()
     time.sleep(0)
-    os._exit(0)  # some rival's threads do not like to be joined
+    os._exit(0)  # threads of some peers cannot be joined
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Everyone who can read and write a sharded array, behind one small interface, each at its best with a few threads.
+"""All implementations that read and write sharded arrays, behind one small interface, each with its best settings.
 
-What "at its best" means is written at each class. All read the same files; all write the same metadata; none syncs
-to the disk. Handles are opened outside of what is timed.
+Each class describes its settings. All peers read the same files and write the same metadata; none syncs to the disk.
+Handles are opened outside of the timed part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from data import Array, Box, Case
 
 N_THREADS = int(os.environ.get("BENCH_THREADS", "2"))
 
-# zarrs and zarrista size their pool once, when they first need it; zarr when it starts its loop.
+# zarrs and zarrista set the size of their pool at its first use; zarr when it starts its loop.
 os.environ.setdefault("RAYON_NUM_THREADS", str(N_THREADS))
 
 
@@ -34,7 +34,7 @@ class Peer:
     is_rival = True  # not us, and not the floor
     can_update = True
     can_index = False  # takes index arrays and masks
-    can_gather = False  # can keep writes back and make one of them
+    can_gather = False  # can buffer writes and store them at once
     group: str | tuple[str, ...] | None = None  # takes part in rows of this group, or these, only
 
     def why_not(self) -> str | None:
@@ -42,12 +42,12 @@ class Peer:
         return None if importlib.util.find_spec(self.package) else f"{self.package} is not installed"
 
     def joins(self, group: str) -> bool:
-        """Say whether this peer takes part in rows of a group."""
+        """Return whether this peer takes part in the rows of a group."""
         return self.group is None or group in ((self.group,) if isinstance(self.group, str) else self.group)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Surround everything this peer does, for those that depend on settings of the whole process."""
+        """Return a context for all work of this peer, for peers that need settings of the whole process."""
         yield
 
     def open(self, path: Path, case: Case) -> Any:
@@ -60,7 +60,7 @@ class Peer:
         raise NotImplementedError
 
     def gathering(self, array: Any) -> AbstractContextManager[Any]:
-        """Keep writes back until the end of a block; yields the array to write to."""
+        """Buffer writes until the end of a block; yield the array to write to."""
         raise NotImplementedError
 
     def select(self, array: Any, how: str, selection: Any) -> Array:
@@ -71,7 +71,7 @@ class Peer:
         raise NotImplementedError
 
     def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
-        """Read boxes of one shape, in the way that is best for many of them."""
+        """Read boxes of one shape, in the best way for many of them."""
         return np.stack([self.read(array, box) for box in boxes])
 
 
@@ -100,7 +100,7 @@ class Zarr(Peer):
             "threading.max_workers": N_THREADS,
         }
         with zarr.config.set(settings), warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # zarrs says so when it falls back for a whole array
+            warnings.simplefilter("error", UserWarning)  # zarrs warns if it falls back for a whole array
             yield
 
     def open(self, path: Path, case: Case) -> Any:
@@ -122,7 +122,7 @@ class Zarr(Peer):
 
 
 class ShardCodec(Zarr):
-    """Us, through the same zarr.Array as the other pipelines."""
+    """shardcodec, through the same zarr.Array as the other pipelines."""
 
     name = "shardcodec"
     pipeline = "shardcodec.ShardCodecPipeline"
@@ -138,7 +138,7 @@ class ShardCodec(Zarr):
 
 
 class ShardCodecOneThread(ShardCodec):
-    """Us with one thread."""
+    """shardcodec with one thread."""
 
     name = "shardcodec one thread"
     group = "limits"
@@ -152,7 +152,7 @@ class ShardCodecOneThread(ShardCodec):
 
 
 class ShardCodecAppend(ShardCodec):
-    """Us, writing into the shards' own files."""
+    """shardcodec with the write strategy `append`."""
 
     name = "shardcodec append"
     group = "partial writes"
@@ -166,7 +166,7 @@ class ShardCodecAppend(ShardCodec):
 
 
 class ShardCodecInPlace(ShardCodec):
-    """Us, overwriting inner chunks where they are."""
+    """shardcodec with the write strategy `in_place`."""
 
     name = "shardcodec in place"
     group = "partial writes"
@@ -180,7 +180,7 @@ class ShardCodecInPlace(ShardCodec):
 
 
 class ShardHandle(ShardCodec):
-    """Us without a zarr array around it: inner chunks written by handles on shards, an array of one shard."""
+    """shardcodec without zarr.Array: inner chunks are written by handles of shards, arrays are one shard."""
 
     name = "shardcodec open_shard"
     group = "small writes"
@@ -200,7 +200,7 @@ class ShardHandle(ShardCodec):
 
 
 class EmptyPipeline(Zarr):
-    """zarr.Array over a pipeline that does nothing: what is left of a read's time when the work is free."""
+    """zarr.Array over a pipeline that does nothing, which measures zarr.Array itself."""
 
     name = "empty pipeline"
     pipeline = "empty_pipeline.EmptyPipeline"
@@ -209,7 +209,7 @@ class EmptyPipeline(Zarr):
 
 
 class Fill(Peer):
-    """Memory as fresh as a rival's, filled."""
+    """Fills new memory, as much as a read returns."""
 
     name = "fill"
     package = "numpy"
@@ -224,7 +224,7 @@ class Fill(Peer):
 
 
 class ZarrBatched(Zarr):
-    """The pipeline that zarr uses when nobody chooses."""
+    """The pipeline that zarr uses by default."""
 
     name = "zarr batched"
     pipeline = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -238,17 +238,17 @@ class ZarrFused(Zarr):
 
 
 class Zarrs(Zarr):
-    """zarrs-python: the Rust pipeline under zarr.Array. Boxes are slices, since integers make it fall back."""
+    """zarrs-python: the Rust pipeline under zarr.Array. Boxes are slices, because with integers it falls back to Python."""
 
     name = "zarrs"
     pipeline = "zarrs.ZarrsCodecPipeline"
 
 
 class TensorStore(Peer):
-    """TensorStore by itself, with no zarr around it.
+    """TensorStore itself, without zarr.
 
-    No cache pool, since a benchmark would then time the cache; no fsync, since nobody else does; the source of a
-    write may be referenced rather than copied.
+    No cache pool, because a benchmark would then time the cache. No fsync, because no other peer does it. The source of
+    a write may be referenced instead of copied.
     """
 
     name = "tensorstore"
@@ -266,7 +266,8 @@ class TensorStore(Peer):
             "file_io_concurrency": {"limit": 2 * N_THREADS},
             "file_io_sync": False,
         }
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}, "context": context}
+        driver = "zarr3" if (path / "zarr.json").exists() else "zarr"
+        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}, "context": context}
         return tensorstore.open(spec, open=True).result()
 
     def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
@@ -298,7 +299,7 @@ class TensorStore(Peer):
 
 
 class Zarrista(Peer):
-    """zarrista: another binding of the Rust crate, with no zarr around it."""
+    """zarrista: another binding of the Rust crate, without zarr."""
 
     name = "zarrista"
     package = "zarrista"
@@ -317,7 +318,7 @@ class Zarrista(Peer):
 
 
 class OpenArray(Peer):
-    """Us without a zarr array around it; indexes are read anew each time."""
+    """`shardcodec.open_array`; indexes are read again each time."""
 
     name = "open_array"
     package = "shardcodec"
@@ -347,7 +348,7 @@ class OpenArrayCached(OpenArray):
 
 
 class OpenArrayKept(OpenArrayCached):
-    """The same, and files stay open: each time it is looked whether their names still lead to them, unchanged."""
+    """The same, and files stay open; each read checks that the name still leads to the same, unchanged file."""
 
     name = "open_array, open files"
     group = "cached index"
@@ -360,7 +361,7 @@ class OpenArrayKept(OpenArrayCached):
 
 
 class OpenArrayImmutable(OpenArray):
-    """The same, told that files do not change: one stays open, and is not looked at again."""
+    """The same with `immutable` files: a file stays open and is not checked again."""
 
     name = "open_array, immutable"
     group = "cached index"
@@ -373,7 +374,7 @@ class OpenArrayImmutable(OpenArray):
 
 
 class OnePread(Peer):
-    """What no reader in Python can do without: one system call, and one array around what it brings."""
+    """The least that any reader in Python needs: one system call, and one array around its result."""
 
     name = "one pread"
     package = "numpy"
@@ -394,7 +395,7 @@ class OnePread(Peer):
 
 
 class TensorStoreCached(TensorStore):
-    """TensorStore with a cache of indexes and chunks, checked against the files as it is its default."""
+    """TensorStore with a cache of indexes and chunks, compared with the files, as is its default."""
 
     name = "tensorstore, cache"
     group = ("loader", "cached index")
@@ -402,7 +403,7 @@ class TensorStoreCached(TensorStore):
 
 
 class ZarristaCached(Zarrista):
-    """zarrista with its cache of indexes, which looks at the files no more."""
+    """zarrista with its cache of indexes, which does not look at the files again."""
 
     name = "zarrista, cached index"
     group = ("loader", "cached index")
@@ -484,7 +485,7 @@ ALL: tuple[Peer, ...] = (
 
 
 def available(names: list[str] | None = None) -> tuple[list[Peer], dict[str, str]]:
-    """Return the peers that can run here (of those named) and, for each other one, the reason."""
+    """Return the peers that can run here (of those named) and, for each of the others, the reason."""
     peers, missing = [], {}
     for peer in ALL:
         if names and peer.name not in names:

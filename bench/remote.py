@@ -1,13 +1,13 @@
-"""Compare everybody over HTTP with latency: requests, bytes, seconds.
+"""Compare all peers over HTTP with latency: requests, bytes, seconds.
 
     python bench/remote.py                     512^3 uint16, shards 256^3, inner chunks 32^3, 20 ms
     python bench/remote.py --quick             128^3: shows that the harness works
     python bench/remote.py --codec raw --latency 50
-    python bench/remote.py --bandwidth 125     MB/s that all answers share; else as many as the machine does
+    python bench/remote.py --bandwidth 125     MB/s that all answers share; by default no limit
 
 Files are served by nginx on loopback, behind a proxy that delays and counts (see web.py). Arrays are opened before
-anything is counted. Every peer first proves that its results are right; then come the rounds, interleaved; who needs seconds for one
-read has no more than one turn. Requests and bytes do not depend on what else the machine does; seconds do.
+anything is counted. The results of each peer are checked first. Then come the rounds, interleaved; a peer that needs seconds
+for one read has only one turn. Requests and bytes do not depend on the load of the machine; seconds do.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ OURS = "shardcodec"
 # as its `async.concurrency` says. zarrista has no bound.
 TENSORSTORE_REQUESTS = (32, 320)
 
-# Whoever takes longer in a row has no second turn.
+# A peer that takes longer in a row has no second turn.
 SLOW_SECONDS = 1.5
 
 
 # ---------------------------------------------------------------------------------------------------------
-# who reads
+# peers
 
 
 class Remote(peers.Peer):
@@ -58,7 +58,7 @@ class OverObstore(Remote):
     """zarr.Array, one pipeline, zarr's ObjectStore."""
 
     needs: tuple[str, ...] = ("obstore",)
-    index_cache = 0  # nobody else keeps any
+    index_cache = 0  # the other peers keep none
     concurrency = TENSORSTORE_REQUESTS[-1] // 10  # its own default is 10
 
     def __init__(self, base: peers.Zarr, suffix: str = "") -> None:
@@ -96,7 +96,7 @@ class OverObstore(Remote):
 
 
 class KeptIndexes(OverObstore):
-    """Us with the index cache, as it is by default; its reads follow others of the same shards."""
+    """shardcodec with the default index cache; its reads follow others of the same shards."""
 
     index_cache = 64 << 20
 
@@ -113,7 +113,7 @@ class OverFsspec(OverObstore):
 
 
 class TensorStore(Remote):
-    """TensorStore's own HTTP driver; no cache pool, since a benchmark would then time the cache."""
+    """TensorStore's own HTTP driver; no cache pool, because a benchmark would then time the cache."""
 
     package = "tensorstore"
 
@@ -137,7 +137,7 @@ class TensorStore(Remote):
 
 
 class Zarrista(Remote):
-    """zarrista's asynchronous arrays, which take an obstore."""
+    """zarrista's asynchronous arrays over obstore."""
 
     name = "zarrista"
     package = "zarrista"
@@ -174,7 +174,7 @@ ALL: tuple[Remote, ...] = (
 
 
 # ---------------------------------------------------------------------------------------------------------
-# what is read
+# rows
 
 
 def rows(case: Case) -> dict[str, Box]:
@@ -221,7 +221,7 @@ def measure(
             if actual.dtype != expected.dtype or not np.array_equal(actual, expected):
                 raise AssertionError(f"{peer.name} gives other values")
             del actual
-        except Exception as error:  # noqa: BLE001 (a rival's failure is a result)
+        except Exception as error:  # noqa: BLE001 (the failure of a peer is a result)
             results[peer.name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
             continue
         results[peer.name] = {"requests": traffic.requests, "bytes": traffic.nbytes, "seconds": []}
@@ -250,12 +250,12 @@ def opened(peer: Remote, url: str) -> Any:
         return f"{type(error).__name__}: {error}"[:200]
 
 
-# What ours may be of a rival's.
+# Allowed ratios of ours to those of another peer.
 MOST = {"requests": 1.0, "bytes": 1.25, "seconds": 1.1}
 
 
 def verdict(results: dict[str, dict[str, Any]], ours: str, rivals: list[str]) -> list[str]:
-    """Ours in two ways: against the fastest rival, and each quantity against whoever needs least of that."""
+    """Return two comparisons: with the fastest other peer, and each quantity with the peer that needs least of it."""
     running = {name: results[name] for name in rivals if "failed" not in results.get(name, {"failed": ""})}
     if "failed" in results[ours] or not running:
         return []
@@ -273,13 +273,13 @@ def verdict(results: dict[str, dict[str, Any]], ours: str, rivals: list[str]) ->
         lines.append(f"against {whom}: {', '.join(told)}")
     better = [name for name in running if is_better(running[name], results[ours])]
     lines.append(
-        f"fewer requests for no more bytes, or fewer bytes for no more requests: {', '.join(better) or 'nobody'}"
+        f"fewer requests for no more bytes, or fewer bytes for no more requests: {', '.join(better) or 'none'}"
     )
     return lines
 
 
 def is_better(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether traffic is less in one way and no more in the other; heads of answers (a hundredth) do not count."""
+    """Return whether traffic is less in one quantity and not more in the other; a hundredth, for heads, is ignored."""
     requests = one["requests"] - other["requests"]
     nbytes = one["bytes"] - other["bytes"]
     margin = other["bytes"] // 100
@@ -291,7 +291,7 @@ def value_of(result: dict[str, Any], quantity: str) -> float:
 
 
 def table(name: str, results: dict[str, dict[str, Any]], ours: str) -> str:
-    """Everybody's three quantities, and ours as parts of them."""
+    """Return the table of the three quantities of all peers, and the ratios of ours to them."""
     lines = [
         f"\n### {name}\n",
         "| | requests | MB | ms | ours: requests, bytes, seconds |",
@@ -382,7 +382,7 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1))
     sys.stdout.flush()
-    os._exit(0)  # some rival's threads do not like to be joined
+    os._exit(0)  # threads of some peers cannot be joined
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ LARGER = 1.03
 
 
 def is_ours(name: str) -> bool:
-    """Say whether it is shardcodec, in whatever way it is used."""
+    """Return whether a peer is shardcodec, in any of its forms."""
     return name == OURS or name.startswith(OURS + " ") or name in OUR_HANDLES
 
 
@@ -27,7 +27,7 @@ def is_rival(name: str) -> bool:
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Return a number with three significant digits, without an exponent."""
     if value >= 100:
         return f"{value:.0f}"
     if value >= 10:
@@ -45,7 +45,7 @@ def fastest_rival(times: dict[str, float]) -> str | None:
 
 
 def too_large(row: dict[str, Any], name: str) -> bool:
-    """Say whether a writer's files are more than 3 % larger than ours (than the smallest, where we are missing)."""
+    """Return whether the files of a writer are more than 3 % larger than ours (than the smallest, if ours are missing)."""
     sizes = {n: peer["stored_nbytes"] for n, peer in row["peers"].items() if "stored_nbytes" in peer}
     if name not in sizes or name == OURS:
         return False
@@ -53,7 +53,7 @@ def too_large(row: dict[str, Any], name: str) -> bool:
 
 
 def cell(row: dict[str, Any], name: str, times: dict[str, float]) -> str:
-    """Milliseconds, against the floor, and marks: bold for the fastest rival, a dagger for larger files."""
+    """Return milliseconds, ratio to the floor, and marks: bold for the fastest other peer, a dagger for larger files."""
     if name not in times:
         return "failed" if "failed" in row["peers"].get(name, {}) else ""
     text = number(1e3 * times[name])
@@ -65,7 +65,7 @@ def cell(row: dict[str, Any], name: str, times: dict[str, float]) -> str:
 
 
 def verdict(times: dict[str, float]) -> str:
-    """Each of our ways against the fastest rival: what is not faster is called a loss."""
+    """Compare each form of shardcodec with the fastest other peer; a time that is not shorter is a loss."""
     rival = fastest_rival(times)
     ours = {name: times[rival] / t for name, t in times.items() if rival is not None and is_ours(name)}
     if not ours:
@@ -125,7 +125,7 @@ def memory_table(found: list[dict[str, Any]]) -> str:
 
 
 def memory_cell(entry: dict[str, Any]) -> str:
-    """What is not the result is scratch, caches and leftovers: of a small result it is the larger part."""
+    """Return memory beside the result: scratch and caches. For a small result it is the larger part."""
     growth, nbytes = entry["growth_nbytes"], entry["array_nbytes"]
     return f"{growth / nbytes:.2f} ({(growth - nbytes) / 2**20:+.1f})"
 
@@ -158,7 +158,7 @@ def machine_text(document: dict[str, Any]) -> str:
 
 LEGEND = """\
 Times are medians; in brackets, how many times the floor. Bold: the fastest rival. †: files more than 3 % larger than
-ours, so that less work was done. Disturbance: processors that somebody else used meanwhile; figures of a row with
+ours, so that less work was done. Disturbance: processors that other programs used meanwhile; figures of a row with
 more than 0.1 deserve another run.
 """
 

@@ -1,12 +1,12 @@
-"""Compare everybody in one run, interleaved.
+"""Compare all peers in one run, interleaved.
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits memory
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits v2 memory
     python bench/run.py --groups index --rows mask,written --peers shardcodec,floor,tensorstore
 
-For each row every peer first proves that its results are right; then come the rounds, in each of which every peer
-has one turn, in an order that rotates. Medians are compared. Tables go to standard output and, with --markdown, to a
+For each row the results of each peer are checked first. Then come the rounds; in each round each peer has one turn, in
+an order that rotates. Medians are compared. Tables go to standard output and, with --markdown, to a
 file; every single time, the machine and all versions go to the file of --json.
 """
 
@@ -34,10 +34,10 @@ import suite_loader
 from peers import Peer
 from suite import Context, Row
 
-# What is smaller needs no new memory, and shall find its data in the caches, where the turn before has left it.
+# Smaller rows need no new memory, and should find their data in the caches, where the turn before has left it.
 LARGE_NBYTES = 16 << 20
 
-GROUPS = ("whole", "tiny", "small", "partial", "gather", "index", "loader", "kv", "limits", "memory")
+GROUPS = ("whole", "tiny", "small", "partial", "gather", "index", "loader", "kv", "limits", "v2", "memory")
 
 
 def note(text: str) -> None:
@@ -48,17 +48,17 @@ def note(text: str) -> None:
 def measure(
     row: Row, context: Context, contestants: list[Peer], rounds: int, most_seconds: float
 ) -> dict[str, Any]:
-    """Check, then time; a peer that is wrong or cannot do it is noted and left out."""
+    """Check each peer, then time it. A peer that fails is reported and skipped."""
     results: dict[str, dict[str, Any]] = {}
     running = [peer for peer in contestants if row.takes(peer) and peer.joins(row.group)]
     for peer in list(running):
         try:
             with peer.turn():
                 results[peer.name] = {"seconds": [], **row.check(context, peer)}
-        except Exception as error:  # noqa: BLE001 (a rival's failure is a result)
+        except Exception as error:  # noqa: BLE001 (the failure of a peer is a result)
             results[peer.name] = {"seconds": [], "failed": f"{type(error).__name__}: {error}"}
             running.remove(peer)
-    os.sync()  # nobody shall pay for pages that were dirty before
+    os.sync()  # write back dirty pages, so that no peer pays for them
     disturbance = machine.Disturbance()
     for number in range(rounds):
         first = number % max(1, len(running))
@@ -107,7 +107,7 @@ def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes
 
 
 def choose_writer(contestants: list[Peer]) -> Peer:
-    """Files to read are those that zarr makes: Morton order; its faster pipeline, where there is one."""
+    """Choose the writer of the files to read: zarr, in Morton order, with its faster pipeline if it exists."""
     found, _ = peers.available(["zarr fused", "zarr batched"])
     return found[-1] if found else contestants[0]
 
@@ -118,7 +118,7 @@ def choose_checker(contestants: list[Peer]) -> Peer:
 
 
 def line_writer(row: Row, context: Context) -> Context:
-    """A million inner chunks take zarr minutes; TensorStore writes them in its own order, which nothing depends on."""
+    """Choose the writer of a million inner chunks: TensorStore, because zarr needs minutes; their order has no influence."""
     found, _ = peers.available(["tensorstore"])
     if isinstance(row, suite.ReadCold | suite_loader.ReadCached) and found:
         return replace(context, writer=found[0])  # the rest stays shared
@@ -198,7 +198,7 @@ def parse() -> argparse.Namespace:
 
 
 def pin(n_threads: int) -> None:
-    """Give the process as many processors as everybody may have threads, so that nobody counts more of them."""
+    """Give the process as many processors as a peer may have threads, so that no peer starts more."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])
 
@@ -215,7 +215,7 @@ def main() -> None:
         arguments.markdown.write_text(text)
     sys.stdout.write(text)
     sys.stdout.flush()
-    os._exit(0)  # some rival's threads do not like to be joined
+    os._exit(0)  # threads of some peers cannot be joined
 
 
 if __name__ == "__main__":

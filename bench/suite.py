@@ -1,4 +1,4 @@
-"""The scenarios: what is read and written, in data, and one small class per kind of measurement."""
+"""The scenarios: a table of what is read and written, and one small class for each kind of measurement."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CODECS = ("raw", "zstd 1", "blosc lz4 shuffle", "gzip 1")
 
 @dataclass
 class Context:
-    """What the rows of one run share."""
+    """Settings and data that all rows of a run share."""
 
     folder: Path
-    writer: Peer  # makes the files that everybody reads
+    writer: Peer  # makes the files that all peers read
     checker: Peer  # reads back what the others wrote
     sources: dict[str, Path] = field(default_factory=dict)
     latest: dict[str, Array] = field(default_factory=dict)
 
     def values(self, case: Case) -> Array:
-        """Return the field of a case, to be left as it is. The one used last stays in memory, and no other."""
+        """Return the field of a case, read-only. Only the one used last stays in memory."""
         key = f"{case.dtype}-{case.shape}"
         if key not in self.latest:
             self.latest.clear()
@@ -36,7 +36,7 @@ class Context:
         return self.latest[key]
 
     def source(self, case: Case) -> Path:
-        """Return an array that holds the field of a case; made once, and in the page cache since then."""
+        """Return an array that holds the field of a case. It is made once and then stays in the page cache."""
         slug = case.slug()
         if slug not in self.sources:
             path = case.create(self.folder / f"source-{slug}")
@@ -71,14 +71,14 @@ class Row:
         return True
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        """Raise AssertionError unless the peer does the right thing; return what else is worth noting."""
+        """Check the result of the peer: raise AssertionError, or return further results to report."""
         raise NotImplementedError
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
         raise NotImplementedError
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
-        """Do what is timed. The result outlives the clock: what it takes to free it is nobody's to pay."""
+        """Do the timed work. The result lives longer than the timer, so freeing it is not timed."""
         raise NotImplementedError
 
     def finish(self, prepared: Any) -> None:
@@ -86,12 +86,12 @@ class Row:
 
     @property
     def operations(self) -> int:
-        """How many operations operate() consists of."""
+        """Number of operations in one call of operate()."""
         return 1
 
     @property
     def nbytes(self) -> int:
-        """Decoded bytes that one operation moves."""
+        """Decoded bytes of one operation."""
         return self.case.nbytes
 
     def turn(self, context: Context, peer: Peer, number: int) -> float:
@@ -118,7 +118,7 @@ def _n_items(box: Box) -> int:
 
 @dataclass(frozen=True)
 class Read(Row):
-    """Boxes of an array that is open, one after another."""
+    """Reads boxes of an open array, one after another."""
 
     boxes: tuple[Box, ...] = ()
 
@@ -147,7 +147,7 @@ class Read(Row):
 
 @dataclass(frozen=True)
 class ReadCold(Read):
-    """As `Read`, each turn on a copy with a new name, so that no cache of indexes can have seen it."""
+    """As `Read`, but each turn on a copy with a new name, which no index cache contains."""
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
         copy = context.folder / f"cold-{peer.name.replace(' ', '-')}-{number}"
@@ -163,7 +163,7 @@ class ReadCold(Read):
 
 @dataclass(frozen=True)
 class Write(Row):
-    """A whole array into an empty folder. Files are removed at once, so that they never reach the disk."""
+    """Writes a whole array into an empty folder. Files are removed at once, so that they never reach the disk."""
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
         prepared = self.prepare(context, peer, 0)
@@ -187,7 +187,7 @@ class Write(Row):
 
 @dataclass(frozen=True)
 class Update(Row):
-    """One box of an existing array, again and again with other values. Each peer has a copy of its own."""
+    """Writes one box of an existing array repeatedly, with other values each time. Each peer has its own copy."""
 
     box: Box = ()
 
@@ -223,7 +223,7 @@ class Update(Row):
 
 
 # ---------------------------------------------------------------------------------------------------------
-# which rows there are
+# rows
 
 
 def random_boxes(case: Case, extent: int, n: int, aligned: bool = False) -> tuple[Box, ...]:
@@ -250,7 +250,7 @@ def planes(case: Case, axis: int, n: int) -> tuple[Box, ...]:
 
 
 def whole_arrays(edge: int) -> list[Row]:
-    """Full reads and writes of a cube of uint16."""
+    """Return full reads and writes of a cube of uint16."""
     rows: list[Row] = []
     for codec in CODECS:
         case = data.big(edge).with_codec(codec)
@@ -260,7 +260,7 @@ def whole_arrays(edge: int) -> list[Row]:
 
 
 def tiny_chunks(edge: int) -> list[Row]:
-    """Full reads and writes with inner chunks of 512 and 64 bytes."""
+    """Return full reads and writes with inner chunks of 512 and 64 bytes."""
     rows: list[Row] = []
     for inner in (8, 4):
         for codec in ("raw", "zstd 1"):
@@ -271,7 +271,7 @@ def tiny_chunks(edge: int) -> list[Row]:
 
 
 def small_reads(edge: int) -> list[Row]:
-    """Little from much: latency."""
+    """Return small reads from a large array, which measure latency."""
     rows: list[Row] = []
     for codec in ("raw", "zstd 1"):
         case = data.big(edge).with_codec(codec)
@@ -285,7 +285,7 @@ def small_reads(edge: int) -> list[Row]:
 
 
 def first_element(n_chunks: int) -> list[Row]:
-    """One element behind an index of 16 bytes per inner chunk that nobody has seen before."""
+    """Return the read of one element behind an index of 16 bytes per inner chunk that no cache contains."""
     case = data.line(n_chunks)
     at = 3 * case.shape[0] // 7
     return [
@@ -294,7 +294,7 @@ def first_element(n_chunks: int) -> list[Row]:
 
 
 def partial_writes(edge: int) -> list[Row]:
-    """One inner chunk; a box of 40^3 that lies askew of them, inside one shard and across the corner of eight."""
+    """Return writes of one inner chunk, and of an unaligned box of 40^3 in one shard and across the corner of eight."""
     case = data.big(edge).with_codec("zstd 1")
     half = edge // 2
     inside = tuple(slice(half // 4 + 3, half // 4 + 43) for _ in range(3))
@@ -310,7 +310,7 @@ def partial_writes(edge: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large everything is: `full` is what is published, `quick` shows that the harness works."""
+    """The sizes of all data: `full` for published results, `quick` for a test of the harness."""
 
     edge: int
     tiny_edge: int
@@ -328,6 +328,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     import suite_kv
     import suite_limits
     import suite_loader
+    import suite_v2
 
     makers = {
         "whole": lambda: whole_arrays(sizes.edge),
@@ -339,5 +340,6 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "loader": lambda: suite_loader.rows(sizes),
         "kv": lambda: suite_kv.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
+        "v2": lambda: suite_v2.rows(sizes.edge),
     }
     return [row for group in groups for row in makers[group]()]

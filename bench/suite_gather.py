@@ -1,4 +1,4 @@
-"""Rows of many small writes to one shard: each by itself, and gathered so that the shard is written once."""
+"""Rows of many small writes to one shard: each alone, and gathered so that the shard is written once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP = "small writes"
 
 @dataclass(frozen=True)
 class SmallWrites(Write):
-    """Every inner chunk of an array, one after another, into an empty folder; time per array."""
+    """Writes every inner chunk of an array, one after another, into an empty folder; the time is per array."""
 
     gathered: bool = True
 
@@ -45,7 +45,7 @@ class SmallWrites(Write):
 
 
 def rows(edge: int) -> list[Row]:
-    """512 inner chunks of 32^3 in one shard of 256^3, where `edge` is 512."""
+    """Return the rows: 512 inner chunks of 32^3 in one shard of 256^3, if `edge` is 512."""
     extent = edge // 2
     case = data.Case((extent,) * 3, (extent,) * 3, (extent // 8,) * 3, "uint16", "zstd 1")
     return [

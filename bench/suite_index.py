@@ -19,7 +19,7 @@ GROUP = "index arrays"
 
 @dataclass(frozen=True, eq=False)
 class Select(Row):
-    """One selection of an array that is open, again and again."""
+    """Reads one selection of an open array repeatedly."""
 
     how: str = "oindex"
     selection: Any = ()
@@ -28,7 +28,7 @@ class Select(Row):
         return peer.can_index and peer.name != "floor"
 
     def expected(self, values: Array) -> Array:
-        """What NumPy selects."""
+        """Return the selection made by NumPy."""
         return np.asarray(values[self.in_numpy])
 
     @property
@@ -51,7 +51,7 @@ class Select(Row):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the result."""
+        """Return the size of the result in bytes."""
         shape = np.empty(self.case.shape, np.void)[self.in_numpy].shape if self.how == "oindex" else None
         n = np.prod(shape) if shape is not None else np.empty(self.case.shape, bool)[self.selection].size
         return int(n) * np.dtype(self.case.dtype).itemsize
@@ -59,7 +59,7 @@ class Select(Row):
 
 @dataclass(frozen=True, eq=False)
 class SelectRows(Select):
-    """All of some positions along the first axis: the floor can do that."""
+    """As `Select`, for whole rows along the first axis, which the floor can read, too."""
 
     @classmethod
     def of(cls, name: str, case: Case, positions: Array) -> SelectRows:
@@ -72,7 +72,7 @@ class SelectRows(Select):
 
 @dataclass(frozen=True, eq=False)
 class Store(Select):
-    """The same elements of an existing array, again and again with other values. Each peer has a copy of its own."""
+    """Writes the same elements of an existing array repeatedly, with other values each time. Each peer has its own copy."""
 
     def takes(self, peer: Peer) -> bool:
         return peer.can_index and peer.can_update
@@ -106,7 +106,7 @@ def _chosen(n: int, extent: int) -> Array:
 
 
 def rows(edge: int) -> list[Row]:
-    """1,000 rows of a table, 10,000 elements of a cube, a hundredth of it by a mask, 1,000 of its planes with repeats."""
+    """Return the rows: 1,000 rows of a table; of a cube 10,000 elements, a hundredth by a mask, 1,000 planes."""
     found: list[Row] = []
     for codec in ("raw", "zstd 1"):
         table = data.table(edge).with_codec(codec)

@@ -1,4 +1,4 @@
-"""Rows of a shard as a key-value store, ours beside TensorStore's driver; and the state of a thousand shards."""
+"""Rows of a shard as a key-value store, compared with TensorStore's driver; and the state of a thousand shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP = "kv"
 CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 CACHE_NBYTES = 1 << 28
 VALUE_NBYTES = 1024
-# A file younger than this we look at anew each time (IndexCache).
+# A younger file is inspected again at each read (IndexCache).
 AGE_SECONDS = 2.1
 
 
@@ -30,7 +30,7 @@ def key(*indices: int) -> bytes:
 
 
 class Store(Protocol):
-    """A shard, by one implementation."""
+    """A shard as a key-value store of one implementation."""
 
     def get(self, k: bytes) -> bytes: ...
 
@@ -84,7 +84,7 @@ class Theirs:
 
 
 class Bare:
-    """No shard at all: Python's part where every key is taken."""
+    """No shard: measures only Python's part of a loop over all keys."""
 
     def __init__(self, edge: int, *, kept: bool) -> None:
         make = floor.keys if kept else floor.each_key
@@ -113,7 +113,7 @@ def open_theirs(path: Path, grid_shape: Sequence[int]) -> Any:
 
 
 def shard_of(n: int, value_nbytes: int) -> bytes:
-    """A shard of n values, one after the other, each of which begins with its number."""
+    """Make a shard of n values, one after the other; each begins with its number."""
     from shardcodec import native
 
     values = np.zeros((n, value_nbytes), dtype=np.uint8)
@@ -128,7 +128,7 @@ def shard_of(n: int, value_nbytes: int) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class KeyValue(Row):
-    """What one shard of edge x edge values takes. Each implementation has a file and a handle of its own."""
+    """Operations on one shard of edge x edge values. Each implementation has its own file and handle."""
 
     edge: int = 100
     value_nbytes: int = VALUE_NBYTES
@@ -143,7 +143,7 @@ class KeyValue(Row):
 
     @property
     def chosen(self) -> list[bytes]:
-        """Keys in no order, the same for all."""
+        """Return keys in random order, the same for all peers."""
         every = [key(i, j) for i in range(self.edge) for j in range(self.edge)]
         return random.Random(3).sample(every, self.n or len(every))
 
@@ -229,7 +229,7 @@ def keep_all(store: Store, keys: Sequence[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True, eq=False)
 class States(Row):
-    """Which inner chunks of 1,000 shards with 4,096 each exist; TensorStore lists the keys of every shard."""
+    """Finds the existing inner chunks of 1,000 shards with 4,096 each; TensorStore lists the keys of every shard."""
 
     n_shards: tuple[int, int, int] = (10, 10, 10)
 
@@ -282,10 +282,10 @@ class States(Row):
 
 
 def rows(sizes: Any) -> list[Row]:
-    """10,000 values of 1 KiB, one by one and at once; 1,000 writes in a transaction; a million keys; a thousand shards.
+    """Return the rows: 10,000 values of 1 KiB, 1,000 writes in a transaction, a million keys, a thousand shards.
 
-    A list of ours makes its keys when they are taken, so there are three rows of it: the call alone, a loop over all keys,
-    and a list of all. The floor of the last two is what Python takes to make a million bytes objects (floor_keys.c).
+    Our list makes keys only when they are used, so it has three rows: the call alone, a loop over all keys, and a list of
+    all. The floor of the last two is the time that Python needs for a million bytes objects (floor_keys.c).
     """
     case = data.big(sizes.edge)
     edge = round(sizes.n_chunks**0.5)

@@ -1,4 +1,4 @@
-"""Rows that are held against a limit rather than a rival: what zarr itself costs, filling memory, one thread."""
+"""Rows that are compared with a limit: the cost of zarr itself, filling memory, one thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = "limits"
 
 @dataclass(frozen=True)
 class ReadSparse(Read):
-    """An array of which every hundredth inner chunk exists."""
+    """Reads an array of which every hundredth inner chunk exists."""
 
     def takes(self, peer: Peer) -> bool:
         return peer.name not in ("floor", "empty pipeline", "shardcodec one thread")
@@ -64,7 +64,7 @@ def _every_hundredth(case: Case) -> list[Box]:
 
 @dataclass(frozen=True)
 class Against(Read):
-    """Us and those named, nobody else."""
+    """Takes only shardcodec and the named peers."""
 
     others: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ class Against(Read):
 
 
 def rows(edge: int) -> list[Row]:
-    """One inner chunk against what zarr costs without any work; two threads against one; almost nothing stored."""
+    """Return the rows: one inner chunk and zarr without any work; two threads and one; an almost empty array."""
     found: list[Row] = []
     for codec in ("raw", "zstd 1"):
         case = data.big(edge).with_codec(codec)

@@ -1,4 +1,4 @@
-"""Rows of who reads small boxes by the thousand: handles without a zarr array, with and without a cache of indexes."""
+"""Rows of data loaders, which read thousands of small boxes: handles without zarr.Array, with and without index cache."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from suite import Context, Row
 GROUP = "loader"
 CACHED = "cached index"
 
-# Those whose caches trust a file that they have seen once.
+# Peers whose caches do not inspect a file again.
 TRUSTING = ("open_array, immutable", "zarrista, cached index")
 YARDSTICKS = ("one pread", "empty pipeline")
 
 
 @dataclass(frozen=True)
 class ReadWarm(suite.Read):
-    """As `Read`, on a handle that has read all boxes twice: what a peer keeps between calls, it has."""
+    """As `Read`, on a handle that has read all boxes twice, so all caches between calls are filled."""
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
         array = super().prepare(context, peer, number)
@@ -33,7 +33,7 @@ class ReadWarm(suite.Read):
 
 @dataclass(frozen=True)
 class ReadCached(ReadWarm):
-    """As `ReadWarm`, where caches of one kind are compared: those that look at the file each time, or those that do not."""
+    """As `ReadWarm`, for caches of one kind: those that inspect the file at each read, or those that do not."""
 
     looks: bool = True
 
@@ -46,7 +46,7 @@ class ReadCached(ReadWarm):
 
 @dataclass(frozen=True)
 class ReadMany(Row):
-    """Boxes of one shape, all in one array."""
+    """Reads boxes of one shape into one array."""
 
     boxes: tuple[Box, ...] = ()
 
@@ -66,13 +66,13 @@ class ReadMany(Row):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all boxes."""
+        """Return the size of all boxes in bytes."""
         one = np.prod([s.stop - s.start for s in self.boxes[0]])
         return int(one) * len(self.boxes) * np.dtype(self.case.dtype).itemsize
 
 
 def rows(sizes: Any) -> list[Row]:
-    """One random inner chunk, planes, a thousand boxes askew, one element behind a large index."""
+    """Return the rows: one random inner chunk, planes, a thousand unaligned boxes, one element behind a large index."""
     found: list[Row] = []
     for codec in ("raw", "zstd 1"):
         case = data.big(sizes.edge).with_codec(codec)

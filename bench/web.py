@@ -1,13 +1,13 @@
-"""A web server on loopback behind a proxy that delays and counts: what reading over a network costs, without one.
+"""A web server on loopback behind a proxy that delays and counts, to measure reads over a network without a network.
 
     client  <---- 10 ms ----  proxy  <----  nginx, files of a folder
             ----- 10 ms ---->
 
-The proxy (`delay.c`) is a process of its own. Every piece of a stream is passed on so long after it came, in both directions,
-so a request and its answer are a round trip apart, however many are under way, and a long answer is not slowed down; with
-a bandwidth, all answers share one line of it. A new connection costs another round trip. `tc netem` on the loopback device would delay every other program of the machine too, and cannot count. Requests
-are counted by the ends of their heads, bytes as they leave for the client, heads of answers included: in the same way
-for everybody.
+The proxy (`delay.c`) is a separate process. It passes on each piece of a stream after a fixed delay, in both directions.
+So each request takes one round trip, however many are under way, and a long answer is not slowed down. With a bandwidth,
+all answers share one line. A new connection costs another round trip. `tc netem` on the loopback device would delay all
+other programs of the machine too, and cannot count. Requests are counted by the ends of their heads, bytes as they leave
+for the client, heads of answers included, in the same way for all peers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ http {{
 
 
 class Traffic(NamedTuple):
-    """What went through the proxy."""
+    """Requests and bytes that went through the proxy."""
 
     requests: int
     nbytes: int
@@ -62,13 +62,13 @@ def free_port() -> int:
 
 
 class Web:
-    """Server and proxy, from `with` to its end."""
+    """Server and proxy; a context manager."""
 
     def __init__(self, root: Path, folder: Path, round_trip: float, bandwidth: float = 0.0) -> None:
         self.root = root
         self.folder = folder
         self.round_trip = round_trip  # seconds
-        self.bandwidth = bandwidth  # bytes a second; 0: what the machine does
+        self.bandwidth = bandwidth  # bytes a second; 0: no limit
         self.port = 0
         self._processes: list[subprocess.Popen[Any]] = []
 
@@ -112,7 +112,7 @@ class Web:
         return program
 
     def traffic(self) -> Traffic:
-        """Return what went through since the last call."""
+        """Return the traffic since the last call."""
         proxy = self._processes[-1]
         assert proxy.stdin is not None and proxy.stdout is not None
         proxy.stdin.write("\n")
@@ -121,7 +121,7 @@ class Web:
 
 
 def allow_open_files() -> None:
-    """Take what the machine grants: everybody keeps connections open, and the proxy two files for each."""
+    """Raise the limit of open files: clients keep connections open, and the proxy needs two files for each."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -26,9 +26,9 @@ except (ImportError, AttributeError) as _error:
     _misfit = _error
 
 if TYPE_CHECKING:
-    from . import kv
+    from . import kv, transformer
 
-__all__ = ["kv"]
+__all__ = ["kv", "transformer"]
 __all__ += public.__all__
 
 __version__ = "0.1.0"

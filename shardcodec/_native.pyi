@@ -1,7 +1,7 @@
 # _native.pyi - types of the extension module
 # SPDX-License-Identifier: MIT
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from typing_extensions import Buffer
 
@@ -15,24 +15,8 @@ Points: TypeAlias = tuple[int, Sequence[Buffer], Buffer | None]
 Lists: TypeAlias = tuple[Ints, Ints, Ints | None, Ints, Sequence[Buffer | None], Sequence[Buffer | None]]
 Parts: TypeAlias = BoxParts | ManyBoxes | Points | Lists
 ReadPlanItem: TypeAlias = tuple[Chain, Any, Parts]
-# (source, nbytes, entries, carries, new entries, data offset, stamp, way to update, (header's size, footer, alignment))
-OldObject: TypeAlias = tuple[
-    Any,
-    int | None,
-    Buffer | None,
-    Buffer | None,
-    Buffer | None,
-    int | None,
-    tuple[int, int, int] | None,
-    str | None,
-    tuple[int, Buffer, int] | None,
-]
-# Made of the old object's memory: several buffers, one behind the other.
+# A tuple reuses the memory of the old object: several buffers, one behind the other.
 NewObject: TypeAlias = Bytes | tuple[Buffer, ...] | None
-# (chain, path, parts, old)
-WritePlanItem: TypeAlias = tuple[Chain, str | None, Parts, OldObject | None]
-# (chain, path, positions, buffers, old, footer)
-EncodedPlanItem: TypeAlias = tuple[Chain, str | None, Ints, Sequence[Buffer], OldObject | None, Buffer | None]
 
 CODECS: dict[str, int]
 COMPRESSORS: tuple[str, ...]
@@ -58,14 +42,14 @@ class Swap: ...
 class Batch: ...
 
 @final
-class Pick: ...
+class Selection: ...
 
 @final
 class Stamp: ...
 
 @final
 class Chain:
-    inner: Chain | Any  # None unless `is_shard`: callers ask that first
+    inner: Chain | Any  # None unless `is_shard`; callers check that first
     shape: tuple[int, ...]
     perm: tuple[int, ...]
     grid_shape: tuple[int, ...]
@@ -166,6 +150,8 @@ class OpenShard:
         max_nbytes: int,
         max_gap_nbytes: int = 65536,
         allow_in_index: bool = False,
+        io_depth: int = 0,
+        io_latency: float | None = None,
     ) -> tuple[Buffer, int]: ...
     def range(self, offset: int, nbytes: int) -> bytes: ...
 
@@ -253,6 +239,9 @@ def read(
     cache: Cache | None = None,
     immutable: bool = False,
     cancel: Cancel | None = None,
+    io_depth: int = 0,
+    io_latency: float | None = None,
+    io_nbytes: int = 67108864,
 ) -> tuple[list[int], dict[str, int]]: ...
 
 class SliceReader:
@@ -265,6 +254,8 @@ class SliceReader:
         allow_in_index: bool = False,
         cache: Cache | None = None,
         immutable: bool = False,
+        io_depth: int = 0,
+        io_latency: float | None = None,
     ) -> None: ...
     def read(self, path: str, chunk_selection: Any, array_selection: Any, out: Buffer) -> bool | None: ...
 
@@ -319,13 +310,24 @@ def scan(
     n_threads: int = 1,
     allow_in_index: bool = False,
     cancel: Cancel | None = None,
+    io_depth: int = 0,
+    io_latency: float | None = None,
 ) -> None: ...
 def store_index(chain: Chain, entries: Buffer, out: Buffer) -> None: ...
 def load_index(chain: Chain, stored: Buffer, out: Buffer) -> None: ...
+
+class WriteOutcome(NamedTuple):
+    objects: list[NewObject]
+    counters: dict[str, int]
+    appeared: list[int]
+    declined: list[int]
+    states: list[bytes]
+
+# items: of `access.write_plan.PlanItem`, whose attributes are read
 def write(
-    items: Sequence[WritePlanItem],
-    value: Buffer,
-    axes: Ints,
+    items: Sequence[Any],
+    value: Buffer = b"",
+    axes: Ints = (),
     *,
     order: Order = "morton",
     write_empty: bool = False,
@@ -336,18 +338,7 @@ def write(
     n_threads: int = 1,
     batch_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> tuple[list[NewObject], dict[str, int], tuple[list[int], list[int]]]: ...
-def write_encoded(
-    items: Sequence[EncodedPlanItem],
-    *,
-    keep_empty: bool = False,
-    sync: bool = False,
-    staging: str | None = None,
-    n_threads: int = 1,
-    batch_nbytes: int = 524288,
-    cancel: Cancel | None = None,
-    versions: dict[int, bytes] | None = None,
-) -> tuple[list[NewObject], dict[str, int], tuple[list[int], list[int]]]: ...
+) -> WriteOutcome: ...
 
 APPEND_WAYS: dict[str, int]
 UPDATE_WAYS: dict[str, tuple[int, bool]]
@@ -373,7 +364,12 @@ class FileLock:
     def fd(self) -> int: ...
     @property
     def n_links(self) -> int: ...
+    @property
+    def mount(self) -> tuple[int, int]: ...
 
+def seed_latency(device: int, seconds: float) -> None: ...
+def latencies() -> dict[int, float]: ...
+def reset_latencies() -> None: ...
 def leave_staging() -> None: ...
 def settle(path: str, fd: int) -> bool: ...
 def open_file(path: str) -> int: ...

@@ -8,10 +8,12 @@
 # One module means one thread pool, one cache and one copy of each compressor. Its source is in binding/, one file per
 # subject, included in the order of their dependencies.
 
+cimport cython
 from cpython.buffer cimport (PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
                              PyObject_GetBuffer)
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
@@ -20,10 +22,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset, strlen
 
-from shardcodec.csrc cimport *
+from shardcodec.csrc.base cimport *
+from shardcodec.csrc.chain cimport *
+from shardcodec.csrc.codecs cimport *
+from shardcodec.csrc.io cimport *
+from shardcodec.csrc.kernels cimport *
+from shardcodec.csrc.plan cimport *
 
 import atexit
 import os
+from collections import namedtuple
 from threading import get_ident, main_thread
 
 from shardcodec.errors import ChecksumError, CodecError, ShardFileError, ShardFormatError

@@ -18,14 +18,19 @@ LIBRARIES = ("zstd", "lz4", "zlib-ng", "blosc2")
 
 
 def build_info() -> dict[str, Any]:
-    """Describe the build and the machine.
+    """Return facts about the build and the machine, for bug reports.
 
     Returns
     -------
     dict
-        ``version`` of shardcodec; ``libraries``, the versions linked in; ``cpu``, the features detected and used, and
-        the value of ``SHARDCODEC_CPU``; ``crc32c``, the variant in use and the usable ones; ``cpus``, the number of
-        processors that this process may use; ``python``, ``platform``, and the versions of ``zarr`` and ``numpy``.
+        ``version``: of shardcodec. ``libraries``: versions of the linked codec libraries. ``cpu``: detected and used
+        features of the processor, and the value of ``SHARDCODEC_CPU``. ``crc32c``: the used variant and the usable ones.
+        ``cpus``: number of processors that this process may use. ``python``, ``platform``, ``zarr``, ``numpy``: versions.
+
+    Raises
+    ------
+    UnsupportedError
+        The extension module cannot be loaded.
     """
     engine = native.load()
     return {

@@ -20,25 +20,31 @@ from collections.abc import Coroutine, Iterable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+import numcodecs  # type: ignore[import-untyped]
 import numpy as np
 import zarr
 import zarr.abc.codec as zarr_codecs
 import zarr.codecs.sharding as zarr_sharding
 import zarr.core.codec_pipeline as zarr_pipelines
+from numcodecs.checksum32 import CRC32C  # type: ignore[import-untyped]
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
+from zarr.codecs._v2 import V2Codec
 from zarr.core.array import AsyncArray
 from zarr.core.array_spec import ArrayConfig, ArraySpec
-from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.core.config import config
-from zarr.core.metadata import ArrayV3Metadata
+from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import _runner, sync
 from zarr.core.sync import loop as _zarrs_loop
 from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
+from zarr.storage._common import make_store_path
 
 __all__ = [
+    "IN_MEMORY",
+    "ArrayMetadata",
     "ArraySpec",
     "ArrayV3Metadata",
     "Caller",
@@ -59,18 +65,25 @@ __all__ = [
     "as_numpy",
     "batched_pipeline",
     "buffer_from",
+    "chunk_shape_of",
     "coalescing",
+    "codecs_of",
     "config",
     "default_buffer_prototype",
     "default_spec",
-    "evolved",
+    "dtype_of",
+    "evolve",
+    "fills_missing_chunks",
     "foreign_codec",
     "get_result",
     "has_loop_to_itself",
     "has_task_per_call",
+    "has_usual_buffers",
     "is_buffer",
     "is_regular",
+    "is_repaired",
     "is_sharding",
+    "is_synchronous",
     "is_transpose",
     "is_zarrs_loop",
     "max_workers",
@@ -82,14 +95,22 @@ __all__ = [
     "pipeline_of",
     "quiet",
     "replaced_part",
-    "runs_at_once",
+    "spec_with",
+    "store_by_fsspec",
     "swaps_for_filters",
     "sync",
-    "unwrapped",
+    "unwrap",
+    "with_empty_chunks",
     "with_pipeline",
     "write_order",
-    "writing_empty",
 ]
+
+
+# The metadata of an array, of either format.
+ArrayMetadata = ArrayV2Metadata | ArrayV3Metadata
+
+# Buffers in the memory of this process, which the engine needs. zarr looks up its default in its configuration at each call.
+IN_MEMORY = cpu.buffer_prototype
 
 
 def own_pipeline_class() -> type[CodecPipeline]:
@@ -98,21 +119,38 @@ def own_pipeline_class() -> type[CodecPipeline]:
     return fused if fused is not None else zarr_pipelines.BatchedCodecPipeline
 
 
-def own_pipeline(metadata: ArrayV3Metadata) -> CodecPipeline:
+def codecs_of(metadata: ArrayMetadata) -> tuple[Any, ...]:
+    """Return the codec objects of an array; zarr makes one codec of the filters and the compressor of a v2 array."""
+    if isinstance(metadata, ArrayV2Metadata):
+        return (V2Codec(filters=metadata.filters, compressor=metadata.compressor),)
+    return metadata.codecs
+
+
+def dtype_of(metadata: ArrayMetadata) -> np.dtype[Any]:
+    """Return the data type of an array in numpy, in the byte order of its metadata."""
+    dtype: np.dtype[Any] = _zdtype_of(metadata).to_native_dtype()
+    return dtype
+
+
+def _zdtype_of(metadata: ArrayMetadata) -> Any:
+    return metadata.dtype if isinstance(metadata, ArrayV2Metadata) else metadata.data_type
+
+
+def own_pipeline(metadata: ArrayMetadata) -> CodecPipeline:
     """Return the pipeline that zarr itself would use for an array.
 
     The codecs are evolved here, one by one: before 3.2, zarr does not evolve the pipeline, and its method to evolve it as
     a whole fails for a single sharding codec.
     """
-    ndim = len(metadata.shape)
+    config: Any = {"order": metadata.order} if isinstance(metadata, ArrayV2Metadata) else {}
     spec = ArraySpec(
-        shape=getattr(metadata.chunk_grid, "chunk_shape", None) or (1,) * ndim,  # rectilinear: as zarr does
-        dtype=metadata.data_type,
+        shape=chunk_shape_of(metadata) or (1,) * len(metadata.shape),  # rectilinear: as zarr does
+        dtype=_zdtype_of(metadata),
         fill_value=metadata.fill_value,
-        config=ArrayConfig.from_dict({}),
+        config=ArrayConfig.from_dict(config),
         prototype=default_buffer_prototype(),
     )
-    return own_pipeline_class().from_codecs([codec for codec, _ in evolved(metadata.codecs, spec)])
+    return own_pipeline_class().from_codecs([codec for codec, _ in evolve(codecs_of(metadata), spec)])
 
 
 def batched_pipeline(codecs: Iterable[Any]) -> CodecPipeline:
@@ -140,12 +178,12 @@ def swaps_for_filters() -> bool:
     """Return True if codecs before a big-endian `bytes` get elements in native order, which is so from 3.2 on."""
     prototype = default_buffer_prototype()
     spec = array_spec((1,), parse_dtype(np.dtype("int16"), zarr_format=3), np.int16(0), write_empty=False)
-    codec, _ = next(evolved([BytesCodec(endian="big")], spec))
+    codec, _ = next(evolve([BytesCodec(endian="big")], spec))
     (decoded,) = sync(codec.decode([(prototype.buffer.from_bytes(b"\0\1"), spec)]))
     return bool(decoded.as_numpy_array().view(np.int16)[0] == 1)
 
 
-def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArraySpec]]:
+def evolve(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArraySpec]]:
     """Evolve each codec for its input array; yield it with the spec of that array."""
     for codec in codecs:
         fitted = codec.evolve_from_array_spec(array_spec=spec)
@@ -153,7 +191,7 @@ def evolved(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, Array
         spec = fitted.resolve_metadata(spec)
 
 
-def runs_at_once(codec: Any) -> bool:
+def is_synchronous(codec: Any) -> bool:
     """Return True if a codec can be called without an event loop; from 3.3 on, zarr has a rule for that."""
     rule = getattr(zarr_codecs, "_codec_supports_sync", None)
     if rule is not None:
@@ -162,18 +200,28 @@ def runs_at_once(codec: Any) -> bool:
 
 
 def is_sharding(codec: Any) -> bool:
-    """Tell whether a codec is the sharding codec, zarr's or ours."""
+    """Return True if a codec is the sharding codec, zarr's or ours."""
     return isinstance(codec, ShardingCodec) and not _is_foreign(codec)
 
 
 def is_transpose(codec: Any) -> bool:
-    """Tell whether a codec is zarr's transpose."""
+    """Return True if a codec is zarr's transpose."""
     return type(codec) is TransposeCodec
 
 
 def _is_foreign(codec: Any) -> bool:
     module = type(codec).__module__
+    if isinstance(codec, numcodecs.abc.Codec):
+        return not module.startswith("numcodecs.")
     return module != "shardcodec" and not module.startswith("zarr.codecs")
+
+
+def _within(codec: Any) -> Iterator[Any]:
+    """Yield the codecs within a codec: those of a shard and its index; the filters and the compressor of a v2 array."""
+    for name in ("codecs", "index_codecs", "filters"):
+        yield from getattr(codec, name, None) or ()
+    if isinstance(codec, V2Codec) and codec.compressor is not None:
+        yield codec.compressor
 
 
 def foreign_codec(codecs: Iterable[Any]) -> str | None:
@@ -181,29 +229,34 @@ def foreign_codec(codecs: Iterable[Any]) -> str | None:
     for codec in codecs:
         if _is_foreign(codec):
             return f"{type(codec).__module__}.{type(codec).__qualname__}"
-        within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
-        if found := foreign_codec(within):
+        if found := foreign_codec(_within(codec)):
             return found
     return None
 
 
-# The members of zarr's codec classes, and of its index reader, at the import of this module.
+_NUMCODECS = (numcodecs.Blosc, numcodecs.GZip, numcodecs.LZ4, numcodecs.Zlib, numcodecs.Zstd, CRC32C)
+
+# The members of zarr's and numcodecs' codec classes, and of zarr's index reader, at the import of this module.
 _MADE_OF = {
     cls: {name: value for name, value in vars(cls).items() if callable(value) or hasattr(value, "__get__")}
-    for cls in (*filter(inspect.isclass, vars(zarr.codecs).values()), zarr_sharding._ShardIndex)
+    for cls in (
+        *filter(inspect.isclass, vars(zarr.codecs).values()),
+        *_NUMCODECS,
+        zarr_sharding._ShardIndex,
+        V2Codec,
+    )
 }
 
 
 def replaced_part(codecs: Iterable[Any]) -> str | None:
-    """Return the name of a replaced (monkey-patched) member of zarr's codec classes, or None."""
+    """Return the name of a replaced (monkey-patched) member of a codec class of zarr or numcodecs, or None."""
     for codec in codecs:
         classes = (*type(codec).__mro__, *([zarr_sharding._ShardIndex] if is_sharding(codec) else ()))
         for cls in classes:
             for name, value in _MADE_OF.get(cls, {}).items():
                 if vars(cls).get(name) is not value:
                     return f"{cls.__module__}.{cls.__qualname__}.{name}"
-        within = (*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ()))
-        if found := replaced_part(within):
+        if found := replaced_part(_within(codec)):
             return found
     return None
 
@@ -216,7 +269,34 @@ def coalescing(spec: Any) -> tuple[int, int]:
 
 def default_spec() -> Any:
     """Return a substitute for the spec of a chunk that has only zarr's configuration."""
-    return SimpleNamespace(config=ArrayConfig.from_dict({}))
+    return spec_with(ArrayConfig.from_dict({}))
+
+
+def spec_with(config: Any) -> Any:
+    """Return a substitute for the spec of a chunk that has only the configuration of its array."""
+    return SimpleNamespace(config=config)
+
+
+def fills_missing_chunks(config: Any) -> bool:
+    """Return True if a missing chunk is read as the fill value; from 3.2 on, the configuration can make it an error."""
+    return getattr(config, "read_missing_chunks", True) is not False
+
+
+def is_repaired(metadata: Any) -> bool:
+    """Return True if zarr (3.4 and later) must store the metadata before chunks, because it has corrected them on reading."""
+    return getattr(metadata, "_stored_document", None) is not None
+
+
+def has_usual_buffers() -> bool:
+    """Return True if zarr's default buffers are in the memory of this process."""
+    chosen = config.config  # called often, and config.get() is slow
+    return _are_in_memory(chosen.get("buffer"), chosen.get("ndbuffer"))
+
+
+@functools.lru_cache(16)
+def _are_in_memory(buffer: str, ndbuffer: str) -> bool:
+    """Return True for the classes of `IN_MEMORY`; the arguments are the names of the classes in use."""
+    return default_buffer_prototype() == IN_MEMORY
 
 
 def get_result(missing: bool) -> Any:
@@ -245,7 +325,7 @@ def memory_identity(store: MemoryStore) -> int:
     return id(getattr(store, "_store_dict", store))
 
 
-def unwrapped(store: Any) -> Any:
+def unwrap(store: Any) -> Any:
     """Return the store within wrappers (logging, latency, ...)."""
     while isinstance(store, WrapperStore):
         store = store._store
@@ -357,7 +437,7 @@ def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
     return new if isinstance(array, AsyncArray) else type(array)(new)
 
 
-def writing_empty(array: Any) -> Any:
+def with_empty_chunks(array: Any) -> Any:
     """Return a new handle on the same array that also stores chunks with nothing but the fill value."""
     old = _async_array(array)
     new = AsyncArray(metadata=old.metadata, store_path=old.store_path, config={"write_empty_chunks": True})
@@ -373,6 +453,11 @@ def write_order(codec: Any) -> dict[str, Any]:
     return {} if order == "morton" else {"order": "lexicographic" if order == "unordered" else order}
 
 
+def store_by_fsspec(url: str, options: dict[str, Any]) -> Any:
+    """Open the store of a URL with zarr's own parser, which uses fsspec."""
+    return sync(make_store_path(url, storage_options=options or None)).store
+
+
 def array_at(store: Any, path: str) -> Any:
     """Open an array for reading."""
     if isinstance(store, StorePath):
@@ -382,6 +467,13 @@ def array_at(store: Any, path: str) -> Any:
     return zarr.open_array(store, path=path, mode=mode)
 
 
-def is_regular(metadata: ArrayV3Metadata) -> bool:
+def chunk_shape_of(metadata: ArrayMetadata) -> tuple[int, ...] | None:
+    """Return the shape of a chunk (a shard, if the array is sharded); None if chunks have several shapes."""
+    if isinstance(metadata, ArrayV2Metadata):
+        return metadata.chunks
+    return getattr(metadata.chunk_grid, "chunk_shape", None)
+
+
+def is_regular(metadata: ArrayMetadata) -> bool:
     """Return True if all chunks of an array have the same shape."""
-    return getattr(metadata.chunk_grid, "chunk_shape", None) is not None
+    return chunk_shape_of(metadata) is not None

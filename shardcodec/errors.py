@@ -17,6 +17,8 @@ __all__ = [
     "ConflictError",
     "GroupWriteError",
     "LockError",
+    "LockScopeError",
+    "LockScopeWarning",
     "ShardError",
     "ShardFileError",
     "ShardFormatError",
@@ -95,9 +97,18 @@ class ShardError(Exception):
     def with_context(self, **context: Any) -> Self:
         """Return a new error that also names the place.
 
-        A shard and an inner chunk are prepended to the message, except a shard without a name, which is in memory. All
-        other values become attributes only. Lower layers know numbers and upper layers know keys, hence
-        ``raise error.with_context(shard=key) from error``.
+        Lower layers know numbers and upper layers know keys, hence ``raise error.with_context(shard=key) from error``.
+
+        Parameters
+        ----------
+        **context
+            Attributes of the new error. `shard` and `chunk_coords` are also prepended to the message, except a shard
+            without a name, which is in memory.
+
+        Returns
+        -------
+        ShardError
+            An error of the same class.
 
         Examples
         --------
@@ -155,13 +166,25 @@ class LockError(ShardError, TimeoutError):
     """
 
 
+class LockScopeError(ShardError):
+    """With ``locking="cluster"``: writers on other nodes would not be excluded; nothing was written.
+
+    ``mount`` and ``file_system`` name the mount (None for other stores), ``scope`` says how far its locks reach, and
+    ``reason`` names the option or the property that decides.
+    """
+
+
+class LockScopeWarning(RuntimeWarning):
+    """Locks do not exclude shardcodec's writers on other nodes, or in other processes; given once for each mount."""
+
+
 class ConflictError(ShardError):
     """A transaction read a state of a shard (``expected``) that is no longer current (``actual``); nothing was written."""
 
 
 class GroupWriteError(ShardError):
-    """A group write failed to store some of its shards.
+    """A block of `group_writes` could not store some of its shards.
 
-    ``written`` and ``unwritten`` list keys; ``failures`` maps the unwritten keys to their exceptions, the first of which
-    is the cause.
+    ``written`` and ``unwritten`` list the names of shards; ``failures`` maps the unwritten ones to their exceptions, the first
+    of which is the cause.
     """

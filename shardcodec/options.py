@@ -6,10 +6,10 @@ The first of these sources that has a value for an option determines it:
 
 1. the argument of a call,
 2. the innermost ``with shardcodec.options(...)`` around it,
-3. what is attached to the array (`shardcodec.attach`, or pickled with it),
+3. the options attached to the array (by `shardcodec.attach`, or pickled with it),
 4. zarr's configuration, key ``shardcodec.<name>``, which `shardcodec.enable` or zarr's environment variable
    ``ZARR_SHARDCODEC__<NAME>`` sets,
-5. the environment variable ``SHARDCODEC_<NAME>`` (``SHARDCODEC_NUM_THREADS`` for ``threads``),
+5. the environment variable ``SHARDCODEC_<NAME>`` (``SHARDCODEC_NUM_THREADS`` for ``threads``), read once per process,
 6. the default.
 """
 
@@ -24,9 +24,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Options", "Resolver", "active", "available_cpus", "check", "options", "resolve"]
+__all__ = [
+    "Options",
+    "Resolver",
+    "Setting",
+    "active",
+    "available_cpus",
+    "check",
+    "options",
+    "resolve",
+    "settings",
+    "thread_limits",
+]
 
 Choices = Mapping[str, Any]
 
@@ -71,9 +82,17 @@ class Options:
         A promise of the user that stored objects do not change while this process runs. Only then are the indexes of
         objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
         are used without a check that their name still leads to them.
-    locking : {"process", "thread"}
-        The writers that a writer excludes from its shards: shardcodec's writers in all processes (if the file system has
-        locks), or only those of this process.
+    io_depth : int or "auto"
+        Threads of one call that read files at the same time where a call to the file system costs a round trip. These threads
+        wait; ``threads`` decode. A number up to ``threads`` adds none. ``"auto"``: up to 32, fewer if a call costs less than
+        128 us.
+    io_latency : float or "auto"
+        Cost in seconds of an open or a small read. From 20 us on, ``io_depth`` applies. ``"auto"``: measured while files are
+        read, for each file system (``shardcodec.stats()["io_latency"]``).
+    locking : {"process", "thread", "cluster"}
+        The writers that a writer excludes from its shards: shardcodec's writers in all processes (as far as locks reach on
+        the file system), or only those of this process. ``"cluster"``: as ``"process"``, but it is an error
+        (`LockScopeError`) if the locks do not reach other nodes or if this cannot be told.
     lock_timeout : float
         Seconds to wait for a shard that another process writes before `LockError`.
     staging_nbytes : int
@@ -91,9 +110,19 @@ class Options:
     index_cache: int = 64 << 20
     open_files: int = 0
     immutable: bool = False
+    io_depth: int | str = "auto"
+    io_latency: float | str = "auto"
     locking: str = "process"
     lock_timeout: float = 60.0
     staging_nbytes: int = 64 << 20
+
+    @property
+    def io_rules(self) -> dict[str, Any]:
+        """The arguments of the engine for ``io_depth`` and ``io_latency``."""
+        return {
+            "io_depth": 0 if self.io_depth == "auto" else self.io_depth,
+            "io_latency": None if self.io_latency == "auto" else self.io_latency,
+        }
 
 
 NAMES = tuple(field.name for field in fields(Options))
@@ -137,6 +166,18 @@ def _seconds(value: object) -> float:
     return number
 
 
+def _auto_or(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+    def parse_either(value: object) -> Any:
+        if isinstance(value, str) and value == "auto":
+            return value
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or 'auto'") from None
+
+    return parse_either
+
+
 def _flag(value: object) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     result = words.get(value.lower()) if isinstance(value, str) else value
@@ -156,7 +197,9 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "index_cache": _number(0, _MAX_NBYTES),
     "open_files": _number(0, _MAX_COUNT),
     "immutable": _flag,
-    "locking": _one_of("process", "thread"),
+    "io_depth": _auto_or(_number(1, _MAX_COUNT)),
+    "io_latency": _auto_or(_seconds),
+    "locking": _one_of("process", "thread", "cluster"),
     "lock_timeout": _seconds,
     "staging_nbytes": _number(1, _MAX_NBYTES),
 }
@@ -225,16 +268,16 @@ def resolve(
     max_workers: int | None = None,
     n_cpus: int | None = None,
 ) -> Options:
-    """Return the value of every option.
+    """Return the value of every option, from the sources in the head of this file.
 
     Parameters
     ----------
     argument, attached, config : mapping
-        Values from a call, from an array, and from zarr's configuration. The first two are already checked.
+        Options of a call, of an array, and of zarr's configuration. `check` has parsed the first two.
     max_workers : int, optional
         Upper bound of ``threads``.
     n_cpus : int, optional
-        The current result of `available_cpus`.
+        Default of ``threads``, if the caller has called `available_cpus` already.
 
     Returns
     -------
@@ -258,13 +301,55 @@ def resolve(
     return Options(threads=threads, **chosen)
 
 
+class Setting(NamedTuple):
+    """The value of one option, and the source that determines it."""
+
+    value: Any
+    source: str
+
+
+def settings(config: Choices = NOTHING, max_workers: int | None = None) -> dict[str, Setting]:
+    """Return the value and the source of every option, for an array without options of its own.
+
+    Parameters
+    ----------
+    config : mapping
+        The options in zarr's configuration.
+    max_workers : int, optional
+        zarr's ``threading.max_workers``, the upper bound of ``threads``.
+
+    Returns
+    -------
+    dict of str to Setting
+
+    Raises
+    ------
+    TypeError, ValueError
+        A name or a value in the configuration or the environment is invalid.
+    """
+    sources = [
+        ("shardcodec.options", _active.get()),
+        ("zarr.config", check(config, where="zarr.config shardcodec:")),
+        ("environment", _environment()),
+    ]
+    found = {}
+    for name, value in vars(resolve(config=config, max_workers=max_workers)).items():
+        source = next((source for source, choices in sources if name in choices), "default")
+        if source == "environment":
+            source = f"environment variable {_variable(name)}"
+        found[name] = Setting(value, source)
+    if max_workers is not None and found["threads"].value < resolve(config=config).threads:
+        found["threads"] = Setting(found["threads"].value, "zarr.config threading.max_workers")
+    return found
+
+
 class Resolver:
     """A memoised `resolve`, recomputed only when an input has changed.
 
     Parameters
     ----------
     attached, argument : mapping
-        Checked options of an array, and of a handle.
+        Options that `check` has parsed: those attached to an array, and those passed when a reader was opened.
     """
 
     def __init__(self, attached: Choices = NOTHING, *, argument: Choices = NOTHING) -> None:
@@ -273,10 +358,26 @@ class Resolver:
         self._known: tuple[tuple[Any, ...], int, Options] | None = None
 
     def resolve(self, config: Choices, max_workers: int | None, *, any_threads: bool = False) -> Options:
-        """Return the value of every option.
+        """Return the value of every option, from the sources in the head of this file; memoised.
 
-        With `any_threads`, the memoised number of threads is used, without a check of the available processors. The
-        caller must not change `config` later.
+        Parameters
+        ----------
+        config : mapping
+            The options in zarr's configuration. It is kept, so the caller must not change it later.
+        max_workers : int or None
+            Upper bound of ``threads``; None: no bound.
+        any_threads : bool
+            True if the caller does not need a current value of ``threads``. The number of available processors, which may
+            change at run time, is then not determined again.
+
+        Returns
+        -------
+        Options
+
+        Raises
+        ------
+        TypeError, ValueError
+            A name or a value in the configuration or the environment is invalid.
         """
         said = (config, _active.get(), max_workers, _environment())
         known = self._known
@@ -296,11 +397,16 @@ class Resolver:
         return found
 
 
+def _variable(name: str) -> str:
+    """Return the environment variable of an option."""
+    return f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}"
+
+
 @functools.cache
 def _environment() -> dict[str, Any]:
     given = {}
     for name in NAMES:
-        variable = f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}"
+        variable = _variable(name)
         if value := os.environ.get(variable):
             try:
                 given[name] = _PARSERS[name](value)
@@ -311,12 +417,25 @@ def _environment() -> dict[str, Any]:
 
 def available_cpus() -> int:
     """Return the number of processors that this process may use: the smaller of its affinity and its cgroup's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cpus = len(os.sched_getaffinity(0))
-    else:
-        cpus = os.cpu_count() or 1
-    quota = _cgroup_quota()
+    cpus, quota = _affinity() or os.cpu_count() or 1, _cgroup_quota()
     return cpus if quota is None else max(1, min(cpus, quota))
+
+
+def _affinity() -> int | None:
+    """Return the number of processors that the affinity of this process permits; None where the system has none."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def thread_limits() -> dict[str, int | None]:
+    """Return what bounds the default of ``threads``, in processors.
+
+    Returns
+    -------
+    dict
+        ``machine``: processors of the machine. ``affinity``: those that the affinity of this process permits; None where
+        the system has none. ``cgroup quota``: the quota of its cgroup, rounded up; None without a limit.
+    """
+    return {"machine": os.cpu_count() or 1, "affinity": _affinity(), "cgroup quota": _cgroup_quota()}
 
 
 @functools.cache

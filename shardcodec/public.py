@@ -1,4 +1,4 @@
-# public.py - the public names, and the registrations between the parts of the package
+# public.py - the public names, and the registration with zarr
 # SPDX-License-Identifier: MIT
 """The public names of `shardcodec`; only its `__init__` imports this module."""
 
@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from zarr.registry import register_codec, register_pipeline
 
-from .access.array_reader import ArrayReader, open_array, register_adapter
-from .access.chunk_overlay import register_gatherer
+from .access.array_reader import ArrayReader, open_array
+from .access.buffer.group_writes import group_writes
 from .access.encode_decode import decode, encode
+from .access.open_shard import open_shard
 from .access.shard import Shard
-from .access.shard_object import register_objects
 from .access.shard_writer import ShardWriter
 from .build_info import build_info
 from .errors import (
@@ -18,6 +18,8 @@ from .errors import (
     CodecError,
     GroupWriteError,
     LockError,
+    LockScopeError,
+    LockScopeWarning,
     ShardError,
     ShardFileError,
     ShardFormatError,
@@ -32,11 +34,8 @@ from .storage.index_cache import IndexCache
 from .zarr_plugin.chunk_state import chunk_state, iter_existing
 from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.enable import attach, disable, enable
-from .zarr_plugin.group_writes import active as _gathered
-from .zarr_plugin.group_writes import group_writes
-from .zarr_plugin.objects import objects_of_store
+from .zarr_plugin.open_arrays import open_arrays
 from .zarr_plugin.pipeline import ShardCodecPipeline
-from .zarr_plugin.shards import open_shard, shard_object
 
 __all__ = [
     "ArrayReader",
@@ -46,6 +45,8 @@ __all__ = [
     "GroupWriteError",
     "IndexCache",
     "LockError",
+    "LockScopeError",
+    "LockScopeWarning",
     "Options",
     "Shard",
     "ShardCodecPipeline",
@@ -67,6 +68,7 @@ __all__ = [
     "group_writes",
     "iter_existing",
     "open_array",
+    "open_arrays",
     "open_shard",
     "options",
     "stats",
@@ -74,6 +76,3 @@ __all__ = [
 
 register_pipeline(ShardCodecPipeline)
 register_codec("sharding_indexed", ShardingCodec)
-register_adapter(objects_of_store)
-register_objects(shard_object)
-register_gatherer(_gathered)

@@ -1,9 +1,8 @@
 # stand_in.py - stand-ins for an incompatible zarr
 # SPDX-License-Identifier: MIT
-"""Stand-ins for the classes of shardcodec's entry points, which use only public names of zarr.
+"""Stand-ins for the classes of shardcodec's entry points. They use only public names of zarr and leave all work to zarr.
 
-They leave all work to zarr. Without them, a zarr with changed internals could not open any array in a process where
-shardcodec is installed.
+Without them, a zarr with changed internals could not open any array in a process where shardcodec is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,17 @@ class ShardCodecPipeline(CodecPipeline):
 
     @classmethod
     def from_codecs(cls, codecs: Iterable[Codec]) -> Any:
-        """Return zarr's own pipeline, found by its module because its name may have changed."""
+        """Return zarr's own pipeline; its class is found by its module, because its name may have changed.
+
+        Parameters
+        ----------
+        codecs : iterable of Codec
+            The codecs of the array.
+
+        Returns
+        -------
+        CodecPipeline
+        """
         own = next(cls for cls in CodecPipeline.__subclasses__() if cls.__module__.startswith("zarr."))
         return own.from_codecs(codecs)
 
@@ -32,12 +41,17 @@ class ShardCodecPipeline(CodecPipeline):
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Any:
         """Warn, and decline the array.
 
+        Parameters
+        ----------
+        array_metadata, store
+            Metadata and store of the array; not used.
+
         Raises
         ------
         NotImplementedError
             Always; zarr then continues with its own pipeline.
         """
-        why = f"shardcodec does not fit zarr {zarr.__version__} and leaves the work to it; `shardcodec.enable` tells why"
+        why = f"shardcodec does not fit zarr {zarr.__version__} and leaves the work to it; `shardcodec.enable` raises the cause"
         warnings.warn(why, RuntimeWarning, stacklevel=2)
         raise NotImplementedError(why)
 

@@ -1,13 +1,13 @@
 # statistics.py - counters of reads, writes and fallbacks of this process
 # SPDX-License-Identifier: MIT
-"""`shardcodec.stats`: counters that are always on and cost a few additions per call.
+"""`shardcodec.stats`: counters that are always on; they cost a few additions per call.
 
-The engine counts its own work; the surfaces add the requests that they make through a store, and each fallback to zarr's
-own pipeline.
+The engine counts its own work. The surfaces add their requests to stores and each fallback to zarr's own pipeline.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -20,18 +20,19 @@ __all__ = ["Statistics", "stats"]
 
 logger = logging.getLogger("shardcodec")
 
-# Reasons contain names and shapes of the user's data; kinds beyond this number are counted together.
+# Reasons contain names and shapes of the user's data, so there may be many. Beyond this number they are counted together.
 MAX_KINDS = 100
 
 
 class Statistics:
-    """Counters of this process; see `__call__`."""
+    """Counters of this process; call the object to read them."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._fallbacks: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
+        self._lock_scopes: dict[str, str] = {}
 
     def __call__(self) -> dict[str, Any]:
         """Return the counters since the process began, or since `reset`.
@@ -39,44 +40,80 @@ class Statistics:
         Returns
         -------
         dict
-            ``requests``: reads of ranges, of files or from stores; ``bytes_fetched`` by them; ``bytes_used``, encoded
-            bytes that were decoded (what else was fetched are indexes and gaps; buffers in memory are used without
-            being fetched); ``opens`` of files for reading; inner chunks ``chunks_decoded``, ``chunks_filled`` because
-            they were missing, and ``chunks_encoded``; ``bytes_written`` to files and buffers; ``index_hits`` and
-            ``index_misses`` of index caches; ``file_hits``, opens that a cache of open files spared; ``fallbacks``:
-            for each reason how often zarr's own pipeline did the work; ``strategy_refused``: for each write strategy and
-            file system, such as ``"append on nfs4"``, how often an update did not use the strategy there.
+            A copy; later work does not change it. ``requests``: reads of ranges from files and stores.
+            ``bytes_fetched``: bytes of these ranges. ``bytes_used``: encoded bytes of the inner chunks that were read.
+            ``bytes_fetched`` also counts indexes, gaps, and old inner chunks that a write changes in part;
+            ``bytes_used`` also counts shards in memory. ``opens``: files opened for reading. ``chunks_decoded``,
+            ``chunks_filled`` (absent ones), ``chunks_encoded``: inner chunks. ``bytes_written``: to files and buffers.
+            ``index_hits``, ``index_misses``: lookups in index caches. ``file_hits``: opens that a cache of open files
+            made unnecessary. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.
+            ``reads_at_depth``: of the requests, those to files while more threads read than decode (option ``io_depth``).
+            ``io_latency``: for each file system, named by its mount point, the estimated cost of a call in seconds.
+            ``strategy_refused``: for each write strategy and file system, such as ``"append on nfs4"``, the number of
+            updates that did not use the strategy there. ``lock_scopes``: for each mount on which this process has locked a
+            shard, such as ``"/data (nfs4)"``, how far its locks reach: ``"cluster"`` (other nodes), ``"node"``,
+            ``"none"`` or ``"unknown"``. `reset` keeps these entries.
         """
         done = native.load().totals()
         done["requests"] = done.pop("reads")
         done["bytes_fetched"] = done.pop("bytes_read")
+        done["reads_at_depth"] = done.pop("deep_reads")
+        done["io_latency"] = {_mount_of(device): cost for device, cost in native.load().latencies().items()}
         with self._mutex:
             done["fallbacks"] = dict(self._fallbacks)
             done["strategy_refused"] = dict(self._refused)
+            done["lock_scopes"] = dict(self._lock_scopes)
         return done  # type: ignore[no-any-return]
 
     def reset(self) -> None:
-        """Set all counters to zero."""
+        """Set all counters to zero; the estimates of ``io_latency`` stay."""
         native.load().totals_reset()
         with self._mutex:
             self._fallbacks.clear()
             self._refused.clear()
 
     def fallback(self, reason: str) -> None:
-        """Count a fallback to zarr's own pipeline, and log each reason once."""
+        """Count a fallback to zarr's own pipeline, and log each reason once.
+
+        Parameters
+        ----------
+        reason : str
+            Why zarr's own pipeline does the work.
+        """
         with self._mutex:
             if reason not in self._fallbacks and len(self._fallbacks) >= MAX_KINDS:
                 reason = "other reasons"
             self._fallbacks[reason] += 1
-            if reason in self._told or len(self._told) > 2 * MAX_KINDS:
+            if reason in self._logged or len(self._logged) > 2 * MAX_KINDS:
                 return
-            self._told.add(reason)
+            self._logged.add(reason)
         logger.info("left to zarr's own pipeline: %s", reason)
 
     def refused(self, strategy: str, file_system: str) -> None:
-        """Count an update without a write strategy that is not proven safe on its file system."""
+        """Count an update that did not use a write strategy, because it is not proven safe on the file system.
+
+        Parameters
+        ----------
+        strategy : str
+            The write strategy.
+        file_system : str
+            Type of the file system.
+        """
         with self._mutex:
             self._refused[f"{strategy} on {file_system}"] += 1
+
+    def lock_scope(self, point: str, file_system: str, scope: str) -> None:
+        """Note how far locks reach on a mount.
+
+        Parameters
+        ----------
+        point, file_system : str
+            Folder and type of the mount.
+        scope : str
+            See ``lock_scopes`` in `__call__`.
+        """
+        with self._mutex:
+            self._lock_scopes[f"{point} ({file_system})"] = scope
 
     def __repr__(self) -> str:
         return "<shardcodec.stats: call it>"
@@ -88,6 +125,17 @@ class Statistics:
         self._refused = Counter()
         if (module := native.loaded()) is not None:
             module.totals_reset()
+
+
+def _mount_of(device: int) -> str:
+    """Return the mount point of a device number, or the number if no mount has it, such as that of a subvolume."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            fields = line.split()
+            if fields[2] == wanted:
+                return fields[4]
+    return wanted
 
 
 stats = Statistics()

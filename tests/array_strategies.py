@@ -1,5 +1,7 @@
-# array_strategies.py - zarr arrays of several shards with ragged edges, as property tests draw and store them
-"""What the property tests of the zarr plug-in share: drawing an array, putting the twin's shards, and looking at them."""
+# array_strategies.py - zarr arrays of several shards with ragged edges, drawn and stored for property tests
+"""Shared by the property tests of the zarr plug-in: drawing an array, storing the twin's shards, and checking
+shards.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from spec_json import metadata, named
 
 
 def load_engine() -> Any:
-    """Return the package, or None where the extension is not built; anything else that is wrong fails."""
+    """Return the package, or None if the extension is not built. Any other defect raises."""
     found = importlib.util.find_spec("shardcodec") and importlib.util.find_spec("shardcodec._native")
     return importlib.import_module("shardcodec") if found else None
 
@@ -74,13 +76,15 @@ def some_arrays(draw: st.DrawFn) -> SomeArray:
     return SomeArray(layout, shape)
 
 
-# Every test runs over zarr's own pipeline as well, a fifth of the time: what fails there too is wrong in the test.
+# Every test runs with zarr's own pipeline in a fifth of the cases: what fails there too is a fault of the test.
 pipelines = st.sampled_from([OURS] * 4 + [ZARR])
 
 
 @contextmanager
 def selected(pipeline: str) -> Iterator[None]:
-    """zarr opens arrays on this pipeline; ours is strict, so that whatever is drawn the engine does itself."""
+    """Make zarr open arrays with this pipeline. Shardcodec's is strict, so that the engine handles every selection
+    itself.
+    """
     import zarr
 
     with zarr.config.set({"codec_pipeline.path": pipeline, "shardcodec.strict": True}):
@@ -89,7 +93,7 @@ def selected(pipeline: str) -> Iterator[None]:
 
 @contextmanager
 def stored(array: SomeArray, kind: str) -> Iterator[tuple[Any, Any]]:
-    """Make an empty array in a store; yield the store and a function that gets an object as bytes or None."""
+    """Create an empty array in a store. Yield the store, and a function that returns an object as bytes or None."""
     import zarr
 
     if kind == "memory":
@@ -114,19 +118,21 @@ def opened(store: Any, order: str = "C") -> Any:
 
 
 def padded(part: Array, meta: ShardMeta) -> Array:
-    """Extend what an array holds of a shard to the whole shard."""
+    """Extend the part of a shard that is in the array to the whole shard."""
     whole = np.full(meta.shape, meta.fill_value, dtype=meta.dtype)
     whole[tuple(slice(n) for n in part.shape)] = part
     return whole
 
 
 def is_exact(pipeline: str) -> bool:
-    """zarr forgets the payload of a NaN and the sign of a zero where it looks for empty chunks."""
+    """Return True if the pipeline keeps all bits. zarr ignores the payload of a NaN and the sign of a zero in empty
+    chunks.
+    """
     return pipeline == OURS
 
 
 def assume_writable(pipeline: str, array: SomeArray) -> None:
-    """zarr before 3.4 cannot write a sharded array of rank 0 (SC-39)."""
+    """Discard arrays of rank 0 with a zarr before 3.4, which cannot write them in shards (SC-39)."""
     import zarr
 
     assume(array.shape != () or pipeline == OURS or Version(zarr.__version__) >= Version("3.4"))

@@ -1,9 +1,9 @@
-# codec_battery.py - what every codec must stand, whichever it is
+# codec_battery.py - checks that every native codec must pass
 # SPDX-License-Identifier: MIT
 """Payloads, and checks that the tests of each native codec run on it.
 
-A decoder sees bytes from disk, so the rule of all checks on damaged streams is the same: an error of type
-`CodecError`, or bytes, never more than were allowed; nothing else.
+A decoder reads bytes from disk. So the rule of all checks on damaged streams is the same: the decoder raises
+`CodecError`, or returns bytes, never more than allowed; nothing else may happen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IS_SYSTEM_BUILD = native.library_version("blosc2") is None
 
 
 def field(n_items: int, noise: float = 3.0) -> bytes:
-    """A smooth uint16 field with noise: what detectors and models write."""
+    """Return a smooth uint16 field with noise, like the data of detectors and models."""
     x = np.arange(n_items)
     values = 2000 + 900 * np.sin(x / 400) + np.random.default_rng(7).normal(0, noise, n_items)
     return values.astype("<u2").tobytes()
@@ -40,7 +40,7 @@ PAYLOADS = {
 
 
 def outcome(name: str, stream: bytes, max_nbytes: int) -> bytes | None:
-    """What decoding gives: bytes, or None for a refusal."""
+    """Return the decoded bytes, or None if the decoder refuses the stream."""
     try:
         decoded = native.codec_decode(name, stream, max_nbytes)
     except CodecError:
@@ -56,7 +56,7 @@ def refuses(name: str, stream: bytes, max_nbytes: int = 1 << 16, match: str | No
 
 
 def check_round_trip(name: str, data: bytes, **params: object) -> bytes:
-    """Return the encoded form of `data`, which decodes to it whatever room there is, as long as it fits."""
+    """Check that the encoded form of `data` decodes to it, with any sufficient room. Return the encoded form."""
     stream = native.codec_encode(name, data, **params)
     for room in (len(data), len(data) + 1, 2 * len(data) + 1000):
         assert native.codec_decode(name, stream, room) == data
@@ -72,7 +72,7 @@ def check_every_cut_is_refused(name: str, stream: bytes, max_nbytes: int, start:
 
 
 def mutations(stream: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
-    """Copies of `stream` with a few bytes changed, moved, dropped, repeated or cut off."""
+    """Yield copies of `stream` with a few bytes changed, moved, removed, repeated or cut off."""
     rng = random.Random(seed)
     for _ in range(count):
         damaged = bytearray(stream)
@@ -93,6 +93,6 @@ def mutations(stream: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def check_survives_mutations(name: str, stream: bytes, max_nbytes: int, count: int = 2000) -> None:
-    """Nothing crashes, nothing grows; most of the damage is even noticed, or the test would test little."""
+    """Check that no mutation crashes the decoder or exceeds the limit, and that more than 5 % of them are refused."""
     refused = sum(outcome(name, damaged, max_nbytes) is None for damaged in mutations(stream, count))
     assert refused > count // 20

@@ -1,4 +1,4 @@
-# conftest.py - how hard the property tests try, and what no test may leave behind
+# conftest.py - the effort of property tests, and checks that no test leaves settings behind
 # SPDX-License-Identifier: MIT
 """Hypothesis profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
@@ -28,12 +28,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set, however deep; a tenth of what copy.deepcopy takes."""
+    """Copy nested settings, in a tenth of the time of copy.deepcopy."""
     return {key: _copy(value) if isinstance(value, dict) else value for key, value in settings.items()}
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Names of settings that are not what they were, with their new values."""
+    """Return the names of changed settings with their new values."""
     found = []
     for key in {**before, **after}:
         old, new = before.get(key, "nothing"), after.get(key, "nothing")
@@ -46,8 +46,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The tests of appends run on the file system of the tests even where it is a local one that is not proved, as the
-    overlay of a container.
+    """Test direct appends on the file system of the tests, even if it is a local one without proof, such as a
+    container's overlay.
     """
     from shardcodec.storage import file_system
 
@@ -61,22 +61,20 @@ def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(autouse=True)
 def _leaves_no_setting() -> Iterator[None]:
-    """Each test leaves zarr's configuration, in which the pipeline is chosen, and our options as it found them, and no block of
+    """Check that each test leaves zarr's configuration and shardcodec's options unchanged and no block of
     `group_writes` open.
 
-    First of all fixtures, hence torn down after them. A test that leaks is failed by name, and zarr's configuration
-    is put back, so that the ones after it tell of themselves.
+    This fixture is set up first, so it is torn down last. A test that leaks fails by name. Zarr's configuration is
+    restored, so that later tests report only their own leaks.
     """
     zarr, shardcodec = sys.modules.get("zarr"), sys.modules.get("shardcodec")
-    if (
-        zarr is None or shardcodec is None
-    ):  # nobody has imported them, so nothing is known of what they start with
+    if zarr is None or shardcodec is None:  # not imported yet, so the initial settings are unknown
         yield
         return
     active = sys.modules["shardcodec.options"].active
     config, options = _copy(zarr.config.config), active()
     yield
-    is_open = sys.modules["shardcodec.zarr_plugin.group_writes"].active() is not None
+    is_open = sys.modules["shardcodec.access.buffer.group_writes"].active() is not None
     if zarr.config.config == config and active() == options and not is_open:
         return
     left = _changed(config, zarr.config.config) + _changed(options, active())

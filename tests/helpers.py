@@ -1,14 +1,15 @@
-# helpers.py - shards put together by hand, arrays on every store, and stores that keep a record
+# helpers.py - shards assembled by hand, arrays on every store, and stores that record requests
 # SPDX-License-Identifier: MIT
-"""What the tests of the engine and of the zarr plug-in share.
+"""Shared by the tests of the engine and of the zarr plug-in.
 
-A shard of letters is easier to check than one of numbers: `letters` lays four inner chunks of 2 x 2 bytes, named
+A shard of letters is easier to check than one of numbers: `letters` puts four inner chunks of 2 x 2 bytes, named
 "zero", "one.", "two." and "three", into a shard of 4 x 4.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -39,23 +40,23 @@ ZARR_IS_31 = zarr.__version__.startswith("3.1.")
 Entry = tuple[int, int]
 
 
-# ---- shards by hand
+# ---- shards assembled by hand
 
 
 def index_bytes(entries: Sequence[Entry], *, crc: bool = True) -> bytes:
-    """An index as it is stored: little endian pairs and, as a rule, their checksum."""
+    """Return an index as it is stored: little-endian pairs, by default with a checksum."""
     stored = b"".join(struct.pack("<QQ", *entry) for entry in entries)
     return stored + struct.pack("<I", crc32c(stored)) if crc else stored
 
 
 def assemble(body: bytes, entries: Sequence[Entry], *, at_start: bool = False, crc: bool = True) -> bytes:
-    """A shard of these bytes and that index; offsets are taken as they are, right or wrong."""
+    """Return a shard of these bytes and this index. The offsets are not checked."""
     index = index_bytes(entries, crc=crc)
     return index + body if at_start else body + index
 
 
 def entries_of(blob: bytes, n: int, *, at_start: bool = False, crc: bool = True) -> list[Entry]:
-    """The index of a shard of n inner chunks, not checked."""
+    """Return the index of a shard of n inner chunks, without checks."""
     nbytes = 16 * n + 4 * crc
     stored = blob[:nbytes] if at_start else blob[len(blob) - nbytes :]
     numbers = struct.unpack(f"<{2 * n}Q", stored[: 16 * n])
@@ -69,7 +70,7 @@ def chunk_bytes(blob: bytes, entry: Entry) -> bytes:
 
 
 def letters_spec(*, at_start: bool = False, crc: bool = True, codecs: Any = RAW, fill: int = 46) -> Any:
-    """A spec for shards of letters; "." is the fill value."""
+    """Return a spec for shards of letters. "." is the fill value."""
     index_codecs = [LITTLE, CRC] if crc else [LITTLE]
     return shardcodec.ShardSpec(
         (4, 4), (2, 2), "uint8", fill, codecs, index_codecs, "start" if at_start else "end"
@@ -81,7 +82,7 @@ def letters_index_nbytes(*, crc: bool = True) -> int:
 
 
 def letters(*, at_start: bool = False, crc: bool = True, checksums: bool = False) -> bytes:
-    """The four words, one after the other."""
+    """Return a shard of the four words, one after the other."""
     stored = [word + struct.pack("<I", crc32c(word)) if checksums else word for word in WORDS]
     first = letters_index_nbytes(crc=crc) if at_start else 0
     entries = []
@@ -92,7 +93,7 @@ def letters(*, at_start: bool = False, crc: bool = True, checksums: bool = False
 
 
 def text_of(array: np.ndarray[Any, Any]) -> str:
-    """The inner chunks of an array of 4 x 4 letters as words."""
+    """Return the inner chunks of an array of 4 x 4 letters as words."""
     chunks = [array[r : r + 2, c : c + 2].tobytes().decode() for r in (0, 2) for c in (0, 2)]
     return " ".join(chunks)
 
@@ -100,8 +101,19 @@ def text_of(array: np.ndarray[Any, Any]) -> str:
 LETTERS = " ".join(word.decode() for word in WORDS)
 
 
+def number_spec(codecs: Any, *, at_start: bool = False) -> shardcodec.ShardSpec:
+    """Return the spec for a shard of `numbers`: 4 x 6 inner chunks of 8 x 8."""
+    location: Any = "start" if at_start else "end"
+    return shardcodec.ShardSpec((32, 48), (8, 8), "uint16", 0, codecs, index_location=location)
+
+
+def numbers() -> np.ndarray[Any, Any]:
+    """Return 32 x 48 random numbers, always the same."""
+    return np.random.default_rng(5).integers(1, 50, (32, 48), dtype=np.uint16)
+
+
 def random_array(shape: Sequence[int], dtype: Any, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Elements of any bits that are no NaN, in C order."""
+    """Return elements of any bits except NaN, in C order."""
     rng = np.random.default_rng(seed)
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
@@ -112,7 +124,7 @@ def random_array(shape: Sequence[int], dtype: Any, seed: int = 0) -> np.ndarray[
 
 
 def bits(array: Any) -> bytes:
-    """An array's elements, bit by bit, in C order."""
+    """Return the bytes of an array's elements in C order."""
     return np.asarray(array).tobytes()
 
 
@@ -121,16 +133,21 @@ def bits(array: Any) -> bytes:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """zarr warns of data types without a specification and of sharding beside other codecs; tests know."""
+    """Ignore zarr's warnings of data types without a specification and of sharding beside other codecs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def create(store: Any, *, own: bool = False, **arguments: Any) -> Any:
-    """A zarr array on our pipeline that never falls back (`strict`); with `own`, on zarr's.
+def on_pipeline(array: Any, **options: Any) -> Any:
+    """Return a handle on an array whose accesses all go through zarr to shardcodec's pipeline, as with `enable`."""
+    return zarr.Array(shardcodec.attach(array.async_array, **options))
 
-    Unless said otherwise: shards of 8 x 12 with inner chunks of 4 x 3, uncompressed.
+
+def create(store: Any, *, own: bool = False, **arguments: Any) -> Any:
+    """Create a zarr array with shardcodec's pipeline, which never falls back (`strict`), or with zarr's for `own`.
+
+    By default it has shards of 8 x 12 with inner chunks of 4 x 3, uncompressed.
     """
     defaults: dict[str, Any] = {
         "shape": (16, 24),
@@ -142,11 +159,11 @@ def create(store: Any, *, own: bool = False, **arguments: Any) -> Any:
     }
     with quiet():
         array = zarr.create_array(store, **(defaults | arguments))
-    return array if own else shardcodec.attach(array, strict=True)
+    return array if own else on_pipeline(array, strict=True)
 
 
 def checked(store: Any, *, at_start: bool = False, **arguments: Any) -> Any:
-    """An array of 16 x 24 in shards of 8 x 12 of inner chunks with zstd and a checksum; strict."""
+    """Create an array of 16 x 24 in shards of 8 x 12, whose inner chunks have zstd and a checksum. It is strict."""
     codec = ShardingCodec(
         chunk_shape=(4, 3),
         codecs=[BytesCodec(), ZstdCodec(level=1), Crc32cCodec()],
@@ -157,24 +174,30 @@ def checked(store: Any, *, at_start: bool = False, **arguments: Any) -> Any:
         array = zarr.create_array(
             store, serializer=codec, compressors=None, filters=None, **(defaults | arguments)
         )
-    return shardcodec.attach(array, strict=True)
+    return on_pipeline(array, strict=True)
 
 
 def zarrs_view(array: Any) -> Any:
-    """The same array through zarr's own pipeline and nothing of ours."""
+    """Open the same array with zarr's own pipeline, without any code of shardcodec."""
     with quiet():
-        # "r" wants a read-only copy of the store, which a zip file has not
+        # "r" needs a read-only copy of the store, which a zip file cannot make
         return zarr.open_array(array.store, path=array.path, mode="r" if array.store.read_only else "r+")
 
 
 def ours(store: Any, *, mode: str = "r+", strict: bool = True, **options: Any) -> Any:
-    """An existing array through our pipeline."""
+    """Open an existing array with shardcodec's pipeline."""
     with quiet():
-        return shardcodec.attach(zarr.open_array(store, mode=mode), strict=strict, **options)
+        return on_pipeline(zarr.open_array(store, mode=mode), strict=strict, **options)
+
+
+def stored_values(array: Any) -> np.ndarray[Any, Any]:
+    """Return the elements that zarr's own pipeline reads."""
+    values: np.ndarray[Any, Any] = zarrs_view(array)[...]
+    return values
 
 
 def tensorstores_view(folder: Path) -> Any:
-    """What TensorStore reads; None where it is not installed."""
+    """Return what TensorStore reads, or None if it is not installed."""
     try:
         import tensorstore
     except ImportError:
@@ -184,8 +207,21 @@ def tensorstores_view(folder: Path) -> Any:
 
 
 def shard_path(array: Any, key: str = "c/0/0") -> Path:
-    """File of a shard of an array in a LocalStore."""
+    """Return the file of a shard of an array in a LocalStore."""
     return Path(array.store.root) / array.path / key
+
+
+@contextmanager
+def small_disk(folder: Path, nbytes: int) -> Iterator[None]:
+    """Mount a file system of this size at the folder; skip the test if mounting is not permitted."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small tmpfs is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextmanager
@@ -198,42 +234,47 @@ def descriptor(path: Path) -> Iterator[int]:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Everything in a folder, hidden or not."""
+    """Return the relative names of all files in a folder, hidden ones too."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
 
 
 # ---- stores
 
 
-# Each is read, written and updated by another way of ours.
+# Each one uses another code path to read, write and update.
 KINDS_OF_STORE = ("local", "memory", "other", "conditional")
 
 
 def store_of(kind: str, folder: Path) -> Any:
-    """An empty store of one of these kinds; the test is skipped where it needs what is not installed."""
+    """Create an empty store of one of these kinds. Skip the test if the store is not installed."""
     if kind == "conditional":
-        obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
-        return zarr.storage.ObjectStore(obstore.MemoryStore())
+        return memory_object_store()
     return {"local": lambda: LocalStore(folder), "memory": MemoryStore, "other": OtherMemoryStore}[kind]()
 
 
+def memory_object_store() -> Any:
+    """Create an ObjectStore in memory, with conditional puts. Skip the test if obstore is not installed."""
+    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+    return zarr.storage.ObjectStore(obstore.MemoryStore())
+
+
 class OtherMemoryStore(MemoryStore):
-    """A subclass may override anything, so it counts as any other store."""
+    """A subclass may override any method, so it counts as another kind of store."""
 
 
 @contextmanager
 def gap_of(nbytes: int) -> Iterator[None]:
-    """Stores reached by requests: so many bytes are worth one. 0: small shards are read as large ones are."""
-    from shardcodec.zarr_plugin import remotes
+    """Set the value of a request to remote stores in bytes. With 0, small shards are read like large ones."""
+    from shardcodec.storage import requests
 
-    with mock.patch.object(remotes, "coalescing", return_value=(nbytes, 16 << 20)):
+    with mock.patch.object(requests, "coalescing", return_value=(nbytes, 16 << 20)):
         yield
 
 
 class RecordingStore(WrapperStore):  # type: ignore[type-arg]
-    """Records each call to the store within: ("get", requests), ("set", key) or ("delete", key).
+    """A store that records each call to its base store: ("get", requests), ("set", key) or ("delete", key).
 
-    A request is (key, "all" | "last n" | (start, end)); `get_partial_values` is one call with several.
+    A request is (key, "all" | "last n" | (start, end)). `get_partial_values` is one call with several requests.
     """
 
     def __init__(self, store: Any) -> None:
@@ -282,34 +323,35 @@ def wanted_of(byte_range: Any) -> Any:
 
 
 def python_environment(**environment: str) -> dict[str, str]:
-    """For an interpreter of its own, which sees the package that this one sees."""
+    """Return the environment for another interpreter, which imports the same package."""
     paths = [str(Path(shardcodec.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter of its own."""
+    """Run code in another interpreter."""
     env = python_environment(**environment)
     command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def write_and_read_row(array: Any, row: int) -> bytes:
-    """Here and not in a test, because a spawned process imports it by name."""
+    """Write and read a row. It is defined here since a spawned process imports it by name."""
     array[row] = row
     return bits(array[row])
 
 
 def read_row(array: Any, row: int) -> bytes:
-    """Likewise."""
+    """Read a row. It is defined here for the same reason."""
     return bits(array[row])
 
 
 def in_child(work: Any) -> None:
-    """Run a function in a forked child; what it raises fails the test, and so does a child that hangs."""
+    """Run a function in a forked child. The test fails if the child raises or hangs."""
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of threads, which is the point here
+        # Python 3.12 warns of forking beside threads, which the tests intend
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         status = 1
@@ -327,12 +369,12 @@ def in_child(work: Any) -> None:
 
 
 def _wait_for(pid: int, read_end: int, seconds: float = 60.0) -> str:
-    """What the child says before it ends; it is killed when that takes too long."""
+    """Return the message of a child before its end. Kill the child if it takes too long."""
     import select
     import signal
 
     ready, _, _ = select.select([read_end], [], [], seconds)
-    told = os.read(read_end, 4000).decode() if ready else f"the child hung for {seconds} s"
+    told = os.read(read_end, 4000).decode() if ready else f"the child did not end within {seconds} s"
     os.close(read_end)
     if not ready:
         os.kill(pid, signal.SIGKILL)

@@ -1,10 +1,10 @@
 """The naive twin: a `sharding_indexed` codec that is slow and obvious.
 
-Everything the engine does with one shard is done here a second time, one inner chunk after the other, with
-NumPy and one library call per codec. Nothing is shared with `shardcodec`: what both agree on has been
-thought out twice. Rules carry their number in the list of requirements (SC-20 ... SC-63).
+It does everything that the engine does with one shard, one inner chunk after the other, with NumPy and one library
+call per codec. It shares no code with `shardcodec`, so a result on which both agree was derived twice. Rules carry
+their number in the list of requirements (SC-20 ... SC-63).
 
-What a shard is made of, given as plain metadata::
+A shard is described by plain metadata::
 
     ShardMeta(
         configuration={"chunk_shape": [2, 3], "codecs": [...], "index_codecs": [...]},
@@ -37,7 +37,7 @@ SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 class ShardMeta(NamedTuple):
-    """What the codec is told: its `configuration`, the shape it is handed, native dtype, fill value."""
+    """The arguments of the codec: its `configuration`, the shape of the shard, native dtype, fill value."""
 
     configuration: Mapping[str, Any]
     shape: tuple[int, ...]
@@ -51,7 +51,9 @@ class ShardMeta(NamedTuple):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Inner chunks along each axis; SC-2 and SC-4: the same rank, without remainder (but SC-75)."""
+        """Return the number of inner chunks along each axis. SC-2 and SC-4: the same rank, without remainder (but
+        SC-75).
+        """
         inner = self.chunk_shape
         if len(inner) != len(self.shape):
             raise ValueError(f"chunk_shape {inner} against a shard of shape {self.shape}")
@@ -61,7 +63,7 @@ class ShardMeta(NamedTuple):
 
     @property
     def index_at_start(self) -> bool:
-        """SC-10: "start" or "end", which is the default."""
+        """Return True for "start". SC-10: "start" or "end", which is the default."""
         location = self.configuration.get("index_location", "end")
         if location not in ("start", "end"):
             raise ValueError(f"index_location {location!r}")
@@ -108,7 +110,7 @@ def _strip_crc32c(blob: bytes) -> bytes:
 
 
 def _blosc_encode(data: bytes, conf: Mapping[str, Any]) -> bytes:
-    # The library takes the type size from the items of what it is given.
+    # The library takes the type size from the items of its argument.
     typesize = conf["typesize"]
     items = np.frombuffer(data, dtype=f"V{typesize}" if len(data) % typesize == 0 else "u1")
     shuffle, blocksize = SHUFFLES[conf["shuffle"]], conf.get("blocksize", 0)
@@ -165,7 +167,7 @@ def _stored_dtype(dtype: np.dtype[Any], conf: Mapping[str, Any]) -> np.dtype[Any
 
 
 def _split(codecs: Codecs) -> tuple[Codecs, Mapping[str, Any], Codecs]:
-    """SC-6: array -> array codecs, exactly one array -> bytes, bytes -> bytes codecs."""
+    """Split into array -> array codecs, exactly one array -> bytes codec, and bytes -> bytes codecs. SC-6."""
     rank = {"transpose": 0, "bytes": 1, "sharding_indexed": 1}
     kinds = [rank.get(codec["name"], 2) for codec in codecs]
     if kinds != sorted(kinds) or kinds.count(1) != 1:
@@ -194,7 +196,7 @@ def _encode_chain(array: Array, codecs: Codecs, fill: Any, order: str, write_emp
 def _decode_chain(
     blob: bytes, codecs: Codecs, wanted: npt.NDArray[np.bool_], dtype: np.dtype[Any], fill: Any
 ) -> Array:
-    """Decode to the shape of `wanted`, a mask: what it leaves out need not be valid in shards further in."""
+    """Decode to the shape of `wanted`, a mask: elements outside of it need not be valid in nested shards."""
     transposes, serializer, rest = _split(codecs)
     for codec in reversed(rest):
         blob = _bytes_decode(blob, codec)
@@ -219,7 +221,9 @@ def _decode_chain(
 
 
 def _index_nbytes(spec: ShardMeta) -> int:
-    """SC-21: 16 bytes per inner chunk and 4 per checksum. SC-8: nothing of variable size."""
+    """Return the size of the index: 16 bytes per inner chunk and 4 per checksum (SC-21). SC-8: no codec of variable
+    size.
+    """
     names = [codec["name"] for codec in spec.configuration["index_codecs"]]  # SC-7: required
     if not set(names) <= {"transpose", "bytes", "crc32c"}:
         raise ValueError(f"index codecs {names}")
@@ -236,7 +240,8 @@ def _index_offset(spec: ShardMeta, shard_nbytes: int) -> int:
 def read_index(blob: bytes, spec: ShardMeta) -> Array:
     """Return the pairs (offset, nbytes) of a shard: uint64, shape (*grid, 2). SC-20, SC-24.
 
-    Where inner chunks have no checksum, nothing else tells that a shard lost its head: all pairs must be right.
+    If inner chunks have no checksum, only the pairs show that a shard lost its first bytes, so all pairs must be
+    valid.
     """
     at = _index_offset(spec, len(blob))
     stored = blob[at : at + _index_nbytes(spec)]
@@ -249,7 +254,7 @@ def read_index(blob: bytes, spec: ShardMeta) -> Array:
 
 
 def _range_of(index: Array, coords: Coords, blob: bytes, spec: ShardMeta) -> tuple[int, int] | None:
-    """Return offset and size of an inner chunk, or None; Python's integers never wrap."""
+    """Return offset and size of an inner chunk, or None. Python's integers do not overflow."""
     offset, nbytes = (int(v) for v in index[coords])
     if offset == ABSENT and nbytes == ABSENT:  # SC-27, SC-28: both
         return None
@@ -268,7 +273,7 @@ def _range_of(index: Array, coords: Coords, blob: bytes, spec: ShardMeta) -> tup
 
 
 def chunk_order(grid: Sequence[int], order: str) -> list[Coords]:
-    """Return all coordinates of a grid in the order in which a writer lays inner chunks. SC-50."""
+    """Return all coordinates of a grid in the order in which a writer stores inner chunks. SC-50."""
     everything = list(itertools.product(*(range(n) for n in grid)))
     if order == "lexicographic":
         return everything
@@ -278,7 +283,7 @@ def chunk_order(grid: Sequence[int], order: str) -> list[Coords]:
 
 
 def _morton_code(coords: Coords, grid: Sequence[int]) -> int:
-    """Interleave the bits, axis 0 lowest. An axis whose bits are used up drops out."""
+    """Interleave the bits, axis 0 lowest. An axis whose bits are used up is skipped."""
     code, at = 0, 0
     for level in range(max(grid, default=1).bit_length()):
         for c, n in zip(coords, grid, strict=True):
@@ -289,9 +294,9 @@ def _morton_code(coords: Coords, grid: Sequence[int]) -> int:
 
 
 def _boxes(spec: ShardMeta) -> Iterator[tuple[Coords, tuple[Any, ...]]]:
-    """Yield each inner chunk and where it lies; the final `...` keeps a view of rank 0 an array (SC-39).
+    """Yield each inner chunk and its slices. The final `...` keeps a view of rank 0 an array (SC-39).
 
-    Slices that reach beyond the shard are cut off there: a clipped inner chunk (SC-75) is no special case.
+    Slices that extend beyond the shard are cut off there, so a clipped inner chunk (SC-75) needs no special case.
     """
     inner = spec.chunk_shape
     for coords in chunk_order(spec.grid, "lexicographic"):
@@ -299,17 +304,17 @@ def _boxes(spec: ShardMeta) -> Iterator[tuple[Coords, tuple[Any, ...]]]:
 
 
 def _filled(spec: ShardMeta, shape: tuple[int, ...]) -> Array:
-    """SC-44: the fill value in native order, bit by bit."""
+    """Return an array of the fill value in native order, bit by bit. SC-44."""
     return np.full(shape, np.asarray(spec.fill_value, dtype=spec.dtype), dtype=spec.dtype)
 
 
 def _assemble(chunks: Mapping[Coords, bytes], spec: ShardMeta, order: str) -> bytes | None:
-    """Lay encoded inner chunks one behind the other and put the index before or behind them."""
+    """Concatenate encoded inner chunks, with the index before or after them."""
     return _with_index(chunks, spec, order) if chunks else None  # SC-52: nothing to store
 
 
 def empty_shard(spec: ShardMeta) -> bytes:
-    """Return a shard in which every inner chunk is absent: an index and nothing else. SC-27."""
+    """Return a shard in which every inner chunk is absent: only an index. SC-27."""
     return _with_index({}, spec, "lexicographic")
 
 
@@ -337,10 +342,10 @@ def _encode_chunk(chunk: Array, spec: ShardMeta, order: str, write_empty: bool) 
 def encode_shard(
     array: Array, spec: ShardMeta, order: str = "lexicographic", write_empty: bool = False
 ) -> bytes | None:
-    """Encode a whole shard; None when it is all empty.
+    """Encode a whole shard. Return None if all inner chunks are empty.
 
-    The array has the full shape of the shard, also at the edge of an array, where the rest holds the fill
-    value: so inner chunks outside are left out (SC-53) and those partly outside are whole (SC-37).
+    The array has the full shape of the shard, also at the edge of an array, where the rest holds the fill value: so
+    inner chunks outside are omitted (SC-53) and those partly outside are whole (SC-37).
     """
     array = np.asarray(array, dtype=spec.dtype)
     assert array.shape == spec.shape
@@ -353,10 +358,10 @@ def encode_shard(
 
 
 def decode_shard(blob: bytes | None, spec: ShardMeta, selection: Any = ...) -> Array:
-    """Decode what a basic NumPy selection asks for; None is an object that does not exist.
+    """Decode the elements of a basic NumPy selection. None is an object that does not exist.
 
-    Entries that the selection does not touch are not looked at (SC-36) where inner chunks have checksums. Gaps, shared ranges and any order
-    of the inner chunks are fine (SC-34, SC-35).
+    If inner chunks have checksums, entries outside of the selection are not checked (SC-36). Gaps, shared ranges
+    and any order of the inner chunks are valid (SC-34, SC-35).
     """
     if blob is None:
         return np.asarray(_filled(spec, spec.shape)[selection], dtype=spec.dtype)
@@ -389,7 +394,7 @@ def _mask(spec: ShardMeta, selection: Any) -> npt.NDArray[np.bool_]:
 
 
 def _fixed_nbytes(spec: ShardMeta, size: int, otherwise: int) -> int:
-    """How long an encoded inner chunk of so many elements is, where the codecs settle that."""
+    """Return the length of an encoded inner chunk of `size` elements if the codecs determine it, else `otherwise`."""
     names = [codec["name"] for codec in spec.configuration["codecs"]]
     if not set(names) <= {"transpose", "bytes", "crc32c"}:
         return otherwise
@@ -404,10 +409,11 @@ def update_shard(
     order: str = "lexicographic",
     write_empty: bool = False,
 ) -> bytes | None:
-    """Return the shard with `array[selection] = value` done.
+    """Return the shard after `array[selection] = value`.
 
-    Inner chunks that the selection does not touch keep their encoded bytes (SC-55) and each of them is
-    checked first (SC-58), its length too where all encoded chunks have one (SC-31); those it covers are not read, so a full overwrite heals a broken shard (SC-56).
+    Inner chunks outside of the selection keep their encoded bytes (SC-55). Each of them is checked first (SC-58),
+    its length too if the codecs determine it (SC-31). Inner chunks that the selection covers are not read, so a
+    complete overwrite repairs a broken shard (SC-56).
     """
     covered = _mask(spec, selection)
     if covered.all():

@@ -1,4 +1,4 @@
-"""What property tests draw: shards with any metadata, data with empty inner chunks, selections."""
+"""Hypothesis strategies: shards with any metadata, data with empty inner chunks, selections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = [
 
 
 class Layout(NamedTuple):
-    """A shard as drawn: what zarr.json would say of it, and the same for the twin."""
+    """A drawn shard: the metadata for zarr.json, and the same for the twin."""
 
     data_type: str
     fill_json: Any
@@ -118,7 +118,7 @@ def layouts(draw: st.DrawFn, compress: bool = True) -> Layout:
 
 
 def fill_values(dtype: np.dtype[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
-    """Draw a fill value, as JSON and as NumPy's."""
+    """Draw a fill value, as JSON and as NumPy's scalar."""
     choices: list[Any]
     if dtype.kind == "b":
         choices = [False, True]
@@ -144,7 +144,7 @@ def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 def random_items(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], finite: bool
 ) -> Array:
-    """Draw random bits, so that floats include every kind of NaN; `finite` asks for small plain numbers."""
+    """Draw random bits, so that floats include every kind of NaN. With `finite`, draw small ordinary numbers."""
     if finite or dtype.kind == "b":
         return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
     bits = rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8)
@@ -152,7 +152,7 @@ def random_items(
 
 
 def random_array(meta: ShardMeta, shape: tuple[int, ...], seed: int, finite: bool = False) -> Array:
-    """Return values for some inner chunks of an array; the others hold the fill value."""
+    """Return values for some inner chunks of an array. The others hold the fill value."""
     rng = np.random.default_rng(seed)
     array = random_items(rng, shape, meta.dtype, finite)
     inner = meta.chunk_shape
@@ -167,7 +167,9 @@ def random_array(meta: ShardMeta, shape: tuple[int, ...], seed: int, finite: boo
 
 @st.composite
 def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """Draw integers and slices with steps; never an empty result, which zarr's versions treat differently."""
+    """Draw integers and slices with steps. The result is never empty, since versions of zarr treat empty ones
+    differently.
+    """
     axes: list[Any] = []
     for n in shape:
         start = draw(st.integers(0, n - 1))
@@ -196,7 +198,7 @@ def as_bytes(array: Array) -> npt.NDArray[np.uint8]:
 
 
 def empty_like(expected: Array, how: str) -> Array:
-    """Return memory for a result: C order, F order, or every second item of something larger, reversed."""
+    """Return memory for a result: in C order, in F order, or every second item of a larger array, reversed."""
     if how == "gaps":
         base = np.zeros(tuple(2 * n for n in expected.shape), dtype=expected.dtype)
         reverse: tuple[Any, ...] = tuple(slice(None, None, -2) for _ in expected.shape)

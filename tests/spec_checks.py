@@ -1,4 +1,4 @@
-# spec_checks.py - what the tests of `shardcodec.format` expect, and what they draw at random
+# spec_checks.py - checks and strategies for the tests of `shardcodec.format`
 # SPDX-License-Identifier: MIT
 """Specs from the JSON of `spec_json`, refusals, and strategies for data types and elements."""
 
@@ -39,7 +39,7 @@ def refused(data: dict[str, Any], path: str, *words: str, **numbers: Any) -> Non
 
 AT = "codecs[0].configuration"
 
-# What the repr of a spec needs to be evaluated.
+# Names that the repr of a spec needs to be evaluated.
 NAMESPACE = {**vars(codec_module), "ShardSpec": ShardSpec, "ChainSpec": ChainSpec}
 
 
@@ -70,12 +70,12 @@ any_dtypes = st.recursive(
 
 
 def counted_bytes(n: int) -> bytes:
-    """Bytes in which neighbours differ, so that no exchange of two goes unseen."""
+    """Return bytes in which neighbours differ, so that an exchange of two bytes is noticed."""
     return bytes(i % 251 + 1 for i in range(n))
 
 
 def element_bytes(dtype: np.dtype[Any]) -> st.SearchStrategy[bytes]:
-    """Any bits that are a value of the type: all of them, but for booleans and text."""
+    """Draw the bits of any value of the type. All bits are values, except for booleans and text."""
     if dtype.subdtype is not None:
         n = dtype.itemsize // dtype.subdtype[0].itemsize
         return st.lists(element_bytes(dtype.subdtype[0]), min_size=n, max_size=n).map(b"".join)

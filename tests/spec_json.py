@@ -1,6 +1,6 @@
-# spec_json.py - the JSON of codecs, shards and arrays as tests write it
+# spec_json.py - builders of the JSON of codecs, shards and arrays
 # SPDX-License-Identifier: MIT
-"""Builders of valid metadata. They import no implementation, so each one is given the same text."""
+"""Builders of valid metadata. They import no implementation, so each implementation gets the same text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config(
     index_location: Any = "end",
     **more: Any,
 ) -> Json:
-    """A valid configuration of `sharding_indexed` for shards of 4 x 6; a value of ... takes the key away."""
+    """Return a valid configuration of `sharding_indexed` for shards of 4 x 6. The value ... removes a key."""
     base = {
         "chunk_shape": chunk_shape,
         "codecs": codecs,
@@ -56,12 +56,12 @@ def config(
 
 
 def sharding(*given: Any, **more: Any) -> Json:
-    """A codec with `config`."""
+    """Return a codec with `config`."""
     return named("sharding_indexed", **config(*given, **more))
 
 
 def metadata(*codecs: Any, **changes: Any) -> Json:
-    """A valid zarr.json with chunks of 4 x 6; a value of ... takes the key away."""
+    """Return a valid zarr.json with chunks of 4 x 6. The value ... removes a key."""
     base = {
         "zarr_format": 3,
         "node_type": "array",
@@ -77,7 +77,7 @@ def metadata(*codecs: Any, **changes: Any) -> Json:
 
 
 def array_2022(*, shape: Any = (21, 13), chunk_shape: Any = (4, 3), chunks_per_shard: Any = (2, 3)) -> Json:
-    """A valid array.json of the 2022 format, as zarr-python 2.18.7 writes it."""
+    """Return a valid array.json of the 2022 format, as zarr-python 2.18.7 writes it."""
     return {
         "attributes": {},
         "chunk_grid": {"chunk_shape": list(chunk_shape), "separator": "/", "type": "regular"},

@@ -1,6 +1,6 @@
-# staged_codecs.py - codecs without native code, and arrays of them
+# staged_codecs.py - codecs without native code, and arrays with them
 # SPDX-License-Identifier: MIT
-"""For the tests of staged codecs: somebody else's codecs, and chains around and within the sharding."""
+"""For the tests of staged codecs: third-party codecs, and codec chains around and inside of the sharding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE, SHARD, CHUNK = (12, 20), (8, 12), (4, 3)
 
 
 class Turned(BytesBytesCodec):
-    """Somebody else's codec: bytes back to front. It can only be awaited, and keeps a record of what it does."""
+    """A third-party codec that reverses the bytes. It has asynchronous methods only, and counts its calls."""
 
     is_fixed_size = True
     running: set[str]
@@ -46,7 +46,7 @@ class Turned(BytesBytesCodec):
 
 
 class TurnedAtOnce(Turned):
-    """The same for callers without an event loop."""
+    """The same with synchronous methods."""
 
     def to_dict(self) -> Any:
         return {"name": "turned-at-once", "configuration": {}}
@@ -61,7 +61,7 @@ class TurnedAtOnce(Turned):
 
 
 class Plus(ArrayArrayCodec):
-    """Stores other elements than it is given."""
+    """A codec that stores other elements than it gets."""
 
     is_fixed_size = True
 
@@ -88,20 +88,20 @@ register_codec("turned-at-once", TurnedAtOnce)
 
 
 def make(store: Any, codecs: Any, *, before: Any = (), after: Any = (), **arguments: Any) -> Any:
-    """An array whose inner chunks have these codecs, with others around the sharding; through our pipeline, strict."""
+    """Create an array whose inner chunks have these codecs, with others around the sharding. Open it with `strict`."""
     sharding = ShardingCodec(
         chunk_shape=arguments.pop("inner", CHUNK),
         codecs=codecs,
         index_location=arguments.pop("index_location", "end"),
     )
-    given_: dict[str, Any] = {"shape": SHAPE, "chunks": SHARD, "dtype": "int32", "fill_value": -1}
+    defaults: dict[str, Any] = {"shape": SHAPE, "chunks": SHARD, "dtype": "int32", "fill_value": -1}
     with quiet():
         zarr.create_array(
             store,
             serializer=sharding,
             filters=list(before) or None,
             compressors=list(after) or None,
-            **(given_ | arguments),
+            **(defaults | arguments),
         )
     return ours(store)
 

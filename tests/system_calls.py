@@ -1,6 +1,8 @@
-# system_calls.py - the system calls of a program, as the kernel counts them
+# system_calls.py - the system calls of a program, as strace reports them
 # SPDX-License-Identifier: MIT
-"""`calls_of` runs a program under strace and lists its calls between two marks; `MARK` begins such a program."""
+"""`calls_of` runs a program under strace and returns its calls between two marks. `MARK` is the start of such a
+program.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ strace = shutil.which("strace")
 
 
 def calls_of(tmp_path: Path, code: str, which: str) -> list[str]:
-    """System calls, as strace tells them, that the code made between its marks "begin" and "end"."""
+    """Return the system calls that the code made between its two calls of `mark`."""
     if strace is None:
         pytest.skip("strace is not installed")
     log = tmp_path / "strace.log"
@@ -44,7 +46,7 @@ def calls_of(tmp_path: Path, code: str, which: str) -> list[str]:
     command = [strace, "-f", "-e", f"trace={which}", "-o", str(log), sys.executable, str(program)]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     if "ptrace" in done.stderr and "not permitted" in done.stderr:
-        pytest.skip("strace may not trace here")
+        pytest.skip("strace has no permission to trace")
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()
     marks = [i for i, line in enumerate(lines) if '"/mark"' in line]

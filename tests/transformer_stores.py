@@ -1,4 +1,4 @@
-# transformer_stores.py - stores below a transformer, and helpers to read stores
+# transformer_stores.py - base stores of a transformer, and helpers to read stores
 # SPDX-License-Identifier: MIT
 """Shared by the tests of the storage transformer."""
 
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-from helpers import RecordingStore
+from helpers import RecordingStore, memory_object_store
 from spec_json import CHECKED_INDEX
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import LocalStore, MemoryStore, ObjectStore
+from zarr.storage import LocalStore, MemoryStore
 
 from shardcodec.transformer import ShardingStorageTransformer
 
@@ -42,11 +41,6 @@ async def names(store: Any, prefix: str) -> list[str]:
     return sorted([name async for name in store.list_dir(prefix)])
 
 
-def obstore_memory() -> Any:
-    obstore = pytest.importorskip("obstore.store")
-    return ObjectStore(obstore.MemoryStore())
-
-
 def below(kind: str, folder: Path) -> Any:
     match kind:
         case "memory":
@@ -56,7 +50,7 @@ def below(kind: str, folder: Path) -> Any:
         case "any":
             return RecordingStore(MemoryStore())
         case "conditional":
-            return obstore_memory()
+            return memory_object_store()
         case "stack":
             return ShardingStorageTransformer(LocalStore(folder), (2, 1))
         case "stack of any":

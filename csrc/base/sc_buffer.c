@@ -20,7 +20,7 @@ sc_buffer_grow(struct sc_buffer *buffer, size_t used, size_t n)
     if (n > SIZE_MAX - 2 * SC_ALIGNMENT)
         return SC_NO_MEMORY;
     if (!used)
-        sc_buffer_free(buffer); /* first: the old and the new memory are never needed together */
+        sc_buffer_free(buffer); /* free first, because the old and the new memory are never needed together */
     n = (n + SC_ALIGNMENT) / SC_ALIGNMENT * SC_ALIGNMENT;
     data = sc_aligned_alloc(SC_ALIGNMENT, n);
     if (!data)

@@ -5,17 +5,29 @@
 
 #include "base/sc_status.h"
 
-/* Grow-only memory aligned to SC_ALIGNMENT. */
+/* Memory that only grows, aligned to SC_ALIGNMENT. */
 struct sc_buffer {
     uint8_t *data;
     size_t capacity;
 };
 
-/* At least n bytes; what was there is lost when it grows. */
+/* Make room for at least n bytes. The old content is lost if the buffer grows. */
 enum sc_status sc_buffer_reserve(struct sc_buffer *buffer, size_t n);
 
-/* At least n bytes, the first `used` of which are kept. */
+/* Make room for at least n bytes and keep the first `used`. */
 enum sc_status sc_buffer_grow(struct sc_buffer *buffer, size_t used, size_t n);
+
+/* Make room for n bytes behind the first `used`, which are kept. It grows by half, so many small additions cost little. */
+static inline enum sc_status
+sc_buffer_extend(struct sc_buffer *buffer, size_t used, size_t n)
+{
+    if (SC_LIKELY(n <= buffer->capacity - used))
+        return SC_OK;
+    if (n > PTRDIFF_MAX - used)
+        return SC_NO_MEMORY;
+    return sc_buffer_grow(buffer, used, used + n + (used / 2 > 1024 ? used / 2 : 1024));
+}
+
 void sc_buffer_free(struct sc_buffer *buffer);
 
 #endif

@@ -1,4 +1,4 @@
-/* sc_cancel.c - asking whether to stop (see sc_cancel.h)
+/* sc_cancel.c - check whether a plan has to stop (see sc_cancel.h)
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "base/sc_cancel.h"

@@ -1,7 +1,8 @@
-/* sc_cancel.h - how a plan is told to stop
+/* sc_cancel.h - how a plan is stopped
  *
- * A thread that waits for a plan sets `stop`. Threads at work look at it between two pieces of work. If the waiting thread
- * itself works on the plan, no other thread may be there to set it: this thread asks `poll` now and then, with no lock held.
+ * A thread that waits for a plan sets `stop`. Threads at work check it between two pieces of work. If the thread of the
+ * caller itself works on the plan, there may be no other thread to set it: this thread calls `poll` from time to time,
+ * with no lock held.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CANCEL_H
@@ -12,18 +13,18 @@
 
 #include "base/sc_common.h"
 
-/* The caller asks this often. */
+/* Time between two calls of `poll`. */
 #define SC_POLL_NS ((int64_t)50 * 1000 * 1000)
 
 struct sc_cancel {
     atomic_bool stop;
-    int (*poll)(void *arg); /* shall the plan stop? NULL: only `stop` counts */
+    int (*poll)(void *arg); /* returns whether the plan has to stop; NULL: only `stop` counts */
     void *arg;
     pthread_t caller; /* the only thread that asks */
     int64_t due_ns;
 };
 
-/* To be called by the thread that will ask. */
+/* Call this in the thread that will call `poll`. */
 static inline void
 sc_cancel_init(struct sc_cancel *cancel, int (*poll)(void *), void *arg)
 {
@@ -40,10 +41,10 @@ sc_cancel_stop(struct sc_cancel *cancel)
     atomic_store_explicit(&cancel->stop, true, memory_order_relaxed);
 }
 
-/* Has it been long enough, and does `poll` say so? For the caller's thread. */
+/* Call `poll` if enough time has passed since the last call; return its answer. Only for the thread of the caller. */
 bool sc_cancel_ask(struct sc_cancel *cancel);
 
-/* Shall the plan stop? cancel may be NULL. */
+/* True if the plan has to stop. cancel may be NULL. */
 static inline bool
 sc_cancelled(struct sc_cancel *cancel)
 {

@@ -1,6 +1,6 @@
 /* sc_common.h - what every file of csrc needs: byte access, checked arithmetic, attributes
  *
- * C11 and the C library only; nothing here knows Python or a shard.
+ * It uses C11 and the C library only, and knows neither Python nor shards.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_COMMON_H
 #define SC_COMMON_H
@@ -25,7 +25,7 @@
 #define SC_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define SC_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Zarr sets no limit on the rank; numpy stops at 64 and 32 is what every other implementation takes. */
+/* Zarr sets no limit on the rank. numpy allows 64; 32 is the limit of all other implementations. */
 #define SC_MAX_NDIM 32
 
 /* Buffers that vector code touches start on a cache line. */
@@ -99,14 +99,14 @@ store_be64(uint8_t *p, uint64_t v)
     store_le64(p, __builtin_bswap64(v));
 }
 
-/* a * b, or false when the product does not fit. */
+/* Return a * b; false: the product does not fit. */
 static inline bool
 mul_fits(uint64_t a, uint64_t b, uint64_t *product)
 {
     return !__builtin_mul_overflow(a, b, product);
 }
 
-/* a + b, or false when the sum does not fit. */
+/* Return a + b; false: the sum does not fit. */
 static inline bool
 add_fits(uint64_t a, uint64_t b, uint64_t *sum)
 {

@@ -1,8 +1,8 @@
-/* sc_cpu.c - what the processor has, and what SHARDCODEC_CPU leaves of it (see sc_cpu.h)
+/* sc_cpu.c - the features of the processor, and those that SHARDCODEC_CPU allows (see sc_cpu.h)
  *
- * On x86 an instruction set counts only when the operating system also saves its registers: cpuid tells what the
- * silicon can do, XCR0 what survives a context switch. macOS on x86 turns the AVX-512 state on at first use, so it does
- * not show there; nothing goes wrong, the SSE 4.2 code is used.
+ * On x86 an instruction set can be used only if the operating system also saves its registers: cpuid says what the
+ * processor has, XCR0 which registers survive a context switch. macOS on x86 enables the AVX-512 state at its first
+ * use, so it is not detected there; the SSE 4.2 code is then used.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/sc_cpu.h"
@@ -22,8 +22,8 @@ static const char *const names[] = {
     "sse42", "pclmul", "avx2", "avx512", "vpclmulqdq", "bmi2", "zen4", "zen5", "armv8_crc", "armv8_pmull",
 };
 
-/* Words of the override that stand for several features: the variants of a kernel by the names that they are listed
- * under, with all that they need, so that each can be had by its name alone. */
+/* Words of the override that select several features: each variant of a kernel by its name, with all features that
+ * it needs. */
 #define VPCLMUL (SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42)
 static const struct {
     const char *name;
@@ -38,7 +38,8 @@ static const struct {
     { "armv8", SC_CPU_ARMV8_CRC | SC_CPU_ARMV8_PMULL },
 };
 
-/* What says only which instructions pay: no processor fails for want of it, so the override may claim it. */
+/* These features say only which instructions are worth their cost. No processor fails without them, so the override
+ * may claim them. */
 #define TRAITS (SC_CPU_ZEN4 | SC_CPU_ZEN5)
 
 static uint32_t detected;
@@ -66,7 +67,7 @@ enum {
 };
 #define LEAF7_EBX_AVX512VL (1u << 31)
 
-/* The register states that the operating system saves; only where cpuid announces OSXSAVE. */
+/* Return the register states that the operating system saves; only if cpuid announces OSXSAVE. */
 static uint32_t
 read_xcr0(void)
 {
@@ -83,8 +84,8 @@ all_of(uint32_t value, uint32_t bits)
     return (value & bits) == bits;
 }
 
-/* AMD's processors with AVX-512: Zen 4 is in family 19h (with Zen 3, which has none), Zen 5 in 1Ah. The vendor's name
- * stands in ebx, edx, ecx. */
+/* AMD processors with AVX-512: Zen 4 is in family 19h (with Zen 3, which has none), Zen 5 in 1Ah. The vendor name is
+ * in ebx, edx, ecx. */
 static uint32_t
 zen_with_avx512(void)
 {
@@ -171,7 +172,7 @@ is_word(const char *word, size_t length, const char *name)
     return length == strlen(name) && memcmp(word, name, length) == 0;
 }
 
-/* Bits of one word of the override. False when nothing is called so. */
+/* Return the features of one word of the override. False: unknown word. */
 static bool
 bits_of(const char *word, size_t length, uint32_t *bits)
 {
@@ -190,7 +191,7 @@ bits_of(const char *word, size_t length, uint32_t *bits)
     return false;
 }
 
-/* Union of the words of a comma-separated list; blanks around a word do not count. */
+/* Return the features of a comma-separated list of words; blanks around a word are ignored. */
 static bool
 parse(const char *text, uint32_t *mask)
 {
@@ -215,7 +216,7 @@ parse(const char *text, uint32_t *mask)
     }
 }
 
-/* Apply SHARDCODEC_CPU. Empty means unset; text too long for the copy holds a name we do not know. */
+/* Apply SHARDCODEC_CPU. Empty means unset. A text too long for the copy contains an unknown name. */
 static void
 apply_override(const char *text)
 {

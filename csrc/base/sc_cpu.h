@@ -1,9 +1,8 @@
-/* sc_cpu.h - which instructions this processor has and which we may use
+/* sc_cpu.h - the instructions that this processor has and that may be used
  *
- * SHARDCODEC_CPU, read once, narrows the choice: "portable" leaves nothing; a comma-separated list of feature names
- * ("sse42,pclmul") leaves only those; the name of a variant ("vpclmulqdq") leaves what that variant needs. A name that
- * is unknown leaves the detected set untouched, and is reported by sc_cpu_override() so that a typing error does not
- * pass unseen.
+ * SHARDCODEC_CPU, read once, limits the choice: "portable" allows none; a comma-separated list of feature names
+ * ("sse42,pclmul") allows only these; the name of a variant ("vpclmulqdq") allows what that variant needs. An unknown
+ * name leaves the detected set unchanged; sc_cpu_override() reports it, so that a typing error is noticed.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CPU_H
 #define SC_CPU_H
@@ -17,25 +16,25 @@ enum sc_cpu_feature {
     SC_CPU_AVX512 = 1u << 3,     /* F, BW, VL, DQ together, and the OS saves their state */
     SC_CPU_VPCLMULQDQ = 1u << 4,
     SC_CPU_BMI2 = 1u << 5,
-    SC_CPU_ZEN4 = 1u << 6,       /* no instruction but a trait: a 512-bit multiplication takes two cycles */
+    SC_CPU_ZEN4 = 1u << 6,       /* not an instruction but a property: a 512-bit multiplication takes two cycles */
     SC_CPU_ZEN5 = 1u << 7,       /* likewise; and two crc32 instructions start in every cycle */
     SC_CPU_ARMV8_CRC = 1u << 8,
     SC_CPU_ARMV8_PMULL = 1u << 9,
 };
 
-/* Detect, apply SHARDCODEC_CPU, remember. Called once at import; later calls do nothing. */
+/* Detect the features and apply SHARDCODEC_CPU. Called once at import; later calls do nothing. */
 void sc_cpu_init(void);
 
-/* Features that may be used: detected and not excluded. 0 before sc_cpu_init(). */
+/* Return the features that may be used: detected and not excluded. 0 before sc_cpu_init(). */
 uint32_t sc_cpu_features(void);
 
-/* Features that the machine has, whatever SHARDCODEC_CPU says. */
+/* Return the features of the machine, without the changes that SHARDCODEC_CPU makes. */
 uint32_t sc_cpu_detected(void);
 
-/* The value of SHARDCODEC_CPU, NULL when unset; *valid tells whether every name in it is known. */
+/* Return the value of SHARDCODEC_CPU; NULL if it is not set. *valid: every name in it is known. */
 const char *sc_cpu_override(bool *valid);
 
-/* Name of feature bit i ("sse42", ...), NULL past the last. */
+/* Return the name of feature bit i ("sse42", ...); NULL past the last. */
 const char *sc_cpu_feature_name(unsigned i);
 
 #endif

@@ -1,11 +1,11 @@
-/* sc_divide.h - division by a number that stays the same
+/* sc_divide.h - division by a constant that is known at run time
  *
  * A 64-bit division takes tens of cycles, a multiplication three. For n and d below 2^32, with m = floor((2^64 - 1) / d) + 1:
  *
  *     m = (2^64 + e) / d  with  0 <= e < d,    so    m * n / 2^64 = n / d + e * n / (d * 2^64)
  *
- * and the excess is less than n / 2^64 < 1 / d, too little to reach the next whole number: the high word of the product is
- * the quotient. For d = 1 m wraps to 0; there and for larger numbers 0 stands for a division as it is.
+ * and the excess is less than n / 2^64 < 1 / d, too little to reach the next integer. So the high word of the product
+ * is the quotient. For d = 1 m wraps to 0; then, and for larger numbers, 0 selects an ordinary division.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_DIVIDE_H
@@ -17,7 +17,7 @@ struct sc_divisor {
     uint64_t by, reciprocal;
 };
 
-/* For dividends below `limit`. by: not 0. */
+/* Prepare a division by `by`, which is not 0, of numbers below `limit`. */
 static inline struct sc_divisor
 sc_divisor(uint64_t by, uint64_t limit)
 {

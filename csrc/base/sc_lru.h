@@ -1,7 +1,7 @@
-/* sc_lru.h - a table of nodes by name, which also knows the order of their last use
+/* sc_lru.h - a table of nodes by name, in the order of their last use
  *
- * Intrusive: a node is the first member of whatever it stands for. Nothing is locked here; the caller's mutex guards a
- * table.
+ * Intrusive: a node is the first member of the struct that it belongs to. The table takes no lock; a mutex of the
+ * caller protects it.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_LRU_H
 #define SC_LRU_H
@@ -21,17 +21,17 @@ struct sc_lru {
     struct sc_lru_node *newest, *oldest;
 };
 
-/* The node of that name, which counts as used now; NULL when there is none. */
+/* Return the node of that name and make it the newest; NULL if it is missing. */
 struct sc_lru_node *sc_lru_find(struct sc_lru *table, const char *name);
 
 /* Add a node under a name that the table does not have, as the newest. False: no memory, nothing has changed. */
 bool sc_lru_add(struct sc_lru *table, struct sc_lru_node *node, const char *name);
 
-/* Take a node out; its name is freed, the node is the caller's. */
+/* Remove a node. Its name is freed; the node belongs to the caller again. */
 void sc_lru_remove(struct sc_lru *table, struct sc_lru_node *node);
 
-/* Forget every node without touching any (in a forked child, where other threads may have held some), or free the table
- * once it is empty. */
+/* Forget every node without touching it (in a forked child, where other threads may have used some), or free the
+ * table once it is empty. */
 void sc_lru_reset(struct sc_lru *table);
 
 #endif

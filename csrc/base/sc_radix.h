@@ -1,8 +1,8 @@
 /* sc_radix.h - a stable sort of small records by one number in them
  *
- * A record is `words` 64-bit numbers, one of which is the key. Eight bits at a time; digits that all keys share are
- * skipped, and records in order already, which is the usual case, cost one look. Both numbers are constants where this is
- * called, so that the compiler makes a sort for each kind of record.
+ * A record is `words` 64-bit numbers, one of which is the key. It sorts by eight bits at a time. Digits that all keys
+ * share are skipped, and records that are in order already, the usual case, cost one pass. Both numbers are constants
+ * at each call, so the compiler makes one sort for each kind of record.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_RADIX_H
 #define SC_RADIX_H

@@ -1,6 +1,6 @@
-/* sc_status.h - the outcome of every kernel, and where it went wrong
+/* sc_status.h - status codes, and where a failure was
  *
- * Values are pinned: the binding maps each to one exception in one table, and logs keep them.
+ * Values never change: the binding maps each to one exception in one table, and logs contain them.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_STATUS_H
 #define SC_STATUS_H
@@ -21,7 +21,7 @@ enum sc_status {
     SC_BAD_LENGTH = 14, /* decodes to .actual bytes (or more), not to .expected */
     SC_CHANGED = 15,    /* the file changed size while it was read: .nbytes now, .limit before */
 
-    /* checksums: .expected is what is stored, .actual what the bytes give */
+    /* checksums: .expected is the stored one, .actual that of the bytes */
     SC_INDEX_CHECKSUM = 20,
     SC_CHUNK_CHECKSUM = 21,
 
@@ -31,13 +31,13 @@ enum sc_status {
 
     /* a system call failed: .sys_errno and .call */
     SC_IO = 40,
-    SC_NOT_A_FILE = 41, /* what is there is no regular file: .detail says what */
+    SC_NOT_A_FILE = 41, /* the object is not a regular file: .detail says what it is */
 
     /* the caller asked to stop */
     SC_CANCELLED = 50,
 };
 
-/* Where and what: filled on failure only, unused members are SC_NOWHERE or 0. */
+/* Where a failure was, and what was found. It is filled on failure only; unused members are SC_NOWHERE or 0. */
 struct sc_where {
     uint64_t shard;    /* position in the plan */
     uint64_t entry;    /* inner chunk, C order over the shard's grid */
@@ -51,7 +51,7 @@ struct sc_where {
     const char *codec; /* static string: name of the codec in Zarr metadata */
     const char *detail; /* static string: what a codec found wrong, may be NULL */
     int64_t library_code;
-    bool in_index; /* what is wrong is the index itself, not one of its entries or chunks */
+    bool in_index; /* the index itself is wrong, not one of its entries or chunks */
     int sys_errno;
     const char *call; /* static string: the system call */
 };
@@ -61,11 +61,11 @@ struct sc_where {
 /* Reset to "nowhere". */
 void sc_where_clear(struct sc_where *where);
 
-/* Fill *where for a codec's complaint and return `status`. */
+/* Fill *where for a failure of a codec and return `status`. */
 enum sc_status sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec, const char *detail,
                                int64_t library_code, uint64_t nbytes);
 
-/* "SC_BAD_RANGE" for 12; "unknown" for a number that is none. */
+/* Return the name of a status, such as "SC_BAD_RANGE" for 12; "unknown" for any other number. */
 const char *sc_status_name(enum sc_status status);
 
 #endif

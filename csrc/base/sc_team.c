@@ -1,11 +1,12 @@
-/* sc_team.c - sharing out the objects of a plan (see sc_team.h)
+/* sc_team.c - divide the objects of a plan among threads (see sc_team.h)
  * SPDX-License-Identifier: MIT */
 #include "base/sc_team.h"
 
 void
 sc_team_init(struct sc_team *team, size_t n_items, unsigned n_members)
 {
-    *team = (struct sc_team){ .n_items = n_items, .n_members = n_members };
+    *team = (struct sc_team){ .n_items = n_items };
+    atomic_init(&team->n_members, n_members);
     pthread_mutex_init(&team->mutex, NULL);
     pthread_cond_init(&team->changed, NULL);
 }
@@ -42,6 +43,26 @@ sc_team_take(struct sc_team *team, size_t *item_no)
     return taken;
 }
 
+size_t
+sc_team_left(struct sc_team *team)
+{
+    size_t n;
+
+    pthread_mutex_lock(&team->mutex);
+    n = team->n_items - team->next_item;
+    pthread_mutex_unlock(&team->mutex);
+    return n;
+}
+
+void
+sc_team_grow(struct sc_team *team, unsigned n_members)
+{
+    pthread_mutex_lock(&team->mutex);
+    if (n_members > team->n_members)
+        team->n_members = n_members;
+    pthread_mutex_unlock(&team->mutex);
+}
+
 void
 sc_team_announce(struct sc_team *team)
 {
@@ -60,7 +81,7 @@ sc_team_help(struct sc_team *team, bool (*help)(void *), void *arg)
         uint64_t announced;
         unsigned opening;
 
-        /* noted before help(), so that an object announced meanwhile is not missed */
+        /* read before help(), so that an object announced meanwhile is not missed */
         pthread_mutex_lock(&team->mutex);
         announced = team->n_announced;
         opening = team->n_opening;

@@ -1,4 +1,4 @@
-/* sc_chain.c - preparing a chain: everything about it that does not depend on the data (see sc_chain.h)
+/* sc_chain.c - prepare a chain: everything that does not depend on the data (see sc_chain.h)
  * SPDX-License-Identifier: MIT */
 #include "chain/sc_chain.h"
 
@@ -40,7 +40,7 @@ prepare_grid(struct sc_chain *chain)
     for (int a = chain->ndim - 1; a >= 0; a--) {
         uint64_t extent = chain->inner->shape[a], rest = chain->stored_shape[a] % extent;
 
-        if (rest && !chain->inner->opaque) /* the last ones are clipped only if another program decodes them */
+        if (rest && !chain->inner->opaque) /* the last inner chunks are clipped only if another program decodes them */
             return false;
         chain->grid[a] = chain->stored_shape[a] / extent + (rest > 0);
         chain->grid_strides[a] = n;

@@ -1,13 +1,14 @@
 /* sc_chain.h - the codecs of one array, compiled: from stored bytes to elements and back
  *
- * A chain is what Zarr metadata calls `codecs`: transposes, then either `bytes` (a leaf) or `sharding_indexed` (a chain
- * within), then bytes -> bytes codecs. Built once with the GIL held, immutable afterwards, shared by all workers.
+ * A chain is the list `codecs` of Zarr metadata: transposes, then either `bytes` (a leaf) or `sharding_indexed` (with
+ * an inner chain), then bytes -> bytes codecs. It is built once with the GIL held, never changes, and is shared by all
+ * workers.
  *
  *     logical shape --perm--> stored shape --bytes/endian--> raw bytes --ops[0]--> ... --ops[n-1]--> encoded bytes     leaf
  *     logical shape --perm--> stored shape --grid of inner--> shard bytes --ops[0]--> ... --> encoded bytes           shard
  *
- * All transposes of one chain compose into one permutation, and a permutation only permutes strides, so it costs nothing
- * on top of the scatter.
+ * All transposes of a chain are one permutation. It only permutes strides, so it costs nothing in addition to the
+ * scatter.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CHAIN_H
 #define SC_CHAIN_H
@@ -41,35 +42,36 @@ struct sc_chain {
     uint64_t shape[SC_MAX_NDIM]; /* logical: as handed to this chain */
     int perm[SC_MAX_NDIM];       /* stored axis i is logical axis perm[i] */
     uint64_t stored_shape[SC_MAX_NDIM];
-    int64_t strides[SC_MAX_NDIM]; /* of the decoded chunk in stored layout, by *logical* axis, bytes */
+    int64_t strides[SC_MAX_NDIM]; /* of the decoded chunk in stored layout, by *logical* axis, in bytes */
     uint64_t n_items;
     uint64_t nbytes;     /* decoded; fits size_t */
-    struct sc_swap swap; /* leaf: stored order against native order; none: n_fields 0 */
+    struct sc_swap swap; /* leaf: from stored to native byte order; if they are equal, n_fields is 0 */
     uint8_t *fill;       /* itemsize bytes, native order */
     uint8_t *fill_stored; /* the same in stored byte order */
 
-    bool opaque; /* leaf: encoded by codecs that are not ours, to any size; never decoded or encoded here */
+    bool opaque; /* leaf: encoded by codecs outside of this library, to any size; never decoded or encoded here */
     size_t n_ops;
     struct sc_op ops[SC_MAX_OPS];
-    size_t
-        bounds[SC_MAX_OPS + 1]; /* bounds[i]: most bytes before ops[i]; the last: encoded. 0: cannot be encoded whole */
+    /* bounds[i]: upper limit of the bytes before ops[i]; the last one: of the encoded bytes. 0: cannot be encoded
+     * whole */
+    size_t bounds[SC_MAX_OPS + 1];
 
     const struct sc_chain *inner; /* NULL: leaf. Its logical axes are the stored axes of this chain */
-    uint64_t grid[SC_MAX_NDIM]; /* shard: inner chunks along each *stored* axis, the last ones maybe clipped */
+    uint64_t grid[SC_MAX_NDIM]; /* shard: inner chunks along each *stored* axis; the last ones may be clipped */
     uint64_t grid_strides[SC_MAX_NDIM]; /* C order, in inner chunks */
     uint64_t n_chunks;
     struct sc_index_layout index;
 };
 
-/* A part of a chunk: along each axis `count` elements from `start` on, every `step`-th. Negative and zero steps never occur. */
+/* A part of a chunk: along each axis `count` elements from `start` on, with distance `step`, which is positive. */
 struct sc_box {
     uint64_t start[SC_MAX_NDIM];
     uint64_t count[SC_MAX_NDIM];
     int64_t step[SC_MAX_NDIM];
 };
 
-/* What of a selection along one axis falls into chunk c of the given extent: elements k0 .. k0 + count - 1 of the selection,
- * the first of them at position `at` within the chunk. count 0: nothing (a step may leap over a chunk). */
+/* The part of a selection along one axis that lies in chunk c of the given extent: elements k0 .. k0 + count - 1 of
+ * the selection, the first of them at position `at` within the chunk. count 0: no part (a step may skip a chunk). */
 struct sc_cut {
     uint64_t k0, count, at;
 };
@@ -93,15 +95,16 @@ sc_axis_cut(uint64_t start, uint64_t count, int64_t step, uint64_t extent, uint6
     return (struct sc_cut){ k0, k1 - k0, start + k0 * (uint64_t)step - low };
 }
 
-/* What decides how bytes are laid out but is no property of the data: it never reaches metadata. */
+/* Rules for the layout of new bytes that are not properties of the data, so metadata does not contain them. */
 struct sc_write_rules {
     enum sc_order order;
     bool write_empty; /* store inner chunks that equal the fill value */
-    bool keep_empty; /* make an object also when nothing but the fill value is in it */
+    bool keep_empty; /* make an object even if all its elements are the fill value */
 };
 
-/* Fill the derived members (strides, bounds, index size, ...) from shape, perm, itemsize, ops, inner and index. All numbers
- * are checked: SC_BAD_ARGUMENT when a rule of the format is broken (the Python layer has said it better before). */
+/* Fill the derived members (strides, bounds, index size, ...) from shape, perm, itemsize, ops, inner and index. All
+ * numbers are checked: SC_BAD_ARGUMENT for a violation of the format. The Python layer checks before, with better
+ * messages. */
 enum sc_status sc_chain_prepare(struct sc_chain *chain);
 
 struct sc_worker;
@@ -114,8 +117,8 @@ enum sc_status sc_chain_decode(const struct sc_chain *chain, struct sc_worker *w
                                const uint8_t *src, size_t n, const struct sc_box *box, uint8_t *dst,
                                const int64_t *dst_strides, struct sc_where *where);
 
-/* The elements of a decoded chunk as they lie in memory: element (0, ..) at data + offset (which may be outside of what is
- * there, if only a part of the chunk is), strides by logical axis, bytes to be reversed by `swap` (NULL: none). */
+/* The elements of a decoded chunk in memory: element (0, ..) at data + offset (outside of the memory if only a part
+ * of the chunk is there), strides by logical axis, bytes to be reversed by `swap` (NULL: none). */
 struct sc_view {
     uint8_t *data;
     int64_t offset;
@@ -123,41 +126,44 @@ struct sc_view {
     const struct sc_swap *swap;
 };
 
-/* Decode one encoded chunk, at least the box `hull` of it (steps 1), and say where the elements are: in the worker's memory
- * or in src itself, until the next call. What is checked is what sc_chain_decode checks. */
+/* Decode one encoded chunk, at least its box `hull` (steps 1), and return a view of the elements: in the memory of
+ * the worker or in src itself, valid until the next call. It checks what sc_chain_decode checks. */
 enum sc_status sc_chain_view(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
                              size_t n, const struct sc_box *hull, struct sc_view *view, struct sc_where *where);
 
-/* Are the elements in an encoded chunk as they are? No codec, no nested shard. */
+/* True if an encoded chunk holds the elements as they are: no codec, no nested shard. */
 bool sc_chain_is_plain(const struct sc_chain *chain);
 
-/* May a part of a chunk be decoded for less than the whole? If not, sc_chain_view looks at no hull. */
+/* True if a part of a chunk can be decoded with less work than the whole. If not, sc_chain_view ignores the hull. */
 bool sc_chain_has_parts(const struct sc_chain *chain);
 
-/* Where in an encoded chunk the box lies, [*low, *high), if the chunk is plain. False: only the whole chunk will do. */
+/* Return the range [*low, *high) of an encoded chunk that holds the box, if the chunk is plain. False: the whole
+ * chunk is needed. */
 bool sc_chain_hull(const struct sc_chain *chain, const struct sc_box *box, uint64_t *low, uint64_t *high);
 
-/* Scatter a box whose hull is at src; as sc_chain_decode. */
+/* Scatter a box whose hull is at src; otherwise as sc_chain_decode. */
 void sc_chain_scatter_hull(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
                            const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides);
 
-/* Encode a whole chunk from src (strides by logical axis) to dst, which holds at least sc_chain_bound() bytes.
- * *n = SC_ABSENT when every element equals the fill value and the rules leave such chunks out. */
+/* Encode a whole chunk from src (strides by logical axis) to dst, which has room for sc_chain_bound() bytes. *n =
+ * SC_ABSENT if every element equals the fill value and the rules do not store such chunks. */
 enum sc_status sc_chain_encode(const struct sc_chain *chain, struct sc_worker *worker, unsigned level,
                                const uint8_t *src, const int64_t *src_strides, const struct sc_write_rules *rules,
                                uint8_t *dst, size_t dst_capacity, uint64_t *n, struct sc_where *where);
 
-/* Most bytes that one encoded chunk can take; 0: more than fits memory, or than a codec takes (sc_chain_too_large). */
+/* Return the largest size of one encoded chunk. 0: it exceeds memory, or the limit of a codec (sc_chain_too_large). */
 static inline size_t
 sc_chain_bound(const struct sc_chain *chain)
 {
     return chain->bounds[chain->n_ops];
 }
 
-/* Say why sc_chain_bound() is 0: SC_CODEC_ENCODE with the codec, its input and its limit; else SC_NO_MEMORY. */
+/* Return the reason why sc_chain_bound() is 0: SC_CODEC_ENCODE with the codec, its input and its limit; else
+ * SC_NO_MEMORY. */
 enum sc_status sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where);
 
-/* Is `count` the whole chunk? A box inside the chunk with as many elements as the chunk is the chunk. */
+/* True if `count` is the shape of the whole chunk. A box inside the chunk with as many elements as the chunk is the
+ * chunk. */
 static inline bool
 sc_box_is_whole(const struct sc_chain *chain, const uint64_t *count)
 {
@@ -177,7 +183,7 @@ sc_box_nbytes(const struct sc_chain *chain, const struct sc_box *box)
     return n;
 }
 
-/* Strides of a box of this chain's elements in C order; returns its bytes. */
+/* Set the strides of a box of elements of this chain in C order; return its size in bytes. */
 static inline uint64_t
 sc_chain_c_strides(const struct sc_chain *chain, const uint64_t *count, int64_t *strides)
 {
@@ -190,24 +196,25 @@ sc_chain_c_strides(const struct sc_chain *chain, const uint64_t *count, int64_t 
     return stride;
 }
 
-/* Do `strides` (by logical axis) lay the whole chunk out as its stored form does? */
+/* True if `strides` (by logical axis) lay out the whole chunk as its stored form does. */
 bool sc_chain_has_layout(const struct sc_chain *chain, const int64_t *strides);
 
-/* Can an encoded chunk have this many bytes? Asked before memory is taken for it: exact where the size is fixed, else a
+/* Check the size of an encoded chunk before memory is taken for it: exactly where the size is fixed, else against a
  * few times our own bound. SC_BAD_LENGTH. */
 enum sc_status sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_where *where);
 
-/* The same for many: they pass if they are in [*least, *most]. */
+/* The same check for many chunks: a size passes if it is in [*least, *most]. */
 void sc_chain_nbytes_limits(const struct sc_chain *chain, uint64_t *least, uint64_t *most);
 
-/* Can the inner chunks of an object of this chain be reached one by one? Not behind codecs that follow the sharding. */
+/* True if the inner chunks of an object of this chain can be read one by one. They cannot behind codecs that follow
+ * the sharding. */
 static inline bool
 sc_chain_is_shard(const struct sc_chain *chain)
 {
     return chain->inner && !chain->n_ops;
 }
 
-/* Is a chunk whose bytes were changed while they were read found out? Where it ends with a checksum of its own. */
+/* True if a checksum at the end of each chunk detects that its bytes were changed while they were read. */
 static inline bool
 sc_chain_is_checked(const struct sc_chain *chain)
 {
@@ -220,11 +227,16 @@ sc_chain_is_checked(const struct sc_chain *chain)
 /* Set the elements of a box of this chain's shape to the fill value. */
 void sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t *dst, const int64_t *dst_strides);
 
-/* Check the crc32c's behind the pairs of a stored index (all of them). */
+/* Compare a stored CRC-32C of an index with that of the nbytes before it. */
+enum sc_status sc_index_compare_checksum(const uint8_t *stored_checksum, uint32_t actual, uint64_t nbytes,
+                                         struct sc_where *where);
+
+/* Check all checksums that follow the pairs of a stored index. */
 enum sc_status sc_index_verify(const struct sc_index_layout *index, const uint8_t *stored, struct sc_where *where);
 
-/* Does nothing in the inner chunks tell that they are read from a wrong place? Then one wrong entry makes all of them doubtful: a
- * shard that lost its first bytes has a sound index, and of its entries perhaps only the last one reaches too far. */
+/* True if nothing in the inner chunks detects that they are read from a wrong place. Then one wrong entry makes all
+ * of them doubtful: a shard that lost its first bytes has a sound index, and perhaps only its last entry reaches too
+ * far. */
 static inline bool
 sc_index_must_be_sound(const struct sc_chain *shard)
 {
@@ -235,8 +247,8 @@ sc_index_must_be_sound(const struct sc_chain *shard)
 enum sc_status sc_index_check_stored(const struct sc_chain *shard, const uint8_t *pairs,
                                      const struct sc_index_extent *extent, struct sc_where *where);
 
-/* The pair of the inner chunk at grid coordinates c, from the bytes of the pairs; `pairs` starts at their 8-byte word
- * first_word. */
+/* Return the pair of the inner chunk at grid coordinates c, from the bytes of the pairs; `pairs` starts at their
+ * 8-byte word first_word. */
 struct sc_entry sc_index_get(const struct sc_chain *shard, const uint8_t *pairs, uint64_t first_word,
                              const uint64_t *c);
 
@@ -246,7 +258,7 @@ void sc_index_store(const struct sc_chain *shard, const struct sc_entry *entries
 /* Decode the pairs to entries in C order. */
 void sc_index_load(const struct sc_chain *shard, const uint8_t *pairs, struct sc_entry *entries);
 
-/* Where the index of a stored shard of that many bytes lies; SC_TOO_SHORT when it cannot. */
+/* Find the range of the index in a stored shard of that many bytes. SC_TOO_SHORT: the shard is too short to hold it. */
 enum sc_status sc_index_locate(const struct sc_index_layout *index, uint64_t shard_nbytes,
                                struct sc_index_extent *extent, struct sc_where *where);
 

@@ -1,8 +1,8 @@
 /* sc_chain_decode.c - one encoded chunk to elements, nested shards included (see sc_chain.h)
  *
- * Decoding walks the codecs from the last to the first. crc32c is checked where the bytes lie and costs no copy; each
- * compressor writes into a stage buffer, the first one (the last to be undone) into the destination itself when the box is
- * the whole chunk and the memory there has the layout of the decoded chunk. What remains is one strided copy:
+ * Decoding runs the codecs from the last to the first. crc32c is checked in place, without a copy. Each compressor
+ * writes to a stage buffer. The first one (the last to be decoded) writes to the destination itself if the box is the
+ * whole chunk and the destination has the layout of the decoded chunk. The rest is one strided copy:
  *
  *     src --[crc32c: check, drop 4]--[zstd: stage]--...--[blosc: chunk buffer or dst]-- scatter --> dst
  *
@@ -11,8 +11,8 @@
 #include "chain/sc_chain_impl.h"
 #include "chain/sc_walk.h"
 
-/* Encoded bytes come from another writer, whose encoder may be more wasteful than ours: this much more than our own bound
- * is believed before the stream is refused. */
+/* Encoded bytes may come from a writer whose encoder needs more bytes than ours. So this many times our own bound is
+ * accepted before the stream is refused. */
 #define SLACK_NBYTES ((size_t)1 << 20)
 #define SLACK_FACTOR 4u
 
@@ -114,7 +114,7 @@ check_crc32c(const uint8_t *src, size_t *n, struct sc_where *where)
     return SC_CHUNK_CHECKSUM;
 }
 
-/* Undo one compressor into a buffer whose final size is not known, only that it should be near `bound`. */
+/* Decode one compressor into a buffer. The decoded size is not known; it should be near `bound`. */
 static enum sc_status
 decode_stage(const struct sc_op *op, struct sc_worker *worker, const uint8_t *src, size_t n, size_t bound,
              struct sc_buffer *buffer, size_t *n_out, struct sc_where *where)
@@ -135,7 +135,7 @@ decode_stage(const struct sc_op *op, struct sc_worker *worker, const uint8_t *sr
     }
 }
 
-/* Undo ops[first..n_ops-1]. On success *bytes, *n are what ops[first] was given when it was encoded. */
+/* Decode ops[n_ops-1] down to ops[first]. On success *bytes, *n are the input of ops[first] when it encoded. */
 static enum sc_status
 undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, size_t first,
          const uint8_t **bytes, size_t *n, struct sc_where *where)
@@ -163,8 +163,8 @@ undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level
 
 /* ---- parts of a decoded chunk ---- */
 
-/* The bytes of a box in stored layout, in one run for each element of the slowest axis that it extends along: exact enough
- * to tell blocks apart, and nothing to store. */
+/* The bytes of a box in stored layout, in one run for each element of the slowest axis along which it extends. This
+ * is exact enough to choose blocks, and needs no memory. */
 static struct sc_comb
 comb_of(const struct sc_chain *chain, const struct sc_box *box)
 {
@@ -210,7 +210,7 @@ sc_chain_scatter_hull(const struct sc_chain *chain, struct sc_worker *worker, un
                 src);
 }
 
-/* Where a checksum follows, a chunk is decoded whole. */
+/* A chunk that ends with a checksum is decoded whole. */
 static bool
 may_skip_blocks(const struct sc_chain *chain)
 {
@@ -243,8 +243,8 @@ undo_first_op(const struct sc_chain *chain, struct sc_worker *worker, const uint
 
 /* ---- decoding ---- */
 
-/* The elements of a leaf in stored layout, those of the box at least: where they are among the encoded bytes, or decoded to
- * `direct`, or, when that is NULL, to the worker's memory. */
+/* Return the elements of a leaf in stored layout, at least those of the box: in place among the encoded bytes, or
+ * decoded to `direct`, or, if that is NULL, to the memory of the worker. */
 static enum sc_status
 leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
               size_t n, const struct sc_box *box, uint8_t *direct, const uint8_t **elements, struct sc_where *where)
@@ -286,7 +286,7 @@ decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
     return status;
 }
 
-/* Note where a failure is: the outermost shard writes the entry last, the innermost one writes the nested entry first. */
+/* Note where a failure is. The innermost shard sets the nested entry first, the outermost one the entry last. */
 static enum sc_status
 failed_at(uint64_t entry, unsigned depth, enum sc_status status, struct sc_where *where)
 {
@@ -298,7 +298,8 @@ failed_at(uint64_t entry, unsigned depth, enum sc_status status, struct sc_where
     return status;
 }
 
-/* A shard whose bytes are all in memory: one nested in an inner chunk, or one behind further bytes -> bytes codecs. */
+/* Decode a shard whose bytes are all in memory: one nested in an inner chunk, or one behind further bytes -> bytes
+ * codecs. */
 static enum sc_status
 decode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned depth, const uint8_t *src, size_t n,
              const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)

@@ -1,15 +1,15 @@
 /* sc_chain_encode.c - elements to one encoded chunk, nested shards included (see sc_chain.h)
  *
- * A gather brings the elements into stored layout, unless they have it already; a chunk of nothing but the fill value ends
- * there. Each compressor writes to a stage buffer, the last one to the destination; crc32c is appended where the bytes
- * lie, or comes with the copy when they have to be copied anyway.
+ * A gather brings the elements into stored layout, if they do not have it. If all elements are the fill value, encoding
+ * ends there. Each compressor writes to a stage buffer, the last one to the destination. crc32c is appended in place,
+ * or computed during a copy if one is needed anyway.
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_crc32c.h"
 #include "chain/sc_chain_impl.h"
 
-/* Apply ops to the n bytes at `bytes`, which lie in `owner` (grow-able) or, when owner is NULL, in the caller's memory or
- * in dst. The result ends in dst. */
+/* Apply ops to the n bytes at `bytes`, which are in `owner` (it can grow) or, if owner is NULL, in the memory of the
+ * caller or in dst. The result is in dst. */
 static enum sc_status
 apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *bytes,
           size_t n, uint8_t *dst, size_t dst_capacity, uint64_t *n_out, struct sc_where *where)
@@ -79,7 +79,7 @@ encode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
     return apply_ops(chain, worker, level, elements, (size_t)chain->nbytes, dst, dst_capacity, n, where);
 }
 
-/* Lay the inner chunks of a shard into `out` and its index with them. *n = SC_ABSENT when none is present. */
+/* Write the inner chunks of a shard and its index to `out`. *n = SC_ABSENT if no inner chunk is present. */
 static enum sc_status
 encode_shard_bytes(const struct sc_chain *chain, struct sc_worker *worker, unsigned depth, const uint8_t *src,
                    const int64_t *src_strides, const struct sc_write_rules *rules, uint8_t *out, uint64_t *n,

@@ -21,8 +21,8 @@ has_compressor(const struct sc_chain *chain)
     return false;
 }
 
-/* The copy of a box between the chunk's layout and `strides`, the array's: out of the array when `gather`, else into it.
- * Prepared anew only when the box has another shape than the last one. */
+/* Return the prepared copy of a box between the layout of the chunk and `strides` of the array: out of the array
+ * with `gather`, else into it. It is prepared again only if the shape of the box differs from the last one. */
 const struct sc_copy *sc_chain_copy(struct sc_copy_cache *cache, const struct sc_chain *chain, bool gather,
                                     const uint64_t *count, const int64_t *step, const int64_t *strides);
 

@@ -4,25 +4,30 @@
 #include "chain/sc_chain.h"
 
 enum sc_status
+sc_index_compare_checksum(const uint8_t *stored_checksum, uint32_t actual, uint64_t nbytes, struct sc_where *where)
+{
+    uint32_t expected = load_le32(stored_checksum);
+
+    if (SC_LIKELY(expected == actual))
+        return SC_OK;
+    where->expected = expected;
+    where->actual = actual;
+    where->nbytes = nbytes;
+    where->in_index = true;
+    return SC_INDEX_CHECKSUM;
+}
+
+enum sc_status
 sc_index_verify(const struct sc_index_layout *index, const uint8_t *stored, struct sc_where *where)
 {
+    enum sc_status status = SC_OK;
     uint64_t n = index->nbytes;
 
-    for (unsigned i = 0; i < index->n_checksums; i++) {
-        uint32_t actual, expected;
-
+    for (unsigned i = 0; !status && i < index->n_checksums; i++) {
         n -= 4;
-        expected = load_le32(stored + n);
-        actual = sc_crc32c_extend(0, stored, n);
-        if (expected != actual) {
-            where->expected = expected;
-            where->actual = actual;
-            where->nbytes = n;
-            where->in_index = true;
-            return SC_INDEX_CHECKSUM;
-        }
+        status = sc_index_compare_checksum(stored + n, sc_crc32c_extend(0, stored, n), n, where);
     }
-    return SC_OK;
+    return status;
 }
 
 static uint64_t
@@ -31,18 +36,27 @@ load_word(const struct sc_index_layout *index, const uint8_t *pairs, uint64_t wo
     return index->big_endian ? load_be64(pairs + 8 * word) : load_le64(pairs + 8 * word);
 }
 
+/* The word of the offset of the inner chunk at c. */
+static uint64_t
+word_of(const struct sc_chain *shard, const uint64_t *c)
+{
+    uint64_t word = 0;
+
+    for (int a = 0; a < shard->ndim; a++)
+        word += c[a] * shard->index.strides[a];
+    return word;
+}
+
 struct sc_entry
 sc_index_get(const struct sc_chain *shard, const uint8_t *pairs, uint64_t first_word, const uint64_t *c)
 {
     const struct sc_index_layout *index = &shard->index;
-    uint64_t word = 0 - first_word;
+    uint64_t word = word_of(shard, c) - first_word;
 
-    for (int a = 0; a < shard->ndim; a++)
-        word += c[a] * index->strides[a];
     return (struct sc_entry){ load_word(index, pairs, word), load_word(index, pairs, word + index->half_stride) };
 }
 
-/* Step C-order coordinates; false after the last. */
+/* Step coordinates in C order; false after the last. */
 static bool
 next_coordinates(uint64_t *c, const uint64_t *shape, int ndim)
 {
@@ -108,10 +122,8 @@ sc_index_store(const struct sc_chain *shard, const struct sc_entry *entries, uin
         sc_index_encode(entries, stored, shard->n_chunks, index->big_endian);
     } else {
         do {
-            uint64_t word = 0;
+            uint64_t word = word_of(shard, c);
 
-            for (int a = 0; a < shard->ndim; a++)
-                word += c[a] * index->strides[a];
             store_word(index, stored, word, entries[i].offset);
             store_word(index, stored, word + index->half_stride, entries[i].nbytes);
             i++;

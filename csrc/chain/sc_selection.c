@@ -5,7 +5,7 @@
 
 /* ---- checks ---- */
 
-/* Numbers looked at together: a loop without a way out is several times as fast. */
+/* Numbers checked together: a loop without early exit is several times as fast. */
 #define CHECK_BLOCK 1024u
 
 static bool
@@ -70,14 +70,11 @@ sc_rows_check(const struct sc_selection *selection, const struct sc_chain *objec
 static enum sc_status
 push(struct sc_buffer *memory, size_t *n, uint64_t entry, uint64_t value)
 {
+    enum sc_status status = sc_buffer_extend(memory, *n * 2 * sizeof(uint64_t), 2 * sizeof(uint64_t));
     uint64_t *pair;
 
-    if (SC_UNLIKELY((*n + 1) * 2 * sizeof *pair > memory->capacity)) {
-        enum sc_status status = sc_buffer_grow(memory, *n * 2 * sizeof *pair, (2 * *n + 64) * 2 * sizeof *pair);
-
-        if (status)
-            return status;
-    }
+    if (SC_UNLIKELY(status))
+        return status;
     pair = (uint64_t *)(void *)memory->data + 2 * (*n)++;
     pair[0] = entry;
     pair[1] = value;
@@ -94,7 +91,8 @@ reserve_chunks(struct sc_touches *touches, size_t n, struct sc_touch **chunks)
     return status;
 }
 
-/* Records of `words` numbers, the first of which is the entry, become chunks and, side by side, what follows the entry. */
+/* Group records of `words` numbers, the first of which is the entry, by entry. The numbers behind the entry become a
+ * contiguous list. */
 static inline enum sc_status
 group_records(struct sc_touches *touches, size_t n, const size_t words)
 {
@@ -116,7 +114,8 @@ group_records(struct sc_touches *touches, size_t n, const size_t words)
 
         if (!touches->n || chunks[touches->n - 1].entry != entry)
             chunks[touches->n++] = (struct sc_touch){ entry, i };
-        memmove(rest, records + i * words + 1, (words - 1) * sizeof *rest); /* never beyond a record still to come */
+        /* never beyond a record that is not read yet */
+        memmove(rest, records + i * words + 1, (words - 1) * sizeof *rest);
     }
     chunks[touches->n] = (struct sc_touch){ UINT64_MAX, n };
     return SC_OK;
@@ -175,7 +174,7 @@ touch_lists(struct sc_touches *touches, const struct sc_selection *selection, co
     return status;
 }
 
-/* Where points are: the entry of each one's inner chunk, and the number of the element in there. */
+/* For each point: the entry of its inner chunk, and the number of the element in this chunk. */
 static void
 locate_points(const struct sc_selection *selection, const struct sc_chain *shard, size_t begin, size_t n,
               uint64_t *entry, uint64_t *item)
@@ -198,7 +197,7 @@ locate_points(const struct sc_selection *selection, const struct sc_chain *shard
 
 #define BLOCK 256u
 
-/* Many inner chunks have no point: sort. */
+/* For few points: sort them. */
 static enum sc_status
 touch_few_points(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {
@@ -221,7 +220,8 @@ touch_few_points(struct sc_touches *touches, const struct sc_selection *selectio
     return group_records(touches, selection->n, 3);
 }
 
-/* About as many points as inner chunks, or more: count how many each of them has, and lay every point where it belongs. */
+/* For about as many points as inner chunks, or more: count the points of each inner chunk, then put every point in
+ * its place. */
 static enum sc_status
 touch_many_points(struct sc_touches *touches, const struct sc_selection *selection, const struct sc_chain *shard)
 {

@@ -11,12 +11,12 @@
  *     . . . B B .      . . . . . .                . . . . . .
  *     . . . . . .      X . X . . X                X . . . . .
  *
- * Whatever the kind, the inner chunks that it touches are listed first, in order of entry, and each of them is then decoded
- * once: what all parts want of it is moved from one and the same decoded chunk. A part is a box, a point, or the lists as a
- * whole. Within an inner chunk parts keep their order, so that of several that store one element the last counts.
+ * For each kind, the inner chunks that it touches are listed first, in order of entry. Each is then decoded once, and
+ * the elements of all parts are moved from it. A part is a box, a point, or the lists as a whole. Within an inner chunk
+ * parts keep their order, so if several parts store one element the last one counts.
  *
- * Points come by the million, in an order that has nothing to do with the inner chunks. So what is needed of each of them
- * later is laid side by side for each inner chunk, as a *spot*; the lists of positions are not read again.
+ * There may be millions of points, in an order unrelated to the inner chunks. So the data of each point that are needed
+ * later are stored together for each inner chunk, as a *spot*; the lists of positions are not read again.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_SELECTION_H
@@ -27,7 +27,7 @@
 
 enum sc_selection_kind { SC_SELECTION_BOXES, SC_SELECTION_LISTS, SC_SELECTION_POINTS };
 
-/* The arrays are the caller's, checked to lie inside the object and the array, and not empty. */
+/* The arrays belong to the caller. They are checked to lie inside the object and the array, and are not empty. */
 struct sc_selection {
     enum sc_selection_kind kind;
     size_t n; /* boxes, points: how many */
@@ -50,11 +50,12 @@ struct sc_selection {
     int64_t array_strides[SC_MAX_NDIM]; /* of the array, by its own axes; boxes and points */
 };
 
-/* First of n positions that is not below `limit`, or, where they are to ascend, is below the one before; n: none is. */
+/* Return the index of the first of n positions that is not below `limit` or, with `ascend`, is smaller than the one
+ * before; n if all positions are valid. */
 uint64_t sc_positions_check(const uint64_t *positions, uint64_t n, uint64_t limit, bool ascend);
 
-/* First row of boxes that leaves the object or the array; n: none does. axes: axis of the array for each of the object, -1
- * for none, along which only one element may be selected unless it is to `repeat`. */
+/* Return the first row of boxes that leaves the object or the array; n if none does. axes: axis of the array for
+ * each axis of the object; -1 for none, along which only one element may be selected unless it is to `repeat`. */
 size_t sc_rows_check(const struct sc_selection *selection, const struct sc_chain *object, const int *axes,
                      const uint64_t *array_shape, bool repeat);
 
@@ -66,14 +67,14 @@ struct sc_spot {
 
 struct sc_touch {
     uint64_t entry;
-    uint64_t first; /* of its parts, which end where those of the next one begin */
+    uint64_t first; /* of its parts; they end where those of the next one begin */
 };
 
-/* The inner chunks that are touched, in order of entry, and their parts. Begins as zeros, is made anew again and again, and
- * has one owner, which frees it. */
+/* The touched inner chunks, in order of entry, and their parts. Zero it at first; it can be filled repeatedly. Its
+ * owner frees it. */
 struct sc_touches {
     size_t n;
-    const struct sc_touch *chunks; /* n, and one that says where all parts end */
+    const struct sc_touch *chunks; /* n, and one more for the end of all parts */
     const uint64_t *rows; /* boxes: which of them */
     const struct sc_spot *spots; /* points */
     struct sc_buffer chunks_memory, parts_memory, scratch;
@@ -86,20 +87,20 @@ void sc_touches_free(struct sc_touches *touches);
 /* True if the inner chunk with this entry is touched. */
 bool sc_touches_have(const struct sc_touches *touches, uint64_t entry);
 
-/* The smallest range of grid coordinates that holds them all, last included. */
+/* Find the smallest range of grid coordinates that holds all of them, last included. */
 void sc_touches_range(const struct sc_touches *touches, const struct sc_chain *shard, uint64_t *first, uint64_t *last);
 
 /* Estimate how many bytes are decoded for the selection. */
 uint64_t sc_selection_nbytes(const struct sc_selection *selection, const struct sc_chain *object);
 
-/* What is selected of one chunk: an inner chunk of a shard, or the object itself. */
+/* The selected elements of one chunk: of an inner chunk of a shard, or of the object itself. */
 struct sc_chunk_selection {
     const struct sc_selection *selection;
     const struct sc_chain *chunk;
     const int *perm; /* axis a of the chunk is axis perm[a] of the object; NULL: the object itself */
     uint64_t c[SC_MAX_NDIM];
     size_t n; /* parts */
-    const uint64_t *rows; /* boxes: which of them; NULL: all in order */
+    const uint64_t *rows; /* boxes: numbers of the boxes; NULL: all in order */
     const struct sc_spot *spots; /* points; NULL: all in order, as they are in the selection */
 };
 
@@ -108,17 +109,19 @@ void sc_selection_in_object(struct sc_chunk_selection *at, const struct sc_selec
 void sc_selection_in_entry(struct sc_chunk_selection *at, const struct sc_selection *selection,
                            const struct sc_chain *shard, const struct sc_touches *touches, uint64_t entry);
 
-/* True if the selection is one box of this chunk. Then also its offset in the array, and the array's strides by axis of the
- * chunk. */
+/* True if the selection is one box of this chunk. Then also return its offset in the array, and the strides of the
+ * array by axis of the chunk. */
 bool sc_selection_is_box(const struct sc_chunk_selection *at, struct sc_box *box, int64_t *strides, int64_t *offset);
 
-/* The smallest box of the chunk, steps 1, that holds everything selected. */
+/* Find the smallest box of the chunk, steps 1, that holds the whole selection. */
 void sc_selection_hull(const struct sc_chunk_selection *at, struct sc_box *hull);
 
-/* The bytes [*low, *high) of an uncompressed chunk that hold all of the selection. False: the whole chunk is needed. */
+/* Return the bytes [*low, *high) of an uncompressed chunk that hold all of the selection. False: the whole chunk is
+ * needed. */
 bool sc_selection_bytes(const struct sc_chunk_selection *at, uint64_t *low, uint64_t *high);
 
-/* Move what is selected from the elements of the chunk to the array, or back when `gather`. Fill value: a view of strides 0. */
+/* Move the selected elements of the chunk to the array, or back with `gather`. A view with strides 0 is the fill
+ * value. */
 void sc_selection_move(const struct sc_chunk_selection *at, const struct sc_view *view, uint8_t *array, bool gather);
 
 #endif

@@ -1,4 +1,4 @@
-/* sc_selection_cut.c - what a selection takes of one chunk, and where that lies (see sc_selection.h)
+/* sc_selection_cut.c - the part of a selection in one chunk, and its place in memory (see sc_selection.h)
  * SPDX-License-Identifier: MIT */
 #include "chain/sc_selection_impl.h"
 
@@ -30,7 +30,7 @@ sc_selection_in_entry(struct sc_chunk_selection *at, const struct sc_selection *
 
 /* ---- parts, cut to the chunk ---- */
 
-/* Do the numbers go up or down by one and the same step? */
+/* True if the numbers rise or fall by one constant step. */
 static bool
 is_run(const uint64_t *numbers, uint64_t n, int64_t *step)
 {
@@ -94,7 +94,7 @@ sc_selection_cut_lists(const struct sc_chunk_selection *at, struct sc_cut_lists 
     }
 }
 
-/* Point i: its position in the chunk, and where it is in the array. */
+/* Return the position of point i in the chunk, and its place in the array. */
 static uint64_t
 read_point(const struct sc_chunk_selection *at, size_t i, uint64_t *position)
 {
@@ -138,7 +138,7 @@ sc_selection_is_box(const struct sc_chunk_selection *at, struct sc_box *box, int
     return true;
 }
 
-/* The first and the last element, in C order. */
+/* Return the first and the last element, in C order. */
 static void
 range_of_spots(const struct sc_chunk_selection *at, uint64_t *first, uint64_t *last)
 {
@@ -152,7 +152,7 @@ range_of_spots(const struct sc_chunk_selection *at, uint64_t *first, uint64_t *l
     *last = high;
 }
 
-/* Of the object itself. */
+/* The selection of an object that is one chunk. */
 static void
 hull_of_points(const struct sc_chunk_selection *at, struct sc_box *hull)
 {
@@ -170,8 +170,8 @@ hull_of_points(const struct sc_chunk_selection *at, struct sc_box *hull)
     }
 }
 
-/* Elements are numbered in C order: the first and the last bound the first axis, and what they do not tell is looked for
- * only until no more can come of it. */
+/* Elements are numbered in C order, so the first and the last bound the first axis. The other axes are searched only
+ * until their bounds are those of the chunk. */
 static void
 hull_of_spots(const struct sc_chunk_selection *at, struct sc_box *hull)
 {

@@ -6,7 +6,7 @@
 #include "base/sc_divide.h"
 #include "chain/sc_selection.h"
 
-/* First position in an ascending list that is not below `value`. */
+/* Return the first position in an ascending list that is not below `value`. */
 static inline uint64_t
 lower_bound(const uint64_t *list, uint64_t n, uint64_t value)
 {
@@ -23,7 +23,7 @@ lower_bound(const uint64_t *list, uint64_t n, uint64_t value)
     return low;
 }
 
-/* What of axis p of the object falls into its c-th stretch of the given extent. */
+/* The part of axis p of the object that lies in its c-th stretch of the given extent. */
 static inline struct sc_cut
 cut_axis(const struct sc_selection *selection, int p, uint64_t extent, uint64_t c)
 {
@@ -51,7 +51,7 @@ place_of_point(const struct sc_selection *selection, size_t i)
     return selection->to[0] ? selection->to[0][i] : i;
 }
 
-/* First of the touches with this entry or a higher one; touches->n: none. */
+/* Return the first of the touches with this entry or a higher one; touches->n if there are only lower ones. */
 static inline size_t
 touch_at_or_after(const struct sc_touches *touches, uint64_t entry)
 {
@@ -68,7 +68,7 @@ touch_at_or_after(const struct sc_touches *touches, uint64_t entry)
     return low;
 }
 
-/* Row i as a box; where it lies in the array. */
+/* Read row i as a box; return its offset in the array. */
 static inline int64_t
 read_row(const struct sc_selection *selection, int ndim, size_t i, struct sc_box *box)
 {
@@ -93,7 +93,7 @@ axis_of(const struct sc_chunk_selection *at, int a)
     return at->perm ? at->perm[a] : a;
 }
 
-/* Takes the number of an element in C order apart. */
+/* Converts the number of an element in C order to coordinates. */
 struct sc_unraveller {
     int ndim;
     struct sc_divisor behind[SC_MAX_NDIM]; /* how many elements one step along the axis is */
@@ -120,8 +120,8 @@ unravel(const struct sc_unraveller *u, uint64_t item, uint64_t *position)
     }
 }
 
-/* Are elements as far from one another as their numbers in C order, times *step? So they are in most chunks, and where one
- * element stands for all. */
+/* True if the distance of two elements in memory is *step times the difference of their numbers in C order. This
+ * holds for most chunks, and for a fill value, whose one element stands for all (*step 0). */
 static inline bool
 is_in_c_order(const struct sc_chain *chunk, const int64_t *strides, int64_t *step)
 {
@@ -135,11 +135,11 @@ is_in_c_order(const struct sc_chain *chunk, const int64_t *strides, int64_t *ste
     return true;
 }
 
-/* The box of part i, cut to the chunk. */
+/* Return the box of part i, cut to the chunk. */
 void sc_selection_cut_row(const struct sc_chunk_selection *at, size_t i, struct sc_box *part, int64_t *strides,
                           int64_t *offset);
 
-/* Lists, cut to a chunk. Axes whose positions go by one step on both sides are part of `box`; the others are listed. */
+/* Lists, cut to a chunk. Axes with a constant step on both sides are part of `box`; the others are listed. */
 struct sc_cut_lists {
     struct sc_box box; /* a listed axis has its count and nothing else here */
     int64_t strides[SC_MAX_NDIM];

@@ -1,13 +1,13 @@
-/* sc_selection_move.c - moving what a selection takes of one chunk (see sc_selection.h)
+/* sc_selection_move.c - move the selected elements of one chunk (see sc_selection.h)
  * SPDX-License-Identifier: MIT */
 #include "chain/sc_selection_impl.h"
 
 #define BLOCK 256u
 
-/* Elements between a chunk and the array, at offsets that follow no rule. */
+/* Move elements between a chunk and the array, at offsets without a rule. */
 struct mover {
     uint8_t *chunk, *array;
-    struct sc_copy copy; /* of what lies at each offset: an element, or a box of them */
+    struct sc_copy copy; /* number of bytes at each offset: an element, or a box of them */
     bool gather;
     bool is_item; /* one element that is copied as it is */
 };
@@ -44,7 +44,7 @@ move_block(const struct mover *m, const int64_t *in_chunk, const int64_t *in_arr
             move_one(m, in_chunk[i], in_array[i]);
 }
 
-/* Points of the object itself. */
+/* Move points of an object that is one chunk. */
 static void
 move_points(const struct sc_chunk_selection *at, const struct sc_view *view, const struct mover *m)
 {
@@ -92,7 +92,7 @@ move_spots(const struct sc_chunk_selection *at, const struct sc_view *view, cons
     }
 }
 
-/* The last listed axis: one offset after the other. */
+/* Move along the last listed axis, one offset after the other. */
 static void
 move_last_list(const struct sc_chunk_selection *at, const struct sc_cut_lists *lists, const struct sc_view *view,
                const struct mover *m, int64_t chunk_offset, int64_t array_offset)
@@ -115,7 +115,7 @@ move_last_list(const struct sc_chunk_selection *at, const struct sc_cut_lists *l
     }
 }
 
-/* Combinations of the listed axes from number `depth` on. */
+/* Move all combinations of the listed axes from number `depth` on. */
 static void
 move_lists(const struct sc_chunk_selection *at, const struct sc_cut_lists *lists, const struct sc_view *view,
            const struct mover *m, int depth, int64_t chunk_offset, int64_t array_offset)
@@ -137,7 +137,7 @@ move_lists(const struct sc_chunk_selection *at, const struct sc_cut_lists *lists
                    array_offset + (int64_t)(lists->to[a] ? lists->to[a][k] : k) * lists->strides[a]);
 }
 
-/* The copy of a box; where it begins in the chunk comes back. */
+/* Prepare the copy of a box; return the offset of the box in the chunk. */
 static int64_t
 prepare(struct mover *m, const struct sc_chain *chunk, const struct sc_view *view, const struct sc_box *box,
         const int64_t *array_strides)

@@ -1,6 +1,6 @@
 /* sc_walk.h - the inner chunks of a shard under a box of its elements
  *
- * The box comes in logical axis order, the grid is in stored order; everything in here is in stored order.
+ * The box is given in logical axis order, the grid in stored order; everything here is in stored order.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_WALK_H
 #define SC_WALK_H
@@ -12,7 +12,7 @@ struct sc_walk {
     int64_t strides[SC_MAX_NDIM]; /* of the caller's array, bytes per selected element */
     uint64_t first[SC_MAX_NDIM], end[SC_MAX_NDIM]; /* inner chunks touched: first <= c < end */
     uint64_t c[SC_MAX_NDIM];
-    bool leaps; /* some step is longer than an inner chunk, so that not every chunk in the range is touched */
+    bool leaps; /* a step is longer than an inner chunk, so not every chunk in the range is touched */
 };
 
 /* Start at the first inner chunk. No count of the box is 0. */
@@ -35,7 +35,8 @@ sc_walk_begin(struct sc_walk *walk, const struct sc_chain *shard, const struct s
     }
 }
 
-/* Bytes that are decoded for a box: the inner chunks that it touches, or the object where it is none of a shard. */
+/* Return the number of bytes that are decoded for a box: those of the inner chunks that it touches, or of the object
+ * if it is not a shard. */
 static inline uint64_t
 sc_touched_nbytes(const struct sc_chain *object, const struct sc_box *box)
 {
@@ -51,7 +52,7 @@ sc_touched_nbytes(const struct sc_chain *object, const struct sc_box *box)
     return nbytes;
 }
 
-/* C order; false after the last. */
+/* Step in C order; false after the last. */
 static inline bool
 sc_walk_next(struct sc_walk *walk, int ndim)
 {
@@ -63,8 +64,8 @@ sc_walk_next(struct sc_walk *walk, int ndim)
     return false;
 }
 
-/* The part of the box that lies in the inner chunk at c, and how many bytes from the box's first element it begins.
- * False when a step leaps over this chunk. */
+/* Cut the box to the inner chunk at c. *offset: distance in bytes from the first element of the box, in the array.
+ * False: a step skips this chunk. */
 static inline bool
 sc_walk_cut(const struct sc_walk *walk, const struct sc_chain *inner, const uint64_t *c, struct sc_box *part,
             int64_t *offset)
@@ -84,7 +85,7 @@ sc_walk_cut(const struct sc_walk *walk, const struct sc_chain *inner, const uint
     return true;
 }
 
-/* Does the box have an element in the inner chunk at walk->c? */
+/* True if the box has an element in the inner chunk at walk->c. */
 static inline bool
 sc_walk_touches(const struct sc_walk *walk, const struct sc_chain *inner)
 {
@@ -94,7 +95,7 @@ sc_walk_touches(const struct sc_walk *walk, const struct sc_chain *inner)
     return !walk->leaps || sc_walk_cut(walk, inner, walk->c, &part, &offset);
 }
 
-/* Position of the inner chunk at c in the index. */
+/* Return the position of the inner chunk at c in the index. */
 static inline uint64_t
 sc_walk_entry(const struct sc_chain *shard, const uint64_t *c)
 {
@@ -105,7 +106,7 @@ sc_walk_entry(const struct sc_chain *shard, const uint64_t *c)
     return entry;
 }
 
-/* And back. Grids of fewer than 2^32 inner chunks take the cheaper division. */
+/* Return the coordinates of an entry. Grids of fewer than 2^32 inner chunks take the cheaper division. */
 static inline void
 sc_walk_coordinates(const struct sc_chain *shard, uint64_t entry, uint64_t *c)
 {

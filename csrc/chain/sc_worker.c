@@ -7,7 +7,8 @@
 
 #include "base/sc_alloc.h"
 
-/* What a sleeping worker may keep. One inner chunk of a microscopy array is far below; a giant one is not hoarded. */
+/* Limits of what a free worker keeps. An inner chunk of a microscopy array is far below; the memory of a giant one
+ * is freed. */
 #define KEEP_NBYTES ((size_t)8 << 20)
 #define KEEP_WORKERS 64
 
@@ -116,7 +117,7 @@ after_fork_in_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* Sleeping workers are plain memory and serve the child as well. */
+/* Free workers are plain memory, which the child can use as well. */
 static void
 after_fork_in_child(void)
 {

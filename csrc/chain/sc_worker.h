@@ -1,7 +1,7 @@
-/* sc_worker.h - what one thread needs while it works on a plan: buffers and codec contexts
+/* sc_worker.h - buffers and codec contexts of one thread while it works on a plan
  *
- * A worker is taken from a free list at the start of a run and put back at its end, so contexts and scratch are made
- * once and serve every later call, whichever thread makes it.
+ * A run takes workers from a free list and puts them back at its end. So contexts and buffers are made once and serve
+ * all later calls, in any thread.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_WORKER_H
 #define SC_WORKER_H
@@ -9,7 +9,7 @@
 #include "base/sc_buffer.h"
 #include "chain/sc_chain.h"
 
-/* The copy prepared last: boxes of thousands of inner chunks have one shape. */
+/* The last prepared copy: thousands of inner chunks have boxes of one shape. */
 struct sc_copy_cache {
     const struct sc_chain *chain;
     bool gather;
@@ -31,7 +31,7 @@ struct sc_worker {
     struct sc_codec_state *codecs;
     struct sc_level levels[SC_MAX_DEPTH];
     struct sc_buffer io;    /* bytes as they lie in a file */
-    struct sc_buffer merge; /* decoded elements in C order: what a partial write is laid on, or what is selected from */
+    struct sc_buffer merge; /* decoded elements in C order, for partial writes and selections */
     bool allow_in_index; /* of the plan: entries of nested shards may overlap their index */
     struct sc_worker *next;
 };
@@ -40,7 +40,7 @@ struct sc_worker {
 struct sc_worker *sc_worker_take(void);
 void sc_worker_put(struct sc_worker *worker);
 
-/* Free those that wait for a plan. */
+/* Free the workers that no plan uses. */
 void sc_worker_drop_free(void);
 
 /* Install the fork handlers. Once, at import. */

@@ -1,8 +1,8 @@
 /* codec_blosc.c - Zarr codec "blosc": containers of Blosc1, read without a Blosc library
  *
- * Blosc2 cannot do it: it writes containers that Blosc1 (that is: zarr) refuses, and reads some bit-shuffled ones
- * wrongly without saying so. The decoder takes what a Blosc1 encoder can make and nothing else; formats 1 (older than
- * the first release) and 3 on (Blosc2) are refused, as C-Blosc 1.21 refuses them.
+ * Blosc2 cannot be used: it writes containers that Blosc1, and so zarr, refuses, and reads some bit-shuffled ones
+ * wrongly without an error. The decoder accepts only what a Blosc1 encoder can write. Formats 1 (older than the first
+ * release) and 3 and later (Blosc2) are refused, as C-Blosc 1.21 refuses them.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_blosc_impl.h"
 
@@ -10,13 +10,13 @@ static enum sc_status
 malformed(struct sc_where *where, const char *detail, size_t nbytes)
 {
     sc_codec_failed(SC_CODEC_DATA, where, "blosc", detail, 0, nbytes);
-    return SC_CODEC_DATA; /* said again for the compiler, which warns of unset variables otherwise */
+    return SC_CODEC_DATA; /* repeated for the compiler, which otherwise warns of unset variables */
 }
 
 /* Check all that can be checked before a block is read.
  *
- * The container has to be the whole chunk, as TensorStore demands too. C-Blosc itself looks at the size in the header
- * alone and would read behind a chunk that was cut. */
+ * The container has to be the whole chunk, as in TensorStore. C-Blosc looks only at the size in the header, and
+ * would read past a chunk that was cut. */
 static enum sc_status
 read_header(const uint8_t *src, size_t n, struct sc_blosc_container *c, struct sc_where *where)
 {
@@ -75,7 +75,7 @@ decode_part(const struct sc_blosc_container *c, struct sc_codec_state *state, co
     return status;
 }
 
-/* Decode the block with this number to dst, still shuffled; or, where dst is NULL, look at its framing alone. */
+/* Decode the block with this number to dst, still shuffled; if dst is NULL, check its framing only. */
 static enum sc_status
 decode_block(const struct sc_blosc_container *c, struct sc_codec_state *state, const uint8_t *src, size_t n,
              uint32_t block, uint8_t *dst, struct sc_where *where)

@@ -1,7 +1,7 @@
 /* codec_blosc_encode.c - containers of Blosc1, written without a Blosc library
  *
- * The encoder decides as C-Blosc 1.21 does (block sizes, splits, what is stored), so its containers are those that zarr
- * writes: the same bytes with the same version of the compressor.
+ * The encoder decides as C-Blosc 1.21 does (block sizes, splits, which blocks are stored). So its containers are those
+ * that zarr writes: the same bytes with the same version of the compressor.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_blosc_impl.h"
 
@@ -21,15 +21,16 @@ wire_compressor(int compressor)
     return codes[compressor];
 }
 
-/* C-Blosc's default since 1.14: split as versions did that know no flag against it; they know no zstd either. */
+/* The default of C-Blosc since 1.14: split as the versions did that do not know the flag. They do not know zstd
+ * either. */
 static bool
 does_split(const struct sc_op *op, uint32_t blocksize)
 {
     return op->compressor != SC_BLOSC_ZSTD && is_splittable(op->typesize, blocksize);
 }
 
-/* Block size of level 1..9 for compressors made for ratio (lz4hc, zlib, zstd) and for the others, in units of the L1
- * cache, times 4; level 0 only stores. */
+/* Block size by level 1..9, in units of the L1 cache, times 4: for compressors made for ratio (lz4hc, zlib, zstd)
+ * and for the others. Level 0 only stores. */
 static uint32_t
 level_blocksize(const struct sc_op *op)
 {
@@ -43,7 +44,7 @@ level_blocksize(const struct sc_op *op)
     return n;
 }
 
-/* The block size that C-Blosc 1.21 takes for a chunk of nbytes. */
+/* Return the block size of C-Blosc 1.21 for a chunk of nbytes. */
 static uint32_t
 choose_blocksize(const struct sc_op *op, uint32_t nbytes)
 {
@@ -90,7 +91,7 @@ encode_part(const struct sc_op *op, struct sc_codec_state *state, const uint8_t 
     return status == SC_DST_TOO_SMALL ? SC_OK : status;
 }
 
-/* Write the (shuffled) block to dst[*at], *at moves on. *at = 0: the container would grow beyond `limit`. */
+/* Write the (shuffled) block to dst[*at] and advance *at. *at = 0: the container would grow beyond `limit`. */
 static enum sc_status
 encode_block(const struct sc_op *op, const struct sc_blosc_container *c, struct sc_codec_state *state, uint32_t block,
              const uint8_t *src, uint8_t *dst, size_t limit, size_t *at, struct sc_where *where)

@@ -27,7 +27,7 @@
 #define FORMAT 2
 #define LZ_FORMAT 1
 #define MAX_NBYTES (INT32_MAX - HEADER_NBYTES)
-#define MIN_PART_NBYTES 128 /* smaller parts are not worth a compressor; nor are smaller chunks */
+#define MIN_PART_NBYTES 128 /* smaller parts and smaller chunks are not compressed */
 #define MAX_PARTS 16
 
 enum {
@@ -40,7 +40,7 @@ enum {
 
 enum sc_blosc_wire { WIRE_BLOSCLZ = 0, WIRE_LZ4 = 1, WIRE_SNAPPY = 2, WIRE_ZLIB = 3, WIRE_ZSTD = 4 };
 
-/* What a header says, checked. */
+/* The values of a header, checked. */
 struct sc_blosc_container {
     unsigned flags;
     uint32_t typesize;
@@ -72,7 +72,7 @@ block_nbytes(const struct sc_blosc_container *c, uint32_t block)
     return (uint32_t)min_u64(c->blocksize, c->nbytes - (uint64_t)block * c->blocksize);
 }
 
-/* A byte shuffle of single bytes is none; a bit shuffle needs an element. */
+/* A byte shuffle of single bytes changes nothing; a bit shuffle needs an element. */
 static inline bool
 is_shuffled(const struct sc_blosc_container *c, uint32_t nbytes)
 {

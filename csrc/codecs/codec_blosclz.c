@@ -1,7 +1,7 @@
 /* codec_blosclz.c - blosclz, the LZ77 format of Blosc's own compressor
  *
- * Written by the archive's encoder, read by our own decoder: that of C-Blosc has a history of writing past its output,
- * and a system build has neither. The format is small:
+ * The encoder of the archive writes it, our own decoder reads it: the decoder of C-Blosc has a history of writing past
+ * its output, and a build with system libraries has neither. The format is small:
  *
  *     000LLLLL                                  L + 1 literal bytes follow (1..32)
  *     LLLDDDDD                    dddddddd      match of L + 2 bytes (L = 1..6) at distance 256 D + d + 1

@@ -1,17 +1,17 @@
 /* codec_gzip.c - Zarr codec "gzip", and "zlib" as numcodecs has it: deflate in two wrappings
  *
- * Read as Python's gzip module reads: members one after another, zero bytes allowed behind each, no member at all is an
- * empty file. Checksum and length of every member are compared.
+ * It reads as Python's gzip module does: members one after another, each followed by any number of zero bytes; no
+ * member at all is an empty file. Checksum and length of every member are compared.
  *
- * The library encodes and computes checksums; decoding is our own (sc_inflate.c), for a chunk is whole in memory and no
- * decoder need be able to stop after any byte. It takes 0.7 to 0.85 of the time of zlib-ng.
+ * zlib-ng encodes and computes checksums. Decoding is our own (sc_inflate.c): a chunk is whole in memory, so the
+ * decoder need not be able to stop after any byte. It takes 0.7 to 0.85 of the time of zlib-ng.
  *
  * Levels. zlib-ng's level 1 is a one-pass encoder with fixed codes, whose files are 13 to 64 % larger than those of
- * zlib at level 1; so our level 1 is its 2. Over 19 arrays of many kinds in 64 KiB chunks, our files at level 1 are
- * then between 23 % smaller and 6 % larger than zlib's (median 2 % smaller), and made 1.3 to 1.7 times as fast; at the
- * other levels, taken as they are, about the same holds. What no mapping mends: below level 9 zlib-ng looks for no
- * matches of 3 bytes. Noisy 16-bit integers lose the 3 to 6 % by that, and a plain ramp of uint32, which lives on them,
- * takes 1.8 times as much.
+ * zlib at level 1. So our level 1 is its level 2. Over 19 arrays of many kinds in 64 KiB chunks, our files at level 1
+ * are then between 23 % smaller and 6 % larger than zlib's (median 2 % smaller), and encoding is 1.3 to 1.7 times as
+ * fast. The other levels are unchanged and give about the same. No mapping helps against this: below level 9 zlib-ng
+ * does not search matches of 3 bytes. Noisy 16-bit integers lose 3 to 6 % by that, and a plain ramp of uint32, which
+ * consists of them, needs 1.8 times the bytes.
  * SPDX-License-Identifier: MIT */
 #include "base/sc_alloc.h"
 #include "kernels/sc_inflate.h"
@@ -34,8 +34,7 @@ offer(zng_stream *s, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t
     s->avail_out = (uint32_t)min_u64(dst_capacity, UINT32_MAX);
 }
 
-/* Deflate until the stream ends, fails, or neither takes nor gives a byte any more. Almost always that is one call. The
- * four cursors move. */
+/* Deflate until the stream ends, fails, or makes no progress. Almost always that is one call. The four cursors move. */
 static int
 run(zng_stream *s, const uint8_t **src, size_t *src_nbytes, uint8_t **dst, size_t *dst_capacity)
 {
@@ -186,7 +185,7 @@ gzip_fields(const uint8_t *src, size_t n, size_t *at)
     return NULL;
 }
 
-/* RFC 1952: magic, method, flags, time, hint, system; fields as the flags tell. */
+/* RFC 1952: magic, method, flags, time, hint, system, and the fields that the flags announce. */
 static const char *
 gzip_header(const uint8_t *src, size_t n, size_t *header_nbytes)
 {

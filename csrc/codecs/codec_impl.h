@@ -1,7 +1,7 @@
 /* codec_impl.h - what the codec_*.c files share: the state behind sc_codec.h, and the bare compressors
  *
- * The compressors come without the framing of a Zarr codec, because a Blosc container is built of the same ones. On
- * failure they fill *where in their own name; codec_blosc*.c put theirs over it.
+ * The compressors here have no framing of a Zarr codec, because Blosc containers use the same ones. On failure they
+ * fill *where with their own name; codec_blosc*.c replace it.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CODEC_IMPL_H
 #define SC_CODEC_IMPL_H
@@ -17,13 +17,13 @@ struct sc_deflater {
     bool is_open;
 };
 
-/* Everything is made at first use: an array that is only read never pays for an encoder. */
+/* Each member is made at its first use, so an array that is only read has no encoder. */
 struct sc_codec_state {
     ZSTD_CCtx *zstd_encoder;
     int zstd_level; /* what the encoder is set to */
     bool zstd_checksum;
     bool zstd_tiny;
-    bool zstd_may_skip; /* it can be told not to search */
+    bool zstd_may_skip; /* the library accepts the parameter for a search with steps */
     int zstd_search;
     ZSTD_DCtx *zstd_decoder;
     struct sc_deflater deflaters[2]; /* by enum sc_wrap */
@@ -79,7 +79,7 @@ void sc_unshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *d
 void sc_bitshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst);
 void sc_bitunshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst);
 
-/* Do the linked shuffles agree with our own? For the self-test. */
+/* For the self-test: true if the linked shuffles give the bytes of our own. */
 bool sc_shuffle_selftest(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* codec_lz4.c - Zarr codec "lz4" as numcodecs has it: the decoded size (u4, little-endian), then one raw block
  *
- * The block carries no size and no checksum of its own, so the size in front is compared with the output before use and
- * with what came out after.
+ * The block has no size and no checksum of its own. So the size in front is compared with the output before decoding,
+ * and with the decoded size after it.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
 

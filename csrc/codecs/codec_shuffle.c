@@ -5,11 +5,12 @@
  *     shuffle      bytes:  [element][byte]       ->  [byte][element]
  *     bitshuffle   bits:   [element][byte][bit]  ->  [byte][bit][element], bit 0 the lowest, 8 elements to a byte
  *
- * What is left behind the last whole element is copied. Blosc1 bit-shuffles only when n is a multiple of 8, else the
- * block stays as it is. (Blosc2 shuffles the first n - n % 8 elements, and when its decoder is shown a Blosc1 block it
- * forgets the bytes behind the last element: so only whole multiples of 8 elements ever reach it from here.)
+ * Bytes behind the last whole element are copied. Blosc1 bit-shuffles only if n is a multiple of 8, else the block is
+ * unchanged. (Blosc2 shuffles the first n - n % 8 elements, and given a Blosc1 block its decoder omits the bytes behind
+ * the last element. So only multiples of 8 elements are passed to it.)
  *
- * The archive's functions use the vector units; the portable ones serve the system build, and the self-test.
+ * The functions of the archive use vector units. The portable ones serve the build with system libraries, and the
+ * self-test.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
 
@@ -154,7 +155,7 @@ linked_bitunshuffle(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst)
 
 typedef void transposition(size_t typesize, size_t n, const uint8_t *src, uint8_t *dst);
 
-/* Transpose the whole elements, when their number is a multiple of `unit`, and copy what is behind them. */
+/* Transpose the whole elements if their number is a multiple of `unit`, and copy the bytes behind them. */
 static void
 apply(transposition *f, size_t unit, size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst)
 {
@@ -191,7 +192,7 @@ sc_bitunshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst
     apply(linked_bitunshuffle, 8, typesize, nbytes, src, dst);
 }
 
-/* Does `linked` do what `own` does, for elements of this size? */
+/* True if `linked` gives the bytes of `own` for elements of this size. */
 static bool
 agree(transposition *linked, transposition *own, size_t typesize, const uint8_t *src)
 {

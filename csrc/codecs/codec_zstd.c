@@ -1,12 +1,13 @@
 /* codec_zstd.c - Zarr codec "zstd"
  *
- * A chunk is written as one frame that names its content size, byte for byte what numcodecs writes with the same zstd;
- * only chunks of at most TINY_NBYTES at level 1 differ, see there.
- * Read is whatever zstd itself reads: frames without a size, several frames, skippable ones among them. All is in
- * memory, so the window that a hostile frame asks for is never allocated.
+ * A chunk is written as one frame with its content size: the bytes that numcodecs writes with the same zstd. Only
+ * chunks of at most TINY_NBYTES at level 1 differ, see there.
  *
- * A context costs 15 us to make, a 64-byte chunk 1 us to encode and 20 ns to decode (when it is stored); so contexts
- * are kept, and parameters, which stick to a context, are set only when they change.
+ * It reads everything that zstd reads: frames without a size, several frames, skippable frames. All is in memory, so
+ * the window that a hostile frame asks for is never allocated.
+ *
+ * A context takes 15 us to make; a 64-byte chunk takes 1 us to encode and 20 ns to decode (if it is stored). So
+ * contexts are kept. Parameters stay set in a context, so they are set only when they change.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
 
@@ -24,26 +25,26 @@ fail(enum sc_status otherwise, struct sc_where *where, size_t result, size_t nby
     return sc_codec_failed(otherwise, where, "zstd", ZSTD_getErrorName(result), (int64_t)code, nbytes);
 }
 
-/* Level 1 looks for matches of 5 bytes or more. In a chunk this small most of them are chance, and each costs more to
- * write down than it saves. Asking for 7 (the most that zstd knows) made 512-byte chunks of 3-d uint8 11 % quicker to
- * encode at 2.7 % fewer bytes; text 1.4 % more, pixels of three equal bytes 3.9 %.
+/* Level 1 searches matches of 5 bytes or more. In a chunk this small most of these are random, and storing one takes
+ * more bytes than it saves. With a minimum of 7 (the largest that zstd has) 512-byte chunks of 3-d uint8 were encoded
+ * 11 % faster to 2.7 % fewer bytes; text took 1.4 % more, pixels of three equal bytes 3.9 %.
  *
- * Where there is next to nothing to find, not to search is better still: what few matches there are bring three tables
- * with them. A glance at the chunk tells. The same chunks: another 25 % quicker, 0.9 % fewer bytes; counts 20 and 0.2 %;
- * MRI, float32, int64, labels and masks the same within 3 %; text of 512 bytes 0.3 % more bytes. */
+ * If a chunk has hardly any matches, it is better not to search: the few matches need three tables. A short test of
+ * the chunk decides. The same chunks: another 25 % faster, 0.9 % fewer bytes; counts 20 and 0.2 %; MRI, float32,
+ * int64, labels and masks the same within 3 %; text of 512 bytes 0.3 % more bytes. */
 #define TINY_NBYTES 1024
 #define TINY_MIN_MATCH 7
 #define TINY_NBYTES_PER_REPEAT 128
 #define SEARCH_ALL 0
 #define SEARCH_NEXT_TO_NOTHING 256 /* bytes between the places where zstd looks */
 
-/* With such steps zstd leaves literals as they are, unless told otherwise. The parameter has had its number and these
- * values since 1.3.8, but only the static library promises it; where it is refused, all chunks are searched. */
+/* With such steps zstd does not compress literals by default. The parameter has had its number and these values
+ * since 1.3.8, but only the static library promises it. If it is refused, all chunks are searched. */
 #define LITERAL_COMPRESSION ((ZSTD_cParameter)1002)
 #define LITERALS_AUTO 0
 #define LITERALS_HUFFMAN 1
 
-/* The next 7 bytes, those that make a match. */
+/* Return the next 7 bytes, the length of a match. */
 static uint64_t
 seven(const uint8_t *p)
 {
@@ -56,12 +57,12 @@ slot_of(uint64_t bytes)
     return (unsigned)(bytes * UINT64_C(0xCF1BBCDCBFA56300) >> 55); /* the multiplier is that of zstd's own hashes */
 }
 
-/* Are there hardly any 7 bytes that were there before? Of 8 places 3 are remembered, those at 0, 1 and 2, and 3 looked
- * up, those at 0, 3 and 6: the differences are all there are modulo 8, so no distance goes unseen. */
+/* True if hardly any 7 bytes occur twice. Of 8 places 3 are stored (at 0, 1 and 2) and 3 are looked up (at 0, 3 and
+ * 6). Their differences cover all values modulo 8, so every distance is found. */
 static bool
 hardly_repeats(const uint8_t *src, size_t nbytes)
 {
-    uint16_t seen[512] = { 0 }; /* where; at first the first bytes, which count as seen */
+    uint16_t seen[512] = { 0 }; /* position; 0 at first, so the first bytes count as seen */
     unsigned n_repeats = 0, most = (unsigned)(nbytes / TINY_NBYTES_PER_REPEAT);
 
     for (size_t i = 1; i + 6 + 8 <= nbytes && n_repeats <= most; i += 8) {
@@ -78,7 +79,7 @@ hardly_repeats(const uint8_t *src, size_t nbytes)
     return n_repeats <= most;
 }
 
-/* Levels beyond zstd's limits are clamped by zstd; 0 is its default, as it is of the shortest match and of the search. */
+/* zstd clamps levels beyond its limits. 0 selects the default of the level, of the shortest match and of the search. */
 static void
 set_up(struct sc_codec_state *state, int level, bool checksum, bool tiny)
 {

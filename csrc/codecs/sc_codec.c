@@ -66,7 +66,7 @@ sc_codec_library_version(const char *library)
     if (!strcmp(library, ZLIB_NAME))
         return zlibng_version();
 #ifndef SHARDCODEC_SYSTEM_LIBS
-    /* of its archive only shuffles and blosclz are linked, and they tell no version */
+    /* only the shuffles and blosclz of its archive are linked; they report no version */
     if (!strcmp(library, "blosc2"))
         return SC_BLOSC2_VERSION;
 #endif

@@ -43,12 +43,13 @@ struct sc_codec_state;
 struct sc_codec_state *sc_codec_state_new(void); /* NULL: no memory */
 void sc_codec_state_free(struct sc_codec_state *state);
 
-/* Which bytes of a decoded chunk are wanted: `count` runs of nbytes each, `distance` (at least nbytes) from one to the next. */
+/* The bytes of a decoded chunk that are wanted: `count` runs of nbytes each, `distance` (at least nbytes) from one
+ * to the next. */
 struct sc_comb {
     uint64_t first, nbytes, distance, count;
 };
 
-/* Has the comb a byte in [low, high)? */
+/* True if the comb has a byte in [low, high). */
 static inline bool
 sc_comb_touches(const struct sc_comb *comb, uint64_t low, uint64_t high)
 {
@@ -72,22 +73,22 @@ struct sc_codec {
                              size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
                              struct sc_where *where);
 
-    /* Decode everything that src holds (several zstd frames, several gzip members). Never writes past dst_capacity, never
-     * reads past src_nbytes, whatever the bytes say. SC_DST_TOO_SMALL when the stream holds more than fits;
-     * SC_CODEC_DATA when it is malformed or cut, with where->codec, ->detail and ->library_code set.
-     * `op` matters little: a stream says itself how it was made. */
+    /* Decode all of src (several zstd frames, several gzip members). It never writes past dst_capacity and never
+     * reads past src_nbytes, whatever the bytes are. SC_DST_TOO_SMALL: the stream holds more than fits.
+     * SC_CODEC_DATA: it is malformed or cut; where->codec, ->detail and ->library_code are set. A stream describes
+     * itself, so few codecs use `op`. */
     enum sc_status (*decode)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                              size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
                              struct sc_where *where);
 
-    /* The same where some bytes are enough: what lies between the teeth of the comb is undefined, and of what stands for it
-     * in src only the framing is checked. NULL: this codec has nothing to skip. */
+    /* Decode only the bytes of the comb; the bytes between its teeth are undefined, and of their encoded form only
+     * the framing is checked. NULL: this codec cannot skip anything. */
     enum sc_status (*decode_some)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                                   size_t src_nbytes, const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity,
                                   size_t *dst_nbytes, struct sc_where *where);
 };
 
-/* The table row for an id other than SC_CODEC_CRC32C; NULL when there is none. */
+/* Return the table row of an id other than SC_CODEC_CRC32C; NULL if the id is unknown. */
 const struct sc_codec *sc_codec_get(enum sc_codec_id id);
 
 /* Encode and decode a fixed text with every library and check versions that the prototypes in sc_libs.h rely on.

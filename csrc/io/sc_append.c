@@ -20,8 +20,8 @@
 #define O_DIRECT 0
 #endif
 
-/* Files whose writes do not go past the page cache, or not as they are: encrypted, journalled, inline, compressed, verified;
- * and those that may not be written in place. */
+/* Files whose writes do not bypass the page cache, or are changed on the way (encrypted, journalled, inline,
+ * compressed, verified), and files that must not be written in place. */
 #define ODD_FLAGS 0x10104834u /* FS_{COMPR,IMMUTABLE,APPEND,ENCRYPT,JOURNAL_DATA,VERITY,INLINE_DATA}_FL */
 
 static uint64_t
@@ -54,25 +54,21 @@ sc_append_is_odd(int fd)
 static enum sc_status
 open_same(const struct sc_append *append, int flags, int *fd, bool *refused, struct sc_where *where)
 {
-    struct stat now, then;
+    enum sc_status status;
+    struct stat st;
 
     *fd = sc_file_open_now(append->path, O_RDWR | flags);
     if (*fd < 0) {
         *refused = means_refused(errno);
         return *refused ? SC_OK : sc_file_open_failed(append->path, where);
     }
-    if (fstat(*fd, &now) || fstat(append->old_fd, &then))
-        return sc_file_error(where, "fstat");
-    if (now.st_ino != then.st_ino || now.st_dev != then.st_dev || (uint64_t)now.st_size != append->old_nbytes) {
-        where->nbytes = (uint64_t)now.st_size;
-        where->limit = append->old_nbytes;
-        return SC_CHANGED;
-    }
-    *refused = now.st_nlink != (append->is_marked ? 2 : 1) || sc_append_is_odd(*fd);
-    return SC_OK;
+    status = sc_file_check_same(*fd, append->old_fd, append->old_nbytes, &st, where);
+    if (!status)
+        *refused = st.st_nlink != (append->is_marked ? 2 : 1) || sc_append_is_odd(*fd);
+    return status;
 }
 
-/* One call, all or nothing as far as a killed process is concerned; what else happened shows in the result. */
+/* Write with one call. A killed process has written all of it or nothing; any other problem shows in the result. */
 static ssize_t
 write_once(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset)
 {
@@ -89,7 +85,7 @@ write_once(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offs
     return r;
 }
 
-/* The same where anything but all is a failure. A short write has no errno; it means that the space has run out. */
+/* The same, but a short write is a failure. It has no errno; the cause is a lack of space. */
 static enum sc_status
 write_all(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, struct sc_where *where)
 {
@@ -102,40 +98,27 @@ write_all(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offse
     return sc_file_error(where, "pwrite");
 }
 
-/* What was written so far has arrived; with `sync`, on the disk. */
+/* Make sure that all written bytes have arrived; with `sync`, on the disk. */
 static enum sc_status
 barrier(int fd, const struct sc_append *append, struct sc_where *where)
 {
-    if (append->sync && (!sc_file_allows("fdatasync", append->path, NULL) || fdatasync(fd)))
-        return sc_file_error(where, "fdatasync");
-    return sc_file_flush(fd, append->path, where);
+    return sc_file_flush(fd, append->path, append->sync ? SC_SYNC_DATA : SC_SYNC_NONE, where);
 }
 
-static enum sc_status
-truncate_to(int fd, const struct sc_append *append, uint64_t nbytes, struct sc_where *where)
-{
-    int r;
-
-    do
-        r = sc_file_allows("ftruncate", append->path, NULL) ? ftruncate(fd, (off_t)nbytes) : -1;
-    while (r && errno == EINTR);
-    return r ? sc_file_error(where, "ftruncate") : SC_OK;
-}
-
-/* Back to the old size, where the old index is still the last thing in the file. Once more if that fails: while it is larger it
- * may have no index. There is an error to report already, so that of a second failure is not. */
+/* Restore the old size, where the old index is the last thing in the file. Try twice: while the file is larger it
+ * may have no index. The caller has an error to report already, so a second failure is not reported. */
 static void
 cut_back(int fd, const struct sc_append *append)
 {
     struct sc_where ignored;
 
-    if (truncate_to(fd, append, append->old_nbytes, &ignored))
-        truncate_to(fd, append, append->old_nbytes, &ignored);
+    if (sc_file_truncate(fd, append->path, append->old_nbytes, &ignored))
+        sc_file_truncate(fd, append->path, append->old_nbytes, &ignored);
 }
 
 /* ---- direct ---- */
 
-/* The blocks that the write will need: without them it could stop half way, for want of space. */
+/* Reserve the blocks that the write needs. Without them it could stop half way for lack of space. */
 static enum sc_status
 reserve(int fd, const struct sc_append *append, uint64_t n, struct sc_where *where)
 {
@@ -155,7 +138,8 @@ reserve(int fd, const struct sc_append *append, uint64_t n, struct sc_where *whe
     return SC_OK;
 }
 
-/* Past the page cache means that the next look at the end of the file would wait for the disk: let it be fetched meanwhile. */
+/* The write bypasses the page cache, so the next read of the end of the file would wait for the disk: let the kernel
+ * read it ahead. */
 static void
 fetch_end(int fd, uint64_t end, uint64_t n)
 {
@@ -217,7 +201,7 @@ append_leap(int fd, const struct sc_append *append, struct sc_where *where)
     if (!status)
         status = sc_file_write(fd, append->path, append->index, n, end - n, where);
     if (!status)
-        status = truncate_to(fd, append, end, where);
+        status = sc_file_truncate(fd, append->path, end, where);
     if (!status)
         status = barrier(fd, append, where);
     if (status)
@@ -249,8 +233,9 @@ append_index(int fd, const struct sc_append *append, struct sc_where *where)
     if (status) {
         struct sc_where ignored;
 
-        /* the new chunks stay: should the old index not come back, the new one needs them */
-        if (!sc_file_write(fd, append->path, old, n, 0, &ignored) && !sc_file_flush(fd, append->path, &ignored))
+        /* the new chunks stay: if the old index cannot be restored, the new one needs them */
+        if (!sc_file_write(fd, append->path, old, n, 0, &ignored) &&
+            !sc_file_flush(fd, append->path, SC_SYNC_NONE, &ignored))
             cut_back(fd, append);
     }
     return status;
@@ -281,7 +266,7 @@ sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused,
 
 /* ---- does it work here? ---- */
 
-/* Is the page at the end of the first block in the page cache? Then what was written went through it. */
+/* True if the page behind the first block is in the page cache: then the write did not bypass it. */
 static bool
 is_cached(int fd)
 {
@@ -290,7 +275,7 @@ is_cached(int fd)
     bool known = page != MAP_FAILED && mincore(page, SC_BLOCK_NBYTES, &resident) == 0;
 
     if (page != MAP_FAILED)
-        munmap(page, SC_BLOCK_NBYTES); /* read only: there is nothing to lose */
+        munmap(page, SC_BLOCK_NBYTES); /* a read-only mapping has nothing to write back */
     return !known || (resident & 1);
 }
 

@@ -25,7 +25,7 @@
 
 #include "base/sc_status.h"
 
-/* File systems' blocks are not larger, nor are pages smaller. */
+/* No file system has larger blocks, and no machine has smaller pages. */
 #define SC_BLOCK_NBYTES 4096u
 
 enum sc_append_way {
@@ -37,24 +37,25 @@ enum sc_append_way {
 
 struct sc_append {
     const char *path;
-    int old_fd;          /* the shard as it was looked at: what `path` names now must be that file */
+    int old_fd;          /* the shard as the caller has inspected it: `path` must still name that file */
     uint64_t old_nbytes;
     const uint8_t *data; /* new inner chunks */
-    uint64_t data_offset, data_nbytes; /* at old_nbytes or behind; on a block boundary for `direct` */
+    uint64_t data_offset, data_nbytes; /* at or behind old_nbytes; on a block boundary for `direct` */
     const uint8_t *index;
     uint64_t index_nbytes;
     bool sync;           /* on disk when this returns; not with `leap` */
-    bool is_marked;      /* an undo journal guards it (sc_undo.h), whose marker is a second name of the file */
+    bool is_marked; /* an undo journal (sc_undo.h) protects the update; its marker is a second name of the file */
 };
 
-/* Do it. *refused: the file system, or this file, does not allow that; nothing has changed.
- * On failure the file has been cut back to what it was. */
+/* Carry out the update. *refused: the file system, or this file, does not allow it; nothing has changed. On failure
+ * the file has been cut back to its old state. */
 enum sc_status sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused, struct sc_where *where);
 
-/* Does its file system treat this file in a way that forbids writing it in place? */
+/* True if the file has attributes that forbid writing it in place. */
 bool sc_append_is_odd(int fd);
 
-/* Does a write past the page cache do in this folder what `direct` relies on? Only for file systems that are known for it. */
+/* Test whether a write in this folder bypasses the page cache as `direct` needs it. Only for file systems that are
+ * known to do so. */
 bool sc_append_direct_works(const char *folder);
 
 #endif

@@ -29,7 +29,7 @@ change_owner(int fd, const char *path, uid_t owner, gid_t group)
     return sc_file_allows("fchown", path, NULL) ? fchown(fd, owner, group) : -1;
 }
 
-/* Both, or the group alone; *st becomes what the file has then. */
+/* Copy owner and group, or the group alone. *st becomes the result. */
 static enum sc_status
 copy_owner(int fd, const char *path, const struct stat *old, struct stat *st, struct sc_where *where)
 {
@@ -49,7 +49,7 @@ copy_owner(int fd, const char *path, const struct stat *old, struct stat *st, st
     return means_refused(errno) ? SC_OK : sc_file_error(where, "fchown");
 }
 
-/* The old bits; but no user gets rights on the new file that this user did not have on the old one. */
+/* Return the old mode bits. No user gets rights on the new file that this user did not have on the old one. */
 static mode_t
 kept_mode(const struct stat *old, const struct stat *st)
 {
@@ -57,7 +57,7 @@ kept_mode(const struct stat *old, const struct stat *st)
 
     if (st->st_uid != old->st_uid)
         mode &= ~(mode_t)S_ISUID;
-    if (st->st_gid != old->st_gid) /* another group: it gets what all others have */
+    if (st->st_gid != old->st_gid) /* another group: it gets the rights of all other users */
         mode = (mode & ~(mode_t)(S_ISGID | S_IRWXG)) | (mode & S_IRWXO) << 3;
     return mode;
 }
@@ -66,7 +66,7 @@ kept_mode(const struct stat *old, const struct stat *st)
 
 #ifdef __linux__
 
-/* Of these a copy would be wrong: they describe an inode, or the bytes that are in it. */
+/* Attributes that are not copied: they describe an inode, or the bytes in it. */
 static const char *const never[] = {
     "security.ima", "security.evm",       "trusted.overlay.", "trusted.lov", "trusted.lma", "trusted.link",
     "trusted.gfid", "trusted.glusterfs.", "trusted.afr.",     "lustre.",     "ceph."
@@ -99,16 +99,16 @@ copy_one(int fd, const char *path, const char *name, uint8_t *scratch, struct sc
     uint8_t *there = scratch + XATTR_SIZE_MAX;
     ssize_t n = getxattr(path, name, scratch, XATTR_SIZE_MAX);
 
-    if (n < 0) /* not for us to see, or gone meanwhile */
+    if (n < 0) /* this process may not read it, or it was removed meanwhile */
         return SC_OK;
     if (fgetxattr(fd, name, there, XATTR_SIZE_MAX) == n && memcmp(scratch, there, (size_t)n) == 0)
-        return SC_OK; /* as the labels of SELinux are, which few may set */
+        return SC_OK; /* already equal, as are SELinux labels, which few processes may set */
     if (sc_file_allows("fsetxattr", path, NULL) && fsetxattr(fd, name, scratch, (size_t)n, 0) == 0)
         return SC_OK;
     return means_refused(errno) ? SC_OK : sc_file_error(where, "fsetxattr");
 }
 
-/* What old file and folder have different wishes about: the new file has got the folder's default ACL. */
+/* The old file has no ACL, but the new file has got the default ACL of the folder: remove it. */
 static enum sc_status
 drop_inherited(int fd, const char *path, struct sc_where *where)
 {
@@ -117,7 +117,7 @@ drop_inherited(int fd, const char *path, struct sc_where *where)
     return errno == ENODATA || means_refused(errno) ? SC_OK : sc_file_error(where, "fremovexattr");
 }
 
-/* Two calls where neither file has any, which is the usual case. */
+/* Two calls if neither file has any, which is the usual case. */
 static enum sc_status
 copy_extended(int fd, const char *path, struct sc_where *where)
 {

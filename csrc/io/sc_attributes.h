@@ -14,7 +14,8 @@
 
 #include "base/sc_status.h"
 
-/* Give an open new file what `path`, of which `old` was told, has. What is not permitted is left out; other errors are errors. */
+/* Copy owner, ACLs, attributes and mode of `path` to an open new file. `old`: the result of stat() of `path`. What
+ * is not permitted is left out; other errors are reported. */
 enum sc_status sc_attributes_copy(int fd, const char *path, const struct stat *old, struct sc_where *where);
 
 #endif

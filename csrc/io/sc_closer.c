@@ -8,10 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Pages of less are given back in less time than a thread takes to begin. */
+#include "base/sc_pool.h"
+
+/* Pages of smaller files are freed in less time than a thread needs to start. */
 #define WORTH_NBYTES (1 << 20)
 
-/* As many as one request locks; the caller closes any further file itself. */
+/* As many files as one request locks; the caller closes any further file itself. */
 #define MAX_WAITING 64
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -38,22 +40,7 @@ run(void *arg)
     return NULL;
 }
 
-static bool
-begin_thread(void)
-{
-    pthread_attr_t attributes;
-    pthread_t thread;
-    bool begun = false;
-
-    if (pthread_attr_init(&attributes))
-        return false;
-    if (!pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED))
-        begun = pthread_create(&thread, &attributes, run, NULL) == 0;
-    pthread_attr_destroy(&attributes);
-    return begun;
-}
-
-/* Is it a large file without a name? */
+/* True for a large file without a name. */
 static bool
 is_worth_it(int fd)
 {
@@ -69,7 +56,7 @@ sc_close_aside(int fd)
 
     if (is_worth_it(fd)) {
         pthread_mutex_lock(&mutex);
-        running = running || begin_thread(); /* it cannot look before the mutex is free */
+        running = running || sc_thread_begin(run, NULL); /* it cannot look before the mutex is released */
         taken = running && n_waiting < MAX_WAITING;
         if (taken)
             waiting[n_waiting++] = fd;

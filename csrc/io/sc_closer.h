@@ -6,9 +6,9 @@
  *     update of 8 shards   copy, copy, ... rename, unlink | unlock all, return
  *     closer                                               | close, close, ...
  *
- * What close() returns is not looked at: the file has no name, and what was written to it was flushed before (sc_file_flush()).
- * Until then the file takes room. The next new file waits for the closer first, so no disk or quota is found full because
- * of a file that is already gone. A fork waits too: the child has no closer, and its copy of the descriptor would keep the file.
+ * The result of close() is ignored: the file has no name, and its bytes were flushed before (sc_file_flush()). Until
+ * then the file uses space. The next new file waits for the closer first, so a disk or quota never seems full because
+ * of a removed file. A fork waits too: the child has no closer, and its copy of the descriptor would keep the file.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CLOSER_H
 #define SC_CLOSER_H
@@ -18,10 +18,10 @@
 /* Install the fork handlers. Once, at import. */
 enum sc_status sc_closer_init(void);
 
-/* Close a file, here and now if that is quick or there is no other way. */
+/* Close a file: at once if that is quick or no thread can be started, else in the closer. */
 void sc_close_aside(int fd);
 
-/* Wait until all that was given to sc_close_aside() is closed. */
+/* Wait until all files that were passed to sc_close_aside() are closed. */
 void sc_closer_wait(void);
 
 #endif

@@ -85,8 +85,8 @@ sc_fault_call(uint64_t n)
 
 /* ---- memory ---- */
 
-/* What is taken while a test counts: a plan holds some dozens of blocks, so they are looked through one by one. What no
- * longer fits is counted as live, which a test will notice. */
+/* The blocks that were taken while a test counts. A plan holds some dozens, so a linear search is enough. A block
+ * that does not fit is counted as live, so the test fails. */
 #define MAX_LIVE 4096u
 
 static struct {
@@ -124,7 +124,7 @@ taken(void *block, size_t nbytes)
     pthread_mutex_unlock(&memory.mutex);
 }
 
-/* What was taken before the test began is nothing of its. */
+/* Blocks that were taken before the test began are not counted. */
 static void
 freed(void *block)
 {

@@ -11,18 +11,18 @@
 #ifdef __linux__
 #include <linux/fs.h>
 #include <sys/ioctl.h>
-
-#include "base/sc_alloc.h"
 #endif
 
+#include "base/sc_alloc.h"
+
 #define COPY_NBYTES ((size_t)1 << 20)
-/* So often a name that is known is opened before the file counts as stale. */
+/* Number of attempts to open a name that exists, before the file counts as stale. */
 #define MAX_OPENS 3
-/* Linux moves at most 0x7ffff000 bytes a call; less is asked for, so that an interrupted call loses little. */
+/* Linux moves at most 0x7ffff000 bytes per call; we ask for less, so an interrupted call loses little. */
 #define MAX_CALL_NBYTES ((size_t)1 << 30)
-/* What is copied at least before a clone is tried: a clone of little costs more than the copy. */
+/* Smallest copy for which a clone is tried: a clone of less costs more than the copy. */
 #define CLONE_NBYTES ((uint64_t)1 << 16)
-/* Clones consist of blocks; no file system that has them has larger ones. */
+/* Clones consist of blocks. No file system with clones has larger ones. */
 #define CLONE_GRAIN ((uint64_t)1 << 16)
 
 static struct sc_file_hook hook;
@@ -54,8 +54,8 @@ sc_file_error(struct sc_where *where, const char *call)
 
 /* ---- reading ---- */
 
-/* As sc_file_error() of a call on an open file. That file cannot be missing: ENOENT says, as ESTALE does, that another client of a
- * network file system has replaced it. */
+/* As sc_file_error(), for a call on an open file. That file cannot be missing: ENOENT means, like ESTALE, that
+ * another client of a network file system has replaced it. */
 static enum sc_status
 handle_error(struct sc_where *where, const char *call)
 {
@@ -70,7 +70,7 @@ ns_of(struct timespec t)
     return (int64_t)((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec); /* wraps in 2262 */
 }
 
-/* The time first: what is changed after the look has a later stamp. */
+/* Read the clock before the file: a later change then has a later time stamp. */
 static int64_t
 now_ns(void)
 {
@@ -131,7 +131,7 @@ sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
 void
 sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version)
 {
-    long number = 0; /* the kernel writes an int, whatever the name of the request says */
+    long number = 0; /* the kernel writes an int, although the name of the request says long */
 
     *version = (struct sc_file_version){ id->device, id->inode, 0, id->nbytes, id->mtime_ns };
 #ifdef FS_IOC_GETVERSION
@@ -140,6 +140,17 @@ sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *
 #else
     (void)fd, (void)number;
 #endif
+}
+
+enum sc_status
+sc_file_version_now(int fd, struct sc_file_version *version, struct sc_where *where)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_identify_open(fd, &id, where);
+
+    if (!status)
+        sc_file_version_of(fd, &id, version);
+    return status;
 }
 
 /* ---- opening ---- */
@@ -161,7 +172,7 @@ open_once(const char *path, int flags)
     int fd = open_with(path, flags | O_NONBLOCK);
     struct stat st;
 
-    /* a lease of another process (Samba has them) has to be given back first: worth waiting for, if it is a file */
+    /* another process (such as Samba) holds a lease and has to return it first: wait for that if it is a file */
     if (fd < 0 && errno == EWOULDBLOCK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
         fd = open_with(path, flags);
     return fd;
@@ -177,7 +188,8 @@ sc_file_open_now(const char *path, int flags)
         fd = open_once(path, flags);
         if (fd >= 0 || (errno != ENOENT && errno != ESTALE))
             return fd;
-        if (errno == ENOENT && stat(path, &st) && errno != ESTALE) { /* no such file, nor a name that was remembered */
+        if (errno == ENOENT && stat(path, &st) && errno != ESTALE) {
+            /* the file is missing, and the name is not a stale cached one */
             errno = ENOENT;
             return -1;
         }
@@ -264,7 +276,7 @@ void
 sc_file_close(int fd)
 {
     if (fd >= 0)
-        close(fd); /* EINTR: Linux has closed it all the same */
+        close(fd); /* EINTR: Linux has closed it nevertheless */
 }
 
 enum sc_status
@@ -318,6 +330,20 @@ sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *
     return SC_CHANGED;
 }
 
+enum sc_status
+sc_file_check_same(int fd, int old_fd, uint64_t old_nbytes, struct stat *st, struct sc_where *where)
+{
+    struct stat old;
+
+    if (fstat(fd, st) || fstat(old_fd, &old))
+        return sc_file_error(where, "fstat");
+    if (st->st_ino == old.st_ino && st->st_dev == old.st_dev && (uint64_t)st->st_size == old_nbytes)
+        return SC_OK;
+    where->nbytes = (uint64_t)st->st_size;
+    where->limit = old_nbytes;
+    return SC_CHANGED;
+}
+
 /* ---- changing ---- */
 
 enum sc_status
@@ -337,7 +363,7 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
         r = pwrite(fd, src + done, (size_t)want, (off_t)(offset + done));
         if (r < 0 && errno == EINTR)
             continue;
-        if (r == 0 && want) { /* no error, no progress: never seen, but nothing forbids it */
+        if (r == 0 && want) { /* no error and no progress: nothing forbids it */
             errno = EIO;
             r = -1;
         }
@@ -349,9 +375,32 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
 }
 
 enum sc_status
-sc_file_flush(int fd, const char *path, struct sc_where *where)
+sc_file_truncate(int fd, const char *path, uint64_t nbytes, struct sc_where *where)
 {
-    for (;;) {
+    int r;
+
+    do
+        r = sc_file_allows("ftruncate", path, NULL) ? ftruncate(fd, (off_t)nbytes) : -1;
+    while (r && errno == EINTR);
+    return r ? sc_file_error(where, "ftruncate") : SC_OK;
+}
+
+static enum sc_status
+synchronise(int fd, const char *path, enum sc_sync sync, struct sc_where *where)
+{
+    if (sync == SC_SYNC_ALL && (!sc_file_allows("fsync", path, NULL) || fsync(fd)))
+        return sc_file_error(where, "fsync");
+    if (sync == SC_SYNC_DATA && (!sc_file_allows("fdatasync", path, NULL) || fdatasync(fd)))
+        return sc_file_error(where, "fdatasync");
+    return SC_OK;
+}
+
+enum sc_status
+sc_file_flush(int fd, const char *path, enum sc_sync sync, struct sc_where *where)
+{
+    enum sc_status status = synchronise(fd, path, sync, where);
+
+    while (!status) {
         int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0), r;
 
         if (duplicate < 0)
@@ -361,11 +410,12 @@ sc_file_flush(int fd, const char *path, struct sc_where *where)
             r = errno;
         if (!r)
             return SC_OK;
-        if (r != EINTR) { /* interrupted: the descriptor is gone, but not everything may have been sent */
+        if (r != EINTR) { /* EINTR: the duplicate is closed, but some bytes may not have been sent; try again */
             errno = r;
             return sc_file_error(where, "close");
         }
     }
+    return status;
 }
 
 uint64_t
@@ -384,7 +434,7 @@ sc_file_clone(int fd, const char *path, int from, uint64_t from_offset, uint64_t
 #endif
 }
 
-/* Through memory, for file systems and kernels where copy_file_range() does not work. */
+/* Copy through memory, for file systems and kernels without copy_file_range(). */
 static enum sc_status
 copy_by_hand(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
              struct sc_where *where)
@@ -430,7 +480,7 @@ sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t 
         if (r < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == EFBIG))
             return sc_file_error(where, "copy_file_range");
         if (r <= 0)
-            break; /* not here (EXDEV, ENOSYS, EINVAL, ...), or a source that ends: the loop below says which */
+            break; /* not possible here (EXDEV, ENOSYS, EINVAL, ...), or the source ends; the copy below finds out */
         from_offset += (uint64_t)r;
         offset += (uint64_t)r;
         n -= (uint64_t)r;

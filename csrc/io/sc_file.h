@@ -12,23 +12,23 @@
 
 #include "base/sc_status.h"
 
-/* How a test takes part: `before` is asked first; 0 lets the call happen, an errno makes it fail with that, and for writes
- * *limit cuts the number of bytes of this one call. */
+/* How a test takes part: `before` is called before each change of a file system. 0 lets the call happen; an errno
+ * makes it fail with that. For writes *limit cuts the number of bytes of this one call. */
 struct sc_file_hook {
     int (*before)(const char *call, const char *path, uint64_t *limit, void *arg);
     void *arg;
 };
 
-/* NULL removes it. Not while a plan runs. */
+/* Set the hook; NULL removes it. Do not call this while a plan runs. */
 void sc_file_set_hook(const struct sc_file_hook *hook);
 
-/* May this call happen? Else errno says why not. limit: NULL for a call that moves no bytes. */
+/* Ask the hook: true if this call may happen, else errno says why not. limit: NULL for a call that moves no bytes. */
 bool sc_file_allows(const char *call, const char *path, uint64_t *limit);
 
-/* Note errno and the call; returns SC_IO. */
+/* Store errno and the call in *where; return SC_IO. */
 enum sc_status sc_file_error(struct sc_where *where, const char *call);
 
-/* Does this errno of a call on a name say that there is no such file? */
+/* Return true if this errno of a call on a path means that the file does not exist. */
 static inline bool
 sc_file_means_missing(int error)
 {
@@ -37,105 +37,125 @@ sc_file_means_missing(int error)
 
 /* ---- reading ---- */
 
-/* What tells a version of a file from every other: no two have all of these. seen_ns is when they were looked at. */
+/* Identifies a version of a file: no two versions have all of these equal. seen_ns: when they were read. */
 struct sc_file_id {
     uint64_t device, inode, nbytes;
     int64_t mtime_ns, ctime_ns;
     int64_t seen_ns;
-    uint64_t n_links; /* names; says nothing about the version */
+    uint64_t n_links; /* number of names; not a part of the version */
 };
 
 bool sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b);
 
-/* Look at a name: false when there is no such file, or it cannot be told. */
+/* Identify the file at a path. Return false if the file does not exist or stat() fails. */
 bool sc_file_identify(const char *path, struct sc_file_id *id);
 
-/* Look at an open file. */
+/* Identify an open file. */
 enum sc_status sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where);
 
-/* Names one state of a file, to be compared later, when the file may be gone and its inode reused: `number` is what
- * the file system gives to each inode it hands out (0: it does not say). Links and renames, which change ctime, do not count. */
+/* Identifies one state of a file, to be compared later, when the file may be gone and its inode used again. number:
+ * generation that the file system gives to each new inode (0: unknown). Links and renames, which change ctime, do
+ * not change the version. */
 struct sc_file_version {
     uint64_t device, inode, number, nbytes;
     int64_t mtime_ns;
 };
 
-/* That of an open file, which looked like `id`. */
+/* Return the version of an open file, which looked like `id`. */
 void sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version);
+
+/* Look at an open file and return its version. */
+enum sc_status sc_file_version_now(int fd, struct sc_file_version *version, struct sc_where *where);
 
 /* ---- opening ----
  *
- * A shard is a regular file, or a symbolic link to one. A FIFO would make open() wait for ever, and a device may be anything, so
- * every path that is opened goes through these. */
+ * A shard is a regular file, or a symbolic link to one. A FIFO would make open() wait forever, and a device may do
+ * anything, so every path is opened with these functions. */
 
-/* open() without waiting for a FIFO; -1 and errno. ESTALE: there is a file, but not yet (any more) the one that this client of a
- * network file system knows by that name, because another client has replaced it; that takes up to a second or so to pass.
- * The other calls on open files say ESTALE then, too. */
+/* open() that does not wait for a FIFO; -1 and errno. ESTALE: a file exists, but not the one that this client of a
+ * network file system knows by that name, because another client has replaced it. This lasts up to a second or so.
+ * Other calls on open files report ESTALE then, too. */
 int sc_file_open_now(const char *path, int flags);
 
-/* SC_NOT_A_FILE unless it is a regular file or a folder, which every caller treats in its own way. */
+/* Return SC_NOT_A_FILE unless it is a regular file or a folder, which every caller handles itself. */
 enum sc_status sc_file_check_kind(const struct stat *st, struct sc_where *where);
 
-/* After a failed open(): SC_IO with its errno, or SC_NOT_A_FILE if that is why (a socket, a device that has no driver). */
+/* Return the status of a failed open(): SC_IO with its errno, or SC_NOT_A_FILE if that is the reason (a socket, a
+ * device without a driver). */
 enum sc_status sc_file_open_failed(const char *path, struct sc_where *where);
 
-/* As sc_file_open(), and identify what was opened. */
+/* As sc_file_open(), and identify the file. */
 enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where);
 
-/* Open for reading. *fd = -1 with SC_OK when there is no such file (nor can be: ENOENT, ENOTDIR, a folder). *nbytes is its
- * size then 0. */
+/* Open a file for reading. *fd = -1 with SC_OK and *nbytes = 0 if the file is missing (ENOENT, ENOTDIR, a folder). */
 enum sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where);
 
-/* A second descriptor of an open file, to be closed on its own; and the file's size. */
+/* Return a second descriptor of an open file, which the caller closes, and the size of the file. */
 enum sc_status sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where);
 
-/* Close a file that was read only, or whose bytes do not matter (any more). For one that was written see sc_file_flush(). */
+/* Close a file that was only read, or whose bytes are not needed. For one that was written see sc_file_flush(). */
 void sc_file_close(int fd);
 
-/* Read up to n bytes at `offset`; *got is less only at the end of the file. */
+/* Read up to n bytes at `offset`. *got is less only at the end of the file. */
 enum sc_status sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, size_t *got, struct sc_where *where);
 
-/* Read exactly n bytes; SC_CHANGED when the file ends before (it was truncated after it was measured). */
+/* Read exactly n bytes. SC_CHANGED: the file ends before, because it was truncated after its size was read. */
 enum sc_status sc_file_read_exactly(int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where);
 
-/* What a file looked like when its index was read: each change in place changes one of these. */
+/* Size and times of a file when its index was read. Each change in place changes one of them. */
 struct sc_file_stamp {
     uint64_t nbytes;
     int64_t mtime_ns, ctime_ns;
 };
 
-/* SC_CHANGED when the open file is not what it was. */
+/* Return SC_CHANGED if the open file no longer has this stamp. */
 enum sc_status sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *where);
+
+/* SC_CHANGED unless both descriptors are of one file, and this file has the size that it had when it was looked at. *st
+ * describes `fd`. */
+enum sc_status sc_file_check_same(int fd, int old_fd, uint64_t old_nbytes, struct stat *st, struct sc_where *where);
 
 /* ---- changing ---- */
 
-/* Write n bytes, however many calls that takes. `path` names the file to the hook. */
+/* What has to be on the disk when a call returns. */
+enum sc_sync {
+    SC_SYNC_NONE,
+    SC_SYNC_DATA, /* fdatasync(): the bytes and the size */
+    SC_SYNC_ALL,  /* fsync(): also times, mode and attributes */
+};
+
+/* Write n bytes, in as many calls as needed. `path` names the file to the hook. */
 enum sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset,
                              struct sc_where *where);
 
-/* Learn what close() would report, of a descriptor that stays open: network file systems say only then that the disk is full, or
- * send the bytes at all. A duplicate is closed, which has the same effect. To be asked before the bytes count: before the file gets
- * its name, before success is reported. `path` names the file to the hook. */
-enum sc_status sc_file_flush(int fd, const char *path, struct sc_where *where);
+/* Synchronise the file as `sync` says. Then report what close() would report, but keep the descriptor open: some network
+ * file systems send the bytes, or say that the disk is full, only at close(). Closing a duplicate has the same effect. Call
+ * this before the bytes count: before the file gets its name, before success is reported. `path` names the file to the
+ * hook. */
+enum sc_status sc_file_flush(int fd, const char *path, enum sc_sync sync, struct sc_where *where);
 
-/* Let both files share whole blocks, as many of n bytes as can be; returns how many bytes that were, 0 where the file system
- * cannot. */
+/* Set the size. New bytes are zero. */
+enum sc_status sc_file_truncate(int fd, const char *path, uint64_t nbytes, struct sc_where *where);
+
+/* Let both files share whole blocks, for as many of the n bytes as possible. Return that number of bytes; 0 if the
+ * file system cannot share. */
 uint64_t sc_file_clone(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset);
 
-/* Copy bytes of another file inside the kernel where it can (clone, copy_file_range), through memory elsewhere. */
+/* Copy bytes of another file: inside the kernel if possible (clone, copy_file_range), else through memory. */
 enum sc_status sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
                             struct sc_where *where);
 
-/* The folder of a path, malloc'ed; NULL: no memory. */
+/* Return the folder of a path, malloc'ed; NULL: no memory. */
 char *sc_file_folder_of(const char *path);
 
-/* Make a folder and those above it. 0, or -1 and errno; *n_made grows by the number of folders that were made. */
+/* Make a folder and those above it. 0, or -1 and errno. *n_made is increased by the number of folders made. */
 int sc_file_make_folders(char *folder, unsigned *n_made);
 
-/* Bring the names in the folder of `path` to the disk, and in n_above folders above it. */
+/* fsync() the folder of `path` and n_above folders above it. */
 enum sc_status sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where);
 
-/* Remove a file; that it does not exist is no error. A symbolic link goes, not what it points to; one to nothing is no file. */
+/* Remove a file. Succeed if the file is missing. If the path is a symbolic link, remove the link and keep its target; a
+ * link without a target counts as a missing file. */
 enum sc_status sc_file_remove(const char *path, bool sync, struct sc_where *where);
 
 #endif

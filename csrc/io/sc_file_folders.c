@@ -18,7 +18,7 @@ sc_file_folder_of(const char *path)
     return sc_strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
-/* 0 also when another process has made the folder meanwhile. */
+/* Return 0 also if another process has made the folder meanwhile. */
 static int
 make_folder(const char *folder, unsigned *n_made)
 {
@@ -57,7 +57,7 @@ sync_folder(const char *folder, struct sc_where *where)
     if (fd < 0)
         return sc_file_error(where, "open");
     if (!sc_file_allows("fsync", folder, NULL) ||
-        (fsync(fd) && errno != EINVAL)) /* EINVAL: a folder has nothing to sync here */
+        (fsync(fd) && errno != EINVAL)) /* EINVAL: this file system has nothing to sync for a folder */
         status = sc_file_error(where, "fsync");
     sc_file_close(fd);
     return status;

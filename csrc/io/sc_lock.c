@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/stat.h>
 #ifdef __linux__
 #include <sys/sysmacros.h>
@@ -15,23 +16,15 @@
 #include "io/sc_closer.h"
 #include "io/sc_file.h"
 
-/* The byte that stands for the file. Beyond any data, so that file systems where locks are mandatory let readers read. */
+/* The byte that is locked. It lies beyond any data, so readers can read where locks are mandatory. */
 #define LOCK_OFFSET ((off_t)1 << 62)
 
-/* So often the file may turn out to be another one before that counts as being busy. */
+/* Number of attempts to lock a file that is replaced meanwhile, before it counts as busy. */
 #define MAX_TRIES 8
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sc_lock *held;
 static unsigned n_held;
-
-static enum sc_status
-io_error(struct sc_where *where, const char *call)
-{
-    where->sys_errno = errno;
-    where->call = call;
-    return SC_IO;
-}
 
 /* ---- the list ---- */
 
@@ -82,7 +75,7 @@ after_fork_in_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* Closed, not unlocked: the lock is the parent's. */
+/* Close the descriptors without unlocking: the locks are the parent's. */
 static void
 after_fork_in_child(void)
 {
@@ -123,13 +116,7 @@ set_lock(int fd, short type)
 #endif
 }
 
-static bool
-means_missing(int error)
-{
-    return error == ENOENT || error == ENOTDIR || error == EISDIR;
-}
-
-/* Of a file that is known by its name or by a descriptor: another client of a network file system has replaced it. */
+/* True if another client of a network file system has replaced the file that has this name or descriptor. */
 static bool
 means_replaced(int error)
 {
@@ -162,8 +149,8 @@ try_open(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, 
         *outcome = SC_LOCK_BUSY;
         return SC_OK;
     }
-    *outcome = means_missing(error) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
-    if (means_missing(error))
+    *outcome = sc_file_means_missing(error) ? SC_LOCK_NO_FILE : SC_LOCK_DENIED;
+    if (*outcome == SC_LOCK_NO_FILE)
         return SC_OK;
     return sc_file_open_failed(path, where) == SC_NOT_A_FILE ? SC_NOT_A_FILE : means_denied(error) ? SC_OK : SC_IO;
 }
@@ -182,44 +169,70 @@ try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *out
     else if (means_unsupported(errno))
         *outcome = SC_LOCK_UNSUPPORTED;
     else
-        return io_error(where, "fcntl");
+        return sc_file_error(where, "fcntl");
     return SC_OK;
 }
 
-/* fstat(), or stat() of a path, without what a client of a network file system remembers: what another one has replaced is gone. */
-static int
-stat_now(int fd, const char *path, struct stat *st)
+#if defined(__linux__) && defined(STATX_BASIC_STATS)
+/* Older headers know neither these bits (Linux 5.8 and 6.8) nor the field, but reserve its place. The kernel ignores a
+ * bit that it does not know, and tells in `stx_mask` which number it has given. */
+#define MOUNT_ID 0x1000U
+#define MOUNT_ID_UNIQUE 0x4000U
+#define MOUNT_ID_PLACE 0x90
+
+static uint64_t
+mount_id_of(const struct statx *now)
 {
+    uint64_t id;
+
+    if (!(now->stx_mask & (MOUNT_ID | MOUNT_ID_UNIQUE)))
+        return 0;
+    memcpy(&id, (const char *)now + MOUNT_ID_PLACE, sizeof id);
+    return id;
+}
+#endif
+
+/* fstat(), or stat() of a path, without the cache of a network file system, so that a replaced file is detected.
+ *
+ * @mount_id: set to the number of the mount, 0: unknown. */
+static int
+stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
+{
+    *mount_id = 0;
 #if defined(__linux__) && defined(STATX_BASIC_STATS)
     struct statx now;
+    unsigned mask = STATX_TYPE | STATX_NLINK | STATX_INO | MOUNT_ID | MOUNT_ID_UNIQUE;
 
-    if (statx(fd, path, AT_STATX_FORCE_SYNC | AT_EMPTY_PATH, STATX_TYPE | STATX_NLINK | STATX_INO, &now) == 0) {
+    if (statx(fd, path, AT_STATX_FORCE_SYNC | AT_EMPTY_PATH, mask, &now) == 0) {
+        *mount_id = mount_id_of(&now);
         *st = (struct stat){ .st_dev = makedev(now.stx_dev_major, now.stx_dev_minor) };
         st->st_ino = now.stx_ino;
         st->st_mode = now.stx_mode;
         st->st_nlink = now.stx_nlink;
         return 0;
     }
-    if (errno != ENOSYS && errno != EPERM) /* EPERM: from sandboxes that are older than the call */
+    if (errno != ENOSYS && errno != EPERM) /* EPERM: sandboxes that do not know this call */
         return -1;
 #endif
     return *path ? stat(path, st) : fstat(fd, st);
 }
 
-/* Is it a file, and still the one that has the name? */
+/* Check that the locked file is a regular file and still the one at `path`. */
 static enum sc_status
 is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
 {
     struct stat ours, named;
+    uint64_t ignored;
 
     *current = false;
-    if (stat_now(lock->fd, "", &ours))
-        return means_replaced(errno) ? SC_OK : io_error(where, "fstat");
+    if (stat_now(lock->fd, "", &ours, &lock->mount_id))
+        return means_replaced(errno) ? SC_OK : sc_file_error(where, "fstat");
     if (sc_file_check_kind(&ours, where))
         return SC_NOT_A_FILE;
     lock->n_links = (uint64_t)ours.st_nlink;
-    if (stat_now(AT_FDCWD, path, &named))
-        return means_missing(errno) || means_replaced(errno) ? SC_OK : io_error(where, "stat");
+    lock->device = (uint64_t)ours.st_dev;
+    if (stat_now(AT_FDCWD, path, &named, &ignored))
+        return sc_file_means_missing(errno) || means_replaced(errno) ? SC_OK : sc_file_error(where, "stat");
     *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
     return SC_OK;
 }
@@ -244,7 +257,7 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
             enlist(lock);
             return SC_OK;
         }
-        sc_file_close(lock->fd); /* nothing was written, and a lock on a file that has lost this name has no use */
+        sc_file_close(lock->fd); /* nothing was written, and a lock on a file without this name is useless */
         lock->fd = -1;
         if (status || *outcome != SC_LOCK_HELD)
             return status;
@@ -260,7 +273,7 @@ sc_lock_release(struct sc_lock *lock)
         return;
     strike(lock);
     if (sc_file_allows("unlock", "", NULL))
-        set_lock(lock->fd, F_UNLCK); /* should it fail, the close does it */
+        set_lock(lock->fd, F_UNLCK); /* if this fails, the close unlocks */
     sc_close_aside(lock->fd);
     lock->fd = -1;
 }

@@ -1,8 +1,9 @@
 /* sc_lock.h - locks between processes, on the files that they guard
  *
- * A writer holds one byte of the shard's own file, far beyond any data, with an open file description lock: it belongs to
- * the descriptor, not to the process, so two threads exclude each other as two processes do, and it is gone with its holder
- * however that ends. No further file is needed, none is left behind, and none shows up in a store's listing.
+ * A writer locks one byte of the shard's own file, far beyond any data, with an open file description lock. Such a lock
+ * belongs to the descriptor, not to the process: two threads exclude each other as two processes do, and the lock ends
+ * with its holder in any case. No further file is needed, none is left behind, and none appears in the listing of a
+ * store.
  *
  * A shard may be replaced by another file while a process waits. So after the lock is taken the path is looked up again:
  *
@@ -22,32 +23,34 @@
 
 enum sc_lock_outcome {
     SC_LOCK_HELD = 0,
-    SC_LOCK_NO_FILE = 1,     /* nothing there to be locked */
-    SC_LOCK_BUSY = 2,        /* another descriptor has it */
+    SC_LOCK_NO_FILE = 1,     /* the file does not exist */
+    SC_LOCK_BUSY = 2,        /* another file descriptor holds the lock */
     SC_LOCK_UNSUPPORTED = 3, /* not on this file system, or not on this operating system */
     SC_LOCK_DENIED = 4,      /* the file may not be opened for writing */
 };
 
-/* A lock that is held (fd >= 0) is in a list, from which a forked child closes its copies: a descriptor there would keep
- * the lock alive when the parent has died. The caller keeps the struct in its place meanwhile. */
+/* A lock that is held (fd >= 0) is in a list, from which a forked child closes its copies: an open copy would keep
+ * the lock after the parent has died. The caller must not move the struct meanwhile. */
 struct sc_lock {
     int fd;
-    uint64_t n_links; /* names of the file when it was locked */
+    uint64_t n_links;  /* number of names of the file when it was locked */
+    uint64_t mount_id; /* number of its mount, 0: unknown; from 2^31 on it is never used again (Linux 6.8) */
+    uint64_t device;   /* number of its device */
     struct sc_lock *next, **link;
 };
 
 /* Install the fork handlers. Once, at import. */
 enum sc_status sc_lock_init(void);
 
-/* Try to take the lock of the file at `path`, which is no symbolic link. Never waits for a holder. */
+/* Try to take the lock of the file at `path`, which is not a symbolic link. It never waits. */
 enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome,
                            struct sc_where *where);
 
-/* Give it back and close the file; nothing when it is not held (any more). The unlocking is explicit: a descriptor that a
- * forked child has not closed yet shall not keep the lock. */
+/* Unlock the file and close it; do nothing if the lock is not held. Unlocking is explicit: a descriptor that a
+ * forked child has not closed yet must not keep the lock. */
 void sc_lock_release(struct sc_lock *lock);
 
-/* Locks that this process holds now. */
+/* Return the number of locks that this process holds. */
 unsigned sc_lock_count(void);
 
 #endif

@@ -13,7 +13,7 @@ sc_mount_magic(int fd)
     struct statfs st;
 
     if (fstatfs(fd, &st) == 0)
-        return (uint32_t)st.f_type; /* signed, and of 4 or 8 bytes, as the architecture has it */
+        return (uint32_t)st.f_type; /* signed, and 4 or 8 bytes long, depending on the architecture */
 #else
     (void)fd;
 #endif

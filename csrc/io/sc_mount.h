@@ -5,7 +5,7 @@
 
 #include "base/sc_common.h"
 
-/* The number that statfs() gives for the file system of an open file; 0 where that is not known. ext2, ext3 and ext4 share one. */
+/* Return the number of statfs() for the file system of an open file; 0: unknown. ext2, ext3 and ext4 share one. */
 uint64_t sc_mount_magic(int fd);
 
 #endif

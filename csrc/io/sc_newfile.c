@@ -2,7 +2,7 @@
  *
  * Why a writer that is killed leaves the old object or the new one, whole
  * ------------------------------------------------------------------------
- * P is the final name, T the temporary name, O the file that P names before the write ("-" if there is none), N the new file.
+ * P is the final name, T the temporary name, O the file that P names before the write ("-" if P does not exist), N the new file.
  * The caller holds the lock of O, if there is an O, so no other writer replaces it meanwhile. T belongs to this writer alone.
  *
  * Three rules hold in all ways through this file and sc_newfile_name.c:
@@ -74,12 +74,12 @@ forget(struct sc_newfile *file)
 
 /* ---- begin ---- */
 
-/* A file without a name in the folder; -1 and errno when the file system has none. */
+/* Open a file without a name in the folder; -1 and errno if the file system does not support O_TMPFILE. */
 static int
 open_nameless(const char *folder)
 {
 #ifdef O_TMPFILE
-    if (access("/proc/self/fd", X_OK)) { /* the only way to a name that needs no privilege */
+    if (access("/proc/self/fd", X_OK)) { /* without privileges a name can be given only through this folder */
         errno = EOPNOTSUPP;
         return -1;
     }
@@ -107,7 +107,7 @@ open_temp(const struct sc_newfile *file)
     return open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
-/* Can a file be renamed from one place to the other? */
+/* True if the file and the folder are on one file system, so that a rename is possible. */
 static bool
 same_device(int fd, const char *folder)
 {
@@ -116,7 +116,7 @@ same_device(int fd, const char *folder)
     return fstat(fd, &a) == 0 && stat(folder, &b) == 0 && a.st_dev == b.st_dev;
 }
 
-/* A file with a temporary name in the staging folder; -1: that cannot be. */
+/* Open a file with a temporary name in the staging folder; -1: not possible. */
 static int
 open_staged(struct sc_newfile *file, const char *folder)
 {
@@ -125,7 +125,7 @@ open_staged(struct sc_newfile *file, const char *folder)
     /* another process may remove the folder after it was made and before it is used */
     for (int attempt = 0; fd < 0 && attempt < 8; attempt++) {
         fd = open_temp(file);
-        if (fd < 0 && (errno != ENOENT || sc_newfile_make_staging(file)))
+        if (fd < 0 && (errno != ENOENT || sc_staging_make(file->staging)))
             return -1;
     }
     file->staged = fd >= 0;
@@ -138,13 +138,13 @@ open_staged(struct sc_newfile *file, const char *folder)
     return fd;
 }
 
-/* Where there are no files without names. */
+/* Open a file with a temporary name, on a file system without nameless files. */
 static enum sc_status
 open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
 {
     struct stat st;
 
-    /* the folder first: whether the staging folder will do is known from it */
+    /* make the folder first: the staging folder has to be on the same file system */
     if (stat(folder, &st) && errno == ENOENT && sc_file_make_folders(folder, &file->n_made))
         return sc_file_error(where, "mkdir");
     if (file->staging) {
@@ -183,7 +183,7 @@ open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
     return status;
 }
 
-/* Look at what has the name, if anything, and follow a symbolic link: file->path. A link to nothing is replaced. */
+/* Inspect what has the name, if anything, and follow a symbolic link: file->path. A link to nothing is replaced. */
 static enum sc_status
 look(struct sc_newfile *file, const char *path, struct stat *st, bool *exists, struct sc_where *where)
 {
@@ -238,7 +238,7 @@ sc_newfile_begin_shared(struct sc_newfile *file, const char *path, const char *s
     return begin(file, path, staging, true, where);
 }
 
-/* Open the file by its temporary name, which must still be that of a file. */
+/* Open the file by its temporary name, which must still name a regular file. */
 static enum sc_status
 open_again(struct sc_newfile *file, struct sc_where *where)
 {
@@ -282,9 +282,7 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
 static enum sc_status
 flush(const struct sc_newfile *file, bool sync, struct sc_where *where)
 {
-    if (sync && (!sc_file_allows("fsync", file->path, NULL) || fsync(file->fd)))
-        return sc_file_error(where, "fsync");
-    return sc_file_flush(file->fd, file->path, where);
+    return sc_file_flush(file->fd, file->path, sync ? SC_SYNC_ALL : SC_SYNC_NONE, where);
 }
 
 enum sc_status
@@ -304,31 +302,9 @@ sc_newfile_disown(struct sc_newfile *file)
     forget(file);
 }
 
-enum sc_status
-sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where)
-{
-    int r;
-
-    do
-        r = sc_file_allows("ftruncate", file->path, NULL) ? ftruncate(file->fd, (off_t)nbytes) : -1;
-    while (r && errno == EINTR);
-    return r ? sc_file_error(where, "ftruncate") : SC_OK;
-}
-
 /* ---- commit ---- */
 
-static enum sc_status
-note_version(int fd, struct sc_file_version *made, struct sc_where *where)
-{
-    struct sc_file_id id;
-    enum sc_status status = sc_file_identify_open(fd, &id, where);
-
-    if (!status)
-        sc_file_version_of(fd, &id, made);
-    return status;
-}
-
-/* All is written: what is left to be done needs a descriptor only if the file has no name. */
+/* Everything is written. Close a named file; only a nameless one needs its descriptor for the next step. */
 static enum sc_status
 close_named(struct sc_newfile *file, struct sc_where *where)
 {
@@ -350,7 +326,7 @@ sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_fil
     if (file->dangling)
         taken = NULL;
     if (!status && made)
-        status = note_version(file->fd, made, where);
+        status = sc_file_version_now(file->fd, made, where);
     if (!status)
         status = close_named(file, where);
     if (!status)
@@ -371,7 +347,7 @@ void
 sc_newfile_abort(struct sc_newfile *file)
 {
     if (file->named && sc_file_allows("unlink", file->temp, NULL))
-        unlink(file->temp); /* if it stays, it is litter, which the next writer removes */
-    sc_file_close(file->fd); /* its bytes do not count, or were flushed before it got its name */
+        unlink(file->temp); /* if it stays, the next writer removes it */
+    sc_file_close(file->fd); /* its bytes are not needed, or were flushed before it got its name */
     forget(file);
 }

@@ -1,4 +1,4 @@
-/* sc_newfile.h - write whole files so that a name never shows half of one
+/* sc_newfile.h - write whole files, so that a name never shows a part of one
  *
  *     begin    open(dir, O_TMPFILE)            a file without a name: a killed process leaves nothing behind
  *     write    pwrite, clone, copy_file_range
@@ -7,13 +7,14 @@
  *                       linkat(.. temp), renameat2(temp, name, EXCHANGE), unlink(temp)   otherwise
  *              [fsync of the folder, and of those above that were made]
  *
- * So the bytes are at the server, and every error is known, before the name shows the file. A file with a temporary name is
- * even closed before it gets the final one: some file systems do their work only then. sc_newfile.c has the proof.
+ * So the bytes are at the server, and every error is known, before the name shows the file. A file with a temporary
+ * name is even closed before it gets the final one, because some file systems do their work only then. sc_newfile.c has
+ * the proof.
  *
- * The temporary name is in the staging folder (sc_staging.h). Where a file system lacks O_TMPFILE (NFS, most of Lustre)
- * the file has it from the start; where it lacks EXCHANGE, rename() replaces. EXCHANGE avoids what ext4 does at
- * a replacing rename, to write the new file out at once (three times the cost of the whole write); it gives the same
- * promise against killed processes. With `sync` the bytes are on disk before the name is.
+ * The temporary name is in the staging folder (sc_staging.h). If a file system lacks O_TMPFILE (NFS, most of Lustre),
+ * the file has this name from the start. If it lacks EXCHANGE, rename() replaces. At a replacing rename() ext4 writes
+ * the new file to disk at once, which takes three times as long as the whole write; EXCHANGE avoids that and protects
+ * against killed processes as well. With `sync` the bytes are on disk before the name is.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_NEWFILE_H
 #define SC_NEWFILE_H
@@ -22,47 +23,49 @@
 
 struct sc_newfile {
     int fd;
-    char *path;          /* where it shall be, symbolic links resolved */
-    char *temp;          /* its name until then, if it has one */
-    const char *staging; /* folder for that; NULL: the one of path. The caller's, as long as the file lives */
-    bool named;          /* temp exists */
-    bool dangling;       /* there is a symbolic link to nothing: no object, but a name, which may be replaced */
-    bool staged;         /* the staging folder was used */
-    unsigned n_made;     /* folders that had to be made */
+    char *path;          /* final path, symbolic links resolved */
+    char *temp;          /* temporary name, if it has one */
+    /* folder for temporary names; NULL: that of path. Belongs to the caller and must outlive the file */
+    const char *staging;
+    bool named; /* temp exists */
+    /* the path is a symbolic link without a target: the object is missing, and the link may be replaced */
+    bool dangling;
+    bool staged; /* the staging folder was used */
+    unsigned n_made; /* number of folders that were made */
 };
 
 /* Begin a file that will replace (or become) `path`. Missing folders are made. A symbolic link is followed. A file that is
  * replaced must be a regular one; its owner, mode and attributes are kept (sc_attributes.h). */
 enum sc_status sc_newfile_begin(struct sc_newfile *file, const char *path, const char *staging, struct sc_where *where);
 
-/* The same with a temporary name from the start, so that other processes can join. */
+/* The same, but the file has a temporary name from the start, so other processes can join. */
 enum sc_status sc_newfile_begin_shared(struct sc_newfile *file, const char *path, const char *staging,
                                        struct sc_where *where);
 
-/* Open a file that another process has begun so, to write to it: path, temp, staging (where it was used) and n_made are
- * those of the other's. */
+/* Open a file that another process has begun with sc_newfile_begin_shared(). path, temp, staging (if it was used)
+ * and n_made are those of that process. */
 enum sc_status sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, const char *staging,
                                unsigned n_made, struct sc_where *where);
 
-/* Close a file that is shared. It stays, with the bytes written so far; sync: these are on disk when this returns. On failure
- * the file is still open, to be aborted or disowned. */
+/* Close a shared file, which stays with the bytes written so far. sync: they are on disk when this returns. On
+ * failure the file is still open; abort or disown it. */
 enum sc_status sc_newfile_leave(struct sc_newfile *file, bool sync, struct sc_where *where);
 
-/* Close a file that is shared, without a check of the bytes that were written. */
+/* Close a shared file without a check of the written bytes. */
 void sc_newfile_disown(struct sc_newfile *file);
 
-/* Set the size; new bytes are zero. */
-enum sc_status sc_newfile_truncate(struct sc_newfile *file, uint64_t nbytes, struct sc_where *where);
-
-/* Give the file its name and close it. sync: file and folder are on disk when this returns. made: NULL, or gets the state of
- * the file. On failure nothing has changed at `path`, with one exception: if the last call fails, the sync of the folder, the
- * new file is there, but its name may not survive a power cut.
- * taken: NULL, or nothing is replaced. *taken tells whether there was a file. Then the new file is left as it is: commit it
- * again, or abort it. */
+/* Give the file its name and close it. sync: file and folder are on disk when this returns. made: gets the state of the
+ * file; may be NULL.
+ *
+ * taken: NULL, or the file replaces nothing. *taken: a file had the name. Then the new file is unchanged: commit it
+ * again, or abort it.
+ *
+ * On failure nothing has changed at `path`, with one exception: if the last call fails, the fsync of the folder, the
+ * new file is there, but its name may be lost in a power cut. */
 enum sc_status sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_file_version *made,
                                  struct sc_where *where);
 
-/* Remove the file and close it. Harmless after a commit. */
+/* Remove the file and close it. It does nothing after a commit. */
 void sc_newfile_abort(struct sc_newfile *file);
 
 #endif

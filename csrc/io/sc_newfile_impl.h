@@ -5,9 +5,6 @@
 
 #include "io/sc_newfile.h"
 
-/* Make the staging folder; 0 if it exists, else -1 and errno. */
-int sc_newfile_make_staging(const struct sc_newfile *file);
-
 /* Choose a temporary name in a folder: file->temp. False: no memory. */
 bool sc_newfile_name_temp(struct sc_newfile *file, const char *folder);
 

@@ -20,14 +20,6 @@
 #define NOREPLACE 1u
 #define EXCHANGE 2u
 
-int
-sc_newfile_make_staging(const struct sc_newfile *file)
-{
-    if (!sc_file_allows("mkdir", file->staging, NULL))
-        return -1;
-    return mkdir(file->staging, 0777) && errno != EEXIST ? -1 : 0;
-}
-
 bool
 sc_newfile_name_temp(struct sc_newfile *file, const char *folder)
 {
@@ -79,7 +71,7 @@ link_temp(struct sc_newfile *file)
         if (!sc_newfile_name_temp(file, file->staging))
             return -1;
         r = link_to(file, file->temp);
-        for (int attempt = 0; r && errno == ENOENT && attempt < 8 && sc_newfile_make_staging(file) == 0; attempt++)
+        for (int attempt = 0; r && errno == ENOENT && attempt < 8 && sc_staging_make(file->staging) == 0; attempt++)
             r = link_to(file, file->temp);
         file->staged = true;
         if (r == 0 || (errno != ENOENT && errno != EXDEV && errno != EACCES && errno != EPERM && errno != EROFS &&
@@ -101,11 +93,11 @@ remove_displaced(struct sc_newfile *file, struct sc_where *where)
     if (sc_file_allows("unlink", file->temp, NULL) && unlink(file->temp) == 0)
         return SC_OK;
     sc_file_error(where, "unlink");
-    /* the old file cannot go: it comes back, so that what failed has changed nothing */
+    /* the old file cannot be removed: restore it, so that the failure has changed nothing */
     return rename_with(file->temp, file->path, EXCHANGE) == 0 ? SC_IO : SC_OK;
 }
 
-/* The temporary name takes the place of the final one, whatever is there. */
+/* Replace the final name, whatever it names, by the temporary one. */
 static enum sc_status
 take_place(struct sc_newfile *file, struct sc_where *where)
 {
@@ -118,7 +110,7 @@ take_place(struct sc_newfile *file, struct sc_where *where)
     return SC_OK;
 }
 
-/* The temporary name becomes the final one, unless there is one. */
+/* Rename the temporary name to the final one, unless the final one exists. */
 static enum sc_status
 take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
 {
@@ -138,7 +130,7 @@ take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
     }
     *taken = false;
     if (sc_file_allows("unlink", file->temp, NULL))
-        unlink(file->temp); /* one file, two names: if this one stays, it is litter */
+        unlink(file->temp); /* the file has two names now; if this one stays, a later writer removes it */
     return SC_OK;
 }
 

@@ -31,7 +31,7 @@ hash_more(uint64_t hash, const char *bytes, size_t n)
     return hash;
 }
 
-/* A small file as a string; "" when it cannot be read. */
+/* Read a small file as a string; "" if it cannot be read. */
 static void
 read_text(const char *path, char *text, size_t capacity)
 {
@@ -42,7 +42,7 @@ read_text(const char *path, char *text, size_t capacity)
     sc_file_close(fd);
 }
 
-/* When a process began, in ticks since the boot; 0 when that cannot be known. */
+/* Return the start time of a process, in ticks since the boot; 0: unknown. */
 static unsigned long long
 start_of(long pid)
 {
@@ -51,7 +51,7 @@ start_of(long pid)
 
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     read_text(path, text, sizeof text);
-    p = strrchr(text, ')'); /* the name of the program may hold anything */
+    p = strrchr(text, ')'); /* the name of the program may contain any character */
     for (int field = 2; p && field < 22; field++)
         p = strchr(p + 1, ' ');
     return p ? strtoull(p, NULL, 10) : 0;
@@ -63,7 +63,7 @@ struct identity {
     unsigned long long start;
 };
 
-/* Looked up once in each process: a forked child is another. */
+/* Determined once in each process: a forked child is another process. */
 static struct identity
 identity(void)
 {
@@ -92,6 +92,14 @@ identity(void)
     return result;
 }
 
+int
+sc_staging_make(const char *folder)
+{
+    if (!sc_file_allows("mkdir", folder, NULL))
+        return -1;
+    return mkdir(folder, 0777) && errno != EEXIST ? -1 : 0;
+}
+
 char *
 sc_staging_name(const char *folder)
 {
@@ -102,7 +110,7 @@ sc_staging_name(const char *folder)
                      atomic_fetch_add(&counter, 1));
 }
 
-/* ---- what others left ---- */
+/* ---- names of dead writers ---- */
 
 static bool
 is_old(int folder, const char *name)
@@ -112,7 +120,8 @@ is_old(int folder, const char *name)
     return fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ctim.tv_sec < time(NULL) - FOREIGN_SECONDS;
 }
 
-/* An undo journal without its marker, or the marker of a shard that has no other name any more: the shard is gone. */
+/* True for an undo journal without its marker, and for the marker of a shard without another name: the shard is
+ * gone. */
 static bool
 is_undo_litter(int folder, const char *name)
 {
@@ -129,7 +138,7 @@ is_undo_litter(int folder, const char *name)
     return st.st_nlink == 1;
 }
 
-/* Is this a temporary name whose writer is gone? */
+/* True for a temporary name whose writer is dead. */
 static bool
 is_litter(int folder, const char *name, const struct identity *own)
 {
@@ -146,7 +155,7 @@ is_litter(int folder, const char *name, const struct identity *own)
         return is_old(folder, name);
     if (kill((pid_t)pid, 0) && errno == ESRCH)
         return true;
-    return start && start_of(pid) && start_of(pid) != start; /* the number was given to another process */
+    return start && start_of(pid) && start_of(pid) != start; /* another process has the number now */
 }
 
 static void
@@ -158,7 +167,7 @@ sweep(const char *path)
 
     while (folder && (d = readdir(folder)))
         if (is_litter(dirfd(folder), d->d_name, &own) && sc_file_allows("unlink", d->d_name, NULL))
-            unlinkat(dirfd(folder), d->d_name, 0); /* what stays is found the next time */
+            unlinkat(dirfd(folder), d->d_name, 0); /* a failure is harmless: the next sweep finds the name */
     if (folder)
         closedir(folder);
 }
@@ -166,7 +175,7 @@ sweep(const char *path)
 void
 sc_staging_sweep_once(const char *folder)
 {
-    static _Atomic uint64_t swept[256]; /* forgets a folder when another has its slot: that costs time, no more */
+    static _Atomic uint64_t swept[256]; /* a folder is forgotten if another one takes its slot; that costs time only */
     uint64_t hash = hash_more(identity().host ^ (uint64_t)getpid(), folder, strlen(folder));
 
     if (atomic_exchange(&swept[hash % 256], hash) != hash)
@@ -180,7 +189,7 @@ sc_staging_leave(const char *folder)
         return;
     sweep(folder);
     if (sc_file_allows("rmdir", folder, NULL))
-        rmdir(folder); /* another writer may use it by now: the last one to leave removes it */
+        rmdir(folder); /* another writer may use it by now; then the last one removes it */
 }
 
 /* ---- folders that are kept for a while ---- */

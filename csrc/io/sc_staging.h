@@ -1,39 +1,44 @@
-/* sc_staging.h - where files live before they have their names, and what is left there by writers that died
+/* sc_staging.h - temporary names of files, and removal of those that dead writers have left
  *
- * A store lists every file below its root, so a half-written one must not be there. A file system with O_TMPFILE needs a
- * name for the moment in which the new file takes the place of the old one, others for the whole write. Both are
- * made in the *staging folder*, beside the hierarchy and not in it:
+ * A store lists every file below its root, so a half-written file must not be there. A file system with O_TMPFILE needs
+ * a temporary name only for the moment in which the new file replaces the old one; other file systems need it for the
+ * whole write. Both kinds are made in the *staging folder*, beside the hierarchy and not in it. It is removed with its
+ * last name:
  *
  *     data/a.zarr/c/0/0
  *     data/.a.zarr.shardcodec/.shardcodec-<host>-<pid>-<start>-<n>       goes with the last name in it
  *
- * Where that folder cannot be had (permissions, another file system) such a name is made beside the shard.
+ * If that folder cannot be made (permissions, another file system), the temporary name is beside the shard.
  *
- * A name says which process made it: host is a hash of the machine's name, its boot and the process's pid name space, start the
- * process's start time. So a name whose process is gone can be told and is removed. One of another host cannot be
- * asked after; it is left alone for a week.
+ * A name identifies its process: host is a hash of the name of the machine, its boot and the pid name space; start is
+ * the start time of the process. A name whose process is dead is removed. For a process of another host this is
+ * unknown; such a name is kept for a week.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_STAGING_H
 #define SC_STAGING_H
 
 #include "base/sc_status.h"
 
-/* A name that no other process uses, in a folder; malloc'ed, NULL: no memory. */
+/* Make a staging folder. 0 if it exists then, else -1 and errno. */
+int sc_staging_make(const char *folder);
+
+/* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. */
 char *sc_staging_name(const char *folder);
 
-/* Remove the names of dead writers from a folder of shards, where names had to be made for want of a staging folder.
- * The folder may have many files, so this process looks at it once. */
+/* Remove the temporary names of dead writers from a folder of shards, where names are made if there is no staging
+ * folder. The folder may hold many files, so each process does this once. */
 void sc_staging_sweep_once(const char *folder);
 
-/* Names that are no temporary ones: undo journals of shards, and what marks these (sc_undo.h). */
+/* Names in a staging folder that are not temporary: undo journals of shards, and their markers (sc_undo.h). */
 #define SC_UNDO_PREFIX ".shardcodec-undo-"
 #define SC_UNDO_MARKER ".shard"
 
-/* At the end of a plan that used the staging folder: it goes if it is empty, else what the dead left there does. */
+/* Call this at the end of a plan that used the staging folder. It removes the folder if it is empty; otherwise it
+ * removes the names of dead writers. */
 void sc_staging_leave(const char *folder);
 
-/* The same when the process ends: for a process that comes back soon, since to make and remove a folder costs as much as
- * all the rest of a small update. What the dead left is removed at once, the first time. */
+/* The same, but at the end of the process, because making and removing a folder costs as much as all the rest of a
+ * small update. The names of dead writers are removed at once, the first time. */
 void sc_staging_leave_later(const char *folder);
 void sc_staging_leave_all(void);
 

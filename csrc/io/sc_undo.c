@@ -1,4 +1,4 @@
-/* sc_undo.c - the undo journal: what it says, and how readers use it (see sc_undo.h)
+/* sc_undo.c - the undo journal: its content, and how readers use it (see sc_undo.h)
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "io/sc_undo_impl.h"
@@ -11,7 +11,7 @@
 #include "base/sc_alloc.h"
 #include "kernels/sc_crc32c.h"
 
-/* A journal may come and go while a reader looks for it. */
+/* Number of attempts: journals may be made and removed while a reader looks for one. */
 #define MAX_LOOKS 64
 
 /* ---- names ---- */
@@ -52,7 +52,7 @@ sc_undo_is_marked(const char *folder, const struct stat *shard)
     return is;
 }
 
-/* ---- what a journal says ---- */
+/* ---- the content of a journal ---- */
 
 void
 sc_undo_free(struct sc_undo *undo)
@@ -63,7 +63,7 @@ sc_undo_free(struct sc_undo *undo)
     *undo = (struct sc_undo){ 0 };
 }
 
-/* Runs that rise, lie inside the shard, and have their bytes here. */
+/* Read the runs: ascending, inside the shard, with all their bytes in the journal. */
 static bool
 parse_runs(struct sc_undo *undo, const uint8_t *pairs, const uint8_t *bytes, uint64_t n_bytes)
 {
@@ -106,7 +106,7 @@ sc_undo_parse(struct sc_undo *undo, uint64_t n)
     return undo->runs && parse_runs(undo, p, p + 16 * n_runs, n - 16 * n_runs);
 }
 
-/* Read a journal; undo->path NULL: there is none, or it is none of this shard. */
+/* Read the journal of a shard. undo->path stays NULL if the journal is missing or belongs to another shard. */
 enum sc_status
 sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo, struct sc_where *where)
 {
@@ -131,7 +131,8 @@ sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo,
     if (fstat(fd, &st))
         status = sc_file_error(where, "fstat");
     n = status ? 0 : (uint64_t)st.st_size;
-    /* runs do not overlap, so they are not longer than the shard, nor more than it has bytes: no memory for anything else */
+    /* runs do not overlap, so all runs together have at most the size of the shard, and at most one run starts at each
+     * byte: a larger file cannot be a journal */
     if (!status && S_ISREG(st.st_mode) && size < UINT64_MAX / 32 && n <= SC_UNDO_HEAD_NBYTES + 4 + 17 * size) {
         size_t got;
 
@@ -157,7 +158,7 @@ same_state(const struct sc_file_id *a, const struct sc_file_id *b)
     return a->mtime_ns == b->mtime_ns && a->nbytes == b->nbytes && a->n_links == b->n_links;
 }
 
-/* One look into each folder in which it may be. */
+/* Look once into each folder that may hold the journal. */
 static enum sc_status
 look(const char *path, int fd, struct sc_undo *undo, struct sc_where *where)
 {
@@ -168,7 +169,7 @@ look(const char *path, int fd, struct sc_undo *undo, struct sc_where *where)
 
     *undo = (struct sc_undo){ 0 };
     if (!resolved)
-        return SC_OK; /* replaced or removed by now: what is open changes no more */
+        return SC_OK; /* replaced or removed meanwhile: the open file does not change any more */
     if (fstat(fd, &shard))
         status = sc_file_error(where, "fstat");
     while (!status && !undo->path && (folder = sc_undo_folder(resolved, &end))) {
@@ -236,7 +237,7 @@ sc_undo_check(const char *path, int fd, const struct sc_undo *undo, const struct
     if (status)
         return status;
     if (undo && undo->path) {
-        /* it has been committed or rolled back since, and that is all; else the same journal must be there still */
+        /* either it was committed or rolled back since, and nothing else; or the same journal is still there */
         one_state = now.mtime_ns == undo->begun_ns + 1 || now.mtime_ns == undo->begun_ns + 2;
         if (!one_state) {
             status = look(path, fd, &again, where);

@@ -68,12 +68,12 @@
 #include "io/sc_append.h"
 #include "io/sc_undo_impl.h"
 
-/* Another process may remove the staging folder after it was made and before it is used. */
+/* Number of attempts: another process may remove the staging folder after it was made and before it is used. */
 #define MAX_TRIES 8
 
 /* ---- calls that change the file system ---- */
 
-/* What forbids the strategy here, and no other one. */
+/* True for an error that forbids this write strategy, but no other one. */
 static bool
 means_refused(int error)
 {
@@ -99,15 +99,9 @@ set_mtime(int fd, const char *path, int64_t ns)
     return sc_file_allows("futimens", path, NULL) ? futimens(fd, times) : -1;
 }
 
-static enum sc_status
-sync_file(int fd, const char *path, struct sc_where *where)
-{
-    return !sc_file_allows("fdatasync", path, NULL) || fdatasync(fd) ? sc_file_error(where, "fdatasync") : SC_OK;
-}
-
 /* ---- begin ---- */
 
-/* Is it one of the folders in which readers look? */
+/* True if readers look into this staging folder. */
 static bool
 is_found_there(const char *path, const char *staging)
 {
@@ -123,30 +117,27 @@ is_found_there(const char *path, const char *staging)
     return found;
 }
 
-/* The shard for writing: the file that was looked at, with no other name. */
+/* Open the shard for writing. It must be the file that the caller has inspected, with no other name. */
 static enum sc_status
 open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct sc_where *where)
 {
+    enum sc_status status;
     struct sc_file_id id;
-    struct stat then;
 
     change->fd = sc_file_open_now(change->path, O_RDWR);
     if (change->fd < 0) {
         *refused = means_refused(errno);
         return *refused ? SC_OK : sc_file_open_failed(change->path, where);
     }
-    if (fstat(change->fd, st) || fstat(change->old_fd, &then))
-        return sc_file_error(where, "fstat");
-    if (st->st_ino != then.st_ino || st->st_dev != then.st_dev || (uint64_t)st->st_size != change->nbytes) {
-        where->nbytes = (uint64_t)st->st_size;
-        where->limit = change->nbytes;
-        return SC_CHANGED;
-    }
+    status = sc_file_check_same(change->fd, change->old_fd, change->nbytes, st, where);
+    if (status)
+        return status;
     if (st->st_nlink != 1 || sc_append_is_odd(change->fd) || !is_found_there(change->path, change->staging)) {
         *refused = true;
         return SC_OK;
     }
-    /* a time of its own, which has to come back as it was given: the clock of the file may be coarser, or not ours to set */
+    /* set an mtime that no state of the file had, and read it back: the clock of the file may be coarser, or the
+     * call may have no effect */
     if (sc_file_identify_open(change->fd, &id, where))
         return SC_IO;
     change->begun_ns = id.seen_ns > id.mtime_ns ? id.seen_ns : id.mtime_ns + 1;
@@ -160,7 +151,7 @@ open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct
     return SC_OK;
 }
 
-/* The journal in memory, old bytes read from the shard; change->undo describes it. */
+/* Make the journal in memory, with old bytes from the shard. change->undo describes it. */
 static enum sc_status
 make_journal(struct sc_undo_change *change, uint64_t inode, size_t *n, struct sc_where *where)
 {
@@ -195,10 +186,10 @@ make_journal(struct sc_undo_change *change, uint64_t inode, size_t *n, struct sc
         return status;
     store_le32(bytes, sc_crc32c_extend(0, p, (size_t)total - 4));
     *n = (size_t)total;
-    return sc_undo_parse(undo, total) ? SC_OK : SC_NO_MEMORY; /* the runs are the caller's, and right */
+    return sc_undo_parse(undo, total) ? SC_OK : SC_NO_MEMORY; /* the runs come from the caller and are valid */
 }
 
-/* A new file in the staging folder, which is made if need be. -1 and errno: that cannot be. */
+/* Open a new file in the staging folder, which is made if it is missing. -1 and errno: not possible. */
 static int
 open_temp(struct sc_undo_change *change, bool *made_folder)
 {
@@ -209,7 +200,7 @@ open_temp(struct sc_undo_change *change, bool *made_folder)
             fd = open(change->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0 || errno != ENOENT)
             break;
-        if (!sc_file_allows("mkdir", change->staging, NULL) || (mkdir(change->staging, 0777) && errno != EEXIST))
+        if (sc_staging_make(change->staging))
             break;
         *made_folder = true;
     }
@@ -232,15 +223,13 @@ write_temp(struct sc_undo_change *change, size_t n, mode_t mode, bool *made_fold
     status = sc_file_write(fd, change->temp, change->undo.memory, n, 0, where);
     if (!status && (!sc_file_allows("fchmod", change->temp, NULL) || fchmod(fd, (mode & 0444) | 0600)))
         status = sc_file_error(where, "fchmod");
-    if (!status && change->sync && (!sc_file_allows("fsync", change->temp, NULL) || fsync(fd)))
-        status = sc_file_error(where, "fsync");
     if (!status)
-        status = sc_file_flush(fd, change->temp, where);
+        status = sc_file_flush(fd, change->temp, change->sync ? SC_SYNC_ALL : SC_SYNC_NONE, where);
     sc_file_close(fd);
     return status;
 }
 
-/* Marker, then journal; with `sync` both are on disk. */
+/* Make the marker, then the journal. With `sync` both are on disk. */
 static enum sc_status
 publish(struct sc_undo_change *change, bool made_folder, bool *refused, struct sc_where *where)
 {
@@ -309,11 +298,9 @@ sc_undo_write(struct sc_undo_change *change, size_t first, struct sc_where *wher
 enum sc_status
 sc_undo_commit(struct sc_undo_change *change, bool *done, struct sc_where *where)
 {
-    enum sc_status status = change->sync ? sync_file(change->fd, change->path, where) : SC_OK;
+    enum sc_status status = sc_file_flush(change->fd, change->path, change->sync ? SC_SYNC_DATA : SC_SYNC_NONE, where);
 
     *done = false;
-    if (!status)
-        status = sc_file_flush(change->fd, change->path, where);
     if (status)
         return status;
     if (set_mtime(change->fd, change->path, change->begun_ns + 1))
@@ -323,11 +310,11 @@ sc_undo_commit(struct sc_undo_change *change, bool *done, struct sc_where *where
     *done = true;
     if (change->sync)
         status = sc_file_sync_folders(change->journal, 0, where);
-    remove_name(change->marker); /* by itself it says nothing: the next writer removes it */
+    remove_name(change->marker); /* alone it has no meaning, and the next writer removes it */
     return status;
 }
 
-/* Old bytes, old size, and no journal any more. */
+/* Restore old bytes and old size, then remove the journal. */
 static enum sc_status
 restore(int fd, const char *path, const struct sc_undo *undo, const char *marker, bool sync, struct sc_where *where)
 {
@@ -339,13 +326,10 @@ restore(int fd, const char *path, const struct sc_undo *undo, const char *marker
             sc_file_write(fd, path, undo->runs[i].bytes, (size_t)undo->runs[i].nbytes, undo->runs[i].offset, where);
     if (!status && fstat(fd, &st))
         status = sc_file_error(where, "fstat");
-    if (!status && (uint64_t)st.st_size > undo->nbytes &&
-        (!sc_file_allows("ftruncate", path, NULL) || ftruncate(fd, (off_t)undo->nbytes)))
-        status = sc_file_error(where, "ftruncate");
-    if (!status && sync)
-        status = sync_file(fd, path, where);
+    if (!status && (uint64_t)st.st_size > undo->nbytes)
+        status = sc_file_truncate(fd, path, undo->nbytes, where);
     if (!status)
-        status = sc_file_flush(fd, path, where);
+        status = sc_file_flush(fd, path, sync ? SC_SYNC_DATA : SC_SYNC_NONE, where);
     if (!status && set_mtime(fd, path, undo->begun_ns + 2))
         status = sc_file_error(where, "futimens");
     if (!status && remove_name(undo->path))
@@ -362,7 +346,7 @@ sc_undo_roll_back(struct sc_undo_change *change)
 {
     struct sc_where ignored;
 
-    if (!change->undo.path) /* no journal was published, so nothing was touched */
+    if (!change->undo.path) /* no journal was published, so no byte has changed */
         return;
     if (restore(change->fd, change->path, &change->undo, change->marker, change->sync, &ignored))
         (void)restore(change->fd, change->path, &change->undo, change->marker, change->sync, &ignored);
@@ -371,7 +355,7 @@ sc_undo_roll_back(struct sc_undo_change *change)
 void
 sc_undo_end(struct sc_undo_change *change)
 {
-    sc_file_close(change->fd); /* flushed before the journal went; else the journal is there still */
+    sc_file_close(change->fd); /* flushed before the journal was removed; else the journal still exists */
     change->fd = -1;
     sc_free(change->temp);
     sc_free(change->marker);
@@ -380,9 +364,9 @@ sc_undo_end(struct sc_undo_change *change)
     sc_undo_free(&change->undo);
 }
 
-/* ---- what a dead writer left ---- */
+/* ---- the update of a dead writer ---- */
 
-/* The folder that has the shard's marker; NULL: none has. */
+/* Return the folder that holds the marker of the shard; NULL: none does. */
 static char *
 marked_folder(const char *path, const struct stat *shard)
 {
@@ -434,8 +418,11 @@ sc_undo_settle(const char *path, int fd, char **folder, struct sc_where *where)
         own = sc_file_open_now(path, O_RDWR);
         if (own < 0 || fstat(own, &st))
             status = sc_file_open_failed(path, where);
-        else if (st.st_ino != shard.st_ino || st.st_dev != shard.st_dev)
+        else if (st.st_ino != shard.st_ino || st.st_dev != shard.st_dev) {
+            where->nbytes = (uint64_t)st.st_size;
+            where->limit = (uint64_t)shard.st_size;
             status = SC_CHANGED;
+        }
     }
     if (!status)
         status = settle_in(*folder, path, own >= 0 ? own : fd, &shard, where);

@@ -50,10 +50,8 @@ SHIFT_WORDS = 256  # three streams: shifts by 0..SHIFT_WORDS words of 64 bits
 LONG_WORDS = 512  # three streams: words per stream in one round of a long message
 FOLD_BLOCKS = 16  # vpclmulqdq: 64-byte blocks that one finish can take
 FOLD_ACCUMULATORS = 8
-MIX_STREAMS = (
-    4,
-    8,
-)  # vpclmulqdq_crc32x4, x8: streams beside the accumulators, a word of each per block of 64 bytes
+# vpclmulqdq_crc32x4, x8: streams beside the accumulators, a word of each per block of 64 bytes
+MIX_STREAMS = (4, 8)
 MIX_NARROW = ((1, 3), (2, 4))  # pclmulqdq, vpclmulqdq_avx2: lanes of a block and streams beside
 MIX_LONG_ROUNDS = 4  # of all these: rounds between two joins, in a long message
 

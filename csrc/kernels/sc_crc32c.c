@@ -86,7 +86,7 @@ struct impl {
 #define NEEDS_VPCLMUL (SC_CPU_VPCLMULQDQ | SC_CPU_AVX512 | SC_CPU_PCLMUL | SC_CPU_SSE42)
 #endif
 
-/* The first that runs and suits is chosen; the last row needs nothing. */
+/* The first row that runs and suits is chosen; the last one needs no feature. */
 static const struct impl impls[] = {
 #if defined(SC_ARCH_X86_64)
     { "vpclmulqdq_crc32x8", sc_crc32c_extend_vpclmul_crc32x8, sc_crc32c_copy_vpclmul, NEEDS_VPCLMUL, SC_CPU_ZEN5 },
@@ -109,7 +109,7 @@ static size_t chosen = PORTABLE;
 static sc_crc32c_extend_fn *chosen_extend = sc_crc32c_extend_portable;
 static sc_crc32c_copy_fn *chosen_copy = sc_crc32c_copy_portable;
 
-/* Sum of the look-ups of eight bytes that stand `behind` bytes before the end of their step. */
+/* Combine the look-ups of eight bytes that lie `behind` bytes before the end of their step. */
 static inline uint32_t
 look_up8(uint64_t word, unsigned behind)
 {
@@ -137,7 +137,7 @@ sc_crc32c_extend_portable(uint32_t crc, const uint8_t *p, size_t n)
     return ~crc;
 }
 
-/* The sum is that of the bytes which arrived in dst, so a source that changes meanwhile cannot part the two. */
+/* The checksum is that of the bytes that arrived in dst, so a source that changes meanwhile does no harm. */
 uint32_t
 sc_crc32c_copy_portable(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t n)
 {

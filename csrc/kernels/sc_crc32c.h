@@ -12,7 +12,7 @@ uint32_t sc_crc32c_extend(uint32_t crc, const uint8_t *p, size_t n);
 /* Copy n bytes from src to dst and extend `crc` over them in one pass. The ranges must not overlap. */
 uint32_t sc_crc32c_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t n);
 
-/* crc of a||b from crc(a), crc(b) and the length of b. */
+/* Return the CRC of a and b joined, from crc(a), crc(b) and the length of b. */
 uint32_t sc_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b);
 
 /* Choose the variant for this process; after sc_cpu_init(), once, before any thread runs. */
@@ -21,7 +21,7 @@ void sc_crc32c_init(void);
 /* The variants compiled in, in the order of choice; the last one needs nothing. */
 size_t sc_crc32c_n_impls(void);
 const char *sc_crc32c_impl_name(size_t i);
-bool sc_crc32c_impl_usable(size_t i); /* the machine has what it needs, and SHARDCODEC_CPU leaves it */
+bool sc_crc32c_impl_usable(size_t i); /* the machine has its features, and SHARDCODEC_CPU does not exclude them */
 /* By row; i must be usable. */
 uint32_t sc_crc32c_extend_impl(size_t i, uint32_t crc, const uint8_t *p, size_t n);
 uint32_t sc_crc32c_copy_impl(size_t i, uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t n);

@@ -1,4 +1,4 @@
-/* sc_crc32c_impl.h - what the variants of CRC-32C share (see the essay in sc_crc32c.c)
+/* sc_crc32c_impl.h - shared by the variants of CRC-32C (see the head of sc_crc32c.c)
  *
  * Inside this family of files a *register* is the running value without its inversions: (message * x^32) mod P,
  * mirrored. Functions named sc_crc32c_extend_* and sc_crc32c_copy_* take and return finished values, like the public
@@ -26,7 +26,7 @@ void sc_crc32c_sse42_init(uint32_t features);
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul;
 sc_crc32c_copy_fn sc_crc32c_copy_vpclmul;
 
-/* Need the same. The one pays on Zen 4, the other on Zen 5. */
+/* They need the same. One is faster on Zen 4, the other on Zen 5. */
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x4;
 sc_crc32c_extend_fn sc_crc32c_extend_vpclmul_crc32x8;
 

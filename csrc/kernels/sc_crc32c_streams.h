@@ -55,7 +55,7 @@ STREAMS(round)(uint32_t c0, uint8_t *dst, const uint8_t *src, size_t words, uint
     return step8(c2, word ^ STREAMS_MULTIPLY(c0, k2) ^ STREAMS_MULTIPLY(c1, k1));
 }
 
-/* One stream: what is too short for three. */
+/* One stream, for a rest that is too short for three. */
 static inline __attribute__((always_inline)) STREAMS_TARGET uint32_t
 STREAMS(single)(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, const bool copying)
 {
@@ -85,8 +85,8 @@ STREAMS(single)(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, const 
     return crc;
 }
 
-/* Registers in and out. Long rounds while they last, then at most a few short ones: a short one takes as much as three
- * equal streams can, so that fewer than 24 bytes are left when it was not cut by the table of shifts. */
+/* Takes and returns a register. Long rounds come first, then at most a few short ones. A short round takes as much
+ * as three equal streams can; if the table of shifts does not limit it, fewer than 24 bytes are left. */
 static inline __attribute__((always_inline)) STREAMS_TARGET uint32_t
 STREAMS(any)(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, const bool copying)
 {

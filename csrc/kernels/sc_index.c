@@ -45,7 +45,7 @@ sc_index_encode(const struct sc_entry *entries, uint8_t *dst, size_t n, bool big
 
 /* ---- check ---- */
 
-/* Do two ranges share a byte? The distance between the offsets is compared, never an end. */
+/* True if two ranges share a byte. It compares the distance of the offsets, never an end, which could overflow. */
 static bool
 share_a_byte(struct sc_entry a, struct sc_entry b)
 {
@@ -121,7 +121,7 @@ sc_index_check_pairs(const uint8_t *pairs, size_t n, bool big_endian, const stru
     uint64_t end = extent->offset ? extent->offset : extent->shard_nbytes;
     uint64_t found = suspicion_of(pairs, n, big_endian, first, end);
 
-    for (size_t i = 0; found >> 63 && i < n; i++) { /* pairs without bytes are suspected without reason */
+    for (size_t i = 0; found >> 63 && i < n; i++) { /* pairs without bytes are suspected without need */
         struct sc_entry e;
         enum sc_status status;
 
@@ -169,14 +169,15 @@ struct sort {
     uint64_t counts[N_DIGITS][RADIX];
 };
 
-/* Bits that a number below or equal to max needs. */
+/* Return the number of bits of `max`. */
 static unsigned
 n_bits_of(uint64_t max)
 {
     return max ? 64 - (unsigned)__builtin_clzll(max) : 0;
 }
 
-/* Positions of entries that have bytes. True when their offsets ascend already. *all_bits: the offsets, or-ed. */
+/* List the positions of entries that have bytes. True: their offsets ascend already. *all_bits: the bitwise or of
+ * the offsets. */
 static bool
 list_present(const struct sc_entry *entries, size_t n, uint64_t *order, size_t *n_out, uint64_t *all_bits)
 {
@@ -214,7 +215,7 @@ count_digits(struct sort *sort, uint64_t *order)
     }
 }
 
-/* Counts become places; false when all offsets have this digit in common, so that there is nothing to do. */
+/* Turn counts into places. Return false if all offsets have the same digit, so the pass can be skipped. */
 static bool
 place_digits(struct sort *sort, int d)
 {
@@ -278,7 +279,7 @@ sc_index_by_offset(const struct sc_entry *entries, size_t n, uint64_t *order, ui
 
 /* ---- overlaps, gaps ---- */
 
-/* First byte after a range. Entries that were checked cannot overflow; others are held at the top. */
+/* Return the first byte after a range. Checked entries cannot overflow; for others it is at most 2^64-1. */
 static uint64_t
 end_of(struct sc_entry e)
 {
@@ -312,9 +313,9 @@ sc_index_overlaps(const struct sc_entry *entries, const uint64_t *order, size_t 
     }
 }
 
-/* Ascending ranges in, the gaps between them out. */
+/* Find the gaps between ascending ranges. */
 struct sweep {
-    uint64_t end; /* everything before this byte is done with */
+    uint64_t end; /* all bytes before this one are done */
     uint64_t shard_nbytes;
     struct sc_entry *gaps;
     size_t capacity, n_found;

@@ -24,19 +24,19 @@ sc_entry_is_absent(struct sc_entry e)
     return e.offset == SC_ABSENT && e.nbytes == SC_ABSENT;
 }
 
-/* Where a shard keeps its index: [offset, offset + nbytes) of an object of shard_nbytes bytes. */
+/* The range of the index: [offset, offset + nbytes) of an object of shard_nbytes bytes. */
 struct sc_index_extent {
     uint64_t offset;
     uint64_t nbytes;
     uint64_t shard_nbytes;
 };
 
-/* n stored pairs -> native entries, and back. src/dst: 16 * n bytes, any alignment; pairs may be decoded where they lie
- * (src == entries), otherwise they may not overlap entries. */
+/* Convert n stored pairs to native entries, and back. src/dst: 16 * n bytes, any alignment. Pairs may be decoded in
+ * place (src == entries), otherwise they must not overlap entries. */
 void sc_index_decode(const uint8_t *src, struct sc_entry *entries, size_t n, bool big_endian);
 void sc_index_encode(const struct sc_entry *entries, uint8_t *dst, size_t n, bool big_endian);
 
-/* The same, whose faults are told at length; see sc_entry_check(). */
+/* The slow path of sc_entry_check(), which fills *where. */
 enum sc_status sc_entry_judge(struct sc_entry e, const struct sc_index_extent *extent, bool allow_in_index,
                               struct sc_where *where);
 
@@ -57,11 +57,12 @@ sc_entry_check(struct sc_entry e, const struct sc_index_extent *extent, bool all
     return sc_entry_judge(e, extent, allow_in_index, where);
 }
 
-/* Check every entry; on failure where->entry is the lowest bad one. Overlap is not looked for. */
+/* Check every entry. On failure where->entry is the lowest bad one. Overlaps are not checked. */
 enum sc_status sc_index_check(const struct sc_entry *entries, size_t n, const struct sc_index_extent *extent,
                               bool allow_in_index, struct sc_where *where);
 
-/* The same for n stored pairs in C order, any alignment, with allow_in_index false. A quick look at all of them comes first. */
+/* The same for n stored pairs in C order, any alignment, with allow_in_index false. A fast pass over all of them
+ * comes first. */
 enum sc_status sc_index_check_pairs(const uint8_t *pairs, size_t n, bool big_endian,
                                     const struct sc_index_extent *extent, struct sc_where *where);
 
@@ -81,26 +82,26 @@ void sc_index_overlaps(const struct sc_entry *entries, const uint64_t *order, si
 void sc_index_gaps(const struct sc_entry *entries, const uint64_t *order, size_t n,
                    const struct sc_index_extent *extent, struct sc_entry *gaps, size_t capacity, size_t *n_found);
 
-/* What the numbers of an index come to, in one pass; what they claim need not be true. */
+/* Sums over an index, made in one pass. The entries need not be valid. */
 struct sc_index_sums {
-    uint64_t n_stored;                 /* entries with bytes; those below are over them */
-    uint64_t first, end; /* where bytes begin, and end; 2^64-1 and 0 without any. An end is held at 2^64-1 */
+    uint64_t n_stored;                 /* number of entries with bytes; the members below describe these */
+    uint64_t first, end; /* first byte and end of the bytes; 2^64-1 and 0 if there are none. An end is at most 2^64-1 */
     uint64_t offset_bits, nbytes_bits; /* or-ed */
-    uint64_t left_nbytes; /* of the entries that are left; 2^64-1 where they are more */
+    uint64_t left_nbytes; /* size of the entries that are left; at most 2^64-1 */
 };
 
-/* left: n entries, gets those that are not dropped, the others absent. dropped: n flags. Both may be NULL: all are left. */
+/* left: gets the n entries, with the dropped ones absent. dropped: n flags. Both may be NULL: nothing is dropped. */
 void sc_index_sum_up(const struct sc_entry *entries, size_t n, const uint8_t *dropped, struct sc_entry *left,
                      struct sc_index_sums *sums);
 
-/* A run of bytes carried over from the old object as it is. */
+/* A run of bytes that is carried from the old object without a change. */
 struct sc_carry {
     uint64_t from, nbytes, to;
 };
 
-/* Move inner chunks together, in the order they have: the n at order[], as sc_index_by_offset() sorts them, get new offsets
- * from `at` on, multiples of `alignment`, a power of two. runs: room for n, gets what bytes move, neighbours in both objects as one.
- * Returns where the last one ends. */
+/* Pack inner chunks and keep their order: the n at order[], as sc_index_by_offset() sorts them, get new offsets from
+ * `at` on, multiples of `alignment`, a power of two. runs: room for n; gets the runs of bytes to move, with
+ * neighbours in both objects joined. Returns the end of the last chunk. */
 uint64_t sc_index_pack(struct sc_entry *entries, const uint64_t *order, size_t n, uint64_t at, uint64_t alignment,
                        struct sc_carry *runs, size_t *n_runs);
 

@@ -1,31 +1,33 @@
 /* sc_inflate.c - one deflate stream from memory to memory (see sc_inflate.h)
  *
- * A deflate block is a sequence of prefix codes: literals, or a length followed by an offset, each with some extra bits.
- * The obvious decoder takes one bit after the other and walks a tree. The usual quick one holds the next bits of the
- * stream in a register and looks the low ones up in a table, which tells the symbol and how many bits it took; codes
- * longer than the index of the table lead to a second one. What is left to gain lies in the chain
+ * A deflate block is a sequence of prefix codes: literals, or a length followed by an offset, each with some extra
+ * bits. A simple decoder reads one bit after the other and walks a tree. A usual fast decoder holds the next bits of
+ * the stream in a register and looks up the low ones in a table, which gives the symbol and its number of bits; codes
+ * longer than the index of the table lead to a second table. What remains is the chain
  *
  *     bits -> index -> table entry -> number of bits -> bits
  *
- * which no two symbols can share. It is kept short here: one shift, one mask, one load. All else is arranged around it:
- * an entry holds whatever its symbol needs in one word, with the number of all its bits, extra ones included, where a
- * shift takes it without a mask; refilling has no branch; the entry behind a match is loaded before the match is copied.
+ * which two symbols cannot share. It is kept short here: one shift, one mask, one load. Everything else is arranged
+ * around it. An entry holds all data of its symbol in one word, with the number of all its bits, extra bits included,
+ * in the place where a shift uses it without a mask. Refilling has no branch. The entry behind a match is loaded before
+ * the match is copied.
  *
  * sc_inflate_impl.h draws an entry; sc_inflate_code.c makes the tables.
  *
- * Two loops decode a block. The fast one (sc_inflate_fast.c) runs as long as input and output are so far from their ends
- * that one round cannot reach them, whatever the bits say, and tests neither; the careful one does the rest, a symbol
- * at a time.
+ * Two loops decode a block. The fast one (sc_inflate_fast.c) runs while input and output are so far from their ends
+ * that one round cannot reach them, whatever the bits are, and it tests neither. The careful one does the rest, one
+ * symbol at a time.
  *
- * The bits. `bits` holds the next ones, lowest first, `n_bits` says how many count. Refilling loads 8 bytes behind those
- * that are held, shifts them into place, and moves on by the whole bytes that found room:
+ * The bits. `bits` holds the next ones, lowest first; `n_bits` is their number. A refill loads 8 bytes behind those
+ * that are held, shifts them into place, and advances by the whole bytes that fit:
  *
  *     63        n_bits        0        Bits that did not make a whole byte are in the register already, though not
  *     +-----------+-----------+        counted; the next refill puts the same ones over them. Thus a refill leaves
  *     |  8 bytes  | held bits |        56 to 63 bits that count, in a register that holds 64 true ones.
  *     +-----------+-----------+
  *
- * A round takes up to three looks at literals in the first table (33 bits), or one length and offset (15 + 5 + 15 + 13 = 48).
+ * A round takes up to three look-ups of literals in the first table (33 bits), or one length and offset (15 + 5 + 15 +
+ * 13 = 48).
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_inflate_impl.h"
 
@@ -37,17 +39,17 @@ static const char *const details[] = {
     [BAD_TYPE] = "reserved type of block",
     [BAD_STORED] = "stored length and its complement differ",
     [BAD_COUNTS] = "too many lengths or offsets in a code",
-    [BAD_PRECODE] = "code of the code lengths is none",
-    [BAD_LENGTHS] = "repeated code lengths go wrong",
-    [NO_END] = "block cannot end",
-    [BAD_LITLEN_CODE] = "code of literals and lengths is none",
-    [BAD_OFFSET_CODE] = "code of offsets is none",
-    [BAD_LITLEN] = "code without a literal or length",
-    [BAD_OFFSET] = "code without an offset",
-    [TOO_FAR] = "offset reaches behind the start",
+    [BAD_PRECODE] = "the code of the code lengths is invalid",
+    [BAD_LENGTHS] = "invalid repetition of code lengths",
+    [NO_END] = "block without a code for its end",
+    [BAD_LITLEN_CODE] = "the code of literals and lengths is invalid",
+    [BAD_OFFSET_CODE] = "the code of offsets is invalid",
+    [BAD_LITLEN] = "unused code of literals and lengths",
+    [BAD_OFFSET] = "unused code of offsets",
+    [TOO_FAR] = "offset beyond the start of the output",
 };
 
-/* Fill the register as far as the input goes. Above n_bits it is 0. */
+/* Fill the register, as far as the input goes. Bits above n_bits are 0. */
 static void
 refill(struct sc_inflate_stream *s)
 {
@@ -62,7 +64,7 @@ drop(struct sc_inflate_stream *s, unsigned n)
     s->n_bits -= n;
 }
 
-/* Take n bits, 16 at the most; false when the stream has not got them. */
+/* Take n bits, at most 16. False: the stream has fewer. */
 static bool
 take(struct sc_inflate_stream *s, unsigned n, uint32_t *value)
 {
@@ -75,7 +77,7 @@ take(struct sc_inflate_stream *s, unsigned n, uint32_t *value)
     return true;
 }
 
-/* Give whole bytes back to the input, and let go what is left of a byte begun. */
+/* Return whole bytes to the input, and drop the rest of a byte that was begun. */
 static void
 align(struct sc_inflate_stream *s)
 {
@@ -285,7 +287,7 @@ enum sc_status
 sc_inflate_raw(struct sc_inflate_tables *tables, const uint8_t *src, size_t src_nbytes, size_t *consumed, uint8_t *dst,
                size_t dst_capacity, size_t *produced, const char **detail)
 {
-    static uint8_t nothing; /* pointers to compare where there is no buffer; never touched */
+    static uint8_t nothing; /* pointers to compare with if the caller passes NULL; never dereferenced */
     struct sc_inflate_stream s = { .in = src ? src : &nothing, .out = dst ? dst : &nothing };
     bool is_last = false;
     enum sc_inflate_outcome outcome = BLOCK_ENDS;

@@ -1,7 +1,7 @@
 /* sc_inflate.h - one deflate stream (RFC 1951) from memory to memory
  *
- * Decoding only, and only whole: both buffers are there from the start, so no state outlives a call but the tables,
- * which belong to the caller and spare every chunk an allocation.
+ * It decodes only, and only whole streams: both buffers exist from the start. So the only state between calls is the
+ * tables. They belong to the caller, which saves an allocation for every chunk.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_INFLATE_H
 #define SC_INFLATE_H
@@ -9,7 +9,7 @@
 #include "base/sc_status.h"
 
 enum {
-    SC_INFLATE_LITLEN_BITS = 11, /* of a code that the first look into a table resolves */
+    SC_INFLATE_LITLEN_BITS = 11, /* bits of a code that the first table resolves */
     SC_INFLATE_OFFSET_BITS = 9,
     SC_INFLATE_MAX_BITS = 15, /* the longest code of the format */
     SC_INFLATE_N_LITLEN = 288,
@@ -20,12 +20,12 @@ enum {
  * one has two codes or more behind it. */
 #define SC_INFLATE_TABLE_SIZE(n_symbols, bits) ((1u << (bits)) + ((n_symbols) / 2u << (SC_INFLATE_MAX_BITS - (bits))))
 
-/* Zero it before the first use; it may be moved, and left as it is after any failure. */
+/* Zero it before the first use. It may be moved, and needs no repair after a failure. */
 struct sc_inflate_tables {
     uint32_t litlen[SC_INFLATE_TABLE_SIZE(SC_INFLATE_N_LITLEN, SC_INFLATE_LITLEN_BITS)];
     uint32_t offset[SC_INFLATE_TABLE_SIZE(SC_INFLATE_N_OFFSET, SC_INFLATE_OFFSET_BITS)];
     uint64_t pairs[1u << SC_INFLATE_LITLEN_BITS]; /* two symbols for one look, see sc_inflate_fast.c */
-    bool hold_fixed; /* the code that the format predefines is in them */
+    bool hold_fixed; /* the tables hold the code that the format predefines */
 };
 
 /* Decode the raw deflate stream at the start of src, which may be followed by other bytes.

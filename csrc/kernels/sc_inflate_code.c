@@ -1,8 +1,8 @@
 /* sc_inflate_code.c - from code lengths to the tables that decode them (see sc_inflate_impl.h)
  *
- * The format gives codes by their lengths alone: in order of length, and of symbol within one, each code is the one
- * before plus one. Their first bit is the most significant in this order, but the lowest in the stream, so an index into
- * a table is a code read backwards, and counting up carries downwards:
+ * The format defines codes by their lengths alone. In order of length, and of symbol within one length, each code is
+ * the one before plus one. The first bit of a code is the most significant one in this order, but the lowest in the
+ * stream. So the index into a table is a code read backwards, and counting up carries downwards:
  *
  *     lengths A 1, B 2, C 3, D 3     codes 0, 10, 110, 111     backwards 000, 001, 011, 111
  *
@@ -69,7 +69,7 @@ sort_by_length(const uint8_t *lengths, unsigned n, uint16_t *n_of, uint16_t *sor
             sorted[next[lengths[i]]++] = (uint16_t)i;
 }
 
-/* How many codes of MAX_BITS bits are left over: 0 for a complete code, negative where there are more than can be. */
+/* Return how many codes of MAX_BITS bits are unused: 0 for a complete code, negative for too many codes. */
 static int
 unused_codes(const uint16_t *n_of)
 {
@@ -94,7 +94,7 @@ next_code(uint32_t code, unsigned length)
     return (code & (highest - 1)) | highest;
 }
 
-/* Of codes of one bit, `zero` is what 0 stands for; 1 stands for nothing. */
+/* For codes of one bit: `zero` is the entry of bit 0; bit 1 has no symbol. */
 static void
 build_lone(uint32_t *table, unsigned n_bits, uint32_t zero)
 {

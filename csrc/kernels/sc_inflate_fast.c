@@ -1,10 +1,11 @@
-/* sc_inflate_fast.c - the fast loop of a block: far from both ends, nothing tested per symbol (see sc_inflate.c)
+/* sc_inflate_fast.c - the fast loop of a block, far from both ends: no tests per symbol (see sc_inflate.c)
  *
- * What limits it is the chain from one look-up to the next. So where enough is to come to pay for a table, one look-up
- * takes two symbols: two literals, or a match whole, length and offset, if their codes fit into the index together. A
- * stream of a smooth field with noise (short matches, few literals between them) went from 484 to 545 MB/s by that (with an index of 9 bits for offsets).
+ * The chain from one look-up to the next limits the speed. So if the rest of the stream is long enough to pay for a
+ * table, one look-up takes two symbols: two literals, or a complete match (length and offset), if their codes fit into
+ * the index together. This raised a stream of a smooth field with noise (short matches, few literals between them) from
+ * 484 to 545 MB/s (with an index of 9 bits for offsets).
  *
- * An entry for two has more bits than one for one (sc_inflate_impl.h) and keeps the meaning of the low ones:
+ * An entry for two symbols has more bits than one for one symbol (sc_inflate_impl.h); the low bits keep their meaning:
  *
  *      63     49  48  47                 32 31                 16 15    12 11        0
  *     +---------+---+---------------------+---------------------+--------+-----------+
@@ -19,7 +20,7 @@
 #include "base/sc_cpu.h"
 #include "kernels/sc_inflate_impl.h"
 
-/* Input that is worth a table for two: it takes about 3 us to make. */
+/* Smallest input for which a table of pairs pays: it takes about 3 us to make. */
 #define WORTH_PAIRS (8 << 10)
 
 #define MATCH (UINT64_C(1) << 48)
@@ -133,8 +134,8 @@ build_pairs(struct sc_inflate_tables *tables)
 
 /* ---- the loop */
 
-/* Only the low 6 bits of n_bits count here: entries are subtracted from it as a whole, which saves masking them, and
- * since it never falls below what is dropped, no borrow comes from there. */
+/* Only the low 6 bits of n_bits count here. Whole entries are subtracted from it, which saves masking them. It never
+ * falls below the number of dropped bits, so the subtraction does not borrow. */
 #define REFILL()                                \
     do {                                        \
         bits |= load_le64(in) << (n_bits & 63); \
@@ -146,7 +147,7 @@ build_pairs(struct sc_inflate_tables *tables)
         bits >>= (entry) & DROP_MASK; \
         n_bits -= (uint32_t)(entry);  \
     } while (0)
-/* A second byte that is none is written over. */
+/* Write two bytes. If the entry has one literal only, the next symbol overwrites the second byte. */
 #define PUT_LITERALS(entry)                             \
     do {                                                \
         out[0] = (uint8_t)((entry) >> 16);              \

@@ -1,4 +1,4 @@
-/* sc_inflate_impl.h - table entries, as sc_inflate_code.c makes and the others read them
+/* sc_inflate_impl.h - table entries, made by sc_inflate_code.c and read by the other files
  *
  * An entry, for all kinds of symbols:
  *
@@ -72,7 +72,7 @@ look_up(const uint32_t *table, unsigned n, uint64_t bits)
     return table[bits & ((1u << n) - 1)];
 }
 
-/* What is left of a stream. sc_inflate.c says how the bits are held. */
+/* The rest of a stream. sc_inflate.c explains how the bits are held. */
 struct sc_inflate_stream {
     const uint8_t *in, *in_end;
     uint8_t *out, *out_start, *out_end;
@@ -80,7 +80,7 @@ struct sc_inflate_stream {
     uint32_t n_bits;
 };
 
-/* How decoding went on; GOES_ON: nothing is wrong, and the block is not over. */
+/* Result of a step of decoding. GOES_ON: no error, and the block is not finished. */
 enum sc_inflate_outcome {
     GOES_ON,
     BLOCK_ENDS,
@@ -107,10 +107,10 @@ enum sc_inflate_alphabet { LITLEN, OFFSET, PRECODE };
  * a precode has no exception. */
 bool sc_inflate_build(uint32_t *table, enum sc_inflate_alphabet alphabet, const uint8_t *lengths, unsigned n);
 
-/* Decode as far as one round cannot reach the end of either buffer. */
+/* Decode until a round could reach the end of either buffer. */
 enum sc_inflate_outcome sc_inflate_fast(struct sc_inflate_tables *tables, struct sc_inflate_stream *s);
 
-/* Put the predefined code into the tables, unless it is there. */
+/* Make the tables of the predefined code, unless they are there. */
 void sc_inflate_build_fixed(struct sc_inflate_tables *tables);
 
 #endif

@@ -1,8 +1,8 @@
-/* sc_order.c - the sequence in which a writer lays inner chunks into a shard
+/* sc_order.c - the order in which a writer lays inner chunks into a shard
  *
- * Morton rank, as zarr-python writes shards: take bit 0 of every coordinate, axis 0 first, then bit 1 of every one, and
- * so on; an axis whose extent c needs only (c - 1).bit_length() bits drops out after that many. Those are the bits of
- * the rank, lowest first. On a 3 x 5 grid axis 0 has two bits and axis 1 has three:
+ * Morton rank, as zarr-python writes shards: take bit 0 of each coordinate, axis 0 first, then bit 1 of each, and so
+ * on. An axis of extent c needs only (c - 1).bit_length() bits and drops out after these. They are the bits of the
+ * rank, lowest first. On a 3 x 5 grid axis 0 has two bits and axis 1 has three:
  *
  *              axis 1 ->
  *     axis 0    0   2   8  10 | 16         rank bit 0: axis 0, bit 0        bit 3: axis 1, bit 1
@@ -11,31 +11,31 @@
  *              ---------------
  *               5   7  13  15              ranks outside the grid; the numbers 18, 19, 21 ... lie outside as well
  *
- * The plain way is to count the rank up, take it apart and drop what is outside, which for 33^3 is six ranks of seven.
- * The other plain way is to sort all inner chunks by rank.
+ * The simple method is to count the rank up, decode it and skip positions outside of the grid; for 33^3 that is six
+ * ranks of seven. Another simple method is to sort all inner chunks by rank.
  *
  * Here the rank is read as a path from the root of a binary tree. Its top bit splits the grid in two along one axis,
- * the next bit splits each half, and so on. A subtree is a box, one interval per axis, and only the interval of
- * the axis just split can have left the sub-grid. So one comparison decides whether a child has anything to give, a
- * child that has nothing is never entered, and each descent ends at a position that is wanted.
+ * the next bit splits each half, and so on. A subtree is a box, one interval per axis, and only the interval of the
+ * axis that was just split can lie outside of the sub-grid. So one comparison decides whether a child contains a wanted
+ * position. A child without one is never entered, and each descent ends at a wanted position.
  *
- * The lowest six bits are not walked. They form a block of 64 positions (4 x 4 x 4 on three axes) that looks the same
- * everywhere: position = base + within[rank]. A block on the edge is a 64-bit mask, computed by comparing all 64
- * coordinates of an axis with the edge at once, one bit of the number at a time. The mask is also all that has
- * to be remembered when the caller's array is full in the middle of a block.
+ * The lowest six bits are not walked. They form a block of 64 positions (4 x 4 x 4 on three axes) that is the same
+ * everywhere: position = base + within[rank]. A block at the edge has a 64-bit mask, computed by comparing all 64
+ * coordinates of an axis with the edge at once, one bit of the number at a time. The mask is also the only state needed
+ * if the array of the caller is full in the middle of a block.
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_order.h"
 
 #define BLOCK (1 << SC_ORDER_BLOCK_BITS)
 
-/* Ranks within a block whose bit k is set. */
+/* The ranks within a block whose bit k is set. */
 static const uint64_t ranks_with_bit[SC_ORDER_BLOCK_BITS] = {
     0xAAAAAAAAAAAAAAAA, 0xCCCCCCCCCCCCCCCC, 0xF0F0F0F0F0F0F0F0,
     0xFF00FF00FF00FF00, 0xFFFF0000FFFF0000, 0xFFFFFFFF00000000,
 };
 
-/* Ranks within a block; fewer than 64 when the grid itself is smaller. */
+/* The ranks within a block; fewer than 64 if the grid itself is smaller. */
 static uint64_t
 all_ranks(const struct sc_order_iter *it)
 {
@@ -44,7 +44,8 @@ all_ranks(const struct sc_order_iter *it)
 
 /* ---- Morton ---- */
 
-/* Ranks of the block whose coordinate along `axis`, counted from the block's corner, is below limit < side. */
+/* Return the ranks of the block whose coordinate along `axis`, counted from the corner of the block, is below limit
+ * < side. */
 static uint64_t
 ranks_below(const struct sc_order_iter *it, int axis, uint64_t limit)
 {
@@ -63,7 +64,7 @@ ranks_below(const struct sc_order_iter *it, int axis, uint64_t limit)
     return below;
 }
 
-/* Ranks of the block at c that lie in the sub-grid; never 0. */
+/* Return the ranks of the block at c that lie in the sub-grid; never 0. */
 static uint64_t
 block_mask(const struct sc_order_iter *it)
 {
@@ -80,8 +81,8 @@ block_mask(const struct sc_order_iter *it)
     return mask;
 }
 
-/* From a subtree that is split by bit k - 1 to its first block. The lower child is entered unless it ends before the
- * sub-grid begins; then the upper one does not, since the two together reach into the sub-grid. */
+/* Descend from a subtree that is split by bit k - 1 to its first block. Enter the lower child unless it ends before
+ * the sub-grid begins. In that case the upper child does not, since one of the two reaches into the sub-grid. */
 static void
 descend(struct sc_order_iter *it, int k)
 {
@@ -117,7 +118,7 @@ next_block(struct sc_order_iter *it)
     return false;
 }
 
-/* As many positions of the present block as fit. */
+/* Write as many positions of the current block as fit. */
 static size_t
 take_from_block(struct sc_order_iter *it, uint64_t *positions, size_t capacity)
 {

@@ -1,6 +1,7 @@
-/* sc_order.h - the sequence in which a writer lays inner chunks into a shard
+/* sc_order.h - the order in which a writer lays inner chunks into a shard
  *
- * A runtime choice, never part of metadata. The default is zarr-python's compressed Morton order.
+ * The writer chooses it at run time; metadata never contain it. The default is the compressed Morton order of
+ * zarr-python.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_ORDER_H
 #define SC_ORDER_H
@@ -22,7 +23,7 @@ enum sc_order {
 struct sc_order_iter {
     enum sc_order order;
     int ndim;
-    bool done; /* no row or block after the present one */
+    bool done; /* no row or block after the current one */
     uint64_t first[SC_MAX_NDIM], last[SC_MAX_NDIM], strides[SC_MAX_NDIM];
     uint64_t c[SC_MAX_NDIM]; /* first corner of the present row or block ... */
     uint64_t base;           /* ... and its position */
@@ -47,8 +48,8 @@ struct sc_order_iter {
 enum sc_status sc_order_begin(struct sc_order_iter *it, enum sc_order order, int ndim, const uint64_t *grid,
                               const uint64_t *first, const uint64_t *last);
 
-/* Write up to `capacity` positions (C order index over the whole *grid*) and return how many; 0: done.
- * The sequence over a sub-grid is the full sequence with the others left out; whole subtrees outside are skipped. */
+/* Write up to `capacity` positions (C order index over the whole *grid*) and return their number; 0: done. The
+ * sequence of a sub-grid is the full sequence without the other positions; whole subtrees outside are skipped. */
 size_t sc_order_next(struct sc_order_iter *it, uint64_t *positions, size_t capacity);
 
 #endif

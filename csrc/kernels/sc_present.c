@@ -48,7 +48,7 @@ sc_present_count(struct sc_present *set, uint64_t *before)
     return !rest || !(word_of(set, n_words - 1) >> rest);
 }
 
-/* The bits of a word without the lowest n that are set. */
+/* Return a word without its lowest n bits that are set. */
 static uint64_t
 without_lowest(uint64_t word, uint64_t n)
 {
@@ -57,13 +57,13 @@ without_lowest(uint64_t word, uint64_t n)
     return word;
 }
 
-/* The word that a member's bit is in; *rank becomes how many members in this word come before it. */
+/* Find the word that holds the bit of a member. *rank becomes the number of members before it in this word. */
 static uint64_t
 word_with(const struct sc_present *set, uint64_t *rank)
 {
     uint64_t low = 0, high = sc_present_nblocks(set->first, set->end), w;
 
-    while (high - low > 1) { /* the last block with no more than `rank` in front of it */
+    while (high - low > 1) { /* the last block with at most `rank` members before it */
         uint64_t middle = low + (high - low) / 2;
 
         if (set->before[middle] <= *rank)
@@ -116,14 +116,14 @@ sc_present_find(const struct sc_present *set, const uint8_t *key, uint64_t *rank
 
 /* ---- keys ---- */
 
-/* A place in the grid, and its key. */
+/* A position in the grid, and its key. */
 struct place {
     uint64_t position;
     uint32_t at[SC_MAX_NDIM];
     uint8_t key[4 * SC_MAX_NDIM];
 };
 
-/* Go on to a later position; a coordinate is divided only where it leaves its axis. */
+/* Step to a later position. A coordinate is divided only where it leaves its axis. */
 static void
 go_to(struct place *place, const struct sc_present *set, uint64_t position)
 {
@@ -139,7 +139,7 @@ go_to(struct place *place, const struct sc_present *set, uint64_t position)
     }
 }
 
-/* Copy a few bytes, whose number is not known to the compiler, without a call. */
+/* Copy a few bytes without a call, though the compiler does not know their number. */
 static void
 copy_short(uint8_t *dst, const uint8_t *src, size_t n)
 {
@@ -151,7 +151,7 @@ copy_short(uint8_t *dst, const uint8_t *src, size_t n)
         dst[i] = src[i];
 }
 
-/* Keys of neighbours, in ascending order from `rank` on; they are laid `stride` bytes from one another. */
+/* Write the keys of neighbours, in ascending order from `rank` on, `stride` bytes apart. */
 static void
 write_run(const struct sc_present *set, uint64_t rank, size_t n, size_t skip, uint8_t *keys, ptrdiff_t stride)
 {

@@ -1,7 +1,7 @@
 /* sc_present.h - which entries of an index exist: a set of positions, and their keys in ascending order
  *
- * One bit a position, and the number of members in front of every eight words of bits, so that a member is found by its
- * rank (how many come before it), and a rank by its position, without a pass over all:
+ * It has one bit for each position, and for each eight words of bits the number of members before them. So a member is
+ * found by its rank (the number of members before it), and a rank by its position, without a pass over all bits:
  *
  *     before   0                    301                  301                   of block 0, 1, 2
  *     bits     | 512 positions      | 512, none exists   | 512 positions ...   the first bit is position `first`
@@ -43,19 +43,19 @@ sc_present_nblocks(uint64_t first, uint64_t end)
 /* Set the bits of the entries that exist among positions [first, end) of an index. */
 void sc_present_mark(const struct sc_entry *entries, uint64_t first, uint64_t end, uint8_t *bits);
 
-/* Count the bits of a set that is complete but for `n` and `before`, which has room for sc_present_nblocks() numbers.
- * False: there are bits from `end` on, and nothing may be done with the set. */
+/* Count the bits of a set that is complete except for `n` and `before`, which has room for sc_present_nblocks()
+ * numbers. False: bits from `end` on are set, and the set must not be used. */
 bool sc_present_count(struct sc_present *set, uint64_t *before);
 
-/* Position of a member; rank is below n. */
+/* Return the position of a member; rank is below n. */
 uint64_t sc_present_position(const struct sc_present *set, uint64_t rank);
 
-/* Rank of the member with a key of 4 * ndim bytes; false: it is none, or no position has that key. */
+/* Find the rank of the member with a key of 4 * ndim bytes. Return false if the set has no such member. */
 bool sc_present_find(const struct sc_present *set, const uint8_t *key, uint64_t *rank);
 
-/* Keys of n members, one after the other: those with the ranks first, first + step, ..., which all must be below set->n.
- * A key is a member's coordinates in the grid, 32 bits each with the highest byte first; of each the first `skip` bytes (at
- * most 4 * ndim) are left out. Extents are below 2^32. */
+/* Write the keys of n members, one after the other: those with the ranks first, first + step, ..., all below set->n.
+ * A key is the coordinates of a member in the grid, 32 bits each with the highest byte first. The first `skip` bytes
+ * (at most 4 * ndim) of each key are left out. Extents are below 2^32. */
 void sc_present_keys(const struct sc_present *set, uint64_t first, int64_t step, size_t n, size_t skip, uint8_t *keys);
 
 #endif

@@ -1,13 +1,13 @@
-/* sc_strided.c - preparing a copy between strided memory: which axes are left, in which order, for which kernel
+/* sc_strided.c - prepare a copy between strided memory: which axes remain, in which order, for which kernel
  *
- * The loops are in sc_strided_kernels.c. Here a box is brought into the form that costs least:
+ * The loops are in sc_strided_kernels.c. Here a box is brought into the cheapest form:
  *
  *     shape (8, 1, 32, 32) of 2 bytes            axes of extent 1 go
  *     dst strides 131072 . 512 2                 the rest by falling stride of the destination, which is thus written
  *     src strides   2048 .  64 2                 from front to back whatever the order of the caller's axes
  *     -> shape (8, 32) of rows of 64 bytes       neighbours that are one run on both sides merge; so does the row
  *
- * When the source runs fastest along another axis than the destination, that axis comes second to last, and the two are
+ * If the fastest axis of the source is not that of the destination, it becomes the second to last axis, and the two are
  * copied in tiles.
  *
  * SPDX-License-Identifier: MIT */
@@ -29,11 +29,11 @@ run_nothing(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
     (void)src;
 }
 
-/* What the fields come to. Units of one byte, and runs of none, are not reversed. */
+/* Reduce the fields of a swap to one kind. Units of one byte, and runs without units, are not reversed. */
 static enum sc_swap_kind
 kind_of(const struct sc_swap *swap, size_t itemsize)
 {
-    uint64_t end = 0; /* of the fields so far, as long as they follow one another */
+    uint64_t end = 0; /* of the fields so far, while they follow one another */
     uint32_t unit = 0;
     bool uniform = true;
 
@@ -90,7 +90,7 @@ sort_axes(struct sc_copy *copy, int ndim, const uint64_t *shape, const int64_t *
     }
 }
 
-/* Does a step along the outer axis equal a walk along all of the inner one? */
+/* True if a step along the outer axis equals a walk along the whole inner one. */
 static bool
 is_one_run(int64_t outer_stride, int64_t inner_stride, uint64_t inner_extent)
 {

@@ -1,13 +1,13 @@
-/* sc_strided_kernels.c - the loops under a prepared copy (see sc_strided.h)
+/* sc_strided_kernels.c - the loops of a prepared copy (see sc_strided.h)
  *
- * Inner chunks are small: 64 rows of 8 bytes take less time than a call of memcpy for each of them would. So each
- * kernel is a whole copy, all loops in one function, with the size of a row as a constant in it:
+ * Inner chunks are small: copying 64 rows of 8 bytes takes less time than 64 calls of memcpy. So each kernel is a whole
+ * copy, all loops in one function, with the size of a row as a constant:
  *
  *     for each index of the outer axes          (the fourth axis from the inside on; seldom any)
  *         for i for j for k                     (a copy of fewer axes has leading ones of extent 1)
  *             move_row(dst + ..., src + ...)
  *
- * The loops are written once, and KERNEL stamps out a function for each constant.
+ * The loops are written once; KERNEL makes a function for each constant.
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_strided_kernels.h"
@@ -114,7 +114,7 @@ is_one_element(const struct sc_copy *copy)
     return true;
 }
 
-/* More than a cache should be filled with, in rows of more than a few lines? */
+/* True for a fill that is larger than a cache, in rows of more than a few cache lines. */
 static bool
 is_streamed(const struct sc_copy *copy)
 {
@@ -125,7 +125,7 @@ is_streamed(const struct sc_copy *copy)
     return copy->row_nbytes >= STREAM_ROW_NBYTES && copy->itemsize <= PATTERN_NBYTES && nbytes >= STREAM_NBYTES;
 }
 
-/* A fill, that is: rows are copied from one that is made first, short ones and those of large fills. */
+/* A fill: one row is made first, and copied to the others if rows are short or the fill is large. */
 static void
 rows_spread_or_copied(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
 {
@@ -146,7 +146,7 @@ rows_spread_or_copied(const struct sc_copy *copy, uint8_t *dst, const uint8_t *s
     }
     rows_streamed(copy, dst, row);
 #if defined(SC_ARCH_X86_64)
-    _mm_sfence(); /* before another thread can learn that it is done */
+    _mm_sfence(); /* order the stores before any sign to other threads that they are done */
 #endif
 }
 

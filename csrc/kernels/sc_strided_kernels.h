@@ -1,4 +1,4 @@
-/* sc_strided_kernels.h - what sc_strided.c needs of the kernels
+/* sc_strided_kernels.h - the kernels that sc_strided.c chooses from
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_STRIDED_KERNELS_H
@@ -8,11 +8,11 @@
 
 typedef void sc_copy_fn(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src);
 
-/* What a byte order does to an element. */
+/* How the bytes of an element are reversed. */
 enum sc_swap_kind {
     SC_SWAP_NONE = 0,
     SC_SWAP_MIXED = 1, /* as the fields say */
-    SC_SWAP_2 = 2,     /* the whole element is units of as many bytes */
+    SC_SWAP_2 = 2,     /* the element consists of units of this many bytes */
     SC_SWAP_4 = 4,
     SC_SWAP_8 = 8,
 };

@@ -153,7 +153,7 @@ spread_pattern(uint8_t *dst, const uint8_t *element, size_t itemsize, size_t nby
     memcpy(&low, pattern, 8);
     memcpy(&high, pattern + 8, 8);
     if (nbytes >= 128 && low == high && low == (low & 0xFF) * 0x0101010101010101) {
-        memset(dst, pattern[0], nbytes); /* knows when to go round the cache */
+        memset(dst, pattern[0], nbytes); /* decides when to write past the cache */
         return;
     }
     if (nbytes >= 16) {
@@ -218,10 +218,10 @@ spread_row(const struct sc_copy *copy, uint8_t *dst, const uint8_t *src)
 
 /* ---- fills that no cache holds ----
  *
- * An ordinary store fetches the line from memory that it then overwrites, and what is filled by the megabyte does not wait in a
- * cache for its reader anyhow. On pages that were made for the fill, cleared and gone from the caches since, that fetch costs as
- * much as all the rest: 58 ms for 256 MiB instead of 31 (rows of 512 bytes, EPYC). Rows begin anywhere; whole lines of
- * them are stored past the caches. */
+ * An ordinary store first reads the cache line that it then overwrites. A fill of many megabytes leaves the cache
+ * before its reader comes anyway. On fresh pages, cleared and no longer in the cache, that read costs as much as all
+ * the rest: 58 ms for 256 MiB instead of 31 (rows of 512 bytes, EPYC). Rows begin anywhere; their whole cache lines
+ * are stored past the caches. */
 
 enum { PATTERN_NBYTES = 1024, LINE_NBYTES = 64, STREAM_ROW_NBYTES = 256 };
 #define STREAM_NBYTES ((uint64_t)1 << 20)

@@ -1,11 +1,11 @@
 /* sc_strided_tiles.c - copies between transposed memory
  *
  * A transpose walks down the columns of one side, from cache line to cache line. In tiles of LINE x LINE bytes every
- * line is used up before it is left, those of the destination first: they are the ones to be written back, and in a
- * large array their distance is a large power of two, so that few of them find room in the cache at a time.
+ * line is used completely before the next one. The lines of the destination come first: they have to be written back,
+ * and in a large array their distance is a large power of two, so few of them fit into the cache at a time.
  *
- * Within a tile, blocks of 16 x 16 bytes are turned in registers: to interleave row i with row i + n/2 is to rotate an
- * element's number (row, column) by one bit, and log2(n) times that exchange the two.
+ * Within a tile, blocks of 16 x 16 bytes are transposed in registers. Interleaving row i with row i + n/2 rotates the
+ * number of an element (row, column) by one bit; log2(n) such steps exchange row and column.
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_strided_kernels.h"
@@ -26,7 +26,7 @@ typedef uint8_t vector __attribute__((vector_size(VECTOR)));
 
 #define SHUFFLE __builtin_shufflevector
 
-/* Elements of a and b in turn, from their lower and from their upper halves. */
+/* Interleave the elements of a and b, from their lower and from their upper halves. */
 static ALWAYS_INLINE void
 interleave(vector a, vector b, vector *low, vector *high, size_t size)
 {
@@ -86,7 +86,7 @@ struct plane {
     int64_t ni, nj, dst_i, dst_j, src_i, src_j;
 };
 
-/* All of a tile with blocks, as far as they fit. */
+/* Transpose a tile in blocks, as far as they fit. */
 static ALWAYS_INLINE void
 move_tile(const struct sc_copy *copy, const struct plane *p, int64_t ni, int64_t nj, uint8_t *dst, const uint8_t *src,
           enum sc_move_kind how, size_t size)

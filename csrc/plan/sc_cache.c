@@ -6,10 +6,10 @@
 #include "base/sc_alloc.h"
 #include "plan/sc_cache_impl.h"
 
-/* What is known of one object's index. */
+/* The cached knowledge about the index of one object. */
 struct slot {
     struct sc_lru_node node;
-    bool loading; /* by one thread; others wait */
+    bool loading; /* one thread loads it; other threads wait */
     bool in_file;
     struct sc_file_id file;
     int ndim;
@@ -146,7 +146,7 @@ slot_fits(const struct slot *slot, const struct sc_file_id *file, const struct s
     return !file || sc_file_id_equal(&slot->file, file);
 }
 
-/* The slot of that name, emptied or new, for this version of the object. NULL: no memory. */
+/* Return the slot of that name, emptied or new, for this version of the object. NULL: no memory. */
 static struct slot *
 slot_begin(struct sc_cache *cache, struct slot *slot, const char *name, const struct sc_file_id *file,
            const struct sc_chain *shard)
@@ -169,7 +169,7 @@ slot_begin(struct sc_cache *cache, struct slot *slot, const char *name, const st
     return slot;
 }
 
-/* Are the stamps old enough that a later change must give others? */
+/* True if the time stamps are so old that a later change must have others. */
 static bool
 is_settled(const struct sc_cache *cache, const struct sc_file_id *file)
 {
@@ -194,7 +194,7 @@ wait_a_little(struct sc_cache *cache)
 
 /* ---- indexes ---- */
 
-/* A miss: shall the caller load it for all, or only for itself? */
+/* Handle a miss: the caller loads the index for the cache, or only for itself. */
 static enum sc_cache_answer
 begin_load(struct sc_cache *cache, struct slot *slot, const char *name, const struct sc_file_id *file,
            const struct sc_chain *shard)
@@ -239,7 +239,7 @@ sc_cache_get(struct sc_cache *cache, const char *name, const struct sc_file_id *
                 break; /* another thread loads another version of it */
             wait_a_little(cache);
             pthread_mutex_unlock(&cache->mutex);
-            stop = sc_cancelled(cancel); /* may run code of the user: no lock is held */
+            stop = sc_cancelled(cancel); /* this may run code of the user, so no lock is held */
             pthread_mutex_lock(&cache->mutex);
             continue;
         }
@@ -264,7 +264,7 @@ sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_file_i
 
     pthread_mutex_lock(&cache->mutex);
     slot = slot_find(cache, name);
-    if (slot && slot->loading && slot_fits(slot, file, shard)) { /* else it was dropped meanwhile */
+    if (slot && slot->loading && slot_fits(slot, file, shard)) { /* otherwise it was dropped meanwhile */
         slot->loading = false;
         if (index) {
             slot_empty(cache, slot);
@@ -330,26 +330,31 @@ sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *sh
 void
 sc_cache_clear(struct sc_cache *cache)
 {
+    struct sc_cached_file *unused;
+
     pthread_mutex_lock(&cache->mutex);
     while (cache->indexes.oldest)
         slot_remove(cache, (struct slot *)(void *)cache->indexes.oldest);
-    sc_cache_files_drop(cache);
+    unused = sc_cache_files_remove(cache);
     pthread_cond_broadcast(&cache->changed);
     pthread_mutex_unlock(&cache->mutex);
+    sc_cached_files_close(unused);
 }
 
 void
 sc_cache_drop(struct sc_cache *cache, const char *name)
 {
+    struct sc_cached_file *unused;
     struct slot *slot;
 
     pthread_mutex_lock(&cache->mutex);
     slot = slot_find(cache, name);
     if (slot)
         slot_remove(cache, slot);
-    sc_cache_file_drop(cache, name);
+    unused = sc_cache_file_remove(cache, name);
     pthread_cond_broadcast(&cache->changed);
     pthread_mutex_unlock(&cache->mutex);
+    sc_cached_files_close(unused);
 }
 
 void
@@ -420,7 +425,8 @@ after_fork_in_parent(void)
     pthread_mutex_unlock(&caches_mutex);
 }
 
-/* The child starts empty: its threads are gone, those that were loading too. What they held stays allocated. */
+/* The child starts with an empty cache: it has no other threads, so none is loading. Memory that they used stays
+ * allocated. */
 static void
 after_fork_in_child(void)
 {

@@ -1,22 +1,22 @@
-/* sc_cache.h - what readers keep between calls: decoded indexes, and open files
+/* sc_cache.h - decoded indexes and open files that readers keep between calls
  *
- * An index is kept under the name of its object together with what identified the file when the index was read. A reader
- * that opens the file again compares both, so a file that was replaced or changed since is a miss, never a wrong
- * answer. What a file's stamps cannot tell apart is not kept at all: a change right after this one could leave
- * the same stamps, since clocks of file systems tick every few milliseconds (or seconds); git calls such a file racy.
+ * An index is kept under the name of its object, together with the identity of the file when the index was read. A
+ * reader that opens the file again compares both, so a file that was replaced or changed since is a miss, never a wrong
+ * answer. An index is not kept if time stamps could not show a change: clocks of file systems tick every few
+ * milliseconds (or seconds), so a change right after this one could leave the same stamps. git calls such a file racy.
  *
  *     get --> HIT    use it, release it
  *         --> LOAD   read the index, then put it or give up; other threads wait meanwhile, for this object only
- *         --> PASS   read the index for yourself, nothing is kept
+ *         --> PASS   the caller reads the index, and nothing is kept
  *
- * Large indexes are kept at their second reading: one element from each of many shards would otherwise pay for
- * decoding every index whole.
+ * Large indexes are kept at their second reading. Otherwise a program that reads one element of each of many shards
+ * would decode every index completely.
  *
- * The bytes of all indexes kept, names included, stay below a bound; the least recently used go first. An index that
- * is in use lives on until it is released.
+ * The bytes of all kept indexes, names included, stay below a limit; the least recently used are removed first. An
+ * index that is in use lives until it is released.
  *
- * Open files are kept by name too, if asked for. A kept file counts if its name still leads to the same inode: while it
- * is open, the file system gives that inode to no other file.
+ * Open files are kept by name too, if the caller asks for it. A kept file is used if its name still leads to the same
+ * inode: while it is open, the file system gives that inode to no other file.
  *
  * Threads may share a cache. A forked child finds it empty.
  * SPDX-License-Identifier: MIT */
@@ -27,7 +27,8 @@
 #include "chain/sc_chain.h"
 #include "io/sc_file.h"
 
-/* Older than any clock's grain, and than the usual difference between the clocks of a file server and ours. */
+/* Longer than the step of any clock, and than the usual difference between the clocks of a file server and of this
+ * machine. */
 #define SC_CACHE_GRAIN_NS ((int64_t)2000 * 1000 * 1000)
 
 /* An index above this is kept at its second reading. */
@@ -39,7 +40,7 @@ struct sc_cache;
 struct sc_cached_index {
     atomic_uint n_users;
     uint64_t n_entries;
-    bool is_sound; /* all entries have been checked, and are right */
+    bool is_sound; /* all entries have been checked and are valid */
     struct sc_entry entries[];
 };
 
@@ -56,44 +57,46 @@ enum sc_status sc_cache_init(void);
 /* max_nbytes 0: no indexes; max_files 0: no files. NULL: no memory. */
 struct sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns);
 
-/* No thread may use the cache any more; indexes taken from it may still be in use. */
+/* No thread may use the cache any more. Indexes that were taken from it may still be in use. */
 void sc_cache_free(struct sc_cache *cache);
 
-/* Forget everything, or what is known of one object (before it is replaced). */
+/* Forget everything, or one object (before it is replaced). */
 void sc_cache_clear(struct sc_cache *cache);
 void sc_cache_drop(struct sc_cache *cache, const char *name);
 
 /* ---- indexes ---- */
 
-/* Ask for the index of an object. file: what identifies it now; NULL when it is in no file, and the user has said that it
- * never changes. With SC_CACHE_HIT *index is held for the caller. Waits while another thread loads the same one, unless
- * `cancel` says stop (then SC_CACHE_PASS). */
+/* Ask for the index of an object. file: identifies its present state; NULL for an object that is not in a file and
+ * that the user has declared immutable. With SC_CACHE_HIT the caller holds *index. Waits while another thread loads
+ * the same index, unless `cancel` stops the plan (then SC_CACHE_PASS). */
 enum sc_cache_answer sc_cache_get(struct sc_cache *cache, const char *name, const struct sc_file_id *file,
                                   const struct sc_chain *shard, struct sc_cancel *cancel,
                                   struct sc_cached_index **index);
 
-/* After SC_CACHE_LOAD: keep the index (the caller goes on holding it), or NULL: it could not be read. */
+/* After SC_CACHE_LOAD: keep the index (the caller still holds it), or NULL: it could not be read. */
 void sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_file_id *file,
                      const struct sc_chain *shard, struct sc_cached_index *index);
 
-/* True if an index of that name is kept, even if the object has changed since. Counts as neither hit nor miss. */
+/* True if an index of that name is kept, even if the object has changed since. It is neither a hit nor a miss. */
 bool sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
-/* The index that is kept, without waiting or loading; NULL: none. */
+/* Return the cached index without waiting or loading; NULL if it is not cached. */
 struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
-/* Keep an index that was read outside, of an object in no file. */
+/* Keep an index that the caller has read, of an object that is not in a file. */
 void sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *shard,
                   struct sc_cached_index *index);
 
-/* Room for the entries of a shard, held once, and behind them for the checksums of the stored index. NULL: no memory. */
+/* Make memory for the entries of a shard, with room for the checksums of the stored index behind them. The caller
+ * holds it. NULL: no memory. */
 struct sc_cached_index *sc_cached_index_new(const struct sc_chain *shard);
 
-/* Where the stored index may be read to: pairs in C order are decoded where they lie, so they take no memory twice.
- * NULL: of another order, it needs memory of its own. */
+/* Return the memory to which the stored index can be read: pairs in C order are decoded in place, so they need no
+ * second memory. NULL: the index has another order and needs memory of its own. */
 uint8_t *sc_cached_index_stored(struct sc_cached_index *index, const struct sc_chain *shard);
 
-/* Decode a stored index whose checksums have been verified, and look whether it is sound where that counts. */
+/* Decode a stored index whose checksums have been verified. If sc_index_must_be_sound(), check it and note the
+ * result. */
 void sc_cached_index_fill(struct sc_cached_index *index, const struct sc_chain *shard, const uint8_t *stored,
                           const struct sc_index_extent *extent);
 
@@ -107,20 +110,20 @@ void sc_cached_index_release(struct sc_cached_index *index);
 
 struct sc_cached_file;
 
-/* An open file; fd -1: there is none of that name. */
+/* An open file. fd is -1 if the file does not exist. */
 struct sc_opened {
     int fd;
     struct sc_file_id id;
     struct sc_cached_file *kept; /* closes fd; NULL: sc_cache_close() does */
 };
 
-/* As sc_file_open(), through the cache where there is one that keeps files (cache may be NULL). `trusted`: a file that is
- * open already is used without a look at its name. *opens and *hits are counted up. */
+/* As sc_file_open(), but through the cache if it keeps files (cache may be NULL). `trusted`: use a file that is open
+ * already without a check of its name. Increments *opens and *hits. */
 enum sc_status sc_cache_open(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *file,
                              uint64_t *opens, uint64_t *hits, struct sc_where *where);
 void sc_cache_close(struct sc_cache *cache, struct sc_opened *file);
 
-/* Forget all open files: one of them turned out stale. */
+/* Forget all open files: one of them is stale. */
 void sc_cache_drop_files(struct sc_cache *cache);
 
 void sc_cache_get_info(struct sc_cache *cache, struct sc_cache_info *info);

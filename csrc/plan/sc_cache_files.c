@@ -7,9 +7,10 @@
 struct sc_cached_file {
     struct sc_lru_node node;
     unsigned n_users;
-    bool is_out; /* of the table: the last user closes it */
+    bool is_out; /* removed from the table: the last user closes it */
     int fd;
     struct sc_file_id id;
+    struct sc_cached_file *next; /* in a list of files to close */
 };
 
 static struct sc_cached_file *
@@ -18,16 +19,28 @@ file_of(struct sc_lru_node *node)
     return (struct sc_cached_file *)(void *)node;
 }
 
-/* Under the mutex. */
+/* Remove a file from the table, under the mutex; put it on the list if it has no user. */
 static void
-file_remove(struct sc_cache *cache, struct sc_cached_file *file)
+file_remove(struct sc_cache *cache, struct sc_cached_file *file, struct sc_cached_file **unused)
 {
     sc_lru_remove(&cache->files, &file->node);
     if (file->n_users) {
         file->is_out = true;
     } else {
-        sc_file_close(file->fd);
-        sc_free(file);
+        file->next = *unused;
+        *unused = file;
+    }
+}
+
+void
+sc_cached_files_close(struct sc_cached_file *unused)
+{
+    while (unused) {
+        struct sc_cached_file *next = unused->next;
+
+        sc_file_close(unused->fd);
+        sc_free(unused);
+        unused = next;
     }
 }
 
@@ -45,7 +58,7 @@ file_leave(struct sc_cache *cache, struct sc_cached_file *file)
     }
 }
 
-/* A file that is open already and still the one of that name. */
+/* Take a file that is open already and still has that name. */
 static bool
 take_open_file(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *opened)
 {
@@ -65,8 +78,10 @@ take_open_file(struct sc_cache *cache, const char *name, bool trusted, struct sc
                     opened->id.device == file->id.device))
         return true;
     pthread_mutex_lock(&cache->mutex);
-    if (!file->is_out)
-        file_remove(cache, file);
+    if (!file->is_out) {
+        sc_lru_remove(&cache->files, &file->node);
+        file->is_out = true;
+    }
     pthread_mutex_unlock(&cache->mutex);
     file_leave(cache, file);
     return false;
@@ -75,7 +90,7 @@ take_open_file(struct sc_cache *cache, const char *name, bool trusted, struct sc
 static void
 keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
 {
-    struct sc_cached_file *file = sc_calloc(1, sizeof *file);
+    struct sc_cached_file *file = sc_calloc(1, sizeof *file), *unused = NULL;
 
     if (!file)
         return;
@@ -84,11 +99,12 @@ keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
     if (!sc_lru_find(&cache->files, name) && sc_lru_add(&cache->files, &file->node, name)) {
         opened->kept = file;
         if (cache->files.n_nodes > cache->info.max_files)
-            file_remove(cache, file_of(cache->files.oldest));
+            file_remove(cache, file_of(cache->files.oldest), &unused);
         file = NULL;
     }
     pthread_mutex_unlock(&cache->mutex);
-    sc_free(file); /* another thread was quicker: this one stays the caller's own */
+    sc_cached_files_close(unused);
+    sc_free(file); /* another thread was faster: this file stays with the caller */
 }
 
 enum sc_status
@@ -129,20 +145,25 @@ sc_cache_close(struct sc_cache *cache, struct sc_opened *file)
     file->kept = NULL;
 }
 
-void
-sc_cache_file_drop(struct sc_cache *cache, const char *name)
+struct sc_cached_file *
+sc_cache_file_remove(struct sc_cache *cache, const char *name)
 {
     struct sc_lru_node *node = sc_lru_find(&cache->files, name);
+    struct sc_cached_file *unused = NULL;
 
     if (node)
-        file_remove(cache, file_of(node));
+        file_remove(cache, file_of(node), &unused);
+    return unused;
 }
 
-void
-sc_cache_files_drop(struct sc_cache *cache)
+struct sc_cached_file *
+sc_cache_files_remove(struct sc_cache *cache)
 {
+    struct sc_cached_file *unused = NULL;
+
     while (cache->files.oldest)
-        file_remove(cache, file_of(cache->files.oldest));
+        file_remove(cache, file_of(cache->files.oldest), &unused);
+    return unused;
 }
 
 void
@@ -155,7 +176,10 @@ sc_cache_files_disown(struct sc_cache *cache)
 void
 sc_cache_drop_files(struct sc_cache *cache)
 {
+    struct sc_cached_file *unused;
+
     pthread_mutex_lock(&cache->mutex);
-    sc_cache_files_drop(cache);
+    unused = sc_cache_files_remove(cache);
     pthread_mutex_unlock(&cache->mutex);
+    sc_cached_files_close(unused);
 }

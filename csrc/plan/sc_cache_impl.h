@@ -15,9 +15,11 @@ struct sc_cache {
     int64_t grain_ns;
 };
 
-/* These two are called under the mutex. */
-void sc_cache_file_drop(struct sc_cache *cache, const char *name);
-void sc_cache_files_drop(struct sc_cache *cache);
+/* Remove one open file, or all of them, under the mutex; return those without a user. The caller closes them after it has
+ * released the mutex: on a network file system a close may take long. */
+struct sc_cached_file *sc_cache_file_remove(struct sc_cache *cache, const char *name);
+struct sc_cached_file *sc_cache_files_remove(struct sc_cache *cache);
+void sc_cached_files_close(struct sc_cached_file *unused);
 
 /* After a fork, in the child: no thread uses a file. */
 void sc_cache_files_disown(struct sc_cache *cache);

@@ -1,10 +1,10 @@
 /* sc_engine.h - plans: boxes and other selections of many shards, read or written by several threads in one call
  *
- * A plan is built with the GIL held and run without it. It names objects (a local file, or bytes in memory). For each object
- * it has the chain of codecs, a box of elements, and the place of these in the caller's array. Instead of the box there may be
- * a *selection*: several boxes, index lists, or points (sc_selection.h). An object is either a *shard* (its chain is
- * sharding_indexed and nothing follows), of which only the inner chunks under the box are touched, or a *whole*: a chunk of an
- * unsharded array, or a shard behind further codecs.
+ * A plan is built with the GIL held and run without it. It names objects (local files, or bytes in memory). For each
+ * object it has the chain of codecs, a box of elements, and the place of these in the array of the caller. Instead of
+ * the box there may be a *selection*: several boxes, index lists, or points (sc_selection.h). An object is either a
+ * *shard* (its chain is sharding_indexed and nothing follows), of which only the inner chunks under the box are
+ * touched, or a *whole*: a chunk of an unsharded array, or a shard behind further codecs.
  *
  * How threads share a read. Each thread opens objects of its own, one at a time. It reads the index, checks the entries that
  * it needs and sorts them by offset. Neighbours in the file form a *group*: one pread, then decode and scatter. A thread that
@@ -13,18 +13,16 @@
  *     thread 0   open 0  index  |group|group|group|group| close   open 2 ...
  *     thread 1   open 1  index  |group|group| close    steal: |group of 2|group of 2|
  *
- * So at most one object per thread is open, memory is the touched part of one index per thread plus scratch, and one
- * large shard is decoded by all threads as well as many small ones.
+ * So each thread has at most one open object, memory is the touched part of one index per thread plus buffers, and all
+ * threads decode one large shard as well as many small ones.
  *
- * Failures: the one in the lowest object of the plan is reported, whatever the timing; objects after it may be left out.
- * Within an object a bad entry of the index comes before anything in the chunks, and then the lowest inner chunk counts.
+ * Failures: the one in the lowest object of the plan is reported, independent of timing; objects after it may be
+ * skipped. Within an object a bad entry of the index has precedence over anything in the chunks, and then the lowest
+ * inner chunk counts.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_ENGINE_H
 #define SC_ENGINE_H
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "base/sc_cancel.h"
 #include "chain/sc_selection.h"
@@ -32,26 +30,39 @@
 #include "io/sc_file.h"
 #include "plan/sc_cache.h"
 
-/* Where an object's bytes are. */
+/* Where the bytes of an object are. */
 struct sc_source {
     const char *path;    /* a local file; NULL: in memory */
     const uint8_t *data; /* in memory; NULL with path NULL: the object does not exist */
     uint64_t nbytes;
-    bool is_open; /* fd is the file, whatever name it has by now; the caller's. path only names it in errors then */
+    /* fd is the file, even if it was renamed. It belongs to the caller; path only names it in errors. */
+    bool is_open;
     int fd;
 
-    /* A shard whose index is known already: n_chunks entries in C order, checked. `data` then holds only bytes
-     * [first, first + nbytes) of the object; inner chunks that do not lie inside are left for another plan, and absent
-     * ones are filled only if fill_absent. So ranges that arrive one by one are decoded one by one. */
+    /* A shard whose index is known: n_chunks entries in C order, checked. `data` then holds only bytes [first, first
+     * + nbytes) of the object. Inner chunks outside this range are skipped, and absent ones are filled only if
+     * fill_absent. So a plan can decode each range of a shard as it arrives. */
     const struct sc_entry *entries;
     uint64_t first;
     bool fill_absent;
 };
 
-/* What was done; adds up over the threads. */
+/* How files are read where a call costs a round trip (sc_depth.h). */
+struct sc_io_rules {
+    unsigned
+        depth; /* most threads of a call that read or wait; 0: as the latency suggests; n_threads or less: no more than these */
+    uint64_t latency_ns; /* of a call; SC_IO_MEASURED: as measured on each file system (io/sc_latency.h) */
+    uint64_t max_nbytes; /* bound of the encoded bytes that are in memory at a time */
+};
+
+#define SC_IO_MEASURED UINT64_MAX
+#define SC_IO_MAX_NBYTES ((uint64_t)64 << 20)
+
+/* Counters; the sum over all threads. */
 struct sc_stats {
     uint64_t opens, reads, bytes_read;
-    uint64_t bytes_used; /* encoded bytes that were decoded; what else was read are indexes and gaps */
+    uint64_t deep_reads; /* of `reads`: by a run with more threads than decode */
+    uint64_t bytes_used; /* of requested inner chunks; the rest: indexes, gaps, old chunks */
     uint64_t chunks_decoded, chunks_filled, chunks_encoded, bytes_written;
     uint64_t index_hits, index_misses, file_hits; /* of the cache */
 };
@@ -62,43 +73,52 @@ struct sc_read_item {
     const struct sc_chain *chain;
     struct sc_source source;
     struct sc_box box;
-    uint8_t *dst;               /* the box's first element; with a selection: the array's */
-    const struct sc_selection *selection; /* what is wanted where that is not one box; NULL: the box */
-    bool missing;               /* out: the object does not exist, what was wanted of it was filled */
+    uint8_t *dst; /* first element of the box; with a selection: of the array */
+    const struct sc_selection *selection; /* used instead of the box; NULL: the box */
+    bool missing; /* out: the object does not exist, so its part was filled */
 };
 
 struct sc_read_plan {
     struct sc_read_item *items;
     size_t n_items;
     int64_t dst_strides[SC_MAX_NDIM]; /* bytes per selected element along each axis of the box */
-    unsigned n_threads;
-    uint64_t max_gap_nbytes;   /* ranges this close share one read */
-    uint64_t group_nbytes;     /* decoded bytes of one group, about */
+    unsigned n_threads; /* that decode */
+    struct sc_io_rules io;
+    uint64_t max_gap_nbytes; /* ranges with at most this gap share one read */
+    uint64_t group_nbytes; /* decoded bytes of one group, about */
     bool allow_in_index;
     struct sc_cache *cache; /* for local files; may be NULL */
-    bool immutable;         /* files that the cache holds open are used without a look at their names */
+    bool immutable; /* files that the cache keeps open are used without a check of their names */
     struct sc_cancel *cancel; /* may be NULL */
-    struct sc_stats stats;    /* out */
+
+    /* out */
+    struct sc_stats stats;
+    uint64_t peak_nbytes; /* most encoded bytes in memory at a time, of those that io.max_nbytes bounds */
 };
 
-/* If a server declares a file handle stale (ESTALE: the file was replaced there), the whole plan is read again. */
+/* Run the plan. If a file handle is stale (ESTALE: the file was replaced on the server), the whole plan is read
+ * again. */
 enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 
-/* Read and check whole indexes: entries (n_chunks of them, with room for the checksums of the stored index behind them)
- * in C order, each present one checked against the object's size, and its nbytes against what the chain can make of an
- * inner chunk. `replaced` (n_chunks flags, or NULL) names inner chunks that the caller replaces: a bad entry of
- * theirs becomes absent instead of being an error; *n_bad (or NULL) says how many, for what is stored is not what
- * `entries` says then. *shard_nbytes = SC_ABSENT when the object does not exist (entries are untouched then). */
+/* Read a whole index and check it. entries: n_chunks in C order, with room for the checksums of the stored index behind
+ * them. Each present entry is checked against the size of the object, and its nbytes against the possible sizes of an
+ * inner chunk.
+ *
+ * id (or NULL): the file when it was opened; inode 0 if there is none.
+ * replaced (n_chunks flags, or NULL): the inner chunks that the caller replaces. A bad entry of these becomes absent,
+ * and the call succeeds; *n_bad (or NULL) counts them, because the stored index then differs from `entries`. *shard_nbytes
+ * = SC_ABSENT: the object does not exist, and `entries` are unchanged. */
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
-                             struct sc_where *where);
+                             struct sc_file_id *id, struct sc_where *where);
 
-/* List the ranges of a shard that a box or selection needs from a remote store. The index is known (source.entries). Ranges
- * ascend. Those with gaps up to max_gap_nbytes become one, of at most max_nbytes. Up to `capacity` are stored, *n_ranges
- * counts all. Only entries that are needed are checked; on failure where->entry is the lowest bad one.
- * Of the item only chain, source.entries, box and selection are used.
- * Of an uncompressed chunk only what is wanted is asked for, unless the size of the object is SC_UNKNOWN_NBYTES: then the
- * answer must show that the chunk is there to its end. */
+/* List the ranges of a shard that a box or selection needs from a remote store. The index is known (source.entries).
+ * Ranges ascend. Those with gaps up to max_gap_nbytes are joined, up to max_nbytes. Up to `capacity` are stored;
+ * *n_ranges counts all. Only needed entries are checked; on failure where->entry is the lowest bad one. Of the item
+ * only chain, source.entries, box and selection are used.
+ *
+ * Of an uncompressed chunk only the wanted bytes are listed, unless the size of the object is SC_UNKNOWN_NBYTES:
+ * then the whole chunk is, so that the answer shows that the chunk is complete. */
 #define SC_UNKNOWN_NBYTES ((uint64_t)INT64_MAX)
 enum sc_status sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *extent,
                               bool allow_in_index, uint64_t max_gap_nbytes, uint64_t max_nbytes,
@@ -115,49 +135,54 @@ struct sc_encoded {
 
 struct sc_write_item {
     const struct sc_chain *chain;
-    const char *path;           /* NULL: the new object is left in result */
+    const char *path; /* NULL: the new object is left in result */
     struct sc_box box;
-    const uint8_t *src;         /* the box's first element in the caller's array; with a selection: the array's */
-    const struct sc_selection *selection; /* what is given where that is not one box; NULL: the box */
+    const uint8_t *src; /* first element of the box in the array of the caller; with a selection: of the array */
+    const struct sc_selection *selection; /* used instead of the box; NULL: the box */
 
-    /* Shard: inner chunks instead of a box, each position once; they are laid out in this order. Their bytes are stored as
-     * they are, of any size; what goes is absent from `entries`, and named nowhere. NULL: the box counts. */
+    /* Shard: encoded inner chunks instead of a box, each position once; they are laid out in this order. Their bytes
+     * are stored unchanged, of any size. Chunks that are erased are absent from `entries` and not listed here. NULL:
+     * the box counts. */
     const struct sc_encoded *encoded;
     size_t n_encoded;
 
-    /* What the new object keeps of the old one; decided by the caller, which holds the object's lock. */
-    struct sc_source old; /* read for inner chunks that the box covers in part, and for the carried runs; the size of
-                                 * a shard must be given, that of a whole in a file is measured */
+    /* What the new object keeps of the old one. The caller decides this and holds the lock of the object.
+     *
+     * old: read for inner chunks that the box covers in part, and for the carried runs. The caller gives the size of a
+     * shard; that of a whole in a file is measured. */
+    struct sc_source old;
     const struct sc_entry *old_entries; /* shard: its entries, checked; NULL: nothing to keep */
     const struct sc_carry *carries;
     size_t n_carries;
-    struct sc_entry *entries; /* shard: in: what is carried, at its new offset, and slots that new chunks of that very
-                                 * size shall take; out: the new index. n_chunks of them */
+    /* Shard: n_chunks of them. In: carried chunks at their new offsets, and slots for new chunks of exactly that size.
+     * Out: the new index. */
+    struct sc_entry *entries;
     uint64_t data_offset; /* shard: where the first new chunk goes */
     const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
     size_t footer_nbytes;
     uint64_t alignment; /* shard: new chunks begin at a multiple of this; 0: anywhere */
-    bool marks; /* shard: a mark before the footer tells what is the user's (sc_write_tail.c) */
+    bool marks; /* shard: write a mark before the footer that gives the sizes of header and footer (sc_write_tail.c) */
     uint64_t header_nbytes; /* for the mark */
-    const struct sc_file_stamp *stamp; /* what the old file looked like when it was looked at; NULL: not known */
-    enum sc_append_way
-        append; /* shard: update it in its own file. Nothing is carried, no slot is used again, and the new
-                                * chunks are held in memory until all are there */
-    bool
-        in_place; /* shard: new chunks that fit a slot which `entries` names overwrite it (one that belongs to no other chunk,
-                    * nor touches the index), with an undo journal; the others are appended that way, if there is one */
-    bool onto_old; /* shard without a path: old.data may be written to, and the new object is made of it: old.data up to
-                    * data_offset, then the result. The runs lie side by side up to data_offset, in the order of the
-                    * old object, and none is moved away from its beginning */
-    bool only_new; /* there was no object when the caller looked: one that is there by now must not be replaced */
+    const struct sc_file_stamp *stamp; /* the state of the old file when the caller inspected it; NULL: unknown */
+    /* Shard: update it in its own file. Nothing is carried, no slot is used again, and the new chunks stay in memory
+     * until all are encoded. */
+    enum sc_append_way append;
+    /* Shard: new chunks that fit a slot of `entries` overwrite it, with an undo journal; the others are appended as
+     * `append` says. A slot belongs to no other chunk and does not touch the index. */
+    bool in_place;
+    /* Shard without a path: the new object is made in old.data, which may be written: old.data up to data_offset,
+     * then the result. The runs lie side by side up to data_offset, in the order of the old object, and no run moves
+     * towards the end. */
+    bool onto_old;
+    bool only_new; /* there was no object when the caller looked: do not replace one that exists now */
 
     /* out */
-    bool declined; /* append or in_place, and this file does not allow that: nothing has been done */
-    bool exists; /* only_new, and there is one: nothing has been done */
-    uint8_t *result; /* malloc'ed; NULL when the object is empty: it was or is to be deleted */
+    bool declined; /* append or in_place, and this file does not allow it: nothing has been done */
+    bool exists; /* only_new, and an object exists: nothing has been done */
+    uint8_t *result; /* malloc'ed; NULL: the object is empty, and was or has to be deleted */
     uint64_t result_nbytes;
     bool empty;
-    struct sc_file_version made; /* the state of the file that this write has left there; inode 0: none */
+    struct sc_file_version made; /* the state of the file after this write; inode 0: the file is missing */
 };
 
 struct sc_write_plan {
@@ -169,48 +194,23 @@ struct sc_write_plan {
     unsigned n_threads;
     uint64_t batch_nbytes; /* decoded bytes encoded at a time, about */
     bool sync;
-    bool allow_in_index; /* in nested shards that are decoded; the outermost entries are the caller's to check */
-    struct sc_cancel *cancel; /* may be NULL; items that are finished stay, the others are as they were */
+    bool allow_in_index; /* for nested shards that are decoded; the caller checks the outermost entries */
+    struct sc_cancel *cancel; /* may be NULL; finished items stay, the others are unchanged */
     struct sc_stats stats;
 };
 
-/* On failure the items before the failing one may have been written, each whole; the failing one is as it was. */
+/* Run the plan. On failure the items before the failing one may have been written, each completely; the failing one
+ * is unchanged. */
 enum sc_status sc_write(struct sc_write_plan *plan, struct sc_where *where);
 
-/* ---- both ---- */
+/* ---- statistics ---- */
 
-/* The first failure in plan order, kept under a lock. */
-struct sc_failure {
-    _Atomic uint64_t shard; /* SC_NOWHERE: none; read without the lock to skip what comes after */
-    struct sc_where where;
-    enum sc_status status;
-    pthread_mutex_t mutex;
-};
-
-void sc_failure_init(struct sc_failure *failure);
-void sc_failure_note(struct sc_failure *failure, enum sc_status status, const struct sc_where *where, uint64_t shard);
-
-/* After the last thread has left: the outcome of the plan. */
-enum sc_status sc_failure_end(struct sc_failure *failure, struct sc_where *where);
-
-/* True if there is a failure at or before this inner chunk: its result does not count. */
-bool sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry);
-
-/* True if there is a failure in an earlier object: the result of this one does not count. */
-static inline bool
-sc_failure_before(const struct sc_failure *failure, uint64_t shard)
-{
-    return SC_UNLIKELY(atomic_load_explicit(&failure->shard, memory_order_relaxed) < shard);
-}
-
+/* Add one to another. */
 void sc_stats_add(struct sc_stats *total, const struct sc_stats *part);
 
-/* What this process has done since it began, or since the last reset. Plans add to it when they end. */
+/* The counters of this process since its start, or since the last reset. Each plan is added when it ends. */
 void sc_totals_add(const struct sc_stats *part);
 void sc_totals_get(struct sc_stats *totals);
 void sc_totals_reset(void);
-
-/* The number of threads that is worth its cost for so much decoded data in so many objects. At least 1. */
-unsigned sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads);
 
 #endif

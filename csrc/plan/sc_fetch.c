@@ -3,114 +3,53 @@
 #include "plan/sc_fetch.h"
 
 #include "base/sc_alloc.h"
-#include "chain/sc_worker.h"
-#include "io/sc_file.h"
+#include "plan/sc_depth.h"
+#include "plan/sc_run.h"
 
-/* A read that also takes in bytes between chunks is no larger than this. */
+/* Largest read that includes bytes between chunks. */
 #define SPAN_NBYTES ((uint64_t)1 << 20)
 
+/* Read bytes of inner chunks. If they have no checksums, make sure that they were not updated in place meanwhile. */
 static enum sc_status
-read_bytes(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, struct sc_where *where)
+read_chunks(const struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, struct sc_stats *stats,
+            struct sc_where *where)
 {
+    const struct sc_input *input = &fetch->input;
     enum sc_status status;
 
-    if (fetch->fd < 0) {
+    if (input->fd < 0) {
         memcpy(dst, fetch->source.data + offset, (size_t)n);
         return SC_OK;
     }
-    fetch->stats.reads++;
-    fetch->stats.bytes_read += n;
-    status = sc_file_read_exactly(fetch->fd, dst, (size_t)n, offset, where);
-    if (!status && fetch->undo.path)
-        sc_undo_overlay(&fetch->undo, offset, n, dst);
-    return status;
-}
-
-/* Of chunks without a checksum nothing else would tell that they were changed in place meanwhile. */
-static enum sc_status
-read_chunks(struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *dst, struct sc_where *where)
-{
-    enum sc_status status = read_bytes(fetch, offset, n, dst, where);
-
-    if (status || fetch->fd < 0 || fetch->source.is_open || sc_chain_is_checked(fetch->shard->inner))
+    status = sc_input_read(input, dst, n, offset, stats, where);
+    if (status || !input->is_watched)
         return status;
-    status = sc_undo_check(fetch->source.path, fetch->fd, &fetch->undo, &fetch->file.id, where);
+    status = sc_input_check(input, where);
     if (status != SC_CHANGED)
         return status;
     sc_where_clear(where);
-    return sc_undo_read(fetch->source.path, fetch->fd, dst, (size_t)n, offset, where);
+    return sc_undo_read(fetch->source.path, input->fd, dst, (size_t)n, offset, where);
 }
 
 enum sc_status
 sc_fetch_range(struct sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, struct sc_where *where)
 {
     sc_where_clear(where);
-    return read_chunks(fetch, offset, n, dst, where);
+    return read_chunks(fetch, offset, n, dst, &fetch->stats, where);
 }
 
-static enum sc_status
-read_index(struct sc_fetch *fetch, struct sc_where *where)
-{
-    const struct sc_chain *shard = fetch->shard;
-    uint8_t *memory = NULL, *stored = NULL;
-    enum sc_status status;
-
-    fetch->index = sc_cached_index_new(shard);
-    if (fetch->index)
-        stored = sc_cached_index_stored(fetch->index, shard);
-    if (fetch->index && !stored)
-        stored = memory = sc_malloc((size_t)shard->index.nbytes);
-    status = stored ? SC_OK : SC_NO_MEMORY;
-    if (!status)
-        status = read_bytes(fetch, fetch->extent.offset, shard->index.nbytes, stored, where);
-    if (!status)
-        status = sc_index_verify(&shard->index, stored, where);
-    if (!status)
-        sc_cached_index_fill(fetch->index, shard, stored, &fetch->extent);
-    sc_free(memory);
-    return status;
-}
-
+/* Load the whole index, through the cache if there is one. */
 static enum sc_status
 load_index(struct sc_fetch *fetch, struct sc_where *where)
 {
-    const struct sc_chain *shard = fetch->shard;
-    enum sc_status status = sc_index_locate(&shard->index, fetch->nbytes, &fetch->extent, where);
-    enum sc_cache_answer answer = SC_CACHE_PASS;
+    struct sc_buffer scratch = { 0 };
+    enum sc_status status = sc_input_find_index(&fetch->input, NULL, &scratch, &fetch->stats, where);
 
-    if (status)
-        return status;
-    if (fetch->cache && fetch->fd >= 0 && !fetch->source.is_open && !fetch->undo.path) { /* the cache goes by names */
-        answer = sc_cache_get(fetch->cache, fetch->source.path, &fetch->file.id, shard, NULL, &fetch->index);
-        *(answer == SC_CACHE_HIT ? &fetch->stats.index_hits : &fetch->stats.index_misses) += 1;
-    }
-    if (answer != SC_CACHE_HIT)
-        status = read_index(fetch, where);
-    if (answer == SC_CACHE_LOAD)
-        sc_cache_loaded(fetch->cache, fetch->source.path, &fetch->file.id, shard, status ? NULL : fetch->index);
+    if (!status && !fetch->input.index)
+        status = sc_input_read_index(&fetch->input, &scratch, &fetch->stats, where);
     if (!status)
-        fetch->entries = fetch->index->entries;
-    return status;
-}
-
-static enum sc_status
-open_file(struct sc_fetch *fetch, struct sc_where *where)
-{
-    const struct sc_source *source = &fetch->source;
-    enum sc_status status;
-
-    if (source->is_open) {
-        status = sc_file_share(source->fd, &fetch->fd, &fetch->nbytes, where);
-        return status ? status : sc_file_identify_open(fetch->fd, &fetch->file.id, where);
-    }
-    if (!source->path)
-        return SC_OK;
-    status = sc_cache_open(fetch->cache, source->path, false, &fetch->file, &fetch->stats.opens,
-                           &fetch->stats.file_hits, where);
-    fetch->fd = fetch->file.fd;
-    if (!status && fetch->fd >= 0 && fetch->file.id.n_links > 1)
-        status = sc_undo_find(source->path, fetch->fd, &fetch->undo, &fetch->file.id, where);
-    fetch->nbytes = fetch->undo.path ? fetch->undo.nbytes : fetch->file.id.nbytes;
+        fetch->entries = fetch->input.index->entries;
+    sc_buffer_free(&scratch);
     return status;
 }
 
@@ -120,49 +59,52 @@ sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struc
 {
     enum sc_status status;
 
-    *fetch = (struct sc_fetch){ .shard = shard, .source = *source, .cache = cache, .fd = -1, .nbytes = source->nbytes };
+    *fetch = (struct sc_fetch){ .source = *source, .entries = source->entries };
     sc_where_clear(where);
-    if (source->entries) {
-        fetch->entries = source->entries;
-        return SC_OK;
-    }
-    status = open_file(fetch, where);
-    if (status)
+    status = sc_input_open(&fetch->input, shard, &fetch->source, cache, false, &fetch->stats, where);
+    if (!status && source->is_open)
+        status = sc_file_identify_open(fetch->input.fd, &fetch->input.file.id, where);
+    if (status || fetch->input.missing || source->entries)
         return status;
-    fetch->missing = fetch->fd < 0 && !source->data;
-    return fetch->missing ? SC_OK : load_index(fetch, where);
+    return load_index(fetch, where);
 }
 
 void
 sc_fetch_end(struct sc_fetch *fetch)
 {
-    if (fetch->source.is_open)
-        sc_file_close(fetch->fd);
-    else if (fetch->fd >= 0)
-        sc_cache_close(fetch->cache, &fetch->file);
-    fetch->fd = -1;
-    sc_undo_free(&fetch->undo);
+    sc_input_close(&fetch->input);
     sc_totals_add(&fetch->stats);
     fetch->stats = (struct sc_stats){ 0 };
-    sc_cached_index_release(fetch->index);
-    fetch->index = NULL;
+}
+
+void
+sc_fetch_move(struct sc_fetch *to, struct sc_fetch *from)
+{
+    *to = *from;
+    to->input.source = &to->source;
+    from->entries = NULL;
+    from->input.fd = -1;
+    from->input.file.kept = NULL;
+    from->input.index = NULL;
+    from->input.undo = (struct sc_undo){ 0 };
+    from->stats = (struct sc_stats){ 0 };
 }
 
 bool
 sc_fetch_version(const struct sc_fetch *fetch, struct sc_file_version *version)
 {
-    if (fetch->fd >= 0)
-        sc_file_version_of(fetch->fd, &fetch->file.id, version);
-    return fetch->fd >= 0;
+    if (fetch->input.fd >= 0)
+        sc_file_version_of(fetch->input.fd, &fetch->input.file.id, version);
+    return fetch->input.fd >= 0;
 }
 
 enum sc_status
 sc_fetch_check(const struct sc_fetch *fetch, bool allow_in_index, struct sc_where *where)
 {
     sc_where_clear(where);
-    if (allow_in_index || !fetch->index)
+    if (allow_in_index || !fetch->input.index)
         return SC_OK;
-    return sc_cached_index_check(fetch->index, fetch->shard, &fetch->extent, where);
+    return sc_cached_index_check(fetch->input.index, fetch->input.chain, &fetch->input.extent, where);
 }
 
 static enum sc_status
@@ -172,7 +114,7 @@ find_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index,
     enum sc_status status = SC_OK;
 
     sc_where_clear(where);
-    if (position >= fetch->shard->n_chunks) {
+    if (position >= fetch->input.chain->n_chunks) {
         where->detail = "no such inner chunk";
         return SC_BAD_ARGUMENT;
     }
@@ -180,9 +122,9 @@ find_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_index,
     if (sc_entry_is_absent(*entry))
         return SC_OK;
     if (!fetch->source.entries)
-        status = sc_entry_check(*entry, &fetch->extent, allow_in_index, where);
+        status = sc_entry_check(*entry, &fetch->input.extent, allow_in_index, where);
     if (!status)
-        status = sc_chain_check_nbytes(fetch->shard->inner, entry->nbytes, where);
+        status = sc_chain_check_nbytes(fetch->input.chain->inner, entry->nbytes, where);
     if (status)
         where->entry = position;
     return status;
@@ -197,7 +139,7 @@ sc_fetch_entry(const struct sc_fetch *fetch, uint64_t position, bool allow_in_in
     return status ? status : find_entry(fetch, position, allow_in_index, entry, where);
 }
 
-/* Check positions until the batch is full; places hold entries of the object afterwards. */
+/* Check positions until the batch is full. places get the entries of the object. */
 static enum sc_status
 take(const struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
 {
@@ -218,7 +160,7 @@ take(const struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where
     return SC_OK;
 }
 
-/* The source's bytes are a part of the object, or all of it. */
+/* Place the entries in the bytes of the source, which are a part of the object or all of it. */
 static void
 place_in_memory(const struct sc_fetch *fetch, struct sc_fetch_batch *batch)
 {
@@ -239,10 +181,10 @@ place_in_memory(const struct sc_fetch *fetch, struct sc_fetch_batch *batch)
     }
 }
 
-/* Entries that are read at once. They lie side by side, or together span little. */
+/* Entries that are read together: order[begin..end). They lie side by side (`exact`), or within a short range. */
 struct span {
-    uint64_t low, high;
-    size_t end;
+    uint64_t low, high, at; /* in the file; in batch->bytes */
+    size_t begin, end;
     bool exact;
 };
 
@@ -250,7 +192,7 @@ static struct span
 next_span(const struct sc_fetch_batch *batch, const uint64_t *order, size_t n, size_t begin)
 {
     struct sc_entry e = batch->places[order[begin]];
-    struct span span = { e.offset, e.offset + e.nbytes, begin + 1, true };
+    struct span span = { e.offset, e.offset + e.nbytes, 0, begin, begin + 1, true };
 
     for (; span.end < n; span.end++) {
         e = batch->places[order[span.end]];
@@ -266,35 +208,114 @@ next_span(const struct sc_fetch_batch *batch, const uint64_t *order, size_t n, s
     return span;
 }
 
-/* Read the entries at places[order[..]], which rise, one behind the other into batch->bytes. */
+/* Reads of one batch, by several threads where a call costs a round trip. */
+struct run {
+    struct sc_fetch *fetch;
+    struct sc_fetch_batch *batch;
+    const uint64_t *order; /* of places, by offset */
+    const struct span *spans;
+    size_t n_spans;
+    struct sc_depth depth;
+    struct sc_failure failure;
+    atomic_size_t next;
+    pthread_mutex_t mutex;
+};
+
+/* Read the entries of a span, one after the other into batch->bytes. */
+static enum sc_status
+read_span(struct run *run, const struct span *span, struct sc_buffer *between, struct sc_stats *stats,
+          struct sc_where *where)
+{
+    struct sc_fetch_batch *batch = run->batch;
+    uint64_t at = span->at;
+    uint8_t *dst = batch->bytes + at;
+    enum sc_status status = SC_OK;
+
+    if (!span->exact) {
+        status = sc_buffer_reserve(between, (size_t)(span->high - span->low));
+        dst = between->data;
+    }
+    if (!status)
+        status = read_chunks(run->fetch, span->low, span->high - span->low, dst, stats, where);
+    for (size_t i = span->begin; !status && i < span->end; i++) {
+        struct sc_entry *e = &batch->places[run->order[i]];
+
+        if (!span->exact)
+            memcpy(batch->bytes + at, between->data + (e->offset - span->low), (size_t)e->nbytes);
+        e->offset = at;
+        at += e->nbytes;
+    }
+    return status;
+}
+
+static void
+run_thread(void *arg)
+{
+    struct run *run = arg;
+    struct sc_buffer between = { 0 };
+    struct sc_stats stats = { 0 };
+    struct sc_where where;
+    size_t i;
+
+    while ((i = atomic_fetch_add(&run->next, 1)) < run->n_spans && !sc_failure_before(&run->failure, i)) {
+        enum sc_status status;
+
+        sc_where_clear(&where);
+        stats.deep_reads += sc_depth_is_deep(&run->depth);
+        status = read_span(run, &run->spans[i], &between, &stats, &where);
+        if (status)
+            sc_failure_note(&run->failure, status, &where, i);
+    }
+    sc_buffer_free(&between);
+    pthread_mutex_lock(&run->mutex);
+    sc_stats_add(&run->fetch->stats, &stats);
+    pthread_mutex_unlock(&run->mutex);
+}
+
+/* The caller holds all bytes of the batch anyway, so only bytes between entries are bounded: one span for each thread. */
+static enum sc_status
+read_spans(struct run *run, struct sc_where *where)
+{
+    uint64_t latency_ns = sc_depth_latency(&run->batch->io, &run->fetch->input.file.id);
+    enum sc_status status;
+
+    sc_depth_init(&run->depth, &run->batch->io, 1, 1, run_thread, run);
+    sc_depth_bound(&run->depth, SPAN_NBYTES);
+    sc_failure_init(&run->failure);
+    atomic_init(&run->next, 0);
+    pthread_mutex_init(&run->mutex, NULL);
+    sc_depth_expect(&run->depth, latency_ns, run->n_spans);
+    sc_depth_run(&run->depth);
+    pthread_mutex_destroy(&run->mutex);
+    sc_depth_destroy(&run->depth);
+    status = sc_failure_end(&run->failure, where);
+    where->shard = SC_NOWHERE;
+    return status;
+}
+
 static enum sc_status
 read_in_order(struct sc_fetch *fetch, struct sc_fetch_batch *batch, const uint64_t *order, size_t n,
               struct sc_where *where)
 {
-    struct sc_buffer between = { 0 };
+    struct run run = { .fetch = fetch, .batch = batch, .order = order };
+    struct sc_buffer memory = { 0 };
     enum sc_status status = SC_OK;
     uint64_t at = 0;
 
     for (size_t i = 0; !status && i < n;) {
         struct span span = next_span(batch, order, n, i);
-        uint8_t *dst = batch->bytes + at;
 
-        if (!span.exact) {
-            status = sc_buffer_reserve(&between, (size_t)(span.high - span.low));
-            dst = between.data;
-        }
+        span.at = at;
+        for (; i < span.end; i++)
+            at += batch->places[order[i]].nbytes;
+        status = sc_buffer_extend(&memory, run.n_spans * sizeof span, sizeof span);
         if (!status)
-            status = read_chunks(fetch, span.low, span.high - span.low, dst, where);
-        for (; !status && i < span.end; i++) {
-            struct sc_entry *e = &batch->places[order[i]];
-
-            if (!span.exact)
-                memcpy(batch->bytes + at, between.data + (e->offset - span.low), (size_t)e->nbytes);
-            e->offset = at;
-            at += e->nbytes;
-        }
+            ((struct span *)(void *)memory.data)[run.n_spans++] = span;
     }
-    sc_buffer_free(&between);
+    run.spans = (const struct span *)(const void *)memory.data;
+    if (!status)
+        status = read_spans(&run, where);
+    sc_buffer_free(&memory);
     return status;
 }
 
@@ -326,14 +347,14 @@ sc_fetch_chunks(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_
     batch->n_taken = 0;
     batch->nbytes = 0;
     batch->bytes = NULL;
-    status = sc_fetch_check(fetch, batch->allow_in_index, where); /* also if no position is named */
+    status = sc_fetch_check(fetch, batch->allow_in_index, where); /* even if `positions` is empty */
     if (status)
         return status;
     status = take(fetch, batch, where);
     if (status)
         return status;
     fetch->stats.bytes_used += batch->nbytes;
-    if (fetch->fd >= 0)
+    if (fetch->input.fd >= 0)
         return read_file(fetch, batch, where);
     place_in_memory(fetch, batch);
     return SC_OK;

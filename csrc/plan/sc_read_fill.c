@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_read_impl.h"
 
-/* All elements that are not stored have one value. */
+/* Fill a selection: all missing elements have one value. */
 static void
 fill_selected(const struct sc_read_object *object, const struct sc_chunk_selection *at)
 {
@@ -11,7 +11,7 @@ fill_selected(const struct sc_read_object *object, const struct sc_chunk_selecti
     sc_selection_move(at, &fill, object->item->dst, false);
 }
 
-/* Part i of n along the first axis that is longer than 1. */
+/* Fill part i of n along the first axis that is longer than 1. */
 void
 sc_read_object_fill_part(struct sc_reader *reader, const struct sc_read_object *object, size_t i, size_t n)
 {

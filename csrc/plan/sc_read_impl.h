@@ -4,52 +4,45 @@
  *
  *     sc_read.c              a plan: its threads, and the pieces of one object
  *     sc_read_plan.c         which inner chunks of an object are to be read
+ *     sc_read_decode.c       the bytes of inner chunks, and their elements
  *     sc_read_fill.c         what does not exist: the fill value
  *     sc_read_index.c        the index of a shard
- *     sc_read_object.c       open an object, read bytes of it, close it
+ *     sc_depth.c             more threads where a call costs a round trip
+ *     sc_input.c             open an object, read bytes of it, close it
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_READ_IMPL_H
 #define SC_READ_IMPL_H
 
 #include "base/sc_radix.h"
-#include "base/sc_team.h"
 #include "chain/sc_walk.h"
-#include "chain/sc_worker.h"
-#include "io/sc_undo.h"
-#include "plan/sc_engine.h"
+#include "io/sc_latency.h"
+#include "plan/sc_depth.h"
+#include "plan/sc_input.h"
+#include "plan/sc_run.h"
 
-/* Filling is cheaper than decoding, and cheaper still in large boxes: so many groups are filled at a time. */
+/* Filling is cheaper than decoding, and large boxes are cheaper still: so many groups are filled at a time. */
 #define SC_FILL_GROUPS 16
 
-/* One inner chunk that is present: its bytes, or, of an uncompressed one, those that hold what is wanted. */
+/* One inner chunk that is present: its bytes, or, of an uncompressed one, the bytes that hold the wanted elements. */
 struct sc_read_task {
     uint64_t offset, nbytes, entry;
 };
 
-/* An object that is read: a shard, or one chunk. Each thread of a run has one and owns it. */
+/* An object that is read: a shard, or one chunk. Each thread of a run owns one. */
 struct sc_read_object {
-    pthread_mutex_t mutex;
-    pthread_cond_t left;
-    bool ready;
-    unsigned helpers; /* other threads that work on it */
+    struct sc_shared shared;
 
     size_t item_no;
     struct sc_read_item *item;
-    struct sc_opened file;
-    int fd; /* of the file; -1: in memory, or nothing */
-    uint64_t nbytes; /* of the object */
-    struct sc_undo undo; /* of a file that is being changed in place: it is read as it was before */
-    bool is_watched; /* nothing in the chunks would tell that they were changed during the read */
-    bool is_changing; /* they were: each read makes sure that it is of one state */
+    struct sc_input input;
+    uint64_t latency_ns; /* of a call on its file system */
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a selection */
     struct sc_touches touches; /* of the selection */
-    struct sc_index_extent extent;
-    struct sc_buffer index; /* stored pairs, from word first_word on */
+    struct sc_buffer index; /* stored pairs, from word first_word on; unused if the input has the whole index */
     uint64_t first_word;
     const uint8_t *pairs;
-    struct sc_cached_index *known; /* the index from the cache, instead of pairs */
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory;
     struct sc_read_task *tasks; /* by offset */
@@ -60,18 +53,19 @@ struct sc_read_object {
 
 /* One run of a plan. */
 struct sc_read_run {
+    struct sc_run base;
     struct sc_read_plan *plan;
-    struct sc_failure failure;
-    struct sc_team team;
-    struct sc_read_object *objects; /* one for each member of the team */
-    pthread_mutex_t mutex;
-    struct sc_stats stats; /* under the mutex */
+    struct sc_depth depth;
+    struct sc_read_object *_Atomic *objects; /* one for each thread that has joined; the others: NULL */
 };
 
 /* One thread in one run. */
 struct sc_reader {
     struct sc_read_run *run;
-    struct sc_worker *worker;
+    struct sc_worker *worker; /* in a deep run only while the thread decodes */
+    struct sc_buffer *io; /* bytes as they lie in a file */
+    struct sc_buffer own_io; /* used in a deep run */
+    uint64_t room; /* bytes of the group in `io` */
     struct sc_buffer sort_memory;
     struct sc_stats stats;
     struct sc_where where;
@@ -83,13 +77,6 @@ chain_of(const struct sc_read_object *object)
     return object->item->chain;
 }
 
-/* An index read by itself has no plan, and no cache. */
-static inline struct sc_cache *
-cache_of(const struct sc_reader *reader)
-{
-    return reader->run ? reader->run->plan->cache : NULL;
-}
-
 /* Sort tasks by offset, or by entry. */
 static inline enum sc_status
 sort_tasks(struct sc_read_task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch)
@@ -99,36 +86,61 @@ sort_tasks(struct sc_read_task *tasks, size_t n, bool by_entry, struct sc_buffer
     return by_entry ? sc_radix_sort(records, n, 3, 2, scratch) : sc_radix_sort(records, n, 3, 0, scratch);
 }
 
-/* ---- sc_read_object.c ---- */
+/* If the run is deep, give the worker back: other threads decode while this one reads. */
+static inline void
+stop_decoding(struct sc_reader *reader)
+{
+    if (SC_LIKELY(!sc_depth_is_deep(&reader->run->depth)))
+        return;
+    if (reader->worker)
+        sc_depth_return(&reader->run->depth, reader->worker);
+    reader->worker = NULL;
+    reader->io = &reader->own_io;
+}
 
-/* Open the object of object->item; object->item->missing tells whether there is one. Close it in any case. */
-enum sc_status sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object);
-void sc_read_object_close(struct sc_reader *reader, struct sc_read_object *object);
-void sc_read_object_free_memory(struct sc_read_object *object);
+/* The plan needs n_calls more calls on the file system of this object. */
+static inline void
+expect_calls(struct sc_reader *reader, const struct sc_read_object *object, uint64_t n_calls)
+{
+    struct sc_read_run *run = reader->run;
 
-/* Read n bytes of the file of the object. */
-enum sc_status sc_read_object_read(struct sc_reader *reader, const struct sc_read_object *object, uint8_t *dst,
-                                   uint64_t n, uint64_t offset);
-
-/* n bytes of the object at `offset`: where they are, or read into `buffer`. The range has been checked against the size. */
-enum sc_status sc_read_object_fetch(struct sc_reader *reader, const struct sc_read_object *object, uint64_t offset,
-                                    uint64_t n, struct sc_buffer *buffer, const uint8_t **bytes);
+    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS))
+        return;
+    sc_team_grow(&run->base.team, run->depth.most);
+    sc_depth_expect(&run->depth, object->latency_ns, n_calls);
+    stop_decoding(reader);
+}
 
 /* ---- sc_read_index.c ---- */
 
-/* Find the index in the cache, or read it or the part of it that is needed. */
+/* Take the index from the cache, or read it, or read the needed part of it. */
 enum sc_status sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *object);
 
 /* ---- sc_read_fill.c ---- */
 
-/* Fill what does not exist: part i of n of all that is wanted of an object; absent[begin..end) of a shard. */
+/* Fill missing elements: part i of n of all that the plan wants of an object; absent[begin..end) of a shard. */
 void sc_read_object_fill_part(struct sc_reader *reader, const struct sc_read_object *object, size_t i, size_t n);
 void sc_read_object_fill_absent(struct sc_reader *reader, const struct sc_read_object *object, size_t begin,
                                 size_t end);
+
+/* ---- sc_read_decode.c ---- */
+
+/* Decode tasks[begin..end), which are one group. After a failure inner chunks behind it, in C order, are skipped. Those
+ * before it still count: the lowest failure is reported. */
+void sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end);
+
+/* Borrow a worker for the next step, unless this thread has one. */
+enum sc_status sc_read_begin_decoding(struct sc_reader *reader);
+
+/* The bytes of a group are no longer needed. In a deep run other threads get their room, and the worker. */
+void sc_read_end_decoding(struct sc_reader *reader);
 
 /* ---- sc_read_plan.c ---- */
 
 /* Open the object and list what is to be done. No other thread sees it yet. */
 enum sc_status sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object);
+
+/* Free the memory of its lists. */
+void sc_read_object_free(struct sc_read_object *object);
 
 #endif

@@ -5,13 +5,13 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_crc32c.h"
-#include "io/sc_file.h"
 #include "plan/sc_read_impl.h"
 
-/* Indexes above this are not held whole when one small window of them is wanted; blocks of it stay in the cache. */
+/* Of a larger index only the window that a plan needs is held in memory. A block of it fits the cache of the
+ * processor. */
 #define INDEX_BLOCK_NBYTES ((size_t)256 << 10)
 
-/* The pairs that the box or selection can touch lie in words [*first, *end) of an index in C order. */
+/* Return the words [*first, *end) of an index in C order that hold the pairs which the box or selection can touch. */
 static void
 index_window(const struct sc_read_object *object, uint64_t *first, uint64_t *end)
 {
@@ -30,31 +30,32 @@ index_window(const struct sc_read_object *object, uint64_t *first, uint64_t *end
     *end = 2 * (high + 1);
 }
 
-/* True if all entries must be right before one of them is used. */
+/* True if all entries must be valid before one of them is used. */
 static bool
 checks_all(const struct sc_reader *reader, const struct sc_read_object *object)
 {
     return !reader->run->plan->allow_in_index && sc_index_must_be_sound(chain_of(object));
 }
 
-/* Check the pairs of one block. A bad pair is reported after the whole index was read: a wrong checksum counts more. */
+/* Check the pairs of one block. A bad pair is reported after the whole index was read, because a wrong checksum has
+ * precedence. */
 static void
 check_block(const struct sc_reader *reader, const struct sc_read_object *object, const uint8_t *bytes, uint64_t at,
             uint64_t n, enum sc_status *found, struct sc_where *where)
 {
     if (*found || !checks_all(reader, object))
         return;
-    *found = sc_index_check_pairs(bytes, n / 16, chain_of(object)->index.big_endian, &object->extent, where);
+    *found = sc_index_check_pairs(bytes, n / 16, chain_of(object)->index.big_endian, &object->input.extent, where);
     where->entry += at / 16;
 }
 
-/* Read an index in blocks, checking its one checksum on the way, and keep only the window. */
+/* Read an index in blocks, verify its one checksum, and keep only the window. */
 static enum sc_status
 stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t first, uint64_t end)
 {
     const struct sc_index_layout *index = &chain_of(object)->index;
     uint64_t low = 8 * first, high = 8 * end;
-    struct sc_buffer *block = &reader->worker->io;
+    struct sc_buffer *block = reader->io;
     enum sc_status status = sc_buffer_reserve(&object->index, (size_t)(high - low));
     enum sc_status found = SC_OK;
     struct sc_where bad = reader->where;
@@ -63,7 +64,8 @@ stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t f
 
     for (uint64_t at = 0, n; !status && at < index->pairs_nbytes; at += n) {
         n = min_u64(INDEX_BLOCK_NBYTES, index->pairs_nbytes - at);
-        status = sc_read_object_fetch(reader, object, object->extent.offset + at, n, block, &bytes);
+        status = sc_input_fetch(&object->input, object->input.extent.offset + at, n, block, &bytes, &reader->stats,
+                                &reader->where);
         if (status)
             break;
         crc = sc_crc32c_extend(crc, bytes, (size_t)n);
@@ -75,14 +77,11 @@ stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t f
         }
     }
     if (!status)
-        status = sc_read_object_fetch(reader, object, object->extent.offset + index->pairs_nbytes, 4, block, &bytes);
-    if (!status && load_le32(bytes) != crc) {
-        reader->where.expected = load_le32(bytes);
-        reader->where.actual = crc;
-        reader->where.nbytes = index->pairs_nbytes;
-        reader->where.in_index = true;
-        status = SC_INDEX_CHECKSUM;
-    } else if (!status && found) {
+        status = sc_input_fetch(&object->input, object->input.extent.offset + index->pairs_nbytes, 4, block, &bytes,
+                                &reader->stats, &reader->where);
+    if (!status)
+        status = sc_index_compare_checksum(bytes, crc, index->pairs_nbytes, &reader->where);
+    if (!status && found) {
         reader->where = bad;
         status = found;
     }
@@ -91,76 +90,43 @@ stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t f
     return status;
 }
 
-/* Read and decode the index for all readers. It is kept even if entries are wrong: allow_in_index readers accept that. */
-static enum sc_status
-load_for_cache(struct sc_reader *reader, struct sc_read_object *object)
-{
-    const struct sc_chain *shard = chain_of(object);
-    struct sc_cached_index *index = sc_cached_index_new(shard);
-    enum sc_status status = index ? SC_OK : SC_NO_MEMORY;
-    uint8_t *to = index ? sc_cached_index_stored(index, shard) : NULL;
-    const uint8_t *stored = to;
-
-    if (!status && to)
-        status = sc_read_object_read(reader, object, to, shard->index.nbytes, object->extent.offset);
-    else if (!status)
-        status =
-            sc_read_object_fetch(reader, object, object->extent.offset, shard->index.nbytes, &object->index, &stored);
-    if (!status)
-        status = sc_index_verify(&shard->index, stored, &reader->where);
-    if (!status)
-        sc_cached_index_fill(index, shard, stored, &object->extent);
-    sc_cache_loaded(cache_of(reader), object->item->source.path, &object->file.id, shard, status ? NULL : index);
-    if (status)
-        sc_cached_index_release(index);
-    else
-        object->known = index;
-    return status;
-}
-
 enum sc_status
 sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *object)
 {
     const struct sc_index_layout *index = &chain_of(object)->index;
-    enum sc_status status = sc_index_locate(index, object->nbytes, &object->extent, &reader->where);
-    enum sc_cache_answer answer = SC_CACHE_PASS;
+    struct sc_input *input = &object->input;
+    enum sc_status status =
+        sc_input_find_index(input, reader->run->plan->cancel, &object->index, &reader->stats, &reader->where);
     uint64_t first, end;
 
     if (status)
         return status;
-    if (cache_of(reader) && object->fd >= 0 && !object->item->source.is_open &&
-        !object->undo.path) { /* the cache goes by names */
-        answer = sc_cache_get(cache_of(reader), object->item->source.path, &object->file.id, chain_of(object),
-                              reader->run->plan->cancel, &object->known);
-        *(answer == SC_CACHE_HIT ? &reader->stats.index_hits : &reader->stats.index_misses) += 1;
-        if (answer == SC_CACHE_LOAD)
-            status = load_for_cache(reader, object);
-        if (!status && object->known && checks_all(reader, object))
-            status = sc_cached_index_check(object->known, chain_of(object), &object->extent, &reader->where);
-        if (answer != SC_CACHE_PASS)
-            return status;
-    }
-    if (index->in_c_order && index->n_checksums <= 1 && object->fd >= 0 && index->nbytes > INDEX_BLOCK_NBYTES) {
+    if (input->index)
+        return checks_all(reader, object)
+                   ? sc_cached_index_check(input->index, chain_of(object), &input->extent, &reader->where)
+                   : SC_OK;
+    if (index->in_c_order && index->n_checksums <= 1 && input->fd >= 0 && index->nbytes > INDEX_BLOCK_NBYTES) {
         index_window(object, &first, &end);
         if (index->n_checksums)
             return stream_index(reader, object, first, end);
-        object->first_word = first; /* to check all entries takes far longer than to read the window alone */
-        return sc_read_object_fetch(reader, object, object->extent.offset + 8 * first, 8 * (end - first),
-                                    &object->index, &object->pairs);
+        object->first_word = first; /* checking all entries would take far longer than reading the window */
+        return sc_input_fetch(input, input->extent.offset + 8 * first, 8 * (end - first), &object->index,
+                              &object->pairs, &reader->stats, &reader->where);
     }
     object->first_word = 0;
-    status = sc_read_object_fetch(reader, object, object->extent.offset, index->nbytes, &object->index, &object->pairs);
+    status = sc_input_fetch(input, input->extent.offset, index->nbytes, &object->index, &object->pairs, &reader->stats,
+                            &reader->where);
     if (!status)
         status = sc_index_verify(index, object->pairs, &reader->where);
     if (!status && checks_all(reader, object))
-        status = sc_index_check_stored(chain_of(object), object->pairs, &object->extent, &reader->where);
+        status = sc_index_check_stored(chain_of(object), object->pairs, &input->extent, &reader->where);
     return status;
 }
 
 /* ---- indexes by themselves ---- */
 
-/* Lengths are checked too, because a chunk that is carried over is never decoded. A replaced entry may be damaged. But an
- * update must not turn a shard that readers refuse into one that they accept. */
+/* Sizes are checked too, because a carried chunk is never decoded. A replaced entry may be invalid. But an update
+ * must not turn a shard that readers refuse into one that they accept. */
 static enum sc_status
 check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent, bool allow_in_index,
               const uint8_t *replaced, struct sc_entry *entries, uint64_t *n_bad, struct sc_where *where)
@@ -194,48 +160,48 @@ check_entries(const struct sc_chain *shard, const struct sc_index_extent *extent
 
 /* Read a stored index, straight into `entries` if it is stored in that order. */
 static enum sc_status
-fetch_stored(struct sc_reader *reader, struct sc_read_object *object, uint64_t offset, struct sc_entry *entries,
-             const uint8_t **stored)
+fetch_stored(const struct sc_input *input, struct sc_entry *entries, struct sc_buffer *scratch, const uint8_t **stored,
+             struct sc_stats *stats, struct sc_where *where)
 {
-    const struct sc_index_layout *index = &chain_of(object)->index;
+    const struct sc_index_layout *index = &input->chain->index;
 
-    if (object->fd < 0 || !index->in_c_order)
-        return sc_read_object_fetch(reader, object, offset, index->nbytes, &object->index, stored);
+    if (input->fd < 0 || !index->in_c_order)
+        return sc_input_fetch(input, input->extent.offset, index->nbytes, scratch, stored, stats, where);
     *stored = (const uint8_t *)entries;
-    return sc_read_object_read(reader, object, (uint8_t *)entries, index->nbytes, offset);
+    return sc_input_read(input, (uint8_t *)entries, index->nbytes, input->extent.offset, stats, where);
 }
 
 enum sc_status
 sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
               const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
-              struct sc_where *where)
+              struct sc_file_id *id, struct sc_where *where)
 {
-    struct sc_read_item item = { .chain = shard, .source = *source };
-    struct sc_index_extent extent;
-    struct sc_read_object object = { .item = &item, .fd = -1 };
-    struct sc_reader reader = { 0 };
+    struct sc_buffer scratch = { 0 };
+    struct sc_stats uncounted = { 0 };
+    struct sc_input input;
     enum sc_status status;
     const uint8_t *stored;
     uint64_t bad = 0;
 
-    sc_where_clear(&reader.where);
-    status = sc_read_object_open(&reader, &object);
-    *shard_nbytes = item.missing ? SC_ABSENT : object.nbytes;
-    if (!status && !item.missing) {
-        status = sc_index_locate(&shard->index, object.nbytes, &extent, &reader.where);
+    sc_where_clear(where);
+    status = sc_input_open(&input, shard, source, NULL, false, &uncounted, where);
+    *shard_nbytes = input.missing ? SC_ABSENT : input.nbytes;
+    if (!status && !input.missing) {
+        status = sc_index_locate(&shard->index, input.nbytes, &input.extent, where);
         if (!status)
-            status = fetch_stored(&reader, &object, extent.offset, entries, &stored);
+            status = fetch_stored(&input, entries, &scratch, &stored, &uncounted, where);
         if (!status)
-            status = sc_index_verify(&shard->index, stored, &reader.where);
+            status = sc_index_verify(&shard->index, stored, where);
         if (!status) {
             sc_index_load(shard, stored, entries);
-            status = check_entries(shard, &extent, allow_in_index, replaced, entries, &bad, &reader.where);
+            status = check_entries(shard, &input.extent, allow_in_index, replaced, entries, &bad, where);
         }
     }
-    sc_read_object_close(&reader, &object);
-    sc_buffer_free(&object.index);
+    sc_input_close(&input);
+    sc_buffer_free(&scratch);
+    if (id)
+        *id = input.file.id;
     if (n_bad)
         *n_bad = bad;
-    *where = reader.where;
     return status;
 }

@@ -5,19 +5,25 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_read_impl.h"
 
+void
+sc_read_object_free(struct sc_read_object *object)
+{
+    sc_buffer_free(&object->index);
+    sc_buffer_free(&object->tasks_memory);
+    sc_buffer_free(&object->absent_memory);
+    sc_buffer_free(&object->sort_memory);
+    sc_touches_free(&object->touches);
+}
+
 /* ---- planning a shard ---- */
 
 static enum sc_status
 push_task(struct sc_read_object *object, struct sc_read_task task)
 {
-    size_t n = object->n_tasks;
+    enum sc_status status = sc_buffer_extend(&object->tasks_memory, object->n_tasks * sizeof task, sizeof task);
 
-    if (SC_UNLIKELY((n + 1) * sizeof task > object->tasks_memory.capacity)) {
-        enum sc_status status = sc_buffer_grow(&object->tasks_memory, n * sizeof task, (2 * n + 64) * sizeof task);
-
-        if (status)
-            return status;
-    }
+    if (SC_UNLIKELY(status))
+        return status;
     object->tasks = (struct sc_read_task *)(void *)object->tasks_memory.data;
     object->tasks[object->n_tasks++] = task;
     return SC_OK;
@@ -26,20 +32,16 @@ push_task(struct sc_read_object *object, struct sc_read_task task)
 static enum sc_status
 push_absent(struct sc_read_object *object, uint64_t entry)
 {
-    size_t n = object->n_absent;
+    enum sc_status status = sc_buffer_extend(&object->absent_memory, object->n_absent * sizeof entry, sizeof entry);
 
-    if (SC_UNLIKELY((n + 1) * sizeof entry > object->absent_memory.capacity)) {
-        enum sc_status status = sc_buffer_grow(&object->absent_memory, n * sizeof entry, (2 * n + 64) * sizeof entry);
-
-        if (status)
-            return status;
-    }
+    if (SC_UNLIKELY(status))
+        return status;
     object->absent = (uint64_t *)(void *)object->absent_memory.data;
     object->absent[object->n_absent++] = entry;
     return SC_OK;
 }
 
-/* Fill all that is wanted: a box in parts along its first long axis, a selection at once. */
+/* Plan to fill everything: a box in parts along its first long axis, a selection at once. */
 static void
 plan_fill(const struct sc_read_run *run, struct sc_read_object *object)
 {
@@ -73,7 +75,7 @@ begin_touched(struct sc_read_object *object)
 typedef enum sc_status touched_fn(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c,
                                   uint64_t entry);
 
-/* Call fn once for each touched inner chunk, in C order. Always inlined, because fn is called a million times. */
+/* Call fn once for each touched inner chunk, in C order. Always inlined, because fn may be called a million times. */
 static inline __attribute__((always_inline)) enum sc_status
 for_each_touched(struct sc_reader *reader, struct sc_read_object *object, touched_fn *fn)
 {
@@ -97,8 +99,8 @@ for_each_touched(struct sc_reader *reader, struct sc_read_object *object, touche
     return status;
 }
 
-/* Read only the wanted part of an uncompressed chunk, if it comes from a file or in ranges that arrive one by one. Bytes that
- * are in memory already cost nothing. */
+/* Read only the wanted part of an uncompressed chunk, if it comes from a file or from one of several ranges. Bytes
+ * in memory cost nothing. */
 static void
 narrow(const struct sc_chain *chunk, const struct sc_box *part, struct sc_read_task *task)
 {
@@ -129,7 +131,7 @@ narrow_inner(const struct sc_read_object *object, const uint64_t *c, struct sc_r
     struct sc_box part;
     int64_t offset;
 
-    if ((object->fd < 0 && !object->item->source.entries) || inner->n_ops || inner->inner)
+    if ((object->input.fd < 0 && !object->item->source.entries) || inner->n_ops || inner->inner)
         return;
     if (object->item->selection) {
         sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, task->entry);
@@ -153,18 +155,18 @@ narrow_whole(const struct sc_read_object *object, struct sc_read_task *task)
     }
 }
 
-/* Add one inner chunk to what is to be done. */
+/* Plan one inner chunk. */
 static inline enum sc_status
 plan_chunk(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
 {
     const struct sc_chain *shard = chain_of(object);
-    struct sc_entry e =
-        object->known ? object->known->entries[entry] : sc_index_get(shard, object->pairs, object->first_word, c);
+    struct sc_entry e = object->input.index ? object->input.index->entries[entry]
+                                            : sc_index_get(shard, object->pairs, object->first_word, c);
     enum sc_status status;
 
     if (sc_entry_is_absent(e))
         return push_absent(object, entry);
-    status = sc_entry_check(e, &object->extent, reader->run->plan->allow_in_index, &reader->where);
+    status = sc_entry_check(e, &object->input.extent, reader->run->plan->allow_in_index, &reader->where);
     if (!status)
         status = sc_chain_check_nbytes(shard->inner, e.nbytes, &reader->where);
     if (!status) {
@@ -188,7 +190,7 @@ plan_chunks(struct sc_reader *reader, struct sc_read_object *object)
         object->n_absent = 0;
         plan_fill(reader->run, object);
     }
-    return object->fd >= 0 ? sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory) : SC_OK;
+    return object->input.fd >= 0 ? sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory) : SC_OK;
 }
 
 /* The same if the index is known and only a range of the object is in memory. */
@@ -222,26 +224,32 @@ plan_known_chunk(struct sc_reader *reader, struct sc_read_object *object, const 
 enum sc_status
 sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
 {
+    const struct sc_read_plan *plan = reader->run->plan;
     enum sc_status status;
 
     object->n_tasks = object->next_task = object->n_absent = object->next_absent = 0;
     object->n_parts = object->next_part = 0;
-    status = sc_read_object_open(reader, object);
+    status = sc_input_open(&object->input, chain_of(object), &object->item->source, plan->cache, plan->immutable,
+                           &reader->stats, &reader->where);
+    object->item->missing = object->input.missing;
     if (status)
         return status;
-    if (object->item->missing) {
+    object->latency_ns = object->input.fd < 0 ? 0 : sc_depth_latency(&plan->io, &object->input.file.id);
+    if (object->latency_ns)
+        expect_calls(reader, object, sc_team_left(&reader->run->base.team));
+    if (object->input.missing) {
         plan_fill(reader->run, object);
         return SC_OK;
     }
     if (!sc_chain_is_shard(chain_of(object))) {
-        struct sc_read_task task = { 0, object->nbytes, 0 };
+        struct sc_read_task task = { 0, object->input.nbytes, 0 };
 
-        status = sc_chain_check_nbytes(chain_of(object), object->nbytes, &reader->where);
-        if (object->fd >= 0)
+        status = sc_chain_check_nbytes(chain_of(object), object->input.nbytes, &reader->where);
+        if (object->input.fd >= 0)
             narrow_whole(object, &task);
         return status ? status : push_task(object, task);
     }
-    object->strides = reader->run->plan->dst_strides;
+    object->strides = plan->dst_strides;
     status = begin_touched(object);
     if (status)
         return status;
@@ -251,7 +259,7 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     return status ? status : plan_chunks(reader, object);
 }
 
-/* ---- ranges to ask a remote store for ---- */
+/* ---- ranges to request from a remote store ---- */
 
 static inline enum sc_status
 plan_range(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
@@ -262,14 +270,14 @@ plan_range(struct sc_reader *reader, struct sc_read_object *object, const uint64
 
     if (sc_entry_is_absent(e))
         return SC_OK;
-    status = sc_entry_check(e, &object->extent, reader->run->plan->allow_in_index, &reader->where);
+    status = sc_entry_check(e, &object->input.extent, reader->run->plan->allow_in_index, &reader->where);
     if (!status)
         status = sc_chain_check_nbytes(chain_of(object)->inner, e.nbytes, &reader->where);
     if (status) {
         reader->where.entry = entry;
         return status;
     }
-    if (object->extent.shard_nbytes != SC_UNKNOWN_NBYTES)
+    if (object->input.extent.shard_nbytes != SC_UNKNOWN_NBYTES)
         narrow_inner(object, c, &task);
     return task.nbytes ? push_task(object, task) : SC_OK;
 }
@@ -283,7 +291,7 @@ sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *ex
     struct sc_read_item wanted = *item;
     struct sc_read_plan plan = { .allow_in_index = allow_in_index };
     struct sc_read_run run = { .plan = &plan };
-    struct sc_read_object object = { .item = &wanted, .fd = -1, .extent = *extent, .strides = no_strides };
+    struct sc_read_object object = { .item = &wanted, .input = { .fd = -1, .extent = *extent }, .strides = no_strides };
     struct sc_reader reader = { .run = &run };
     struct sc_entry range = { 0, 0 };
     enum sc_status status = begin_touched(&object);
@@ -308,7 +316,7 @@ sc_plan_ranges(const struct sc_read_item *item, const struct sc_index_extent *ex
         if (*n_ranges <= capacity)
             ranges[*n_ranges - 1] = range;
     }
-    sc_read_object_free_memory(&object);
+    sc_read_object_free(&object);
     *where = reader.where;
     return status;
 }

@@ -3,11 +3,12 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_scan.h"
 
-#include "base/sc_pool.h"
-#include "chain/sc_worker.h"
+#include "plan/sc_depth.h"
+#include "plan/sc_run.h"
 
 struct run {
     struct sc_scan *scan;
+    struct sc_depth depth;
     struct sc_failure failure;
     atomic_size_t next;
 };
@@ -19,15 +20,17 @@ scan_one(struct run *run, size_t i, struct sc_buffer *memory, struct sc_where *w
     size_t n = (size_t)scan->shard->n_chunks;
     uint64_t *sizes = scan->sizes + i * n, shard_nbytes;
     struct sc_entry *entries = (struct sc_entry *)(void *)memory->data;
+    struct sc_file_id id;
     enum sc_status status;
 
     sc_where_clear(where);
     if (sc_cancelled(scan->cancel))
         return SC_CANCELLED;
-    status =
-        sc_read_index(scan->shard, &scan->sources[i], scan->allow_in_index, NULL, entries, &shard_nbytes, NULL, where);
+    status = sc_read_index(scan->shard, &scan->sources[i], scan->allow_in_index, NULL, entries, &shard_nbytes, NULL,
+                           &id, where);
     if (status)
         return status;
+    sc_depth_expect(&run->depth, sc_depth_latency(&scan->io, &id), i ? 1 : scan->n_sources - 1);
     for (size_t k = 0; k < n; k++)
         sizes[k] = shard_nbytes == SC_ABSENT ? SC_ABSENT : entries[k].nbytes;
     return SC_OK;
@@ -59,11 +62,16 @@ enum sc_status
 sc_scan(struct sc_scan *scan, struct sc_where *where)
 {
     struct run run = { .scan = scan };
-    uint64_t nbytes = scan->shard->index.nbytes * scan->n_sources;
+    uint64_t index_nbytes = scan->shard->index.nbytes, nbytes = index_nbytes * scan->n_sources;
+    unsigned n_threads = scan->n_threads ? scan->n_threads : 1;
 
     sc_where_clear(where);
+    sc_depth_init(&run.depth, &scan->io, n_threads, sc_threads_for(nbytes, scan->n_sources, n_threads), run_thread,
+                  &run);
+    sc_depth_bound(&run.depth, index_nbytes);
     sc_failure_init(&run.failure);
     atomic_init(&run.next, 0);
-    sc_pool_run(sc_threads_for(nbytes, scan->n_sources, scan->n_threads ? scan->n_threads : 1), run_thread, &run);
+    sc_depth_run(&run.depth);
+    sc_depth_destroy(&run.depth);
     return sc_failure_end(&run.failure, where);
 }

@@ -8,17 +8,19 @@
 
 struct sc_scan {
     const struct sc_chain *shard;
-    const struct sc_source *sources; /* files, or objects in memory; entries are not looked at */
+    const struct sc_source *sources; /* files, or objects in memory; their member `entries` is ignored */
     size_t n_sources;
     bool allow_in_index;
     unsigned n_threads;
+    struct sc_io_rules io;
     struct sc_cancel *cancel;
 
     /* out */
     uint64_t *sizes; /* n_chunks for each source, one after the other: encoded sizes in C order, SC_ABSENT for none */
 };
 
-/* Every entry is checked against the size of its object. On failure where->shard is the lowest bad one. */
+/* Scan the indexes. Every entry is checked against the size of its object. On failure where->shard is the lowest bad
+ * one. */
 enum sc_status sc_scan(struct sc_scan *scan, struct sc_where *where);
 
 #endif

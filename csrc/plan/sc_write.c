@@ -1,7 +1,7 @@
 /* sc_write.c - run a writing plan (see sc_engine.h)
  *
- * A plan has objects, which threads share out. One object is written here from begin (open the old one) to commit (give the
- * new one its name); sc_write_chunks.c encodes and places its inner chunks.
+ * The threads of a plan divide its objects. One object is written here from begin (open the old one) to commit (give
+ * the new one its name); sc_write_chunks.c encodes and places its inner chunks.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -29,7 +29,7 @@ open_old(struct sc_writer *writer, struct sc_write_object *object)
         if (!status && !sc_chain_is_shard(object->item->chain)) {
             object->item->old.nbytes = nbytes;
         } else if (!status && nbytes != object->item->old.nbytes) {
-            /* the caller holds the lock and has measured it */
+            /* the caller holds the lock and has read the size before */
             writer->where.nbytes = nbytes;
             writer->where.limit = object->item->old.nbytes;
             return SC_CHANGED;
@@ -38,7 +38,7 @@ open_old(struct sc_writer *writer, struct sc_write_object *object)
     return status;
 }
 
-/* The range of inner chunks that the box or selection lies in. */
+/* Find the range of inner chunks that the box or selection touches. */
 static enum sc_status
 begin_touched(struct sc_write_object *object, const int64_t *strides, uint64_t *first, uint64_t *last)
 {
@@ -59,7 +59,7 @@ begin_touched(struct sc_write_object *object, const int64_t *strides, uint64_t *
     return status;
 }
 
-/* True if no inner chunk is kept or written: the object is removed, without making an index, which may be huge. */
+/* True if no inner chunk is kept or written. The object is then removed without making an index, which may be large. */
 static bool
 is_emptied(const struct sc_writer *writer, const struct sc_write_item *item)
 {
@@ -121,7 +121,7 @@ put_tail(struct sc_writer *writer, struct sc_write_object *object)
     return status;
 }
 
-/* All inner chunks are in place: the index, unless there is nothing to index. */
+/* Write the index after all inner chunks, unless the shard is empty. */
 static enum sc_status
 end_shard(struct sc_writer *writer, struct sc_write_object *object)
 {
@@ -146,7 +146,7 @@ end_shard(struct sc_writer *writer, struct sc_write_object *object)
                                shard->index.at_start ? 0 : object->at);
 }
 
-/* An object that is one chunk. */
+/* Write an object that is one chunk. */
 static enum sc_status
 write_whole(struct sc_writer *writer, struct sc_write_object *object)
 {
@@ -159,18 +159,6 @@ write_whole(struct sc_writer *writer, struct sc_write_object *object)
         status = sc_write_object_put(writer, object, batch->bytes.data, batch->used, 0);
     if (batch)
         sc_write_batch_put(writer->run, batch);
-    return status;
-}
-
-/* Note the state of a file after a change in it. The caller holds its lock, so no other writer has changed it since. */
-static enum sc_status
-note_version(struct sc_writer *writer, struct sc_write_item *item, int fd)
-{
-    struct sc_file_id id;
-    enum sc_status status = sc_file_identify_open(fd, &id, &writer->where);
-
-    if (!status)
-        sc_file_version_of(fd, &id, &item->made);
     return status;
 }
 
@@ -198,7 +186,10 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
     if (item->in_place || item->append) {
         status =
             item->in_place ? sc_write_object_overwrite(writer, object) : sc_write_object_append(writer, object, false);
-        return status || item->declined ? status : note_version(writer, item, object->old_fd);
+        if (status || item->declined)
+            return status;
+        /* The caller holds the lock of the file, so no other writer has changed it since. */
+        return sc_file_version_now(object->old_fd, &item->made, &writer->where);
     }
     return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &item->made,
                              &writer->where);
@@ -208,17 +199,11 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
 static void
 encode_shared(struct sc_writer *writer, struct sc_write_object *object)
 {
-    pthread_mutex_lock(&object->mutex);
-    object->ready = true;
-    pthread_mutex_unlock(&object->mutex);
-    sc_team_announce(&writer->run->team);
+    sc_shared_open(&object->shared);
+    sc_team_announce(&writer->run->base.team);
     while (sc_write_object_work(writer, object))
         ;
-    pthread_mutex_lock(&object->mutex);
-    object->ready = false;
-    while (object->helpers)
-        pthread_cond_wait(&object->changed, &object->mutex);
-    pthread_mutex_unlock(&object->mutex);
+    sc_shared_close(&object->shared);
 }
 
 static void
@@ -255,18 +240,18 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
     if (!status && shared)
         status = sc_write_object_carry(writer, object);
     if (status || !shared)
-        sc_team_announce(&run->team);
+        sc_team_announce(&run->base.team);
     if (!status && shared) {
         encode_shared(writer, object);
         sc_where_clear(&writer->where);
-        status = sc_failure_settles(&run->failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, object);
+        status = sc_failure_settles(&run->base.failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, object);
     } else if (!status) {
         status = write_whole(writer, object);
     }
     if (!status)
         status = finish(writer, object);
     if (status && !object->failed)
-        sc_failure_note(&run->failure, status, &writer->where, item_no);
+        sc_failure_note(&run->base.failure, status, &writer->where, item_no);
     sc_newfile_abort(&object->file);
     if (object->file.staged)
         atomic_store_explicit(&run->staged, true, memory_order_relaxed);
@@ -283,21 +268,18 @@ help(void *arg)
     struct sc_write_run *run = writer->run;
     bool helped = false;
 
-    for (unsigned i = 0; i < run->team.n_members && !helped; i++) {
+    for (unsigned i = 0; i < run->base.team.n_members && !helped; i++) {
         struct sc_write_object *object = &run->objects[i];
         bool join;
 
-        pthread_mutex_lock(&object->mutex);
-        join = object->ready && !object->all_claimed && !object->failed;
-        object->helpers += join;
-        pthread_mutex_unlock(&object->mutex);
+        pthread_mutex_lock(&object->shared.mutex);
+        join = object->shared.is_open && !object->all_claimed && !object->failed;
+        object->shared.n_helpers += join;
+        pthread_mutex_unlock(&object->shared.mutex);
         if (!join)
             continue;
         helped = sc_write_object_work(writer, object);
-        pthread_mutex_lock(&object->mutex);
-        if (--object->helpers == 0)
-            pthread_cond_broadcast(&object->changed);
-        pthread_mutex_unlock(&object->mutex);
+        sc_shared_leave(&object->shared);
     }
     return helped;
 }
@@ -306,27 +288,21 @@ static void
 run_thread(void *arg)
 {
     struct sc_write_run *run = arg;
-    struct sc_write_object *object = &run->objects[sc_team_join(&run->team)];
+    struct sc_team *team = &run->base.team;
+    unsigned number;
     size_t item_no;
-    struct sc_writer writer = { .run = run, .worker = sc_worker_take() };
+    struct sc_writer writer = { .run = run, .worker = sc_run_enter(&run->base, &number) };
 
-    if (!writer.worker) {
-        sc_where_clear(&writer.where);
-        sc_failure_note(&run->failure, SC_NO_MEMORY, &writer.where, 0);
+    if (!writer.worker)
         return;
-    }
-    writer.worker->allow_in_index = run->plan->allow_in_index;
-    while (sc_team_take(&run->team, &item_no))
-        write_item(&writer, object, item_no);
-    if (run->team.n_members > 1)
-        sc_team_help(&run->team, help, &writer);
-    sc_worker_put(writer.worker);
-    pthread_mutex_lock(&run->mutex);
-    sc_stats_add(&run->stats, &writer.stats);
-    pthread_mutex_unlock(&run->mutex);
+    while (sc_team_take(team, &item_no))
+        write_item(&writer, &run->objects[number], item_no);
+    if (team->n_members > 1)
+        sc_team_help(team, help, &writer);
+    sc_run_leave(&run->base, writer.worker, &writer.stats);
 }
 
-/* Room for the positions of the largest batch of the plan. */
+/* Return the number of positions of the largest batch of the plan. */
 static size_t
 batch_capacity(const struct sc_write_plan *plan)
 {
@@ -361,7 +337,7 @@ item_nbytes(const struct sc_write_item *item)
 static void
 run_free(struct sc_write_run *run)
 {
-    for (unsigned i = 0; i < run->team.n_members; i++) {
+    for (unsigned i = 0; i < run->base.team.n_members; i++) {
         struct sc_write_object *object = &run->objects[i];
 
         sc_buffer_free(&object->entries_memory);
@@ -370,8 +346,7 @@ run_free(struct sc_write_run *run)
         sc_buffer_free(&object->slots.places);
         sc_buffer_free(&object->slots.bytes);
         sc_touches_free(&object->touches);
-        pthread_mutex_destroy(&object->mutex);
-        pthread_cond_destroy(&object->changed);
+        sc_shared_destroy(&object->shared);
     }
     sc_free(run->objects);
     while (run->free_batches) {
@@ -380,14 +355,13 @@ run_free(struct sc_write_run *run)
         sc_write_batch_free(run->free_batches);
         run->free_batches = next;
     }
-    pthread_mutex_destroy(&run->mutex);
-    sc_team_destroy(&run->team);
 }
 
 enum sc_status
 sc_write(struct sc_write_plan *plan, struct sc_where *where)
 {
     struct sc_write_run run = { .plan = plan, .batch_capacity = batch_capacity(plan) };
+    enum sc_status status;
     uint64_t nbytes = 0;
     unsigned n_threads;
 
@@ -398,20 +372,17 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     run.objects = sc_calloc(n_threads, sizeof *run.objects);
     if (!run.objects)
         return SC_NO_MEMORY;
-    sc_failure_init(&run.failure);
-    sc_team_init(&run.team, plan->n_items, n_threads);
-    pthread_mutex_init(&run.mutex, NULL);
-    for (unsigned i = 0; i < n_threads; i++) {
-        pthread_mutex_init(&run.objects[i].mutex, NULL);
-        pthread_cond_init(&run.objects[i].changed, NULL);
-    }
+    sc_run_begin(&run.base, plan->n_items, n_threads, plan->allow_in_index);
+    for (unsigned i = 0; i < n_threads; i++)
+        sc_shared_init(&run.objects[i].shared);
     sc_pool_run(n_threads, run_thread, &run);
     if (run.journals)
         sc_staging_leave_later(plan->staging);
     else if (run.staged)
         sc_staging_leave(plan->staging);
-    plan->stats = run.stats;
-    sc_totals_add(&plan->stats);
     run_free(&run);
-    return sc_failure_end(&run.failure, where);
+    plan->stats = (struct sc_stats){ 0 };
+    status = sc_run_end(&run.base, &plan->stats, where);
+    sc_totals_add(&plan->stats);
+    return status;
 }

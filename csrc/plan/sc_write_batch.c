@@ -1,7 +1,7 @@
 /* sc_write_batch.c - encode some inner chunks into memory (see sc_engine.h)
  *
- * An inner chunk that the box covers whole is encoded straight from the caller's array. Of one that it covers in part the
- * old content is decoded first (or the fill value taken), and the box laid over it.
+ * An inner chunk that the box covers completely is encoded straight from the array of the caller. For one that it
+ * covers in part, the old content is decoded first (or the fill value taken), and the box laid over it.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -23,11 +23,11 @@ sc_write_batch_take(struct sc_write_run *run)
 {
     struct sc_write_batch *batch;
 
-    pthread_mutex_lock(&run->mutex);
+    pthread_mutex_lock(&run->base.mutex);
     batch = run->free_batches;
     if (batch)
         run->free_batches = batch->next;
-    pthread_mutex_unlock(&run->mutex);
+    pthread_mutex_unlock(&run->base.mutex);
     if (batch)
         return batch;
     batch = sc_calloc(1, sizeof *batch);
@@ -45,10 +45,10 @@ sc_write_batch_take(struct sc_write_run *run)
 void
 sc_write_batch_put(struct sc_write_run *run, struct sc_write_batch *batch)
 {
-    pthread_mutex_lock(&run->mutex);
+    pthread_mutex_lock(&run->base.mutex);
     batch->next = run->free_batches;
     run->free_batches = batch;
-    pthread_mutex_unlock(&run->mutex);
+    pthread_mutex_unlock(&run->base.mutex);
 }
 
 /* ---- one chunk ---- */
@@ -72,7 +72,8 @@ struct given {
     int64_t selection_strides[SC_MAX_NDIM];
 };
 
-/* True if a chunk is given whole, so that its old content is not needed. A selection in pieces is never taken as whole. */
+/* True if a chunk is given whole, so its old content is not needed. A selection of several parts never counts as
+ * whole. */
 static bool
 is_whole(const struct given *given, const struct sc_chain *chain)
 {
@@ -90,7 +91,8 @@ give_selected(struct given *given, const struct sc_chunk_selection *at, const ui
     given->strides = given->selection_strides;
 }
 
-/* Lay the given elements over the old content of the chunk, or over the fill value. worker->merge gets the new chunk in C order. */
+/* Lay the given elements over the old content of the chunk, or over the fill value. The new chunk is in
+ * worker->merge, in C order. */
 static enum sc_status
 merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
             uint64_t old_nbytes, const struct given *given)
@@ -126,7 +128,7 @@ merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned lev
     return SC_OK;
 }
 
-/* The old encoded bytes of an object's range: in memory, or read into worker->io. */
+/* Return the old encoded bytes of a range of the object: in memory, or read into worker->io. */
 static enum sc_status
 fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64_t offset, uint64_t nbytes,
           const uint8_t **bytes)
@@ -159,8 +161,6 @@ encode_chunk(struct sc_writer *writer, struct sc_write_batch *batch, const struc
 
     if (!bound)
         return sc_chain_too_large(chain, &writer->where);
-    if (bound > PTRDIFF_MAX - batch->used)
-        return SC_NO_MEMORY;
     if (!is_whole(given, chain)) {
         status = merge_chunk(writer, chain, level, old, old_nbytes, given);
         if (status)
@@ -169,11 +169,9 @@ encode_chunk(struct sc_writer *writer, struct sc_write_batch *batch, const struc
         sc_chain_c_strides(chain, chain->shape, strides);
         src_strides = strides;
     }
-    if (batch->used + bound > batch->bytes.capacity) {
-        status = sc_buffer_grow(&batch->bytes, batch->used, batch->used + bound + batch->bytes.capacity / 2);
-        if (status)
-            return status;
-    }
+    status = sc_buffer_extend(&batch->bytes, batch->used, bound);
+    if (status)
+        return status;
     status = sc_chain_encode(chain, writer->worker, level, src, src_strides, &writer->run->plan->rules,
                              batch->bytes.data + batch->used, bound, nbytes, &writer->where);
     if (!status && *nbytes != SC_ABSENT)
@@ -216,7 +214,7 @@ encode_inner(struct sc_writer *writer, struct sc_write_object *object, struct sc
     return encode_chunk(writer, batch, shard->inner, 1, &given, old, old_nbytes, &batch->sizes[i]);
 }
 
-/* Join the caller's encoded chunks, so that neighbours are written at once. */
+/* Copy the given encoded chunks side by side, so that neighbours are written at once. */
 static enum sc_status
 take_encoded(const struct sc_write_object *object, struct sc_write_batch *batch)
 {
@@ -241,7 +239,7 @@ take_encoded(const struct sc_write_object *object, struct sc_write_batch *batch)
 void
 sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch)
 {
-    struct sc_failure *failure = &writer->run->failure;
+    struct sc_failure *failure = &writer->run->base.failure;
 
     batch->used = 0;
     if (object->item->encoded) {

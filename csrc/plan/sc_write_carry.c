@@ -1,13 +1,13 @@
 /* sc_write_carry.c - copy what a new object keeps of the old one (see sc_engine.h)
  *
- * Inner chunks that are given encoded may take the slots of old ones, which lie among what is copied. They are written with
- * it, and the others, which have no place yet, are left to the object's batches:
+ * Inner chunks that are given encoded may take the slots of old ones, among the bytes that are copied. They are written
+ * together with these. The other ones, which have no place yet, are left to the batches of the object:
  *
  *      old       [ kept ][ slot ][ kept ][slot][ kept ]
  *      given             [ new ]         [new ]                      of that very size
  *
- * A write takes the kernel as long as copying some KiB. So where slots are many, old and new bytes are joined in memory and
- * written together.
+ * A write call takes as long as copying some KiB. So if there are many slots, old and new bytes are joined in memory
+ * and written together.
  *
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_write_impl.h"
@@ -15,7 +15,8 @@
 #include "base/sc_radix.h"
 
 #define PIECE_NBYTES ((size_t)1 << 18)
-/* A copy through memory takes a tenth longer. With more than one slot in so many bytes, one write for each takes longer still. */
+/* A copy through memory takes a tenth longer. But with more than one slot in this many bytes, one write for each
+ * slot takes longer still. */
 #define DENSE_NBYTES ((uint64_t)1 << 15)
 
 /* A new inner chunk in its slot of the new object. */
@@ -39,7 +40,8 @@ has_slot(const struct sc_write_object *object, const struct sc_carry *run, const
            e->offset >= run->to && e->offset - run->to <= run->nbytes - e->nbytes;
 }
 
-/* Divide the given inner chunks: those with slots in a run become patches, ascending; batches are made of the rest. */
+/* Divide the given inner chunks: those with slots in a run become patches, ascending; the others are left to the
+ * batches. */
 static enum sc_status
 part_given(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
            struct sc_buffer *memory, size_t *n_patches)
@@ -78,7 +80,7 @@ part_given(struct sc_writer *writer, struct sc_write_object *object, const struc
     return sc_radix_sort((uint64_t *)(void *)patches, n, sizeof *patches / 8, 0, &writer->worker->io);
 }
 
-/* Lay patches over bytes that go to `at`; *next becomes the first that is not done with. */
+/* Lay patches over bytes that are written to `at`. *next becomes the first patch that is not finished. */
 static void
 lay_over(uint8_t *piece, uint64_t at, size_t n, const struct patch *patches, size_t n_patches, size_t *next)
 {
@@ -181,7 +183,8 @@ sc_write_object_carry(struct sc_writer *writer, struct sc_write_object *object)
             writer->stats.bytes_written += item->carries[i].nbytes;
         return SC_OK;
     }
-    /* Once, with room for what is new: to grow afterwards is to copy all of it. Memory that is not used stays untouched. */
+    /* Allocate once, with room for the new chunks: growing later would copy everything. Unused memory is never
+     * touched. */
     if (item->n_carries && !item->path && item->data_offset < PTRDIFF_MAX / 2)
         status = sc_buffer_reserve(&object->result, (size_t)(item->data_offset + item->data_offset / 2));
     for (size_t i = 0; !status && i < item->n_carries; i++) {

@@ -13,7 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_write_impl.h"
 
-/* As many of the given encoded chunks as make a batch, counted in bytes. */
+/* Claim as many of the given encoded chunks as make a batch, counted in bytes. */
 static void
 claim_encoded(struct sc_write_object *object, struct sc_write_batch *batch)
 {
@@ -49,8 +49,8 @@ is_touched(const struct sc_write_object *object, uint64_t position)
     return sc_walk_cut(&object->walk, shard->inner, c, &part, &offset);
 }
 
-/* Under the object's mutex: take the positions of the next batch; n = 0 when none is left. Chunks that a step leaps over are
- * dropped. */
+/* Under the mutex of the object: take the positions of the next batch; n = 0: none is left. Chunks that a step skips
+ * are dropped. */
 static void
 claim(struct sc_write_object *object, struct sc_write_batch *batch)
 {
@@ -69,8 +69,8 @@ claim(struct sc_write_object *object, struct sc_write_batch *batch)
     object->n_claimed += batch->n > 0;
 }
 
-/* May a new chunk take the old one's place? A reader with an old index reads as many bytes as that index says. A chunk of
- * another size is allowed only if its checksum fails in such a reader. */
+/* True if a new chunk may take the slot of an old one. A reader with an old index reads as many bytes as that index
+ * says. So a chunk of another size is allowed only if its checksum fails in such a reader. */
 static bool
 fits_slot(const struct sc_write_item *item, uint64_t slot_nbytes, uint64_t nbytes)
 {
@@ -79,7 +79,8 @@ fits_slot(const struct sc_write_item *item, uint64_t slot_nbytes, uint64_t nbyte
     return nbytes == slot_nbytes;
 }
 
-/* Under the object's mutex: give each batch its place if all batches before it have one. The caller writes those returned. */
+/* Under the mutex of the object: give each batch its place if all batches before it have one. The caller writes the
+ * returned batches. */
 static struct sc_write_batch *
 place(struct sc_write_object *object)
 {
@@ -98,12 +99,12 @@ place(struct sc_write_object *object)
                 continue;
             }
             if (sc_entry_is_absent(*e) || !fits_slot(object->item, e->nbytes, batch->sizes[i])) {
-                /* what has no bytes is anywhere, but inside the shard, which may not grow to `at` */
+                /* a chunk without bytes can be anywhere inside the shard, which may not grow to `at` */
                 if (batch->sizes[i] && object->item->alignment)
                     at = (at + object->item->alignment - 1) / object->item->alignment * object->item->alignment;
                 *e = (struct sc_entry){ batch->sizes[i] ? at : min_u64(at, end), batch->sizes[i] };
                 at += batch->sizes[i];
-            } /* else it has a slot of its own already */
+            } /* otherwise the chunk has a slot already */
             e->nbytes = batch->sizes[i];
         }
         object->at = at;
@@ -117,14 +118,14 @@ place(struct sc_write_object *object)
 static void
 note_failure(struct sc_writer *writer, struct sc_write_object *object, enum sc_status status)
 {
-    sc_failure_note(&writer->run->failure, status, &writer->where, object->item_no);
-    pthread_mutex_lock(&object->mutex);
+    sc_failure_note(&writer->run->base.failure, status, &writer->where, object->item_no);
+    pthread_mutex_lock(&object->shared.mutex);
     object->failed = true;
-    pthread_cond_broadcast(&object->changed);
-    pthread_mutex_unlock(&object->mutex);
+    pthread_cond_broadcast(&object->shared.changed);
+    pthread_mutex_unlock(&object->shared.mutex);
 }
 
-/* Write the chunks of a placed batch, those that go side by side at once. */
+/* Write the chunks of a placed batch; neighbours with one call. */
 static enum sc_status
 write_batch(struct sc_writer *writer, struct sc_write_object *object, const struct sc_write_batch *batch)
 {
@@ -150,7 +151,7 @@ write_batch(struct sc_writer *writer, struct sc_write_object *object, const stru
     return status || !n ? status : sc_write_object_put(writer, object, bytes, n, offset);
 }
 
-/* Write placed batches. A result in memory may move when it grows, so that is done under the mutex. */
+/* Write placed batches. A result in memory may move when it grows, so this is done under the mutex. */
 static void
 write_batches(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batches)
 {
@@ -160,10 +161,10 @@ write_batches(struct sc_writer *writer, struct sc_write_object *object, struct s
         enum sc_status status;
 
         if (memory)
-            pthread_mutex_lock(&object->mutex);
+            pthread_mutex_lock(&object->shared.mutex);
         status = write_batch(writer, object, batches);
         if (memory)
-            pthread_mutex_unlock(&object->mutex);
+            pthread_mutex_unlock(&object->shared.mutex);
         if (status)
             note_failure(writer, object, status);
         sc_write_batch_put(writer->run, batches);
@@ -181,30 +182,30 @@ sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
         note_failure(writer, object, SC_NO_MEMORY);
         return false;
     }
-    pthread_mutex_lock(&object->mutex);
+    pthread_mutex_lock(&object->shared.mutex);
     while (!object->all_claimed && !object->failed && object->n_claimed - object->n_placed >= SC_WRITE_WINDOW)
-        pthread_cond_wait(&object->changed, &object->mutex);
+        pthread_cond_wait(&object->shared.changed, &object->shared.mutex);
     batch->n = 0;
     if (!object->failed)
         claim(object, batch);
-    pthread_mutex_unlock(&object->mutex);
+    pthread_mutex_unlock(&object->shared.mutex);
     if (!batch->n) {
         sc_write_batch_put(writer->run, batch);
         return false;
     }
 
     if (sc_write_object_stopped(writer->run, object)) {
-        batch->n = batch->used = 0; /* it takes its place all the same, or the other threads would wait for it */
+        batch->n = batch->used = 0; /* it still takes its place, or the other threads would wait for it */
         note_failure(writer, object, SC_CANCELLED);
     } else {
         sc_write_batch_encode(writer, object, batch);
     }
-    pthread_mutex_lock(&object->mutex);
+    pthread_mutex_lock(&object->shared.mutex);
     object->window[batch->number % SC_WRITE_WINDOW] = batch;
     placed = place(object);
     if (placed)
-        pthread_cond_broadcast(&object->changed);
-    pthread_mutex_unlock(&object->mutex);
+        pthread_cond_broadcast(&object->shared.changed);
+    pthread_mutex_unlock(&object->shared.mutex);
     write_batches(writer, object, placed);
     return true;
 }

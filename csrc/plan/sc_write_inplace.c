@@ -24,7 +24,7 @@ by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The runs of slots, rising; `with_index`: and the index, at its place in the old file. */
+/* Return the runs of the slots, ascending, and with `with_index` the index at its place in the old file. */
 static struct sc_undo_run *
 runs_of(const struct sc_write_object *object, bool with_index, size_t *n)
 {
@@ -48,7 +48,8 @@ runs_of(const struct sc_write_object *object, bool with_index, size_t *n)
     return runs;
 }
 
-/* True if slots and index do not overlap. The caller says so; it is checked again, because an overlap would destroy data. */
+/* True if slots and index do not overlap. The caller guarantees this; it is checked again, because an overlap would
+ * destroy data. */
 static bool
 are_apart(const struct sc_undo_run *runs, size_t n, uint64_t shard_nbytes)
 {
@@ -125,7 +126,7 @@ sc_write_object_overwrite(struct sc_writer *writer, struct sc_write_object *obje
     changes_index = memcmp(item->old_entries, object->entries, index_nbytes) != 0;
     if (!object->slots.n && !changes_index)
         return SC_OK;
-    /* an append writes the index itself; one at the end it leaves alone, and makes another */
+    /* an append writes the index itself: it keeps an old index at the end, and adds a new one */
     guards_index = changes_index && (!appends || shard->index.at_start);
     runs = runs_of(object, guards_index, &n);
     if (!runs)

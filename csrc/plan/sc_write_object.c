@@ -5,7 +5,7 @@
 bool
 sc_write_object_stopped(const struct sc_write_run *run, const struct sc_write_object *object)
 {
-    return sc_failure_before(&run->failure, object->item_no) || sc_cancelled(run->plan->cancel);
+    return sc_failure_before(&run->base.failure, object->item_no) || sc_cancelled(run->plan->cancel);
 }
 
 enum sc_status
@@ -13,27 +13,23 @@ sc_write_object_begin_file(struct sc_writer *writer, struct sc_write_object *obj
 {
     enum sc_status status = SC_OK;
 
-    pthread_mutex_lock(&object->mutex);
+    pthread_mutex_lock(&object->shared.mutex);
     if (object->file.fd < 0)
         status = sc_newfile_begin(&object->file, object->item->path, writer->run->plan->staging, &writer->where);
-    pthread_mutex_unlock(&object->mutex);
+    pthread_mutex_unlock(&object->shared.mutex);
     return status;
 }
 
-/* Keep bytes that will overwrite a slot. */
+/* Keep new bytes for a slot. */
 static enum sc_status
 add_slot(struct sc_slots *slots, const uint8_t *src, size_t n, uint64_t offset)
 {
-    size_t pairs = 2 * sizeof(uint64_t);
-    enum sc_status status = SC_OK;
+    const size_t pair_nbytes = 2 * sizeof(uint64_t);
+    enum sc_status status = sc_buffer_extend(&slots->places, slots->n * pair_nbytes, pair_nbytes);
     uint64_t *place;
 
-    if (n > PTRDIFF_MAX - slots->used)
-        return SC_NO_MEMORY;
-    if ((slots->n + 1) * pairs > slots->places.capacity)
-        status = sc_buffer_grow(&slots->places, slots->n * pairs, (2 * slots->n + 8) * pairs);
-    if (!status && slots->used + n > slots->bytes.capacity)
-        status = sc_buffer_grow(&slots->bytes, slots->used, slots->used + n + slots->used / 2);
+    if (!status)
+        status = sc_buffer_extend(&slots->bytes, slots->used, n);
     if (status)
         return status;
     place = (uint64_t *)(void *)slots->places.data + 2 * slots->n++;
@@ -57,7 +53,8 @@ sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, co
 
     if (object->item->in_place && offset < object->item->data_offset)
         return add_slot(&object->slots, src, n, offset);
-    if (object->item->onto_old && offset < object->item->data_offset) { /* the index, or slots and what follows */
+    if (object->item->onto_old && offset < object->item->data_offset) {
+        /* the index, or slots and the bytes behind them */
         size_t head = (size_t)min_u64(n, object->item->data_offset - offset);
 
         memcpy(old_memory(object->item) + offset, src, head);
@@ -71,14 +68,14 @@ sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, co
         offset -= object->item->data_offset;
     if (offset > PTRDIFF_MAX - n)
         return SC_NO_MEMORY;
-    if (offset + n > object->result.capacity) {
-        uint64_t want = max_u64(offset + n, object->result.capacity + object->result.capacity / 2);
-        enum sc_status status = sc_buffer_grow(&object->result, (size_t)object->item->result_nbytes, (size_t)want);
+    if (offset + n > object->item->result_nbytes) {
+        size_t used = (size_t)object->item->result_nbytes;
+        enum sc_status status = sc_buffer_extend(&object->result, used, (size_t)offset + n - used);
 
         if (status)
             return status;
     }
-    if (offset > object->item->result_nbytes) /* an object shows no memory of ours */
+    if (offset > object->item->result_nbytes) /* an object must not show old memory of this process */
         memset(object->result.data + object->item->result_nbytes, 0, (size_t)(offset - object->item->result_nbytes));
     memcpy(object->result.data + offset, src, n);
     object->item->result_nbytes = max_u64(object->item->result_nbytes, offset + n);

@@ -1,13 +1,13 @@
-/* sc_write_tail.c - the user's bytes behind the last inner chunk, and a mark that tells which they are
+/* sc_write_tail.c - the bytes of the user behind the last inner chunk, and a mark that describes them
  *
  *     [inner chunks][mark][zeros][footer][index]
  *
- * Nothing in the format tells a footer from the bytes of an inner chunk that was erased, nor a header from those of one that
- * was replaced. So every write of a shard that has a header, a footer or an alignment leaves a mark, and so does an update
- * that leaves dead bytes, because it writes behind them or keeps their offsets (access/user_bytes.py does so for new shards,
- * and reads marks). The mark lies among bytes that no index refers to, so every reader skips it. The footer stays the last
- * thing before the index, where programs that know its size look for it. The zeros make a write past the page cache end with a
- * block.
+ * The format cannot distinguish a footer from the bytes of an inner chunk that was erased, nor a header from those of
+ * one that was replaced. So every write of a shard with a header, a footer or an alignment leaves a mark. So does an
+ * update that leaves dead bytes, because it writes behind them or keeps their offsets (access/user_bytes.py does so for
+ * new shards, and reads marks). No index refers to the bytes of the mark, so every reader skips it. The footer stays
+ * the last thing before the index, where programs that know its size look for it. The zeros make a write past the page
+ * cache end with a block.
  *
  *     bytes  0 to 16   "shardcodec tail" and the version, 1
  *           16 to 24   where the mark is, from the beginning of the object
@@ -17,8 +17,9 @@
  *           48 to 52   alignment of inner chunks
  *           52 to 56   CRC-32C of bytes 0 to 52
  *
- * All numbers are little-endian. A mark counts for the object as it was left with it: one that some other program carried
- * along does not end where the footer does now. The footer may hold a copy of a mark, which has another place.
+ * All numbers are little-endian. A mark is valid only for the object that it was written for: if another program
+ * carried it along, the footer no longer ends at the offset in the mark. The footer may hold a copy of a mark, which
+ * then has another place.
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_crc32c.h"
@@ -40,7 +41,7 @@ store_mark(const struct sc_write_item *item, struct sc_tail *tail)
     store_le32(p + 52, sc_crc32c_extend(0, p, 52));
 }
 
-/* True if the update of a shard's own file writes behind its end. */
+/* True if the update of a shard's own file writes behind the end of the file. */
 static bool
 goes_behind(const struct sc_write_object *object)
 {

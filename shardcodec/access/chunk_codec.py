@@ -1,6 +1,6 @@
-# chunk_codec.py - a chain of codecs, ready to run
+# chunk_codec.py - compiled chains of codecs
 # SPDX-License-Identifier: MIT
-"""Compiled chains: one native object per spec and byte order of the caller's memory."""
+"""Compiled chains: one native object for each spec and byte order of the caller's memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .clipped_chunks import ClippedCodecs
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["byte_map", "compiled", "destination", "memory_order", "staged_shard", "staged_whole"]
+__all__ = ["byte_map", "compiled", "memory_order", "output_array", "staged_shard", "staged_whole"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -29,18 +29,26 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
     Parameters
     ----------
     spec : ChainSpec
+        Codecs, shape and data type of the object.
     native_order : bool
-        Whether the arrays it works on are in this machine's byte order; if not, in the other one, all fields.
-        Staged chains take both.
+        True if the elements in memory have the byte order of this machine, False if all their fields have the other
+        one. Staged chains support both in any case.
+
+    Returns
+    -------
+    Chain
 
     Raises
     ------
     UnsupportedError
-        Beyond a limit of the engine.
+        The spec exceeds a limit of the engine.
     """
     if spec.is_clipped:
         if spec.bytes_codecs:
-            raise UnsupportedError("clipped inner chunks and codecs that follow the sharding")
+            raise UnsupportedError(
+                "expected a shard with clipped inner chunks to have no codecs after sharding_indexed; "
+                "choose a chunk_shape that divides the shard, or remove these codecs"
+            )
         assert spec.inner is not None
         return staged_shard(spec, ClippedCodecs(spec.inner))
     chain: Chain = native.load().Chain(**lower(spec, native_order=native_order))
@@ -48,7 +56,7 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
 
 
 def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Chain:
-    """Return a chain that finds inner chunks, which are encoded by `stage`; of the spec only the geometry counts."""
+    """Return a chain that finds inner chunks natively and encodes them with `stage`; it uses only the geometry of the spec."""
     lowered: dict[str, Any] = {**lower(spec)}
     lowered["inner"] = {**lowered["inner"], "opaque": True}
     chain: Chain = native.load().Chain(**lowered, stage=stage)
@@ -56,7 +64,7 @@ def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Chain:
 
 
 def staged_whole(shape: tuple[int, ...], stage: Any) -> Chain:
-    """Return a chain for objects that are one chunk, encoded by `stage`."""
+    """Return a chain for objects that are one chunk and are encoded with `stage`."""
     itemsize = stage.fill.dtype.itemsize
     chain: Chain = native.load().Chain(
         shape=shape,
@@ -73,26 +81,37 @@ def staged_whole(shape: tuple[int, ...], stage: Any) -> Chain:
 
 @functools.lru_cache(maxsize=256)
 def byte_map(spec: ShardSpec) -> Chain:
-    """Return a chain for a shard whose inner chunks are bytes of any size and meaning; of the spec only the index counts."""
+    """Return a chain for a shard whose inner chunks are arbitrary bytes; it uses only the index of the spec."""
     return staged_shard(spec, None)
 
 
-def destination(
+def output_array(
     out: np.ndarray[Any, Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[np.ndarray[Any, Any], bool]:
-    """Return the array to read into, and whether its elements are in the byte order of the dtype.
+    """Return the array to read into.
 
     Parameters
     ----------
     out : ndarray or None
-        As the caller gave it; None stands for a new array in C order.
+        The argument of the caller. None stands for a new array in C order.
+    shape : tuple of int
+        Expected shape.
+    dtype : dtype
+        Expected data type; `out` may have the other byte order.
+
+    Returns
+    -------
+    out : ndarray
+        The array.
+    native_order : bool
+        True if its elements have the byte order of `dtype`.
 
     Raises
     ------
     TypeError
-        `out` is no numpy array, or one of another dtype.
+        `out` is not a numpy array, or it has another dtype.
     ValueError
-        `out` has another shape, or is read-only.
+        `out` has another shape, or it is read-only.
     """
     if out is None:
         return np.empty(shape, dtype), True
@@ -109,7 +128,7 @@ def destination(
 
 
 def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:
-    """Tell whether an array's elements are those of the spec in native order, in the other one (False), or neither."""
+    """Return True if the dtype of an array is that of the spec, False if it has the other byte order, None otherwise."""
     if array == spec:
         return True
     if spec.kind not in "OT" and array == spec.newbyteorder("S"):

@@ -1,8 +1,9 @@
-# chunk_regions.py - what is wanted of an object, cut along its inner chunks: indices for numpy
+# chunk_regions.py - selections of one object, split along its inner chunks, as indices for numpy
 # SPDX-License-Identifier: MIT
-"""What the engine does with strides, for arrays that only numpy can move.
+"""Copy between inner chunks and an array with numpy.
 
-Those have elements of variable length, or come out of codecs written in Python.
+The engine does this with strides. Arrays with elements of variable length, and arrays from codecs written in Python, need
+numpy.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ Array = np.ndarray[Any, Any]
 
 
 class Cuts:
-    """Parts of an object, cut.
+    """A selection of one object, split along its inner chunks.
 
-    Decoded inner chunks have their axes in stored order; all else goes by the axes of the object.
+    Decoded inner chunks have their axes in stored order; everything else uses the axes of the object.
 
     Parameters
     ----------
     chain
-        A compiled chain; what is not a shard counts as one inner chunk.
+        The compiled chain of the object. An object that is not a shard counts as one inner chunk.
 
     Attributes
     ----------
     chunk_shape : tuple of int
-        Of a decoded inner chunk that is not clipped.
+        Shape of a decoded inner chunk that is not clipped, in elements.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -50,7 +51,7 @@ class Cuts:
         self._shape: tuple[int, ...] = tuple(chain.shape)
 
     def shape_at(self, position: int | None) -> tuple[int, ...]:
-        """Shape of a decoded inner chunk, clipped to the shard; None: of the object, which is the chunk."""
+        """Return the shape of a decoded inner chunk, clipped to the shard. None stands for an object that is one chunk."""
         if position is None:
             return self.chunk_shape
         coords = self._coords(position)
@@ -60,35 +61,43 @@ class Cuts:
         )
 
     def positions(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Inner chunks that something is wanted of: C order over the stored grid."""
+        """Return the positions of the selected inner chunks, in C order over the stored grid."""
         raise NotImplementedError
 
     def is_whole(self, position: int) -> bool:
-        """Tell whether an inner chunk is wanted whole, so that its old content does not matter."""
+        """Return True if all elements of an inner chunk are known to be selected, so that its old content is not needed."""
         raise NotImplementedError
 
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
-        """Copy what is wanted of a decoded inner chunk to where it belongs."""
+        """Copy the selected elements of a decoded inner chunk to their places in the array."""
         raise NotImplementedError
 
     def gather(self, position: int, array: Array, chunk: Array) -> None:
-        """Copy elements of the array to where they belong in an inner chunk."""
+        """Copy elements of the array to their places in a decoded inner chunk."""
         raise NotImplementedError
 
     def fill(self, position: int | None, array: Array, value: Array) -> None:
-        """Set what belongs to an inner chunk, or all that is wanted, to a value."""
+        """Set the elements of the array that belong to an inner chunk to a value; position None stands for all of them."""
         raise NotImplementedError
 
     def _coords(self, position: int) -> list[int]:
-        """Place of an inner chunk in the grid, by axis of the object."""
+        """Return the grid coordinates of an inner chunk by axis of the object."""
         coords = [0] * len(self._grid)
         for stored in range(len(self._grid) - 1, -1, -1):
             position, coords[self._perm[stored]] = divmod(position, self._grid[stored])
         return coords
 
 
-class _Part(NamedTuple):
-    """What of one axis falls into an inner chunk: elements of it, and of the array; slices or arrays."""
+class _AxisPart(NamedTuple):
+    """The selected elements of one axis that lie in one inner chunk.
+
+    Attributes
+    ----------
+    chunk, array : slice or ndarray of int
+        Positions of the elements along this axis, in the inner chunk and in the array.
+    n : int
+        Number of elements.
+    """
 
     chunk: Any
     array: Any
@@ -96,7 +105,7 @@ class _Part(NamedTuple):
 
 
 class _AxisCuts(Cuts):
-    """A box, or lists: all combinations of what is wanted along each axis."""
+    """A box or lists: all combinations of the elements that are selected along each axis."""
 
     def __init__(self, chain: Chain, parts: Box | Lists, axes: Sequence[int], ndim: int) -> None:
         super().__init__(chain)
@@ -106,7 +115,7 @@ class _AxisCuts(Cuts):
         self._by_axis = [self._cut(parts, axis) for axis in range(len(self._axes))]
         self._all = [self._in_array(parts, axis) for axis in range(len(self._axes))]
 
-    def _cut(self, parts: Box | Lists, axis: int) -> dict[int, _Part]:
+    def _cut(self, parts: Box | Lists, axis: int) -> dict[int, _AxisPart]:
         extent = self._extents[axis]
         if isinstance(parts, Lists) and (froms := parts.froms[axis]) is not None:
             return _cut_list(froms, self._in_array(parts, axis), extent)
@@ -115,7 +124,7 @@ class _AxisCuts(Cuts):
 
     @staticmethod
     def _in_array(parts: Box | Lists, axis: int) -> Any:
-        """All places in the array along an axis."""
+        """Return the positions in the array of all selected elements along one axis of the object."""
         at = parts.at[axis]
         if isinstance(parts, Lists) and parts.froms[axis] is not None:
             to = parts.tos[axis]
@@ -129,7 +138,7 @@ class _AxisCuts(Cuts):
             positions = (positions[:, None] * np.uint64(extent) + along).reshape(-1)
         return positions
 
-    def _parts(self, position: int) -> list[_Part]:
+    def _parts(self, position: int) -> list[_AxisPart]:
         return [self._by_axis[axis][c] for axis, c in enumerate(self._coords(position))]
 
     def is_whole(self, position: int) -> bool:
@@ -155,11 +164,11 @@ class _AxisCuts(Cuts):
 
     @property
     def _kept(self) -> list[int]:
-        """Axes of the array, by those axes of the object that it has."""
+        """Return the axes of the array, in the order of the axes of the object, without those that the array lacks."""
         return [target for target in self._axes if target >= 0]
 
     def _target(self, places: Sequence[Any]) -> Index:
-        """From places by axis of the object to an index of the array."""
+        """Return a numpy index of the array, from positions in the array for each axis of the object."""
         index: list[Any] = [slice(None)] * self._ndim
         for target, place in zip(self._axes, places, strict=True):
             if target >= 0:
@@ -167,31 +176,54 @@ class _AxisCuts(Cuts):
         return _index(index)
 
 
-def _cut_steps(start: int, count: int, step: int, extent: int, at: int) -> dict[int, _Part]:
-    """Cut `count` elements from `start` on, every `step`-th."""
+def _cut_steps(start: int, count: int, step: int, extent: int, at: int) -> dict[int, _AxisPart]:
+    """Split equidistant elements of one axis of an object into inner chunks.
+
+    Parameters
+    ----------
+    start, count, step : int
+        Position of the first element in the object, number of elements, and their distance, at least 1.
+    extent : int
+        Number of elements of an inner chunk along this axis.
+    at : int
+        Position of the first element in the array. There the elements are consecutive.
+
+    Returns
+    -------
+    dict
+        The part of each inner chunk that has any of these elements, by its grid coordinate along this axis, ascending.
+    """
     parts = {}
     k = 0
     while k < count:
         c, first = divmod(start + k * step, extent)
         n = min((extent - first - 1) // step + 1, count - k)
-        parts[c] = _Part(slice(first, first + (n - 1) * step + 1, step), slice(at + k, at + k + n), n)
+        parts[c] = _AxisPart(slice(first, first + (n - 1) * step + 1, step), slice(at + k, at + k + n), n)
         k += n
     return parts
 
 
-def _cut_list(froms: Array, places: Array, extent: int) -> dict[int, _Part]:
-    """Cut positions in ascending order."""
+def _cut_list(froms: Array, places: Array, extent: int) -> dict[int, _AxisPart]:
+    """Split a list of elements of one axis of an object into inner chunks; the result is as of `_cut_steps`.
+
+    Parameters
+    ----------
+    froms, places : ndarray of int, shape (n,)
+        Positions of the elements in the object, ascending, and in the array.
+    extent : int
+        Number of elements of an inner chunk along this axis.
+    """
     numbers, inside = np.divmod(froms.astype(np.intp), extent)
     chunks, begins = np.unique(numbers, return_index=True)
     ends = [*begins[1:].tolist(), len(froms)]
     return {
-        c: _Part(inside[begin:end], places[begin:end], end - begin)
+        c: _AxisPart(inside[begin:end], places[begin:end], end - begin)
         for c, begin, end in zip(chunks.tolist(), begins.tolist(), ends, strict=True)
     }
 
 
 def _index(parts: Iterable[Any]) -> Index:
-    """An index that combines all of what is wanted along each axis, whether slices or arrays."""
+    """Return a numpy index that selects each combination of the positions along the axes."""
     parts = list(parts)
     if all(isinstance(part, slice) for part in parts):
         return (*parts, ...)
@@ -211,7 +243,8 @@ class _PointCuts(Cuts):
             c, within = np.divmod(points.froms[axis].astype(np.intp), self._extents[axis])
             entries = entries * extent + c
             inside.append(within)
-        order = np.argsort(entries, kind="stable")  # of points at one element the last counts
+        # if points repeat an element, the last one is written last
+        order = np.argsort(entries, kind="stable")
         self._places = points.at + places[order]
         self._inside = [within[order] for within in inside]
         found, begins = np.unique(entries[order], return_index=True)
@@ -226,15 +259,15 @@ class _PointCuts(Cuts):
     def is_whole(self, position: int) -> bool:
         return False
 
-    def _stored(self, position: int) -> Index:
+    def _chunk_index(self, position: int) -> Index:
         return tuple(within[self._runs[position]] for within in self._inside)
 
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
-        array[self._places[self._runs[position]]] = chunk[self._stored(position)]
+        array[self._places[self._runs[position]]] = chunk[self._chunk_index(position)]
 
     def gather(self, position: int, array: Array, chunk: Array) -> None:
         values = array if array.ndim == 0 else array[self._places[self._runs[position]]]
-        chunk[self._stored(position)] = values
+        chunk[self._chunk_index(position)] = values
 
     def fill(self, position: int | None, array: Array, value: Array) -> None:
         array[self._places if position is None else self._places[self._runs[position]]] = value
@@ -258,7 +291,7 @@ class _ManyCuts(Cuts):
             self._cuts.append((cuts, set(cuts.positions().tolist()), (*index, ...)))
 
     def _views(self, position: int | None, array: Array) -> Iterable[tuple[_AxisCuts, Array]]:
-        """The boxes that have elements in an inner chunk, each with the part of the array that has its axes."""
+        """Yield each box that touches an inner chunk, with the view of the array that has only the axes of the box."""
         for cuts, positions, index in self._cuts:
             if position is None or position in positions:
                 yield cuts, array[index]
@@ -283,17 +316,22 @@ class _ManyCuts(Cuts):
 
 
 def cuts_of(chain: Chain, parts: Parts, axes: Sequence[int], ndim: int) -> Cuts:
-    """Cut parts of an object.
+    """Split a selection of an object along its inner chunks.
 
     Parameters
     ----------
     chain
-        The object's compiled chain.
+        The compiled chain of the object.
     parts : Box, Boxes, Lists or Points
+        The selection.
     axes : sequence of int
-        Which axis of the array each axis of the object is; -1 for none.
+        For each axis of the object the axis of the array, -1 if the array does not have it.
     ndim : int
         Rank of the array.
+
+    Returns
+    -------
+    Cuts
     """
     if isinstance(parts, Points):
         return _PointCuts(chain, parts)

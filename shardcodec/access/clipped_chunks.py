@@ -1,9 +1,9 @@
-# clipped_chunks.py - inner chunks that end where their shard does
+# clipped_chunks.py - codecs for inner chunks that are clipped to their shard
 # SPDX-License-Identifier: MIT
-"""Clipped inner chunks: what encodes those of a shard that its `chunk_shape` does not divide.
+"""Codecs for the inner chunks of a shard whose `chunk_shape` does not divide its shape.
 
-Draft 1.1 of the codec lets the last inner chunks along an axis be smaller. The engine's chains have one shape each, so
-such a shard is staged work: the engine finds inner chunks, and each goes through the native chain of its own shape.
+Draft 1.1 of the codec clips the last inner chunks along an axis to the shard. A native chain has one shape, so such a
+shard is staged: the engine finds the inner chunks, and each is encoded with the native chain of its own shape.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..errors import ShardError
 from ..format.chain import lower
 from ..format.chain_spec import ChainSpec
 from .regions import as_void, whole
+from .write_plan import PlanItem
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -33,7 +34,7 @@ class ClippedCodecs:
     Parameters
     ----------
     spec : ChainSpec
-        Of an inner chunk that is not clipped.
+        Codecs, shape and data type of an inner chunk that is not clipped.
     """
 
     one_by_one = True
@@ -52,26 +53,26 @@ class ClippedCodecs:
 
     def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
         """Decode buffers to arrays of these shapes."""
-        return [self._decoded(chunk, shape) for chunk, shape in zip(chunks, shapes, strict=True)]
+        return [self._decode_one(chunk, shape) for chunk, shape in zip(chunks, shapes, strict=True)]
 
-    def _decoded(self, chunk: Any, shape: tuple[int, ...]) -> Array:
+    def _decode_one(self, chunk: Any, shape: tuple[int, ...]) -> Array:
         out = np.empty(shape, dtype=self._spec.dtype)
         try:
             native.load().read([(self._chain(shape), chunk, whole(shape))], as_void(out), range(out.ndim))
         except ShardError as error:
-            error.shard = None  # a number in this plan; the caller's place is the one that counts
+            error.shard = None  # the item of this small plan; the caller adds its own item
             raise
         return out
 
     def encode(self, chunks: Sequence[Array], write_empty: bool) -> list[Any]:
         """Encode arrays, each with the chain of its shape."""
-        return [self._encoded(chunk) for chunk in chunks]
+        return [self._encode_one(chunk) for chunk in chunks]
 
-    def _encoded(self, chunk: Array) -> Any:
-        plan = [(self._chain(chunk.shape), None, whole(chunk.shape), None)]
-        results, *_ = native.load().write(plan, as_void(chunk), tuple(range(chunk.ndim)), write_empty=True)
-        return results[0]
+    def _encode_one(self, chunk: Array) -> Any:
+        plan = [PlanItem(self._chain(chunk.shape), None, whole(chunk.shape))]
+        outcome = native.load().write(plan, as_void(chunk), tuple(range(chunk.ndim)), write_empty=True)
+        return outcome.objects[0]
 
     def is_fill(self, chunk: Array) -> bool:
-        """Tell whether a chunk is nothing but fill value, bit by bit."""
+        """Return True if all elements of a chunk equal the fill value bit by bit."""
         return bool(native.load().all_equal(np.ascontiguousarray(as_void(chunk)), self._spec.fill))

@@ -1,10 +1,11 @@
-# decode_queue.py - decoding what comes from a store, while more comes
+# decode_queue.py - decode answers of a store while others are under way
 # SPDX-License-Identifier: MIT
-"""Answers of a store, decoded into an array.
+"""`DecodeQueue`: decodes answers of a store into an array, in another thread.
 
-One thread hop for each answer would cost more than many of them take to decode. So there is one native plan at a time,
-with what has come since the last began: few answers at first, more when decoding is what others wait for. Those that are
-large go by themselves, so that their memory is free again before others are decoded.
+An *answer* is the bytes that a store returned for one request: a whole object, or a range of it. To hand each answer to the
+thread by itself would often take longer than to decode it. So one native plan runs at a time. It decodes all answers that
+arrived since the last plan began: few at first, more if decoding is slower than the store. A large answer gets a plan of its
+own, so that its memory is freed before other answers are decoded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,23 +22,29 @@ from ..options import Options
 from ..storage.tasks import in_thread
 from .read import ReadItem, read
 
-__all__ = ["Arrivals"]
+__all__ = ["DecodeQueue"]
 
-# Where answers wait, a plan takes as many as have so many bytes, or one.
+# A plan takes queued answers up to this number of bytes, or one answer.
 BATCH_NBYTES = 8 << 20
 
-Waiting = tuple[ReadItem, int, asyncio.Future[None]]
+
+class _Queued(NamedTuple):
+    """A queued item, the size of its answer in bytes, and the future that `DecodeQueue.decode` awaits."""
+
+    item: ReadItem
+    nbytes: int
+    done: asyncio.Future[None]
 
 
-class Arrivals:
-    """What one call decodes.
+class DecodeQueue:
+    """A queue of the answers that one call decodes into one array.
 
     Parameters
     ----------
     out, axes, options
-        As for `read`.
+        The array, and how it is filled: as for `read`.
     inline : bool
-        It is so little in all that it is done on the event loop.
+        Decode in the thread of the event loop, without the queue, because the call has little to decode.
     """
 
     def __init__(
@@ -45,78 +52,88 @@ class Arrivals:
     ) -> None:
         self._into = out, axes, options
         self._inline = inline
-        self._waiting: deque[Waiting] = deque()
-        self._work: asyncio.Task[None] | None = None
+        self._queue: deque[_Queued] = deque()
+        self._task: asyncio.Task[None] | None = None
 
     async def decode(self, item: ReadItem, nbytes: int) -> None:
-        """Return when an item with so many bytes of an answer is decoded.
+        """Decode one answer into the array of the queue; return when its elements are there.
+
+        Parameters
+        ----------
+        item : ReadItem
+            The wanted elements. Its source is the answer: the bytes of the object, a native ``Fetched`` with a range of
+            it, or None for an object that does not exist.
+        nbytes : int
+            Size of the answer in bytes, which limits how many answers one plan takes.
 
         Raises
         ------
         ShardFormatError, ChecksumError, CodecError
-            Its bytes are damaged. Others are not touched by that.
+            The bytes of this answer are damaged. Other answers are still decoded.
+        CancelledError
+            `end` was called.
         """
         if self._inline:
             read([item], *self._into)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, nbytes, done))
-        if self._work is None:
-            self._work = asyncio.ensure_future(self._work_off())
+        self._queue.append(_Queued(item, nbytes, done))
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
         await done
 
     async def end(self) -> None:
-        """Return when nothing is written to the array any more; who waits for an item then is cancelled."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        """Cancel the calls of `decode` that wait; return when no thread writes to the array any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _work_off(self) -> None:
+    async def _run(self) -> None:
         try:
-            while self._waiting:
-                batch = self._next()
+            while self._queue:
+                batch = self._next_batch()
                 try:
                     await self._read(batch)
                 finally:
                     _cancel(batch)
         finally:
-            self._work = None
-            _cancel(self._waiting)
+            self._task = None
+            _cancel(self._queue)
 
-    def _next(self) -> list[Waiting]:
-        batch = [self._waiting.popleft()]
-        left = BATCH_NBYTES - batch[0][1]
-        while self._waiting and self._waiting[0][1] <= left:
-            batch.append(self._waiting.popleft())
-            left -= batch[-1][1]
+    def _next_batch(self) -> list[_Queued]:
+        batch = [self._queue.popleft()]
+        left = BATCH_NBYTES - batch[0].nbytes
+        while self._queue and self._queue[0].nbytes <= left:
+            batch.append(self._queue.popleft())
+            left -= batch[-1].nbytes
         return batch
 
-    async def _read(self, batch: Sequence[Waiting]) -> None:
-        wanted = [one for one in batch if not one[-1].cancelled()]
+    async def _read(self, batch: Sequence[_Queued]) -> None:
+        wanted = [one for one in batch if not one.done.cancelled()]
         if not wanted:
             return
         try:
-            await in_thread(read, [item for item, *_ in wanted], *self._into)
-        except Exception as error:  # noqa: BLE001 (whose it is, it is told)
+            await in_thread(read, [one.item for one in wanted], *self._into)
+        except Exception as error:  # noqa: BLE001  # `decode` raises it
             if len(wanted) == 1 or not isinstance(error, ShardError):
-                _tell(wanted, error)
+                _finish(wanted, error)
             else:
-                for one in wanted:  # each its own
+                for one in wanted:  # one by one, so that only the damaged items get an error
                     await self._read([one])
         else:
-            _tell(wanted, None)
+            _finish(wanted, None)
 
 
-def _tell(some: Iterable[Waiting], error: Exception | None) -> None:
-    for *_, done in some:
-        if done.done():
+def _finish(batch: Iterable[_Queued], error: Exception | None) -> None:
+    for one in batch:
+        if one.done.done():
             continue
         if error is None:
-            done.set_result(None)
+            one.done.set_result(None)
         else:
-            done.set_exception(error)
+            one.done.set_exception(error)
 
 
-def _cancel(some: Iterable[Waiting]) -> None:
-    for *_, done in some:
-        done.cancel()
+def _cancel(batch: Iterable[_Queued]) -> None:
+    for one in batch:
+        one.done.cancel()

@@ -1,6 +1,6 @@
-# encode_decode.py - one shard in memory: encode and decode
+# encode_decode.py - `encode` and `decode`: one shard in memory
 # SPDX-License-Identifier: MIT
-"""The codec alone, without an array or a store around it."""
+"""The codec without an array or a store: `encode` and `decode` work on one object in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..format.checks import show
 from ..format.fill import fill_bytes, fill_scalar
 from ..format.spec import ShardSpec
 from ..options import check, resolve
-from .chunk_codec import compiled, destination, memory_order
+from .chunk_codec import compiled, memory_order, output_array
 from .read import ReadItem, read
 from .regions import Box, whole
 from .write import WriteItem, write
@@ -43,26 +43,34 @@ def encode(
     Parameters
     ----------
     array : array_like
-        Of the spec's shape, or of rank 0, cast to its dtype where numpy calls that safe. A scalar that the dtype can hold
-        (floats may be rounded) fills the shard.
+        The elements, with the shape of the spec. They are cast to its dtype if numpy calls the cast safe. A scalar, or an
+        array of rank 0, fills the shard; a scalar must be representable in the dtype (floats may be rounded).
     spec : ShardSpec or ChainSpec
+        Shape, data type and codecs of the shard.
     order : {"morton", "lexicographic", "colexicographic"}, optional
-        Sequence of the inner chunks. Default: the option ``order``, which is Morton.
+        Order of the inner chunks in the shard. Default: the option ``order``, which is Morton.
     write_empty_chunks : bool
-        Store inner chunks that equal the fill value bit by bit.
+        Store also inner chunks that equal the fill value bit by bit.
     threads : int, optional
+        Number of threads. Default: the option ``threads``.
 
     Returns
     -------
     bytes
-        A valid shard, also when every inner chunk is empty (then it is an index and nothing else).
+        A valid shard. If all inner chunks are empty, it consists of its index.
 
     Raises
     ------
     ValueError
-        The array has another shape.
+        The array has another shape than the spec.
     TypeError
-        Its elements cannot be cast safely; the spec is none.
+        The elements cannot be cast safely, or `spec` is not a spec.
+    CodecError
+        A codec refuses the elements.
+
+    Notes
+    -----
+    Source: Zarr v3 ``sharding_indexed``, "Implementation notes", encoding.
     """
     chain = _chain(spec)
     options = resolve(argument=check({"order": order, "threads": threads}))
@@ -72,31 +80,31 @@ def encode(
         values = values.astype(chain.dtype, casting="safe")
         native_order = True
     if values.shape not in ((), chain.shape):
-        raise ValueError(f"array has shape {values.shape}, the shard {chain.shape}")
+        raise ValueError(f"array: expected shape {chain.shape} of the shard, or a scalar, got {values.shape}")
     axes = range(chain.ndim) if values.ndim else [-1] * chain.ndim
     item = WriteItem(compiled(chain, native_order), None, None, whole(chain.shape), "")
-    (result,) = write([item], values, tuple(axes), options, write_empty=write_empty_chunks, keep_empty=True)
-    return bytes(result)
+    result = write([item], values, tuple(axes), options, write_empty=write_empty_chunks, keep_empty=True)
+    return bytes(result.objects[0])
 
 
 def _is_scalar(value: Any) -> bool:
-    """Whether this is one element, not an array with a data type of its own."""
+    """Return True if a value is one element, and not an array with its own data type."""
     return isinstance(value, np.generic) or (np.ndim(value) == 0 and not hasattr(value, "__array__"))
 
 
 def _scalar(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An element of the dtype; numpy itself would cut off what is behind the point, or what does not fit."""
+    """Return a value as an element of the dtype, checked: numpy itself would cut off decimals and high bits."""
     if dtype.kind in "biu":
         element = np.asarray(value, dtype=dtype)
         if element != value:
-            raise TypeError(f"{show(value)} is no {dtype}")
+            raise TypeError(f"array: cannot represent {show(value)} as {dtype}")
         return element
-    if isinstance(value, str) and dtype.kind not in "UmM":  # a fill value in JSON is spelt so
-        raise TypeError(f"{show(value)} is no {dtype}")
+    if isinstance(value, str) and dtype.kind not in "UmM":  # only a fill value in JSON is a string
+        raise TypeError(f"array: cannot represent {show(value)} as {dtype}")
     try:
         return np.asarray(fill_scalar(dtype, fill_bytes(dtype, value)))
     except SpecError as error:
-        raise TypeError(f"{show(value)} is no {dtype}: {error}") from None
+        raise TypeError(f"array: cannot represent {show(value)} as {dtype}: {error}") from None
 
 
 def decode(
@@ -114,48 +122,78 @@ def decode(
     buffer : bytes-like
         The whole object.
     spec : ShardSpec or ChainSpec
+        Shape, data type and codecs of the shard.
     selection : optional
         Integers, slices with positive step, an ellipsis, or a tuple of them, as in ``array[selection]``. Default: all.
     out : ndarray, optional
-        Destination, of the selection's shape and the spec's dtype; any strides, either byte order.
+        The array to decode into, with the shape of the selection and the dtype of the spec; any strides, either byte
+        order. Its content is unspecified after an error.
     threads : int, optional
+        Number of threads. Default: the option ``threads``.
 
     Returns
     -------
     ndarray
-        `out`, or a new array in C order. Of rank 0 when the selection consists of integers.
+        `out`, or a new array in C order; of rank 0 if the selection consists of integers. Elements of absent inner chunks
+        are the fill value.
 
     Raises
     ------
     TypeError
-        `out` is no array of the spec's dtype; the spec is none.
+        `out` is not an array of the dtype, `buffer` is not bytes-like, or `spec` is not a spec.
     ValueError
-        `out` has another shape, or is read-only.
+        `out` has another shape, or it is read-only.
     IndexError
-        The selection is not of this kind, or leaves the shard.
+        The selection is of another kind, or it lies outside the shard.
     ShardFormatError, ChecksumError, CodecError
-        The shard is damaged; ``.chunk_coords`` says where.
+        The shard is damaged; ``.chunk_coords`` says which inner chunk.
+
+    Notes
+    -----
+    Source: Zarr v3 ``sharding_indexed``, "Implementation notes", decoding.
     """
     chain = _chain(spec)
     options = resolve(argument=check({"threads": threads}))
     box, axes, shape = parse_selection(selection, chain.shape)
-    out, native_order = destination(out, shape, chain.dtype)
-    memoryview(buffer)  # None and str mean something else further down
+    out, native_order = output_array(out, shape, chain.dtype)
+    memoryview(buffer)  # raises for None and str, which the engine takes for an absent object and a path
     if 0 not in box.count:
         read([ReadItem(compiled(chain, native_order), buffer, box, "")], out, axes, options)
     return out
 
 
 def parse_selection(selection: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int, ...], tuple[int, ...]]:
-    """Turn a basic selection into a box, the axes that remain, and the shape of the result."""
-    parts = list(_expanded(selection, len(shape)))
+    """Parse a basic selection.
+
+    Parameters
+    ----------
+    selection
+        Integers, slices with positive step, an ellipsis, or a tuple of them; None for all.
+    shape : tuple of int
+        Shape of the array or object.
+
+    Returns
+    -------
+    box : Box
+        The selected elements.
+    axes : tuple of int
+        For each axis of the array its axis in the result; -1 for an axis with an integer.
+    shape : tuple of int
+        Shape of the result.
+
+    Raises
+    ------
+    IndexError
+        The selection is of another kind, or it lies outside the array.
+    """
+    parts = list(_expand(selection, len(shape)))
     start, count, step, axes = [], [], [], []
     remaining: list[int] = []
     for axis, (part, extent) in enumerate(zip(parts, shape, strict=True)):
         if isinstance(part, slice):
             chosen = range(*part.indices(extent))
             if chosen.step < 1:
-                raise IndexError(f"axis {axis}: step {chosen.step} is not positive")
+                raise IndexError(f"axis {axis}: expected a positive step, got {chosen.step}")
             axes.append(len(remaining))
             remaining.append(len(chosen))
         else:
@@ -168,15 +206,17 @@ def parse_selection(selection: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[
     return box, tuple(axes), tuple(remaining)
 
 
-def _expanded(selection: Any, ndim: int) -> tuple[Any, ...]:
+def _expand(selection: Any, ndim: int) -> tuple[Any, ...]:
     if selection is None:
         selection = ()
     parts = selection if isinstance(selection, tuple) else (selection,)
     ellipses = sum(part is Ellipsis for part in parts)
     if ellipses > 1:
-        raise IndexError("more than one ellipsis")
+        raise IndexError(f"selection: expected at most one ellipsis, got {ellipses}")
     if len(parts) - ellipses > ndim:
-        raise IndexError(f"{len(parts) - ellipses} indices for {ndim} axes")
+        raise IndexError(
+            f"selection: expected at most {ndim} indices, one per axis, got {len(parts) - ellipses}"
+        )
     rest = (slice(None),) * (ndim - len(parts) + ellipses)
     if not ellipses:
         return (*parts, *rest)
@@ -190,7 +230,7 @@ def _position(part: Any, extent: int, axis: int) -> int:
     except (AttributeError, TypeError):
         position = None
     if position is None:
-        raise IndexError(f"axis {axis}: {part!r} is no integer, slice or ellipsis")
+        raise IndexError(f"axis {axis}: expected an integer, a slice or an ellipsis, got {part!r}")
     if not -extent <= position < extent:
-        raise IndexError(f"axis {axis}: index {part!r} is out of bounds for {extent} elements")
+        raise IndexError(f"axis {axis}: expected {-extent} <= index < {extent}, got {part!r}")
     return position % extent  # type: ignore[no-any-return]

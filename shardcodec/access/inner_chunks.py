@@ -1,9 +1,9 @@
-# inner_chunks.py - inner chunks by themselves: where they are in the grid, and many encoded or decoded in one call
+# inner_chunks.py - inner chunks without a shard: grid positions, and encoding or decoding of many in one call
 # SPDX-License-Identifier: MIT
-"""Inner chunks without a shard around them.
+"""Positions of inner chunks, and their codecs without a shard.
 
-Coordinates count inner chunks along the *stored* axes of the shard, as its index does; a position is the same as one
-number, in C order. Arrays of chunks have one axis more, the first: which of the chunks.
+Coordinates count inner chunks along the *stored* axes of the shard, as its index does. A position is the same as one
+number, in C order. The first axis of an array of chunks counts the chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .. import native
 from ..errors import ShardError
 from ..options import Options
 from .chunk_codec import memory_order
-from .regions import as_void, whole
+from .regions import Box, as_void, whole
+from .write_plan import PlanItem
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -27,69 +28,75 @@ __all__ = [
     "batches",
     "coordinates",
     "decode_chunks",
-    "distinct",
     "encode_chunks",
     "position_array",
     "positions",
+    "sort_unique",
 ]
 
-# Decoded bytes that are encoded at a time where the result is held in memory.
+# Number of decoded bytes that are encoded at a time, because the encoded ones are held in memory.
 BATCH_NBYTES = 64 << 20
-# So many coordinates are turned into positions one by one.
+# Up to this number of coordinates a loop in Python is faster than numpy.
 FEW_CHUNKS = 8
 
 Ints = tuple[int, ...]
 
 
 def positions(coords: Any, grid_shape: Ints) -> list[int]:
-    """Turn coordinates of inner chunks into positions in the index; see `position_array`."""
+    """Return the positions in the index of inner chunks; see `position_array`."""
     few = _few_positions(coords, grid_shape)
     return position_array(coords, grid_shape).tolist() if few is None else few  # type: ignore[no-any-return]
 
 
 def position_array(coords: Any, grid_shape: Ints) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Turn coordinates of inner chunks into positions in the index.
+    """Return the positions in the index of inner chunks.
 
     Parameters
     ----------
     coords : sequence of tuples of int, or integer array of shape (n, ndim)
+        Grid coordinates of the inner chunks.
     grid_shape : tuple of int
+        Number of inner chunks along each axis.
+
+    Returns
+    -------
+    ndarray of intp, shape (n,)
 
     Raises
     ------
     IndexError
-        Coordinates of another rank, or outside the grid.
+        Coordinates have another rank than the grid, or lie outside it.
     TypeError
-        Not integers.
+        Coordinates are not integers.
     """
     try:
         given = np.asarray(coords if isinstance(coords, np.ndarray) else list(coords))
     except ValueError:
-        raise IndexError(f"coordinates of inner chunks differ in rank: {coords!r}") from None
+        raise IndexError(f"coords: expected coordinates of one rank, got {coords!r}") from None
     if not len(given):
         return np.empty(0, dtype=np.intp)
     if given.ndim != 2 or given.shape[1] != len(grid_shape):
-        raise IndexError(f"coordinates of shape {given.shape} where (n, {len(grid_shape)}) is due")
+        raise IndexError(f"coords: expected shape (n, {len(grid_shape)}), got {given.shape}")
     if given.size and given.dtype.kind not in "iu":
-        raise TypeError(f"coordinates of inner chunks are integers, not {given.dtype}")
+        raise TypeError(f"coords: expected integers, got {given.dtype}")
     extent = np.asarray(grid_shape, dtype=np.int64)
     bad = np.flatnonzero(np.any((given < 0) | (given >= extent), axis=1))
     if len(bad):
         at = tuple(int(i) for i in given[bad[0]])
-        raise IndexError(f"inner chunk {at} is outside of the grid of {tuple(grid_shape)}")
+        raise IndexError(f"inner chunk {at} is outside of the grid of shape {tuple(grid_shape)}")
     if not grid_shape:
         return np.zeros(len(given), dtype=np.intp)
     return np.asarray(np.ravel_multi_index(tuple(given.astype(np.int64).T), grid_shape), dtype=np.intp)
 
 
-def distinct(where: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Sort positions, and keep each once."""
+def sort_unique(where: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Return positions in ascending order, each once."""
     where = np.sort(where)  # np.unique may hash them, which takes forty times as long
     return where[np.insert(where[1:] != where[:-1], 0, True)] if len(where) else where
 
 
 def _few_positions(coords: Any, grid_shape: Ints) -> list[int] | None:
-    """The same for a few tuples of int that are in order, without an array; None for whatever else there is."""
+    """Return the positions of a few valid tuples of int without numpy; None for all other coordinates."""
     if type(coords) not in (list, tuple) or len(coords) > FEW_CHUNKS:
         return None
     found = []
@@ -106,12 +113,12 @@ def _few_positions(coords: Any, grid_shape: Ints) -> list[int] | None:
 
 
 def coordinates(position: int, grid_shape: Ints) -> Ints:
-    """Turn a position in the index into coordinates."""
+    """Return the grid coordinates of a position in the index."""
     return tuple(int(i) for i in np.unravel_index(position, grid_shape)) if grid_shape else ()
 
 
 def batches(n: int, chunk_nbytes: int) -> Iterator[slice]:
-    """Cut n chunks into parts that fit the memory set aside for them."""
+    """Yield slices of n chunks of at most `BATCH_NBYTES` each, or of one chunk if it is larger."""
     step = max(1, BATCH_NBYTES // max(1, chunk_nbytes))
     for first in range(0, n, step):
         yield slice(first, min(n, first + step))
@@ -133,28 +140,32 @@ def encode_chunks(
     ----------
     chain
         Compiled chain of one inner chunk.
-    chunks : ndarray, shape (n, *chunk shape)
+    chunks : ndarray, shape (n, *chunk_shape)
+        The inner chunks.
+    options : Options
+        The options ``order`` and ``threads`` are used.
     shard, where, grid_shape
-        Name of their shard, their positions in it, and its grid: for errors.
+        Name of the shard, positions of the inner chunks and shape of the grid; only for errors.
     write_empty : bool
-        Encode chunks that equal the fill value bit by bit.
+        Encode also chunks that equal the fill value bit by bit.
 
     Returns
     -------
-    list
-        A buffer for each; None for one that is nothing but fill value.
+    list of (buffer or None)
+        The encoded chunks; None for a chunk that equals the fill value, unless `write_empty`.
 
     Raises
     ------
     CodecError
-        A codec does not take an inner chunk; ``.chunk_coords`` says which.
+        A codec refuses an inner chunk; ``.chunk_coords`` says which one.
     """
     engine = native.load()
+    start, count, _, _ = whole(chain.shape)
     results: list[Any] = []
     for first, base, places in _joined(chunks):
-        items = [(chain, None, (*whole(chain.shape)[:3], place), None) for place in places]
+        items = [PlanItem(chain, None, Box(start, count, None, place)) for place in places]
         try:
-            encoded, *_ = engine.write(
+            outcome = engine.write(
                 items,
                 as_void(base),
                 tuple(range(len(chain.shape))),
@@ -167,17 +178,28 @@ def encode_chunks(
                 raise
             error.entry, error.shard = where[first + error.shard], None
             raise error.with_context(shard=shard, chunk_coords=coordinates(error.entry, grid_shape)) from None
-        results += encoded
+        results += outcome.objects
     return results
 
 
 def decode_chunks(chain: Chain, encoded: Sequence[Any], out: np.ndarray[Any, Any], options: Options) -> None:
-    """Decode inner chunks into ``out``, shape (n, *chunk shape); None stands for the fill value.
+    """Decode inner chunks.
+
+    Parameters
+    ----------
+    chain
+        Compiled chain of one inner chunk.
+    encoded : sequence of (buffer or None)
+        The encoded chunks; None stands for the fill value.
+    out : ndarray, shape (n, *chunk_shape)
+        The array that receives the elements.
+    options : Options
+        The option ``threads`` is used.
 
     Raises
     ------
     ShardFormatError, ChecksumError, CodecError
-        One is damaged; ``.shard`` is which one of them.
+        An inner chunk is damaged; ``.shard`` is its index in `encoded`.
     """
     engine = native.load()
     axes = tuple(range(len(chain.shape)))
@@ -196,10 +218,10 @@ def decode_chunks(chain: Chain, encoded: Sequence[Any], out: np.ndarray[Any, Any
 
 
 def _joined(chunks: np.ndarray[Any, Any]) -> Iterator[tuple[int, np.ndarray[Any, Any], list[Ints]]]:
-    """See n chunks as one array, side by side along their first axis; one by one where memory does not allow that.
+    """Yield views in which n chunks lie side by side along their first axis; one view per chunk if the strides need it.
 
-    The engine fills or reads *one* array, of the rank of a chunk. Yields the first chunk's number, the array, and
-    where each chunk begins in it.
+    One call of the engine works on *one* array of the rank of a chunk. Yields the index of the first chunk, the view, and
+    the first element of each chunk in it.
     """
     n, *shape = chunks.shape
     zeros = (0,) * (len(shape) - 1)
@@ -212,12 +234,30 @@ def _joined(chunks: np.ndarray[Any, Any]) -> Iterator[tuple[int, np.ndarray[Any,
 
 
 def as_chunks(values: Any, dtype: np.dtype[Any], shape: Ints, n: int) -> tuple[np.ndarray[Any, Any], bool]:
-    """Check arrays that are to be stored; return them in the dtype, and whether they are in native byte order.
+    """Return arrays that the caller wants to store, checked and cast.
+
+    Parameters
+    ----------
+    values : array_like
+        The argument of the caller.
+    dtype : dtype
+        Data type of the shard.
+    shape : tuple of int
+        Shape of an inner chunk.
+    n : int
+        Number of inner chunks.
+
+    Returns
+    -------
+    array : ndarray, shape (n, *shape)
+        The elements in `dtype`, in either byte order.
+    native_order : bool
+        True if the elements have the byte order of `dtype`.
 
     Raises
     ------
     ValueError
-        Another shape than (n, *shape).
+        The shape is not (n, *shape).
     TypeError
         The elements cannot be cast safely.
     """
@@ -227,5 +267,5 @@ def as_chunks(values: Any, dtype: np.dtype[Any], shape: Ints, n: int) -> tuple[n
         array = array.astype(dtype, casting="safe")
         native_order = True
     if array.shape != (n, *shape):
-        raise ValueError(f"chunks of shape {array.shape} where {(n, *shape)} is due")
+        raise ValueError(f"chunks: expected shape {(n, *shape)}, got {array.shape}")
     return array, native_order

@@ -1,19 +1,73 @@
-# object_regions.py - boxes of an array, cut at the edges of its objects
+# object_regions.py - boxes of an array, split along its objects
 # SPDX-License-Identifier: MIT
-"""From elements of an array to objects, and elements of these: arithmetic on one grid."""
+"""Translate elements of an array to objects and elements of these objects: arithmetic on one grid."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["axis_parts", "box_rows"]
+from .regions import Box, whole
+
+__all__ = ["as_coordinates", "box_parts", "box_rows"]
+
+Ints = tuple[int, ...]
 
 
-def axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
-    """Cut one axis: (object, first element in it, number of elements, where they go) for each object."""
+def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return an argument as an array of coordinates, shape (n, ndim).
+
+    Parameters
+    ----------
+    values : array_like
+        The argument.
+    ndim : int
+        Number of axes of the array.
+    name : str
+        Name of the argument, for errors.
+
+    Returns
+    -------
+    ndarray of int64, shape (n, ndim)
+
+    Raises
+    ------
+    TypeError
+        The values are not integers.
+    ValueError
+        They have another shape.
+    """
+    numbers = np.asarray(values)
+    if numbers.size == 0 and numbers.dtype.kind == "f":  # an empty list
+        numbers = numbers.astype(np.int64)
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got {numbers.dtype}")
+    if numbers.shape != (len(numbers) if numbers.ndim else -1, ndim):
+        if numbers.size or numbers.ndim > 2:
+            raise ValueError(f"{name}: expected shape (n, {ndim}), got {numbers.shape}")
+        numbers = numbers.reshape(0, ndim)
+    return numbers.astype(np.int64)
+
+
+def _axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
+    """Split a slice of one axis of an array along its objects.
+
+    Parameters
+    ----------
+    start, count, step : int
+        First element, number of elements and distance between elements of the slice.
+    extent : int
+        Number of elements of an object along this axis.
+
+    Returns
+    -------
+    list of (int, int, int, int)
+        For each object: its grid coordinate, the first selected element in it, the number of selected elements, and
+        the index of the first one in the slice.
+    """
     parts = []
     done = 0
     while done < count:
@@ -26,10 +80,47 @@ def axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[int
     return parts
 
 
+def box_parts(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]:
+    """Yield (grid position, box inside of the object) for each object that a box of an array touches.
+
+    Parameters
+    ----------
+    box : Box
+        Elements of the array; its `at` is not used.
+    extents : sequence of int
+        Shape of an object, in elements.
+    """
+    steps = box.step or (1,) * len(extents)
+    along = [_axis_parts(*of_axis) for of_axis in zip(box.start, box.count, steps, extents, strict=True)]
+    for parts in itertools.product(*along):
+        if not parts:
+            yield (), whole(())
+            continue
+        coords, start, count, at = zip(*parts, strict=True)
+        yield coords, Box(start, count, box.step, at)
+
+
 def box_rows(
     begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], extents: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Cut boxes at the edges of objects: the objects' grid positions, and rows as `Boxes` has them."""
+    """Split boxes of an array along its objects.
+
+    Parameters
+    ----------
+    begin : ndarray of int, shape (n, ndim)
+        First element of each box.
+    count : ndarray of int, shape (ndim,)
+        Number of elements of every box along each axis.
+    extents : ndarray of int, shape (ndim,)
+        Shape of an object, in elements.
+
+    Returns
+    -------
+    coords : ndarray of int, shape (m, ndim)
+        Grid position of the object of each part.
+    rows : ndarray of uint64, shape (m, 4 * ndim + 1)
+        The parts as rows of `Boxes`. The first axis of the array counts the boxes.
+    """
     ndim = begin.shape[1]
     end = begin + count
     first, last = begin // extents, (end - 1) // extents

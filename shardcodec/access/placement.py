@@ -1,22 +1,23 @@
-# placement.py - where the inner chunks of a partly rewritten shard go: decisions as plain data
+# placement.py - where the inner chunks of an updated shard go: decisions as plain data
 # SPDX-License-Identifier: MIT
 """Placement of carried inner chunks.
 
-A partial write replaces the whole object, but most of its bytes stay what they were. Two layouts:
+A partial write replaces the whole object, but most of its bytes do not change. There are two layouts:
 
-    keep      [old bytes, at their old offsets, dead ones too .......][new chunks][index]
+    keep      [old bytes at their old offsets, also the dead ones ....][new chunks][index]
     compact   [live old chunks, moved together][new chunks][index]
 
-Inner chunks that overlap the old index (damage, unless the user says otherwise) keep a copy of these bytes: an index at
-the end stays where it is, dead as such, and of a shard that begins with its index the front is copied behind the rest.
+Inner chunks that overlap the old index (this is damage, unless ``allow_in_index`` is set) keep a copy of these bytes: an
+index at the end stays where it is, as dead bytes; of a shard with its index at the start, the front is copied behind the
+rest.
 
-In `keep`, a new inner chunk takes the slot of the one it replaces where its size is known and the same: a reader that
-finds it there has the new value of that inner chunk, whole.
+In `keep`, a new inner chunk takes the slot of the old one if its size is known and the same. A reader that finds it there
+gets the complete new value of this inner chunk.
 
-Offsets are kept as a rule: a reader that has fetched the old index and opens the new file with it still finds every
-old inner chunk where that index says. zarr-python and zarrs read that way, and a writer that moves chunks makes them
-return wrong values where there are no checksums. Only when more than `DEAD_SHARE` of the object would be dead bytes
-is it packed. What follows the last inner chunk of the old object, no index ever referred to: it is left behind.
+Offsets are kept as a rule. A reader that has fetched the old index and then opens the new file still finds every old inner
+chunk at the offset of that index. zarr-python and zarrs read in this way. A writer that moved chunks would make them return
+wrong values where there are no checksums. A shard is packed only if more than `DEAD_SHARE` of it would be dead bytes. Bytes
+behind the last inner chunk of the old object are dropped, because no index ever referred to them.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ __all__ = [
 
 ABSENT = np.uint64(2**64 - 1)
 DEAD_SHARE = 0.5
-# A dead share that packs even if that makes the object longer, as alignment may.
+# A dead share that always packs, even if the object becomes longer, as it may with an alignment.
 PACK = -1.0
 
-# What is appended past the page cache begins and ends with a block; what is written at once lies within one.
+# A direct append begins and ends at a multiple of a block; a write at once lies within one block.
 BLOCK_NBYTES = 4096
-# A sector of any disk: written whole or not at all when the power goes.
+# A sector of any disk: written completely or not at all at a power cut.
 SECTOR_NBYTES = 512
-# Packing to save less than that costs more than it brings: appending wastes up to two blocks each time.
+# Packing is not worth its cost for fewer dead bytes: each append wastes up to two blocks.
 MIN_DEAD_NBYTES = 16 * BLOCK_NBYTES
-# So many inner chunks are compared with all others one by one.
+# Up to this number, each inner chunk is compared with all others, without a sort.
 FEW_CHUNKS = 4
-# New inner chunks that are held in memory until they are appended, decoded.
+# Limit for an update of a shard in its own file: decoded bytes of the new inner chunks, which are held in memory.
 APPEND_NBYTES = 64 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
@@ -72,25 +73,25 @@ Gone = np.ndarray[Any, np.dtype[np.intp]]
 
 
 def aligned(offset: Any, alignment: int) -> Any:
-    """Return the next multiple of `alignment`, of a number or of each of an array."""
+    """Return the smallest multiple of `alignment` that is not less than `offset`, an int or an array of uint64."""
     if isinstance(offset, int):
         return -(-offset // alignment) * alignment
     return (offset + np.uint64(alignment - 1)) // np.uint64(alignment) * np.uint64(alignment)
 
 
 class Sums(NamedTuple):
-    """What the numbers of an index come to, whatever it claims (csrc/kernels/sc_index.h).
+    """Sums over the entries of an index, whose numbers are not checked (csrc/kernels/sc_index.h).
 
     Attributes
     ----------
     n_stored : int
-        Inner chunks that have bytes; the next four are over them.
+        Inner chunks that have bytes. The next four attributes are over these.
     first, end : int
-        Where their bytes begin and end; 2^64-1 and 0 where there are none.
+        Where their bytes begin and end; 2^64-1 and 0 if there are none.
     offset_bits, nbytes_bits : int
-        Offsets, and sizes, or-ed: a power of two divides all of them if it divides these.
+        All offsets, and all sizes, combined by bitwise or: a power of two divides all of them if it divides the result.
     left_nbytes : int
-        Bytes of those that are left.
+        Bytes of the inner chunks that are not dropped; see `sum_up`.
     """
 
     n_stored: int
@@ -104,7 +105,7 @@ class Sums(NamedTuple):
 def sum_up(
     entries: Entries, dropped: np.ndarray[Any, np.dtype[np.bool_]] | None = None, left: Entries | None = None
 ) -> Sums:
-    """Sum an index up, in one pass.
+    """Compute the sums of an index in one pass.
 
     Parameters
     ----------
@@ -112,26 +113,30 @@ def sum_up(
     dropped : ndarray of bool, shape (n_chunks,), optional
         Inner chunks that are not left.
     left : ndarray, as `entries`, optional
-        Gets the entries that are, absent elsewhere.
+        Output: the entries of the inner chunks that are left, absent elsewhere.
+
+    Returns
+    -------
+    Sums
+        Over all entries; only `left_nbytes` is over the inner chunks that are left.
     """
     return Sums(*native.load().index_sums(entries, dropped, left))
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """What is carried over, and where.
+    """The inner chunks that are carried over, and where they go.
 
     Attributes
     ----------
     carries : ndarray of uint64, shape (n, 3)
         Runs of bytes: offset in the old object, size, offset in the new one.
     entries : ndarray of uint64, shape (n_chunks, 2)
-        The new index as far as it is known: carried inner chunks, and the slots of replaced ones that are used again;
-        absent elsewhere.
+        The new index as far as it is known: carried inner chunks, and slots that new inner chunks take; absent elsewhere.
     data_offset : int
-        Where the first new inner chunk goes.
+        Offset of the first new inner chunk.
     compact : bool
-        Whether chunks have moved.
+        True if inner chunks are moved together.
     """
 
     carries: Entries
@@ -140,7 +145,10 @@ class Placement:
     compact: bool
 
     def only_packs(self, first: int) -> bool:
-        """Tell whether the runs become, in their order and moved towards `first` at most, all that is there up to `data_offset`."""
+        """Return True if a copy of the runs only closes gaps.
+
+        The runs fill the new object from `first` to `data_offset` in their old order, and none moves to a larger offset.
+        """
         source, nbytes, to = self.carries.T
         ends = np.concatenate(([np.uint64(first)], to + nbytes))
         in_order = np.all(source[1:] >= source[:-1] + nbytes[:-1]) and np.all(to <= source)
@@ -158,26 +166,29 @@ def place(
     dead_share: float = DEAD_SHARE,
     alignment: int = 1,
 ) -> Placement:
-    """Decide how the inner chunks that are not replaced reach the new object.
+    """Place the inner chunks that are not replaced in a new object.
 
     Parameters
     ----------
     entries : ndarray of uint64, shape (n_chunks, 2)
         The old index, checked.
     replaced : ndarray of bool, shape (n_chunks,)
-        Inner chunks that will be written anew.
+        Inner chunks that get a new value.
     shard_nbytes, index_nbytes : int
         Sizes of the old object and of its index.
     index_at_start : bool
-        Where the index is.
     new_nbytes : int or ndarray of uint64, shape (n_chunks,), optional
-        Sizes of the inner chunks that will be written, encoded: one for all, or of each, 2^64-1 for those that go. None: not
+        Encoded sizes of the new inner chunks: one for all, or one for each, 2^64-1 for those that become absent. None: not
         known yet.
     dead_share : float
-        Pack when this share of the carried bytes, or more, is dead. `PACK`: unless inner chunks share so many bytes that
-        it would take more than there are.
+        Pack if at least this share of the carried bytes is dead. `PACK`: always pack, unless inner chunks share so many
+        bytes that the packed ones would take more room than the old ones.
     alignment : int
         Inner chunks that are moved or written begin at a multiple of this.
+
+    Returns
+    -------
+    Placement
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
@@ -191,12 +202,11 @@ def place(
             return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
         slots &= ~in_index
         sums = sum_up(entries, replaced & ~slots, left)
-    # what follows the last inner chunk, a footer, nobody needs, and it may not fit the new inner chunks
+    # bytes behind the last inner chunk (a footer) are dropped: they may be where the new inner chunks go
     end = max(first, min(end, sums.end))
     room, live = end - first, sums.left_nbytes
-    packs = (
-        dead_share == PACK and live <= room
-    )  # no more: shared bytes are multiplied, and an index may claim any number
+    # without the limit, an index that claims many overlapping inner chunks would make the object grow without bound
+    packs = dead_share == PACK and live <= room
     if alignment > 1:
         live = max(live, int(aligned(left[left[:, 0] != ABSENT, 1], alignment).sum(dtype=np.uint64)))
     if packs or (live < room and room - live >= max(0.0, dead_share) * room):
@@ -208,7 +218,7 @@ def place(
 
 
 def new_sizes(sizes: Mapping[int, int], n_chunks: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return sizes by position in the form that `place` takes."""
+    """Convert encoded sizes, by position of the inner chunk, to the array `new_nbytes` of `place`."""
     found = np.full(n_chunks, ABSENT, dtype=np.uint64)
     n = len(sizes)
     found[np.fromiter(sizes, dtype=np.intp, count=n)] = np.fromiter(sizes.values(), np.uint64, n)
@@ -216,7 +226,7 @@ def new_sizes(sizes: Mapping[int, int], n_chunks: int) -> np.ndarray[Any, np.dty
 
 
 class Facts(NamedTuple):
-    """What decides whether, and how, a shard can be updated in its own file.
+    """The facts that decide whether, and how, a shard can be updated in its own file.
 
     Attributes
     ----------
@@ -225,13 +235,15 @@ class Facts(NamedTuple):
     new_nbytes : int
         Decoded bytes of the inner chunks to be written.
     n_links : int
-        Names of the file.
+        Names (hard links) of the file.
     appends : bool
-        Whether shards are appended to on this file system (`storage.file_system`).
+        True if shards may be appended to on this file system (`storage.file_system`).
     direct : bool
-        Whether one write that makes a file longer leaves all of it or nothing (`storage.file_system`).
+        True if one write that makes a file longer is atomic here (`storage.file_system`).
     sync : bool
-        Whether a power cut must leave the old or the new shard.
+        True if a power cut must leave the old or the new shard.
+    is_exclusive : bool
+        False if another writer could change the file at the same time: it is not locked, or not on a local file system.
     """
 
     index_nbytes: int
@@ -242,10 +254,11 @@ class Facts(NamedTuple):
     appends: bool
     direct: bool
     sync: bool
+    is_exclusive: bool = True
 
 
 def way_to_append(facts: Facts) -> str | None:
-    """Choose the way to append to a shard; None: it has to be replaced. ``docs/durability.md`` has the reasons.
+    """Return the way to append to a shard; None: it must be replaced. ``docs/durability.md`` has the reasons.
 
     Returns
     -------
@@ -263,8 +276,13 @@ def way_to_append(facts: Facts) -> str | None:
 
 
 def may_overwrite(facts: Facts) -> bool:
-    """Tell whether a shard may be updated in place, as far as these facts go. ``docs/durability.md`` has the reasons."""
-    return facts.n_links == 1 and facts.index_checksum and facts.new_nbytes <= APPEND_NBYTES
+    """Return True if a shard may be updated in place. ``docs/durability.md`` has the reasons."""
+    return (
+        facts.is_exclusive
+        and facts.n_links == 1
+        and facts.index_checksum
+        and facts.new_nbytes <= APPEND_NBYTES
+    )
 
 
 def place_behind(
@@ -278,7 +296,7 @@ def place_behind(
     dead_share: float = DEAD_SHARE,
     user_nbytes: int = 0,
 ) -> Placement | None:
-    """Decide where inner chunks go that are appended; None when the shard had better be packed, or must not be.
+    """Place new inner chunks behind the old shard.
 
     Parameters
     ----------
@@ -287,18 +305,21 @@ def place_behind(
     entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
         As for `place`.
     user_nbytes : int
-        Header and footer: not dead.
+        Bytes of header and footer: not dead.
+
+    Returns
+    -------
+    Placement or None
+        None: the shard is better packed, or carried inner chunks overlap the index.
     """
     left = np.empty_like(entries)
     live = sum_up(entries, replaced, left).left_nbytes
     body = shard_nbytes - index_nbytes - user_nbytes
-    if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
+    if _is_better_packed(body, live, dead_share):
         return None
     if index_at_start and np.any(_overlap(left, index_nbytes, shard_nbytes)):
         return None  # their bytes would change with the index
-    none = np.empty((0, 3), dtype=np.uint64)
-    offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
-    return Placement(none, left, offset, compact=False)
+    return _in_file(left, shard_nbytes, way)
 
 
 def place_in_slots(
@@ -313,10 +334,10 @@ def place_in_slots(
     user_nbytes: int = 0,
     gone: Gone | None = None,
 ) -> Placement | None:
-    """Decide which slots may be overwritten; None when the shard had better be packed, or must not be changed in place.
+    """Decide which slots may be overwritten in place.
 
-    A slot is where an inner chunk was that is written anew. It is free for that if it shares no byte with another inner
-    chunk nor with the index. Whether what is new fits is known when it is encoded; what does not goes to the end.
+    A slot is the place of an old inner chunk that gets a new value. It is free if it shares no byte with another inner chunk
+    or with the index. The engine knows whether the new bytes fit when they are encoded; if not, they go to the end.
 
     Parameters
     ----------
@@ -325,9 +346,14 @@ def place_in_slots(
     entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
         As for `place`.
     user_nbytes : int
-        Header and footer: not dead.
+        Bytes of header and footer: not dead.
     gone : ndarray of intp, optional
-        Positions of those among `replaced` that nothing new takes the place of.
+        Positions of those among `replaced` that become absent.
+
+    Returns
+    -------
+    Placement or None
+        None: the shard is better packed, or carried inner chunks overlap the index.
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
@@ -342,18 +368,29 @@ def place_in_slots(
     left = np.empty_like(entries)
     live = sum_up(entries, replaced & ~free, left).left_nbytes
     body = end - first - user_nbytes
-    if live < body and body - live >= dead_share * body and body - live >= MIN_DEAD_NBYTES:
+    if _is_better_packed(body, live, dead_share):
         return None
+    return _in_file(left, shard_nbytes, way)
+
+
+def _is_better_packed(body: int, live: int, dead_share: float) -> bool:
+    """Return True if enough of the bytes between header and footer are dead; only `live` of them are in use."""
+    dead = body - live
+    return dead > 0 and dead >= dead_share * body and dead >= MIN_DEAD_NBYTES
+
+
+def _in_file(left: Entries, shard_nbytes: int, way: str | None) -> Placement:
+    """Return the placement for an update of a shard in its own file, to which `way` appends."""
     none = np.empty((0, 3), dtype=np.uint64)
     offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
     return Placement(none, left, offset, compact=False)
 
 
 def _alone(entries: Entries, some: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which of some inner chunks share no byte with any other."""
+    """Return flags for the inner chunks at the positions `some`: True if it shares no byte with any other inner chunk."""
     offset, end = entries[:, 0], entries.sum(axis=1, dtype=np.uint64)
     stored = (entries[:, 0] != ABSENT) & (entries[:, 1] > 0)
-    if len(some) <= FEW_CHUNKS:  # cheaper than to sort them all
+    if len(some) <= FEW_CHUNKS:  # cheaper than a sort of all entries
         shared = [np.count_nonzero(stored & (offset < end[i]) & (end > offset[i])) for i in some]
         few: np.ndarray[Any, np.dtype[np.bool_]] = np.array(shared, dtype=np.intp) <= stored[some]
         return few
@@ -368,7 +405,7 @@ def _alone(entries: Entries, some: np.ndarray[Any, np.dtype[np.intp]]) -> np.nda
 
 
 def _overlap(entries: Entries, first: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Chunks that are present and have bytes outside of [first, end), which is to say in the index."""
+    """Return flags, True for inner chunks that overlap the index: they have bytes outside of [first, end)."""
     offset, nbytes = entries[:, 0], entries[:, 1]
     found: np.ndarray[Any, np.dtype[np.bool_]] = (offset < first) | (offset + nbytes > end)
     found &= (offset != ABSENT) & (nbytes > 0)
@@ -382,7 +419,7 @@ def _with_index(
     body: tuple[int, int],
     shard_nbytes: int,
 ) -> Placement:
-    """Keep the bytes of an index for the chunks that overlap it; see the head of this file."""
+    """Place inner chunks some of which overlap the old index: its bytes are carried too; see the head of this file."""
     first, end = body
     entries = np.where(kept[:, None], entries, ABSENT)
     if end < shard_nbytes:
@@ -396,9 +433,9 @@ def _with_index(
 
 
 def within(entries: Entries, end: int) -> Entries:
-    """Return entries that all lie before `end`, before which all bytes of inner chunks do.
+    """Return the entries, with the offsets of inner chunks of zero bytes reduced to at most `end`.
 
-    An inner chunk without bytes may stand behind what is carried, and the new object may not be as long as that.
+    All other inner chunks lie before `end`. The old offset of one without bytes may be beyond the end of the new object.
     """
     beyond = entries[:, 1] == 0
     if np.any(beyond):
@@ -411,7 +448,21 @@ def within(entries: Entries, end: int) -> Entries:
 def _slots(
     entries: Entries, replaced: np.ndarray[Any, np.dtype[np.bool_]], new_nbytes: NewSizes, alignment: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Replaced chunks whose bytes may be overwritten: of the right size, and no other chunk refers to any of them."""
+    """Select the replaced inner chunks whose old bytes a new one of the same size may overwrite.
+
+    If any two stored inner chunks of the shard overlap, none is selected.
+
+    Parameters
+    ----------
+    entries, replaced, new_nbytes, alignment
+        As for `place`.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_chunks,)
+        True for each selected inner chunk. None is selected if `new_nbytes` is None. One whose old offset is not a
+        multiple of `alignment` is not selected.
+    """
     if new_nbytes is None:
         return np.zeros_like(replaced)
     stored = entries[:, 0] != ABSENT
@@ -428,8 +479,8 @@ def _slots(
 
 
 def _packed(left: Entries, n_stored: int, first: int, alignment: int) -> Placement:
-    """Move inner chunks together, in the order they have in the old object, of which no more than so many have bytes."""
+    """Move inner chunks together, in their old order; at most `n_stored` of them have bytes."""
     room = np.empty((n_stored, 3), dtype=np.uint64)
     n, end = native.load().index_pack(left, room, first, alignment)
-    left[left[:, 1] == 0, 0] = first  # what has no bytes is anywhere, but inside the shard
+    left[left[:, 1] == 0, 0] = first  # an inner chunk without bytes may be anywhere inside the shard
     return Placement(room[:n].copy(), left, end if n else first, compact=True)

@@ -1,9 +1,8 @@
-# read.py - parts of many objects into one array
+# read.py - read parts of many objects into one array
 # SPDX-License-Identifier: MIT
-"""Reading.
+"""Read parts of files and of objects in memory with one native call, for any number of objects.
 
-One call, whatever the number of objects: the engine opens local files itself, takes bytes in memory as they are, and
-fills in what does not exist.
+The engine opens local files itself, reads bytes in memory where they are, and fills the parts of missing objects.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from .. import cancel, native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import index_cache
+from ..storage.requests import MAX_GAP_NBYTES
 from ..storage.retry import Patience
+from .inner_chunks import coordinates
 from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
 from .staged import chunks as staged_chunks
 from .staged import read as staged_read
@@ -32,7 +33,6 @@ __all__ = [
     "ATTEMPTS",
     "INLINE_NBYTES",
     "INLINE_OBJECTS",
-    "MAX_GAP_NBYTES",
     "ReadItem",
     "decoded_nbytes",
     "explain",
@@ -42,24 +42,23 @@ __all__ = [
     "read",
     "read_nbytes",
     "slice_reader",
+    "with_key",
 ]
 
-# Local files: bytes that are cheaper to read than to ask the kernel twice.
-MAX_GAP_NBYTES = 16 << 10
 
-# How often a read is begun while somebody changes the file, and how young a change has to be for that.
+# Number of attempts while a writer changes the file, and the age in seconds up to which a change counts for that.
 ATTEMPTS = 5
 CHANGING_SECONDS = 2.0
 
-# Work up to this many decoded bytes is done on an event loop itself: a hop to another thread would cost more.
+# Work up to this many decoded bytes runs on an event loop itself, because a change of threads would cost more.
 INLINE_NBYTES = 1 << 20
-# And so many objects: to open one takes as long as to decode some ten thousand bytes.
+# The same for the number of objects: to open one takes as long as to decode ten thousand bytes.
 INLINE_OBJECTS = 16
 
-# Which inner chunks so many points touch takes longer to count than the way to another thread and back.
+# From this number of points on, to count the touched inner chunks costs more than a change of threads.
 MANY_POINTS = 1 << 14
 
-# As much is decoded by one thread: waking another one would take as long.
+# Up to this many bytes one thread decodes alone, because to wake another one would take as long.
 SLICES_NBYTES = 256 << 10
 
 
@@ -68,13 +67,14 @@ class ReadItem(NamedTuple):
 
     Attributes
     ----------
-    chain
+    chain : Chain
         The compiled chain of the object.
-    source : str, buffer or None
-        A local path; the object's bytes; None for an object that is known not to exist.
+    source : str, int, buffer or None
+        The path of a local file, or the descriptor of an open one; the bytes of the object; None for a missing object.
     box : Box, Boxes, Lists or Points
+        The elements to read.
     key : str
-        How errors name the object.
+        The name of the object in errors.
     """
 
     chain: Chain
@@ -84,14 +84,14 @@ class ReadItem(NamedTuple):
 
 
 def leaves_the_thread(chain: Chain) -> bool:
-    """Whether the chain's codecs wait for an event loop, which must not be the thread's own."""
+    """Return True if the codecs of the chain wait for an event loop, so they must not run in the thread of one."""
     return chain.stage is not None and not chain.stage.one_by_one
 
 
 def decoded_nbytes(chain: Chain, parts: Parts) -> int:
-    """Bytes that are decoded for parts of an object: whole inner chunks, and the index.
+    """Return the number of bytes that are decoded for parts of an object: whole inner chunks, and the index.
 
-    Where codecs need an event loop themselves, more than is decoded inline. For very many points no less than that.
+    The result is an upper bound for very many points, and more than `INLINE_NBYTES` if the codecs need an event loop.
     """
     if leaves_the_thread(chain):
         return INLINE_NBYTES + 1
@@ -104,7 +104,7 @@ def decoded_nbytes(chain: Chain, parts: Parts) -> int:
 
 
 def read_nbytes(chain: Chain, parts: Parts) -> int:
-    """The same for a read: of chunks that are stored as they are only the rows are read between those that are wanted."""
+    """Return the bytes that a read decodes, as `decoded_nbytes`; of raw inner chunks only the rows within the box count."""
     inner: Any = chain.inner if chain.is_shard else chain
     plain = chain.is_shard and inner.fixed_nbytes == inner.nbytes
     if not plain or not isinstance(parts, Box) or inner.perm != tuple(range(len(inner.shape))):
@@ -118,17 +118,20 @@ def read_nbytes(chain: Chain, parts: Parts) -> int:
 
 
 def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
-    """Say in terms of keys and grid positions what the engine says in numbers of a plan."""
+    """Return an error of the engine with keys and grid positions instead of numbers of a plan."""
     position = error.shard
     if not isinstance(position, int) or not 0 <= position < len(items):
         return error
-    item = items[position]
-    context: dict[str, Any] = {"shard": item.key}
-    grid_shape = item.chain.grid_shape
-    if error.entry is not None and item.chain.inner is not None and error.entry < item.chain.n_chunks:
-        context["chunk_coords"] = (
-            tuple(int(i) for i in np.unravel_index(error.entry, grid_shape)) if grid_shape else ()
-        )
+    return with_key(error, items[position].chain, items[position].key)
+
+
+def with_key(error: ShardError, chain: Chain, key: str) -> ShardError:
+    """Return an error about one object with its key and the grid position of the inner chunk, unless it has a key."""
+    if isinstance(error.shard, str):
+        return error
+    context: dict[str, Any] = {"shard": key}
+    if error.entry is not None and chain.inner is not None and error.entry < chain.n_chunks:
+        context["chunk_coords"] = coordinates(error.entry, chain.grid_shape)
     error.shard = None
     return error.with_context(**context)
 
@@ -155,24 +158,24 @@ def read(
     Parameters
     ----------
     items : sequence of ReadItem
-        Their parts do not overlap in the array. Each object is opened once and each inner chunk decoded once, so all
-        that is wanted of an object belongs into one item.
+        Each object once, so that it is opened once and each of its inner chunks is decoded once. The parts must not overlap
+        in the array.
     out : ndarray
-        Destination; any strides. Its dtype is the one the chains were compiled for.
+        Destination, of the dtype for which the chains were compiled; any strides.
     axes : sequence of int
-        Which axis of `out` each axis of the chunks is; -1 for an axis that it lacks. Points need none.
+        The axis of `out` for each axis of the chunks; -1 for none. Ignored for points.
     patience : Patience, optional
-        How long to wait for files that another client replaces: a thread that runs an event loop must not at all.
+        The pauses while another client replaces a file. In a thread that runs an event loop: ``Patience(0)``.
 
     Returns
     -------
     list of int
-        Positions of items whose object does not exist: their parts hold the fill value.
+        Positions of items whose object does not exist; their parts hold the fill value.
 
     Raises
     ------
     ShardFormatError, ChecksumError, CodecError
-        An object is damaged; of several faults the one in the first item. `out` is unspecified then.
+        An object is damaged; the first such item is reported. The content of `out` is then unspecified.
     OSError
         A file could not be read.
     """
@@ -182,6 +185,7 @@ def read(
         "max_gap_nbytes": MAX_GAP_NBYTES,
         "allow_in_index": options.allow_in_index,
         "cancel": cancel.current(),
+        **options.io_rules,
     }
     native_how = how
     if not (in_stages := staged_chunks.is_staged(items)):
@@ -207,12 +211,21 @@ def read(
 
 
 def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
-    """Make the native reader of small boxes; with more about an array, of those in its files.
+    """Return the native fast path for small boxes.
+
+    Parameters
+    ----------
+    chain : Chain
+    dtype : dtype
+        That of the memory.
+    options : Options
+    **of_array
+        Folder and geometry of an array of local files (`_native.ArraySlices`); without them the reader gets paths of files.
 
     Returns
     -------
     SliceReader, ArraySlices or None
-        None where memory or chunks are not of the usual kind. Whatever fails there should be tried again with `read`.
+        None if there is no fast path for this chain or dtype. After an error of the reader, use `read`, which explains it.
     """
     if chain.stage is not None or dtype.kind not in PLAIN_KINDS:
         return None
@@ -223,6 +236,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
         "allow_in_index": options.allow_in_index,
         "cache": None if kept is None else kept.native,
         "immutable": options.immutable,
+        **options.io_rules,
         **of_array,
     }
     module = native.load()
@@ -236,10 +250,10 @@ def _is_changing(error: ShardError, items: Sequence[ReadItem]) -> bool:
 
 
 def is_changing(path: str) -> bool:
-    """Tell whether a fault may be that of a moment: in a file that was changed in place just now.
+    """Return True if a file was changed a moment ago, so that an error in it may be due to a write in progress.
 
-    A writer that appends lets a file shrink to its new end, and overwrites an index at the start, or inner chunks: who
-    reads between two looks at such a file sees bytes of two states.
+    A writer that appends shrinks the file to its new end and overwrites an index at the start; in place it overwrites inner
+    chunks. A reader in between may see bytes of two states.
     """
     try:
         return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS

@@ -1,10 +1,10 @@
-# regions.py - selections of one object, and arrays as plain memory
+# regions.py - selections of one object as plain data
 # SPDX-License-Identifier: MIT
-"""The form in which every surface hands work to the engine.
+"""Selections of one object, in the form that the engine takes.
 
-`Parts` are what of one object is wanted and where it goes, the same on the way in and out: a `Box`; or, where that is
-not enough, many `Boxes`, `Lists` of positions along axes, or `Points`. Positions are arrays of uint64, which are handed
-on as they are and must not change while the engine works.
+A selection (`Parts`) says which elements of an object are read or written, and where they are in the array of the
+caller. It is a `Box`, several `Boxes`, `Lists` of positions along axes, or `Points`. Positions are arrays of uint64. The
+engine does not copy them, so they must not change while it works.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ Positions: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Box(NamedTuple):
-    """A part of a chunk, and its place in an array.
+    """A box of elements of an object, and its place in an array.
 
     Attributes
     ----------
     start, count : tuple of int
-        First element and number of elements along each axis of the chunk.
+        First element and number of elements along each axis of the object.
     step : tuple of int or None
-        Distance of the elements; None is 1 everywhere.
+        Distance between selected elements along each axis; None means 1 along all axes.
     at : tuple of int
-        Where the first element is in the array, by axis of the chunk (axes that the array lacks: 0).
+        Position of the first element in the array, by axis of the object; 0 for an axis that the array does not have.
     """
 
     start: Ints
-    count: Ints  # type: ignore[assignment]  # hides tuple.count, which nobody wants of a box
+    count: Ints  # type: ignore[assignment]  # hides tuple.count, which is not needed for a box
     step: Ints | None
     at: Ints
 
@@ -72,24 +72,25 @@ class Boxes(NamedTuple):
     Attributes
     ----------
     rows : ndarray of uint64, shape (n, 3 * ndim + array_ndim), C order
-        In each row start, count and step by axis of the object, then where the first element is in the array, by axis
-        of the array.
+        One row for each box: start, count and step by axis of the object, then the position of the first element in
+        the array by axis of the array.
     """
 
     rows: Positions
 
 
 class Lists(NamedTuple):
-    """A box some of whose axes are lists of positions: all combinations of them, as with `numpy.ix_`.
+    """A box with lists of positions along some axes; all combinations are selected, as with `numpy.ix_`.
 
     Attributes
     ----------
     start, count, step, at : tuple of int
-        As in `Box`; along an axis with a list only its length `count` and `at` matter.
+        As in `Box`. Along an axis with a list, `count` is the length of the list, and `start` and `step` are not used.
     froms : tuple of (ndarray of uint64 or None)
-        By axis of the object: positions in ascending order; they may repeat.
+        For each axis of the object its list of positions in ascending order, repeats allowed; None for an axis without
+        a list.
     tos : tuple of (ndarray of uint64 or None)
-        Where each of them is in the array, from `at` on; None: one after the other.
+        For each list the position of each element in the array, counted from `at`; None means one after the other.
     """
 
     start: Ints
@@ -101,16 +102,16 @@ class Lists(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Single elements, to an array of rank 1.
+    """Single elements of an object, and their places in an array of rank 1.
 
     Attributes
     ----------
     at : int
-        Where the first of them is in the array.
+        Position of the first point in the array.
     froms : tuple of ndarray of uint64
-        By axis of the object: the position of each point.
+        For each axis of the object the position of each point.
     to : ndarray of uint64 or None
-        Where each of them is in the array, from `at` on; None: one after the other.
+        Position of each point in the array, counted from `at`; None means one after the other.
     """
 
     at: int
@@ -122,16 +123,20 @@ Parts: TypeAlias = Box | Boxes | Lists | Points
 
 
 def pack_boxes(start: Any, count: Any, step: Any, at: Any) -> Boxes:
-    """Pack many boxes of one object.
+    """Return several boxes of one object as `Boxes`.
 
     Parameters
     ----------
     start, count : array_like of int, shape (n, ndim)
-        First element and number of elements; `count` may be of shape (ndim,), the same for all.
+        First element and number of elements. `count` may have shape (ndim,) if it is the same for all boxes.
     step : array_like of int or None
-        As `count`; None is 1 everywhere.
+        Distance between elements, shaped as `count`; None means 1.
     at : array_like of int, shape (n, array_ndim)
-        Where the first element is, by axis of the *array*, which may have axes that the object has not.
+        Position of the first element by axis of the *array*, which may have axes that the object does not have.
+
+    Returns
+    -------
+    Boxes
     """
     start = np.asarray(start)
     ndim = start.shape[1]
@@ -145,7 +150,7 @@ def pack_boxes(start: Any, count: Any, step: Any, at: Any) -> Boxes:
 
 
 def sorted_list(positions: Positions, places: Positions | None) -> tuple[Positions, Positions | None]:
-    """Bring a list of positions in ascending order, its places with it; equal positions keep theirs."""
+    """Sort a list of positions, and reorder its places in the array accordingly; equal positions keep their order."""
     if bool((positions[1:] >= positions[:-1]).all()):
         return positions, places
     order = np.argsort(positions, kind="stable")
@@ -153,23 +158,23 @@ def sorted_list(positions: Positions, places: Positions | None) -> tuple[Positio
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """All of a chunk, at the origin."""
+    """Return the box of all elements of an object, at the origin of the array."""
     zeros = (0,) * len(shape)
     return Box(zeros, tuple(shape), None, zeros)
 
 
 def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """View an array's elements as opaque bytes.
+    """Return a view of an array whose elements are opaque bytes.
 
-    The buffer protocol has no letter for datetimes and structs with padding; opaque elements it always takes.
+    The buffer protocol has no format for datetimes and padded structs, but it supports opaque elements of any size.
     """
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
 
 
 def outline(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of the same shape for who asks where parts are, and touches no element.
+    """Return an array of the same shape and element size, for code that uses only the shape and not the elements.
 
-    Elements of variable length are references, of which there is no view as bytes: one element stands for all of them.
+    numpy cannot view references to elements of variable length as bytes, so one dummy element stands for all of them.
     """
     if array.dtype.kind not in "OT":
         return as_void(array)
@@ -178,24 +183,25 @@ def outline(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def is_empty(parts: Parts) -> bool:
-    """Tell whether parts have no element at all. The engine takes none such."""
+    """Return True if a selection has no elements; the engine does not accept such a selection."""
     if isinstance(parts, Points):
         return len(parts.froms[0]) == 0
     return len(parts.rows) == 0 if isinstance(parts, Boxes) else 0 in parts.count
 
 
 def covers(parts: Parts, shape: Sequence[int]) -> bool:
-    """Tell whether parts are all of an object, so that its old content does not matter.
+    """Return True if a selection is one box with all elements of an object, so that its old content is not needed.
 
-    Only a box is asked: what covers an object in pieces is stored all the same, over what was there.
+    For other selections the result is False, also if they contain all elements; the old content is then read first.
     """
     return isinstance(parts, Box) and parts.count == tuple(shape)
 
 
 def is_filled(box: Parts, array: np.ndarray[Any, Any], axes: Sequence[int], fill: bytes) -> bool:
-    """Tell whether all elements that a box takes from an array are the fill value, bit by bit.
+    """Return True if all elements that a box takes from an array equal the fill value bit by bit.
 
-    Of other parts the whole array is asked: one that is not filled elsewhere is taken for one that is not filled.
+    For other selections the whole array is compared. The result may then be False although the selected elements are
+    equal.
     """
     if not isinstance(box, Box):
         box = whole([array.shape[axis] for axis in range(array.ndim)])
@@ -206,14 +212,17 @@ def is_filled(box: Parts, array: np.ndarray[Any, Any], axes: Sequence[int], fill
         if axes[axis] >= 0
     )
     values = as_void(array)[where]
-    if values[(0,) * values.ndim].tobytes() != fill:  # the usual case, told by one element
+    if values[(0,) * values.ndim].tobytes() != fill:  # the usual case: one element suffices
         return False
     rows = values if values.ndim else values.reshape(1)
     return all(native.load().all_equal(np.ascontiguousarray(row), fill) for row in rows)
 
 
 def n_touched(parts: Parts, chain: Chain) -> int:
-    """Count the inner chunks of a compiled shard that parts have elements in; boxes that share some count them twice."""
+    """Return the number of inner chunks that a selection of a compiled shard touches.
+
+    An inner chunk that several boxes touch is counted once for each box.
+    """
     if isinstance(parts, Points):
         return _n_touched_by_points(parts, chain)
     if isinstance(parts, Boxes):
@@ -258,18 +267,21 @@ def _n_touched_by_rows(rows: Positions, chain: Chain) -> Any:
 def touched(
     parts: Parts, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
 ) -> np.ndarray[Any, Any]:
-    """Which inner chunks parts have elements in.
+    """Return a mask of the inner chunks that a selection touches.
 
     Parameters
     ----------
+    parts : Box, Boxes, Lists or Points
+        The selection.
     perm : tuple of int
         Stored axis i is axis ``perm[i]`` of the object.
     chunk_shape, grid_shape : sequence of int
-        Of the inner chunks, in stored axes.
+        Shape of an inner chunk in elements, and number of inner chunks, along the stored axes.
 
     Returns
     -------
     ndarray of bool, shape (prod(grid_shape),)
+        One flag for each inner chunk, in C order over the stored grid.
     """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
     if isinstance(parts, Points):
@@ -292,7 +304,7 @@ def touched(
 
 
 def _touched_ranges(box: Box, perm: Ints, chunk_shape: Sequence[int]) -> tuple[slice, ...] | None:
-    """Grid coordinates of touched inner chunks along each stored axis; None where a step leaps over some."""
+    """Return ranges of grid coordinates of touched inner chunks along each stored axis; None if a step skips some."""
     ranges = []
     for axis, extent in zip(perm, chunk_shape, strict=True):
         step = 1 if box.step is None else box.step[axis]
@@ -306,7 +318,7 @@ def _touched_ranges(box: Box, perm: Ints, chunk_shape: Sequence[int]) -> tuple[s
 def _touched_coordinates(
     parts: Box | Lists, perm: Ints, chunk_shape: Sequence[int]
 ) -> list[np.ndarray[Any, Any]]:
-    """Grid coordinates of touched inner chunks along each stored axis."""
+    """Return the grid coordinates of touched inner chunks along each stored axis."""
     axes = []
     for axis, extent in zip(perm, chunk_shape, strict=True):
         if (positions := _list_of(parts, axis)) is not None:
@@ -324,7 +336,10 @@ def _touched_coordinates(
 def covered(
     parts: Parts, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which inner chunks a box has every element of; of other parts none counts. As for `touched`."""
+    """Return a mask of the inner chunks that a box contains completely; False for all with another selection.
+
+    Parameters and shape of the result are those of `touched`.
+    """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
     if not isinstance(parts, Box):
         return mask.reshape(-1)

@@ -1,10 +1,10 @@
-# shard_change.py - one shard, wherever it is, gets other inner chunks, decided while nobody else changes it
+# shard_change.py - change the inner chunks of one shard in any store, from what is stored
 # SPDX-License-Identifier: MIT
-"""Changing a `ShardObject`: the lock, the look at what is there, the decision, the new object.
+"""Change a `ShardObject`: take its lock, look at the stored shard, decide, store the new shard.
 
-What is stored may depend on what is there (a condition, inner chunks that exist), and that is only known under the object's
-lock. So the decision is a function that is called there; whoever holds no lock, because the store exchanges objects
-under a condition, calls it again when somebody else was faster.
+The change may depend on the stored shard: on a condition, or on the inner chunks that exist. So the caller passes a function
+that decides, and it is called under the object's lock. A store with conditional puts has no lock against other processes: if
+another writer was faster, the function is called again with the newer shard.
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
-from ..storage.file_locks import NO_FILE
-from ..storage.temp_folder import staging_for
+from ..storage.file_locks import NO_FILE, settle
+from ..storage.runner import Runner
+from ..storage.store import UNCHANGED, Made, Stored
 from .placement import Gone
-from .read import ReadItem, explain
-from .shard_object import NO_OBJECT, NativeShard, Part, ShardObject
+from .read import with_key
+from .shard_object import NO_OBJECT, NativeShard, ShardObject, content_generation
 from .user_bytes import UserBytes
 from .write_encoded import NOTHING, EncodedItem, ordered, write_encoded
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Change", "Found", "Maker", "Place", "change", "change_all"]
+__all__ = ["Change", "Found", "Settlement", "ShardMaker", "ShardPlace", "change", "change_all"]
 
 
 class Change(NamedTuple):
-    """What becomes of a shard.
+    """A change of one shard. Inner chunks that it does not name are carried, unless it is `complete`.
 
     Attributes
     ----------
-    chunks, gone
-        As in `EncodedItem`.
+    chunks : mapping
+        From positions of inner chunks to their new encoded bytes, in the order in which they are stored.
+    gone : ndarray of intp
+        Positions of inner chunks that become absent: each once, and none that `chunks` names.
     complete : bool
-        Inner chunks that are not named are absent from now on, and the old object does not matter.
+        Inner chunks that are not in `chunks` become absent. The old object is not read.
     keep_empty : bool
-        Make an object also where no inner chunk is left.
+        Store a shard without inner chunks. By default the object is deleted if no inner chunk is left.
     user : UserBytes or None
-        As in `EncodedItem`.
+        New header, footer and alignment. None: header and footer are treated as dead bytes.
     """
 
     chunks: Mapping[int, Any]
@@ -53,15 +56,25 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, chunks: Mapping[int, Any], grid_shape: Sequence[int], order: str) -> Self:
-        """Make one of a mapping in which None stands for what goes; the others are laid out in that order."""
+        """Make a change from one mapping.
+
+        Parameters
+        ----------
+        chunks : mapping
+            From positions of inner chunks to their new encoded bytes, or None to make the inner chunk absent.
+        grid_shape : sequence of int
+            Number of inner chunks along each axis of the shard.
+        order : {"morton", "colexicographic", "lexicographic"}
+            Order in which the new inner chunks are stored.
+        """
         coming = [position for position, chunk in chunks.items() if chunk is not None]
         sequence = ordered(coming, grid_shape, order)
         gone = [position for position, chunk in chunks.items() if chunk is None]
         return cls({position: chunks[position] for position in sequence}, np.array(gone, dtype=np.intp))
 
 
-class Place(Protocol):
-    """Where a shard is, as far as who makes the new one has to know; see `ShardObject`."""
+class ShardPlace(Protocol):
+    """The attributes of a `ShardObject` that a `ShardMaker` needs."""
 
     @property
     def key(self) -> str: ...
@@ -69,23 +82,23 @@ class Place(Protocol):
     @property
     def path(self) -> str | None: ...
 
+    @property
+    def staging(self) -> str | None: ...
+
 
 class Found:
-    """The old object, as the decision sees it; nothing is read of it unless it is asked."""
+    """The stored object, for the function that decides on a change. It is opened at the first use of `shard`."""
 
-    def __init__(
-        self, target: Place, chain: Chain, options: Options, old: Any, generation: bytes | None
-    ) -> None:
+    def __init__(self, target: ShardPlace, chain: Chain, options: Options, old: Stored) -> None:
         self._target = target
         self._chain = chain
         self._options = options
         self._old = old
-        self._generation = generation
         self._shard: NativeShard | None = None
 
     @property
     def shard(self) -> NativeShard:
-        """The old shard, its index read.
+        """The stored shard with its index; ``.missing`` is True if there is no object.
 
         Raises
         ------
@@ -93,25 +106,27 @@ class Found:
             The index is damaged.
         """
         if self._shard is None:
-            source = self._old
-            if self._target.path is not None and not isinstance(source, int):
-                source = self._target.path  # locked in this process only
-            elif self._target.path is not None and source == NO_FILE:
-                source = None
+            source = self._old.data
+            if self._target.path is not None and self._old.fd != NO_FILE:
+                # without a descriptor the file is locked in this process only
+                source = self._target.path if self._old.fd is None else self._old.fd
             try:
                 self._shard = NativeShard(self._chain, source, self._options)
             except ShardError as error:
-                error.shard = 0
-                raise explain(error, [ReadItem(self._chain, None, None, self._target.key)]) from None  # type: ignore[arg-type]
+                raise with_key(error, self._chain, self._target.key) from None
         return self._shard
 
     @property
     def generation(self) -> bytes:
-        """What names the state of the old object."""
-        return self.shard.generation if self._generation is None else self._generation
+        """Generation of the stored object."""
+        if self._old.state is not None:
+            return self._old.state
+        if self._target.path is None:
+            return content_generation(self._old.data)
+        return self.shard.generation
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the stored shard if it is open."""
         if self._shard is not None:
             self._shard.close()
 
@@ -119,100 +134,180 @@ class Found:
 Decide = Callable[[Found], Change]
 
 
-class Maker:
-    """Makes the new object of one target.
+class ShardMaker:
+    """A `Maker` of shards with other inner chunks.
 
     Parameters
     ----------
-    target : Place
-    chain
-        Compiled chain of the shard.
-    decide : callable
-        As for `change`.
+    changes : sequence of (ShardPlace, Chain, callable)
+        For each object its place, its compiled chain and the function that decides; see `change`.
     options : Options
-    staging : str, optional
-        Folder for temporary names, where it is known.
+    blind : bool
+        As for `change`, for all objects.
     """
 
+    keeps_emptied = True
+
     def __init__(
-        self, target: Place, chain: Chain, decide: Decide, options: Options, staging: str | None = None
+        self, changes: Sequence[tuple[ShardPlace, Chain, Decide]], options: Options, *, blind: bool = False
     ) -> None:
-        self._target = target
-        self._chain = chain
-        self._decide = decide
+        self._changes = changes
         self._options = options
-        self._staging = staging
-        self._generation: bytes | None = None
-        self.versions: dict[int, bytes] = {}
+        self._blind = blind
+        self._file_states: dict[int, bytes] = {}
+        self._new_bytes: dict[int, Any] = {}
 
-    def look(self, generation: bytes) -> None:
-        """As a `Look`."""
-        self._generation = generation
+    def begin(self) -> None:
+        """Do nothing: the decisions are made when the stored shards are known."""
 
-    def make(self, old: Any, keep_empty: bool) -> Any:
-        """As a `Make`."""
-        found = Found(self._target, self._chain, self._options, old, self._generation)
+    def needs_old(self, position: int) -> bool:
+        return not self._blind
+
+    def nbytes(self, position: int) -> int:
+        """Return 0: all objects are made together."""
+        return 0
+
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+        return await runner.call(self.make_all, stored, inline=False)
+
+    def make_all(self, stored: Sequence[Stored]) -> Made:
+        """Make the new objects, in a thread that may block."""
+        made = [self._make(old) for old in stored]
+        return Made(
+            [new for new, _ in made],
+            [i for i, (_, has_appeared) in enumerate(made) if has_appeared],
+            is_stored=self._changes[0][0].path is not None,
+        )
+
+    def _make(self, old: Stored) -> tuple[Any, bool]:
+        """Make one object; return its bytes, and True if another writer has created its file meanwhile.
+
+        The bytes are None for a file, which the engine stores, and for an object that is to be deleted.
+        """
+        target, chain, decide = self._changes[old.position]
+        found = Found(target, chain, self._options, old)
         try:
-            wanted = self._decide(found)
+            wanted = decide(found)
         finally:
             found.close()
-        path, keep = self._target.path, keep_empty or wanted.keep_empty
         item = EncodedItem(
-            self._chain,
-            path,
-            old,
+            chain,
+            target.path,
+            old.data,
             wanted.chunks,
-            self._target.key,
+            target.key,
             wanted.gone,
             wanted.user,
+            old_fd=old.fd,
             complete=wanted.complete,
         )
-        if path is None:
-            return write_encoded([item], self._options, keep_empty=keep)[0]
-        exist: list[int] = []
-        write_encoded(
-            [item._replace(old=None, old_fd=old)],
-            self._options,
-            keep_empty=keep,
-            staging=self._staging or staging_for(path),
-            exist=exist,
-            versions=self.versions,
+        keep_empty = old.keeps_empty or wanted.keep_empty
+        if target.path is None:
+            (new,) = write_encoded([item], self._options, keep_empty=keep_empty).objects
+            if old.state is None:
+                self._new_bytes[old.position] = new
+            return new, False
+        result = write_encoded(
+            [item], self._options, keep_empty=keep_empty, staging=target.staging, retry_appeared=False
         )
-        return not exist
+        self._file_states[old.position] = result.states[0] or NO_OBJECT
+        return None, bool(result.appeared)
+
+    def generation(self, position: int) -> bytes:
+        """Return the generation of a new object whose bytes or file identify its state."""
+        if position in self._file_states:
+            return self._file_states[position]
+        return content_generation(self._new_bytes[position])
+
+
+class Settlement:
+    """A `Maker` that rolls back the unfinished in-place update of a dead writer, and changes nothing else.
+
+    Parameters
+    ----------
+    path : str
+        The file of the shard.
+    """
+
+    keeps_emptied = True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def needs_old(self, position: int) -> bool:
+        return True
+
+    def nbytes(self, position: int) -> int:
+        return 0
+
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+        if stored[0].fd is None:  # no lock was taken, which would have rolled it back
+            await runner.call(settle, self._path, inline=False)
+        return Made([UNCHANGED], is_stored=True)
 
 
 def change(
     target: ShardObject, chain: Chain, decide: Decide, options: Options, *, blind: bool = False
 ) -> bytes:
-    """Give a shard other inner chunks.
+    """Change the inner chunks of a shard in one atomic write.
 
     Parameters
     ----------
     target : ShardObject
-    chain
+        The place of the shard; the object need not exist.
+    chain : Chain
         Compiled chain of the shard.
     decide : callable
-        From what was `Found` to the `Change`; it may be asked several times, and raise to leave all as it is.
+        Takes the stored object (`Found`) and returns the `Change`. It is called under the lock of the object, and again if
+        another writer was faster. If it raises, the shard stays as it is and `change` raises the same error.
     options : Options
     blind : bool
-        `decide` does not look at what was found, and its changes are complete.
+        True: the stored shard is not read, which saves a request. `decide` must then return a `complete` change and must not
+        use its argument, which may show a missing shard.
 
     Returns
     -------
     bytes
-        Generation of the new object; `NO_OBJECT` where none is left, `UNKNOWN` where the store names none.
+        Generation of the new object; `NO_OBJECT` if none is left, `UNKNOWN` if the store does not identify states.
+
+    Raises
+    ------
+    ValueError
+        The store is read-only.
+    UnsupportedError
+        Codecs follow the sharding, so inner chunks cannot be reached one by one.
+    ShardFormatError, ChecksumError
+        The stored shard is damaged where it would be carried; it is unchanged.
+    LockError
+        Other writers held the lock, or were faster, for ``lock_timeout``.
     """
-    maker = Maker(target, chain, decide, options)
-    generation = target.update(maker.make, options, maker.look, blind=blind)
-    if target.path is not None:
-        return maker.versions.get(0) or NO_OBJECT
-    return generation
+    maker = ShardMaker([(target, chain, decide)], options, blind=blind)
+    state = target.update(maker, options)
+    return maker.generation(0) if state is None else state
 
 
-def change_all(targets: list[tuple[ShardObject, Any, Decide]], options: Options) -> list[bytes]:
-    """Change shards of one realm, all or none; as `change`, for (target, chain, decide) each."""
-    makers = [Maker(*each, options) for each in targets]
-    parts = [
-        Part(target, maker.make, maker.look) for maker, (target, _, _) in zip(makers, targets, strict=True)
-    ]
-    return targets[0][0].update_all(parts, options)
+def change_all(changes: Sequence[tuple[ShardObject, Chain, Decide]], options: Options) -> list[bytes]:
+    """Change several shards of one realm, either all or none.
+
+    Parameters
+    ----------
+    changes : sequence of (ShardObject, Chain, callable)
+        For each shard the arguments `target`, `chain` and `decide` of `change`.
+    options : Options
+
+    Returns
+    -------
+    list of bytes
+        The generation of each new object, as `change` returns it.
+
+    Raises
+    ------
+    Exception
+        As `change`; all shards are unchanged.
+    """
+    maker = ShardMaker(changes, options)
+    states = changes[0][0].update_all([target for target, _, _ in changes], maker, options)
+    return [maker.generation(i) if state is None else state for i, state in enumerate(states)]

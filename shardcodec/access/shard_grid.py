@@ -1,9 +1,9 @@
-# shard_grid.py - which inner chunks of an array exist, from the indexes of its shards alone
+# shard_grid.py - existing inner chunks of an array, from the indexes of its shards
 # SPDX-License-Identifier: MIT
-"""The state of an array's inner chunks, as plain numbers.
+"""Existence and sizes of the inner chunks of an array.
 
-Everything here is in the array's axes. A shard's index counts along the axes behind transposes that precede the sharding
-codec; `ShardGrid.block` turns it round.
+Coordinates here are along the axes of the array. The index of a shard has the axes after the transposes that come before
+the sharding codec; `ShardGrid.block` reorders them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "scan_files"]
 
-# Indexes, decoded to sizes, that are held at a time.
+# Bounds of one batch of indexes in memory: bytes of the sizes, and number of shards.
 BATCH_NBYTES = 32 << 20
 BATCH_SHARDS = 512
-# Inner chunks whose coordinates are held at a time.
+# Number of inner chunks whose coordinates are in memory at a time.
 ITER_CHUNKS = 1 << 16
 
 Ints = tuple[int, ...]
@@ -43,16 +43,16 @@ Sizes = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True, eq=False)
 class ChunkState:
-    """Which inner chunks of a region exist, and how big they are.
+    """Existence and sizes of the inner chunks that a region of an array touches.
 
     Attributes
     ----------
     exists : ndarray of bool
-        One element for each inner chunk that the region touches.
+        One flag for each inner chunk, True if it exists.
     nbytes : ndarray of uint64
-        Encoded sizes; 0 where there is none.
+        Encoded sizes in bytes; 0 for an absent inner chunk.
     first : tuple of int
-        Coordinates of the first of these inner chunks in the array's grid.
+        Coordinates of the first of these inner chunks in the grid of the array.
     chunk_shape : tuple of int
         Shape of an inner chunk, in elements.
     """
@@ -62,42 +62,56 @@ class ChunkState:
     first: Ints
     chunk_shape: Ints
 
+    def __repr__(self) -> str:
+        n_existing = int(np.count_nonzero(self.exists))
+        total = int(self.nbytes.sum(dtype=np.uint64))
+        return f"<ChunkState: {n_existing} of {self.exists.size} inner chunks of {self.chunk_shape} exist, {total} bytes>"
+
     def iter_existing(self) -> Iterator[Ints]:
-        """Yield the coordinates of inner chunks that exist, in C order; they count from the array's first."""
+        """Yield the coordinates of existing inner chunks in the grid of the array, in C order.
+
+        Yields
+        ------
+        tuple of int
+        """
         flat = self.exists.reshape(-1)
-        for low in range(
-            0, flat.size, ITER_CHUNKS
-        ):  # places of all at a time are more than all that is held here
+        # in steps: the coordinates of all inner chunks take more memory than this object
+        for low in range(0, flat.size, ITER_CHUNKS):
             found = np.flatnonzero(flat[low : low + ITER_CHUNKS]) + low
             axes = np.unravel_index(found, self.exists.shape) if self.first else ()
             at = [(axis + first).tolist() for axis, first in zip(axes, self.first, strict=True)]
             yield from zip(*at, strict=True) if at else [()] * len(found)
 
     def regions(self) -> Iterator[tuple[slice, ...]]:
-        """Yield the elements of each inner chunk that exists, as a selection of the array."""
+        """Yield the elements of each existing inner chunk, as a selection of the array.
+
+        Yields
+        ------
+        tuple of slice
+        """
         for at in self.iter_existing():
             yield tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, self.chunk_shape, strict=True))
 
 
 class ShardGrid:
-    """The inner chunks that a region of an array touches, and the shards that hold them.
+    """The inner chunks that a region of an array touches, and the shards that contain them.
 
     Parameters
     ----------
     spec : ShardSpec
+        Layout of a shard.
     shape : tuple of int
-        Of the array.
+        Shape of the array, in elements.
     region
-        Integers and slices, as in ``array[region]``; None for all.
+        Integers and slices, as in ``array[region]``; None for the whole array.
     """
 
     def __init__(self, spec: ShardSpec, shape: Ints, region: Any) -> None:
         self.spec = spec
         self._shape = shape
         self.chain = compiled(spec.chain)
-        self._axes = tuple(
-            int(i) for i in np.argsort(self.chain.perm)
-        )  # stored axis of each axis of the array
+        # for each axis of the array its stored axis
+        self._axes = tuple(int(i) for i in np.argsort(self.chain.perm))
         self.chunk_shape = tuple(spec.chunk_shape[i] for i in self._axes)
         self.per_shard = tuple(spec.grid_shape[i] for i in self._axes)
         box, _, _ = parse_selection(region, shape)
@@ -128,14 +142,29 @@ class ShardGrid:
         return math.prod(len(axis) for axis in self._shards)
 
     def batches(self) -> Iterator[list[Ints]]:
-        """Yield the shards' coordinates, as many at a time as fit the memory set aside for them."""
+        """Yield lists of coordinates of shards whose indexes fit into `BATCH_NBYTES`."""
         n = min(BATCH_SHARDS, max(1, BATCH_NBYTES // (8 * self.chain.n_chunks)))
         shards = itertools.product(*self._shards)
         while batch := list(itertools.islice(shards, n)):
             yield batch
 
     def block(self, shard: Ints, sizes: Sizes) -> tuple[tuple[slice, ...], Sizes]:
-        """Cut the part of a shard's sizes that belongs to the region; and where it goes in an array of that shape."""
+        """Select the sizes of one shard that belong to the region.
+
+        Parameters
+        ----------
+        shard : tuple of int
+            Grid coordinates of the shard.
+        sizes : ndarray of uint64, shape (n_chunks,)
+            Sizes of its inner chunks, in the order of its index.
+
+        Returns
+        -------
+        place : tuple of slice
+            Place of the selected sizes in an array over the region.
+        block : ndarray of uint64
+            The selected sizes, along the axes of the array.
+        """
         block = sizes.reshape(self.spec.grid_shape).transpose(self._axes)
         low = [s * n for s, n in zip(shard, self.per_shard, strict=True)]
         begin = [max(a, f) for a, f in zip(low, self.first, strict=True)]
@@ -145,7 +174,7 @@ class ShardGrid:
         return place, block[part]
 
     def existing(self, shard: Ints, sizes: Sizes) -> Iterator[tuple[Ints, int]]:
-        """Yield coordinates and size of each inner chunk of a shard that exists and belongs to the region."""
+        """Yield (coordinates, size in bytes) of each existing inner chunk of a shard in the region."""
         place, block = self.block(shard, sizes)
         offsets = [p.start + f for p, f in zip(place, self.first, strict=True)]
         for at in np.argwhere(block != ABSENT):
@@ -153,13 +182,15 @@ class ShardGrid:
             yield coords, int(block[tuple(at)])
 
     def collect(self) -> tuple[Sizes, ChunkState]:
-        """Make an empty result, and the array of sizes that it is made of."""
+        """Return the array of sizes, and a result without existing inner chunks that refers to this array."""
         sizes = np.zeros(self.shape, dtype=np.uint64)
         exists = np.zeros(self.shape, dtype=np.bool_)
         return sizes, ChunkState(exists, sizes, self.first, self.chunk_shape)
 
 
-class _Named:
+class _ScanItem:
+    """The fields of an item that `explain` needs."""
+
     def __init__(self, chain: Chain, key: str) -> None:
         self.chain, self.key = chain, key
 
@@ -172,18 +203,21 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
     chain
         Compiled chain of a shard.
     sources : sequence of str, buffer or None
+        For each shard its path or its bytes; None if it does not exist.
     keys : sequence of str
-        How errors name them.
+        Names of the shards in errors.
+    options : Options
+        The options ``threads`` and ``allow_in_index`` are used.
 
     Returns
     -------
     ndarray of uint64, shape (n, n_chunks)
-        Encoded sizes, 2^64-1 where an inner chunk is absent.
+        Encoded sizes in bytes; 2^64-1 for an absent inner chunk.
 
     Raises
     ------
     ShardFormatError, ChecksumError
-        An index is damaged, or one of its entries cannot be true.
+        An index is damaged, or one of its entries is invalid.
     """
     sizes = np.empty((len(sources), chain.n_chunks), dtype=np.uint64)
     patience = Patience()
@@ -196,9 +230,10 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
                 n_threads=options.threads,
                 allow_in_index=options.allow_in_index,
                 cancel=cancel.current(),
+                **options.io_rules,
             )
         except ShardError as error:
-            raise explain(error, [_Named(chain, key) for key in keys]) from None
+            raise explain(error, [_ScanItem(chain, key) for key in keys]) from None
         except OSError as error:
             patience.wait(error)
         else:

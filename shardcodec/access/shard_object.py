@@ -1,24 +1,24 @@
-# shard_object.py - where the bytes of one shard are, and how they are replaced
+# shard_object.py - the place of one shard, and a shard that is open
 # SPDX-License-Identifier: MIT
-"""The store's side of `shardcodec.Shard`.
+"""The operations of a store that `shardcodec.Shard` uses.
 
-A `ShardObject` is a name under which a shard is or may be; an `OpenObject` is what was there when it was opened: index and
-inner chunks that belong together, also when the object is replaced meanwhile.
+A `ShardObject` is the place of a shard, which may be missing. An `OpenObject` is one state of it: its index and inner chunks
+belong together, also if another writer replaces the object meanwhile.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
-import os
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .. import native
 from ..options import Options
-from ..storage import file_locks, file_system, locks
 from ..storage.index_cache import IndexCache
+from ..storage.store import NO_OBJECT, UNKNOWN, Maker
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -26,104 +26,87 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_OBJECT",
     "UNKNOWN",
-    "FileObject",
-    "Look",
-    "Make",
-    "MemoryObject",
     "NativeShard",
     "OpenObject",
-    "Part",
     "ShardObject",
     "content_generation",
+    "cut_out",
     "joined",
-    "object_of",
-    "register_objects",
 ]
-
-# Bytes that name a state of an object, its generation: these two are of no object at all, and of one in a store that names
-# no states. All others are equal only if nothing has changed.
-NO_OBJECT = b"\x02"
-UNKNOWN = b"\x04"
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
-# From the old object (None: there is none) to the new one (None: no inner chunk is left). The flag asks for an object even
-# then. Of a file the engine makes the new one: it gets what `file_locks.update` gives, and returns what that wants.
-Make = Callable[[Any, bool], Any]
-
-# Is told the generation of the old object before a `Make` is called, except for files: their `Make` sees the file itself.
-Look = Callable[[bytes], None]
-
-
-class Part(NamedTuple):
-    """One object of several that are changed as one."""
-
-    target: Any
-    make: Make
-    look: Look | None
-
-
-# As zarr: a gap of this size is cheaper to fetch than another request, and a request is at most so large.
+# zarr's limits: a gap up to this size costs less than another request, and the largest merged range.
 MAX_GAP_NBYTES = 1 << 20
 MAX_RANGE_NBYTES = 16 << 20
 
 
 class OpenObject(Protocol):
-    """A shard, or nothing, as it was found."""
+    """An opened shard: one state of its object, which may be missing."""
 
     @property
     def missing(self) -> bool:
-        """Whether there is no object."""
+        """True if the object does not exist."""
 
     @property
     def nbytes(self) -> int:
-        """Size of the object."""
+        """Size of the object in bytes."""
 
     def check(self) -> None:
-        """Check all entries where nothing else tells that one is wrong; whatever reads inner chunks does so by itself."""
+        """Check all entries if nothing else detects a wrong one (`remote_index.must_be_sound`); reads of inner chunks include it."""
 
     def entries(self, *, check: bool) -> Entries:
-        """Return the index, checked or as it is stored."""
+        """Return the index; with `check`, raise `ShardFormatError` for a wrong entry."""
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
-        """Fetch inner chunks, as many from the first on as fit into max_nbytes, but at least one.
+        """Fetch the encoded bytes of inner chunks.
 
-        `places` is filled with where in the returned buffer each one is, absent ones as in an index. Returns the buffer,
-        and how many were taken.
+        Parameters
+        ----------
+        positions : ndarray of uint64, shape (n,)
+        places : ndarray of uint64, shape (n, 2)
+            Filled with offset and size of each inner chunk in the returned buffer; both 2^64-1 for an absent one.
+        max_nbytes : int
+            Fetch the first inner chunks that fit into this size, but at least one.
+
+        Returns
+        -------
+        tuple
+            The buffer, and the number of inner chunks that were fetched.
         """
 
     def range(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes of the object, whatever they mean."""
+        """Return `nbytes` bytes of the object from `offset` on."""
 
     @property
     def generation(self) -> bytes:
-        """What names this state of the object; see `NO_OBJECT` and `UNKNOWN`."""
+        """Name of the state of the object; see `NO_OBJECT` and `UNKNOWN`."""
 
     def entry(self, position: int) -> tuple[int, int] | None:
-        """Return offset and size of an inner chunk, checked; None when it is absent."""
+        """Return the checked offset and size of an inner chunk; None if it is absent."""
 
     def positions(self, first: int, end: int) -> Any:
-        """Tell which of the inner chunks at positions [first, end) exist: a native `Positions`."""
+        """Return the positions in [first, end) whose inner chunks exist, as a native `Positions`."""
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-        """Return several ranges, each (offset, nbytes), as buffers; near ones are asked for together."""
+        """Return several ranges (offset, nbytes) as buffers; near ranges share a request."""
 
     def confirm(self) -> None:
-        """Raise `ShardFormatError` unless all that was told is of one state of the object, the present one when it was opened."""
+        """Raise `ShardFormatError` unless all results are of one state, the present one when the shard was opened."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class ShardObject(Protocol):
-    """A place for a shard.
+    """The place of a shard: an object that may be missing.
 
     Attributes
     ----------
     key : str
-        How errors name it.
+        Its name in errors.
     path : str or None
-        A file that the engine writes itself.
+        The file of the object, if the engine writes it itself.
     """
 
     key: str
@@ -131,36 +114,39 @@ class ShardObject(Protocol):
 
     @property
     def identity(self) -> str:
-        """Names the object, the same for whoever reaches it in this process."""
+        """Name of the object for locks, equal for all places of this object in the process."""
 
     @property
     def realm(self) -> Hashable:
-        """Objects of one realm can be changed as one, by `update_all`; None: not this one."""
+        """Objects of one realm are replaced together by `update_all`; None if this one cannot."""
+
+    @property
+    def is_link(self) -> bool:
+        """True if a symbolic link leads to the object."""
+
+    @property
+    def staging(self) -> str | None:
+        """Folder for temporary files beside the object."""
 
     @property
     def is_near(self) -> bool:
-        """Whether the engine opens it itself, without requests."""
+        """True if the engine opens the object itself, without requests."""
 
     @property
     def is_prompt(self) -> bool:
-        """Whether a small read takes no round trip, so that it may be done on an event loop."""
+        """True if a small read takes no network round trip, so it may run on an event loop."""
 
     def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        """Look at what is there now; `cache` may have the index of this state of the object."""
+        """Open the present state; `cache` may have its index."""
 
     def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        """As `open`, for who wants all of it: then a store is asked once."""
+        """Open the present state for a read of the whole object, with one request."""
 
-    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
-        """Put another object in the place of what is there, which nobody else changes meanwhile.
+    def update(self, maker: Maker, options: Options) -> bytes | None:
+        """Replace the object by one that is made from it; return its new state, None if the maker knows it."""
 
-        With `blind` the old object does not matter to `make`, so a store is not asked for it.
-
-        Returns the generation of the new object; of a file, which `make` knows, `UNKNOWN`.
-        """
-
-    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
-        """Update objects of this realm, all or none; return their generations."""
+    def update_all(self, targets: Sequence[Any], maker: Maker, options: Options) -> list[bytes | None]:
+        """Replace objects of this realm, all or none; return their new states."""
 
 
 class NativeShard:
@@ -169,6 +155,7 @@ class NativeShard:
     def __init__(self, chain: Chain, source: Any, options: Options, cache: IndexCache | None = None) -> None:
         self._chain = chain
         self._allow_in_index = options.allow_in_index
+        self._io_rules = options.io_rules
         self._source = source
         self._shard = native.load().OpenShard(chain, source, None if cache is None else cache.native)
 
@@ -199,7 +186,11 @@ class NativeShard:
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
         return self._shard.fetch(  # type: ignore[no-any-return]
-            positions, places, max_nbytes=max_nbytes, allow_in_index=self._allow_in_index
+            positions,
+            places,
+            max_nbytes=max_nbytes,
+            allow_in_index=self._allow_in_index,
+            **self._io_rules,
         )
 
     def positions(self, first: int, end: int) -> Any:
@@ -212,87 +203,19 @@ class NativeShard:
         return [self.range(offset, nbytes) for offset, nbytes in wanted]
 
     def confirm(self) -> None:
-        """What is open is one state."""
+        """Do nothing: an open file or buffer is one state."""
 
     def close(self) -> None:
         self._shard.close()
 
 
-class FileObject:
-    """A local file."""
-
-    realm = None
-    is_near = True
-
-    def __init__(self, path: str, key: str | None = None) -> None:
-        self.path: str | None = path
-        self.key = path if key is None else key
-
-    @property
-    def identity(self) -> str:
-        return os.path.realpath(str(self.path))
-
-    @property
-    def is_prompt(self) -> bool:
-        return file_system.is_prompt(str(self.path))
-
-    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        return NativeShard(chain, self.path, options, cache)
-
-    open_whole = open  # noqa: A003  # the method above
-
-    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
-        keys = [self.identity]
-        with locks.table().hold(keys):
-            file_locks.update(keys[0], options, lambda fd: bool(make(fd, False)), name=self.path)
-        return UNKNOWN
-
-    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
-        raise NotImplementedError("files cannot be changed as one")
-
-
-class MemoryObject:
-    """Bytes in memory; a write makes new ones and leaves the old ones alone."""
-
-    path: str | None = None
-    realm = None
-    is_near = True
-    is_prompt = True
-
-    def __init__(self, data: Any, key: str = "") -> None:
-        self.key = key
-        self.data = data
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryObject, (None if self.data is None else bytes(self.data), self.key)
-
-    @property
-    def identity(self) -> str:
-        return f"object:{id(self)}"
-
-    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        return NativeShard(chain, self.data, options)
-
-    open_whole = open  # noqa: A003  # the method above
-
-    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
-        with locks.table().hold([self.identity]):
-            if look is not None:
-                look(content_generation(self.data))
-            self.data = make(self.data, False)
-            return content_generation(self.data)
-
-    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
-        raise NotImplementedError("each is by itself")
-
-
 def content_generation(data: Any) -> bytes:
-    """Name a state of an object in memory by its bytes."""
+    """Return the name of the state of an object in memory: a hash of its bytes."""
     return NO_OBJECT if data is None else hashlib.blake2b(data, digest_size=20).digest()
 
 
 def joined(entries: Any) -> list[tuple[int, int]]:
-    """Ranges of inner chunks, ascending, neighbours in one; each inner chunk lies in the last that begins before it.
+    """Return ascending ranges that cover inner chunks; near ones are merged. Each inner chunk lies in the last range that begins before it.
 
     `entries` are pairs (offset, nbytes), in an array or any other collection.
     """
@@ -311,23 +234,17 @@ def joined(entries: Any) -> list[tuple[int, int]]:
     return ranges
 
 
-_find: Callable[[Any, str | None], ShardObject] | None = None
+def cut_out(
+    wanted: Iterable[tuple[int, int]], ranges: Sequence[tuple[int, int]], data: Sequence[Any]
+) -> list[Any]:
+    """Return the bytes of each wanted range (offset, nbytes).
 
-
-def register_objects(find: Callable[[Any, str | None], ShardObject]) -> None:
-    """Say how the place that a store and a key name is found; for the surface that knows a library's stores."""
-    global _find
-    _find = find
-
-
-def object_of(store: Any, key: str | None) -> ShardObject:
-    """Return the place that a store and a key name.
-
-    Raises
-    ------
-    TypeError
-        Not a path, bytes, or a store of a library that is known.
+    `ranges` are those of `joined` that cover all wanted ranges with bytes, and `data` has their bytes.
     """
-    if _find is None:
-        raise TypeError(f"no library of stores is known that has {type(store).__name__}")
-    return _find(store, key)
+    firsts = [offset for offset, _ in ranges]
+    found = []
+    for offset, nbytes in wanted:
+        which = bisect.bisect_right(firsts, offset) - 1
+        start = offset - firsts[which] if nbytes else 0
+        found.append(data[which][start : start + nbytes] if nbytes else b"")
+    return found

@@ -1,70 +1,89 @@
-# shard_writer.py - a shard written piece by piece
+# shard_writer.py - `ShardWriter`: a new shard, inner chunk by inner chunk
 # SPDX-License-Identifier: MIT
-"""`ShardWriter`: a new shard, inner chunk by inner chunk.
+"""`ShardWriter`: writes a new shard, inner chunk by inner chunk.
 
-What is given is written at once, so memory holds a few inner chunks, and the index in the end. Nothing can be seen under
-the shard's name before `commit`.
+Inner chunks are written at once, so memory holds a few of them and the index. No reader sees the new shard before
+`commit`.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from .. import native
+from ..compat import StorePath
 from ..errors import LockError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..options import Options, check, resolve
-from ..storage import file_locks, locks
-from ..storage.files import check_name
+from ..options import check, resolve
+from ..storage.kinds import at_url, is_zarr_store, object_at
+from ..storage.store import Store
 from ..storage.temp_folder import staging_for
-from .chunk_codec import compiled
-from .inner_chunks import as_chunks, batches, coordinates, encode_chunks, positions
+from ..storage.upload import Upload
+from .chunk_writer import ChunkWriter
+from .inner_chunks import positions
 from .placement import ABSENT, aligned
 from .slot_writer import SlotWriter, create
-from .user_bytes import check_alignment, marked_footer
+from .user_bytes import check_alignment
 from .write_encoded import check_size, ordered
-
-if TYPE_CHECKING:
-    from .._native import Chain
 
 __all__ = ["ShardWriter"]
 
 
-class ShardWriter:
-    """Write one shard, streaming.
+class ShardWriter(ChunkWriter):
+    """Writes one new shard, inner chunk by inner chunk.
 
     Parameters
     ----------
-    path : path-like or None
-        A local file, made or replaced when the shard is committed. None: `commit` returns the shard's bytes.
+    path : path-like, URL, zarr store or None
+        A local file, created or replaced by `commit`; its URL in an object store, such as ``s3://bucket/a/c/0/0``. With
+        `key`, the folder, URL or store that contains the object. None: `commit` returns the bytes of the shard.
     spec : ShardSpec
+        Layout and codecs of the shard.
+    key : str, optional
+        Name of the object in the folder or store.
+    storage_options : mapping, optional
+        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     header, footer : bytes-like
-        Bytes of the user's before the first and after the last inner chunk; every reader of shards passes over them.
-        `footer` may be set until `commit`.
+        User bytes before the first and after the last inner chunk; readers of shards skip them. The attribute `footer`
+        may be changed until `commit`.
     alignment : int
-        Each inner chunk begins at a multiple of this, a power of two: 512 or 4096 for direct input and memory maps.
+        Each inner chunk begins at a multiple of this number of bytes, a power of two: 512 or 4096 for direct I/O and
+        memory maps.
     write_empty_chunks : bool
-        Store inner chunks that equal the fill value bit by bit.
+        Store also inner chunks that equal the fill value bit by bit.
     order : {"morton", "lexicographic", "colexicographic"}, optional
-        Sequence of inner chunks that are given in one call. Different calls' are laid out as they come.
+        Order of the inner chunks of one call. Different calls are written one after the other.
     durability, threads : optional
         As in `Options`.
 
     Raises
     ------
     UnsupportedError
-        Codecs follow the sharding.
+        Codecs follow the sharding, or inner chunks are clipped.
+    ValueError
+        An option or the alignment is invalid, the store is read-only, or the URL cannot be opened with these options.
+    TypeError
+        `path` is nothing of this kind, or there are options without a URL.
+    ImportError
+        No package is installed that can open the URL.
+    OSError
+        The file cannot be created.
 
     Notes
     -----
-    Several threads may give chunks at a time. An inner chunk that nobody gives is absent. A shard without any inner chunk
-    is written all the same: it is an index and nothing else, with header and footer.
+    An object store gets the shard in parts while it is written, so memory holds some parts of 8 MiB or more. It holds the
+    whole shard if the index is at the start, and in stores without multipart uploads (`docs/object-stores.md`).
+
+    Several threads may write through one object. An inner chunk that is not written is absent. A shard without inner
+    chunks consists of its index, header and footer. A with block commits at its end; an exception that leaves the block
+    aborts.
 
     Examples
     --------
@@ -73,11 +92,15 @@ class ShardWriter:
     ...         writer.write_chunk(coords, chunk)
     """
 
+    _CLOSED = "expected an open shard, but it has been committed or aborted"
+
     def __init__(
         self,
-        path: str | os.PathLike[str] | None,
+        path: Any,
         spec: ShardSpec,
         *,
+        key: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         header: Any = b"",
         footer: Any = b"",
         alignment: int = 1,
@@ -87,143 +110,83 @@ class ShardWriter:
         threads: int | None = None,
     ) -> None:
         if not spec.supports_partial_access:
-            raise UnsupportedError("codecs that follow the sharding encode the shard as a whole")
+            raise UnsupportedError(
+                "expected a spec without codecs after sharding_indexed, which encode the shard as a whole; use `encode`"
+            )
         if spec.chain.is_clipped:
             raise UnsupportedError(
-                "inner chunks that are clipped are not written one by one; `encode` takes all"
+                "expected a chunk_shape that divides the shard: clipped inner chunks cannot be written one by one; "
+                "use `encode`"
             )
         choices = {"order": order, "durability": durability, "threads": threads}
-        self._options: Options = resolve(argument=check(choices))
-        self._spec = spec
-        self._chain = compiled(spec.chain)
-        self._alignment = check_alignment(alignment)
-        self._write_empty = write_empty_chunks
+        target = _target(path, key, storage_options)
+        full_path = target if isinstance(target, str) else None
+        super().__init__(
+            spec,
+            resolve(argument=check(choices)),
+            name=full_path or ("" if target is None else target[1]),
+            alignment=check_alignment(alignment),
+            header_nbytes=memoryview(header).nbytes,
+            write_empty=write_empty_chunks,
+        )
         self.footer = footer
-        self._header_nbytes = memoryview(header).nbytes
+        self._path = full_path
         self._entries = np.full((spec.n_chunks, 2), ABSENT, dtype=np.uint64)
-        self._given = np.zeros(spec.n_chunks, dtype=np.bool_)
-        self._mutex = threading.Lock()
-        self._path = None if path is None else check_name(os.path.abspath(path))
-        self._sink: Any = _Memory() if self._path is None else _new_file(self._path)
-        self._at = spec.index_nbytes if spec.index_location == "start" else 0
+        self._end = spec.index_nbytes if spec.index_location == "start" else 0
+        # a store takes the bytes of an object in order, so its writers take turns
+        self._turn: AbstractContextManager[Any] = nullcontext()
+        if target is None:
+            self._sink = _MemoryFile()
+        elif isinstance(target, str):
+            self._sink = native.load().NewFile(target, staging=staging_for(target))
+        else:
+            upload = Upload(*target, self._most_nbytes())
+            self._sink = _CollectedObject(upload) if spec.index_location == "start" else upload
+            self._turn = threading.Lock()
         try:
-            self._put(memoryview(header))
+            self._append(memoryview(header))
         except BaseException:
-            self._sink.abort()
+            self.abort()
             raise
-
-    @property
-    def spec(self) -> ShardSpec:
-        """What the shard is."""
-        return self._spec
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Number of inner chunks along each axis."""
-        return self._spec.grid_shape
 
     @property
     def nbytes(self) -> int:
-        """Bytes so far: where the next inner chunk would go."""
-        return aligned(self._at, self._alignment)  # type: ignore[no-any-return]
+        """Number of bytes so far, which is the offset of the next inner chunk."""
+        return aligned(self._end, self._alignment)  # type: ignore[no-any-return]
 
-    # ---- giving chunks
-
-    def write_chunk(self, coords: Iterable[int], chunk: Any) -> None:
-        """Encode and write one inner chunk.
-
-        Parameters
-        ----------
-        coords : tuple of int
-            Its place in the grid.
-        chunk : array_like
-            Of the spec's ``chunk_shape``, cast to its dtype where numpy calls that safe.
-
-        Raises
-        ------
-        ValueError
-            It has another shape, or an inner chunk was given before.
-        IndexError
-            There is no such place.
-        """
-        self.write_chunks([tuple(coords)], np.asarray(chunk)[None])
-
-    def write_chunks(self, coords: Any, chunks: Any) -> None:
-        """Encode and write inner chunks, several threads at work.
-
-        Parameters
-        ----------
-        coords : sequence of tuples of int, or integer array of shape (n, ndim)
-        chunks : array_like, shape (n, *chunk_shape)
-        """
-        where = positions(coords, self.grid_shape)
-        array, native_order = as_chunks(chunks, self._spec.dtype, self._spec.chunk_shape, len(where))
-        chain = compiled(self._spec.inner, native_order)
-        self._claim(where)
-        try:
-            self._encode(where, chain, array)
-        except BaseException:
-            self._unclaim(where)
-            raise
-
-    def _encode(self, where: list[int], chain: Chain, array: np.ndarray[Any, Any]) -> None:
-        sequence = ordered(where, self.grid_shape, self._options.order)
-        place = {position: i for i, position in enumerate(where)}
-        for part in batches(len(where), self._spec.inner.nbytes):
-            some = sequence[part]
-            rows = [place[position] for position in some]
-            chosen = array[part] if rows == list(range(part.start, part.stop)) else array[rows]
-            encoded = encode_chunks(
-                chain,
-                chosen,
-                self._options,
-                shard=self._path or "",
-                where=some,
-                grid_shape=self.grid_shape,
-                write_empty=self._write_empty,
-            )
-            for position, data in zip(some, encoded, strict=True):
-                if data is not None:
-                    self._write(position, memoryview(data))
-
-    def write_encoded(self, coords: Iterable[int], data: Any) -> None:
-        """Write one inner chunk that is encoded already.
-
-        Raises
-        ------
-        ValueError
-            An encoded inner chunk of this shard cannot have this size, or it was given before.
-        """
-        (position,) = positions([tuple(coords)], self.grid_shape)
-        view = memoryview(data).cast("B")
-        check_size(self._chain, position, view.nbytes)
-        self._claim([position])
-        try:
-            self._write(position, view)
-        except BaseException:
-            self._unclaim([position])
-            raise
+    # ---- inner chunks
 
     def write_joined(self, coords: Any, sizes: Any, data: Any) -> None:
-        """Write inner chunks that are encoded already and lie one behind the other in a buffer.
+        """Write inner chunks that are already encoded and lie one after the other in a buffer.
 
         Parameters
         ----------
         coords : sequence of tuples of int, or integer array of shape (n, ndim)
-        sizes : sequence of int
-            Bytes of each.
+            Grid positions, each at most once.
+        sizes : sequence of int, length n
+            Size of each encoded inner chunk in bytes.
         data : bytes-like
+            The encoded inner chunks.
 
         Raises
         ------
         ValueError
-            The sizes are not those of the buffer, or none that inner chunks of this shard can have, or one was given before.
+            The sizes do not add up to the size of `data`, the codecs cannot produce one of them, an inner chunk was
+            written before, or the writer is closed.
+        IndexError
+            A position lies outside the grid.
+        OSError
+            The file cannot be written.
         """
         where = positions(coords, self.grid_shape)
         view = memoryview(data).cast("B")
         ends = np.cumsum(np.asarray(sizes, dtype=np.uint64), dtype=np.uint64)
-        if len(ends) != len(where) or (int(ends[-1]) if len(ends) else 0) != view.nbytes:
-            raise ValueError(f"{len(where)} inner chunks of {len(ends)} sizes in {view.nbytes} bytes")
+        total = int(ends[-1]) if len(ends) else 0
+        if len(ends) != len(where) or total != view.nbytes:
+            raise ValueError(
+                f"sizes: expected {len(where)} numbers with a sum of {view.nbytes} bytes, got {len(ends)} numbers with a "
+                f"sum of {total} bytes"
+            )
         bounds = [0, *ends.tolist()]
         for position, low, high in zip(where, bounds, bounds[1:], strict=False):
             check_size(self._chain, position, high - low)
@@ -231,135 +194,109 @@ class ShardWriter:
         try:
             if self._alignment > 1:
                 for position, low, high in zip(where, bounds, bounds[1:], strict=False):
-                    self._write(position, view[low:high])
+                    self._store(position, view[low:high])
             else:
-                first = self._put(view)
+                first = self._append(view)
                 self._entries[where, 0] = np.array(bounds[:-1], dtype=np.uint64) + np.uint64(first)
                 self._entries[where, 1] = np.asarray(sizes, dtype=np.uint64)
+                with self._mutex:
+                    self._stored[where] = True
         except BaseException:
-            self._unclaim(where)
+            self._release(where)
             raise
 
-    def _claim(self, where: list[int]) -> None:
-        """Note that these are given, or find that one was before."""
-        with self._mutex:
-            if self._sink is None:
-                raise ValueError("the shard has been committed or aborted")
-            for i, position in enumerate(where):
-                if self._given[position]:
-                    self._given[where[:i]] = False
-                    at = coordinates(position, self.grid_shape)
-                    raise ValueError(f"inner chunk {at} is given a second time")
-                self._given[position] = True
-
-    def _unclaim(self, where: list[int]) -> None:
-        """After a failure: what has not been written may be given again."""
-        with self._mutex:
-            self._given[where] = self._entries[where, 0] != ABSENT
+    def _sequence(self, where: Sequence[int]) -> Sequence[int]:
+        return ordered(where, self.grid_shape, self._options.order)
 
     def _write(self, position: int, data: memoryview) -> None:
-        self._entries[position] = self._put(data, self._alignment), data.nbytes
+        self._entries[position] = self._append(data, self._alignment), data.nbytes
 
-    def _put(self, data: memoryview, alignment: int = 1) -> int:
-        """Write bytes behind all others; return where."""
-        with self._mutex:
-            offset = aligned(self._at, alignment)
-            self._at = offset + data.nbytes
-        if data.nbytes:
-            self._sink.write(data, offset)
+    def _append(self, data: memoryview, alignment: int = 1) -> int:
+        """Write bytes at the end of the file; return their offset."""
+        with self._turn:
+            with self._mutex:
+                offset = aligned(self._end, alignment)
+                self._end = offset + data.nbytes
+            if data.nbytes:
+                self._open_sink().write(data, offset)
         return int(offset)
+
+    def _most_nbytes(self) -> int:
+        """Estimate the size of the largest shard that can be written."""
+        chunk_nbytes = aligned(int(self._chain.inner.nbytes), self._alignment)
+        return (
+            self._end
+            + self._header_nbytes
+            + self._spec.n_chunks * int(chunk_nbytes)
+            + self._spec.index_nbytes
+        )
 
     # ---- the end
 
     def commit(self) -> Any:
-        """Write footer and index, and give the shard its name.
+        """Write footer and index, and give the shard its name. An object store then shows the new shard to readers.
 
         Returns
         -------
         bytes or None
-            The shard, where it has no path.
+            The shard if it has no path, else None.
 
         Raises
         ------
         ValueError
-            It has been committed or aborted.
+            The shard has been committed or aborted.
         OSError
-            The file could not be written. What was there before is there still.
+            The file cannot be written. The old shard stays.
         LockError
-            Another process writes to the shard that is to be replaced, and did not end in time. Nothing is lost: the
-            shard can be committed again.
+            Another process held the lock of the shard for longer than ``lock_timeout``. Nothing is lost: call `commit`
+            again.
         """
-        sink = self._sink
-        if sink is None:
-            raise ValueError("the shard has been committed or aborted")
-        self._sink = None  # nobody adds to it meanwhile
+        sink = self._open_sink()
+        self._sink = None  # no thread writes from here on
         try:
-            self._write_end(sink)
-            return self._store(sink)
+            self._write_end(sink, self._entries, self._end, self.footer)
+            if self._path is None:
+                return sink.commit()
+            self._put_in_place(sink)
         except LockError:
-            sink.truncate(self._at)  # it may end in another way the next time
+            sink.truncate(self._end)  # the next commit may have another footer
             self._sink = sink
             raise
         except BaseException:
             sink.abort()
             raise
-
-    def _write_end(self, sink: Any) -> None:
-        """Write what follows the inner chunks, and an index before them."""
-        tail = marked_footer(self._at, self._header_nbytes, self.footer, self._alignment)
-        if tail:
-            sink.write(tail, self._at)
-        index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
-        native.load().store_index(self._chain, self._entries, index)
-        sink.write(index, 0 if self._spec.index_location == "start" else self._at + len(tail))
-
-    def _store(self, sink: Any) -> Any:
-        """Give the shard its name, under its lock; without a path return it."""
-        if self._path is None:
-            return sink.commit()
-        path = os.path.realpath(sink.place[0])  # what is replaced, also if a link leads elsewhere by now
-        sync = self._options.durability == "fsync"
-        with locks.table().hold([path]):
-            file_locks.update(
-                path,
-                self._options,
-                lambda fd: sink.commit(sync=sync, only_new=fd == file_locks.NO_FILE),
-                repeats=False,
-            )
         return None
-
-    def abort(self) -> None:
-        """Forget the shard; nothing when it has been committed."""
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            sink.abort()
 
     # ---- several processes
 
     @staticmethod
     def create(path: str | os.PathLike[str], spec: ShardSpec, **how: Any) -> bytes:
-        """Begin a shard that several threads, processes or machines write at once, without locks.
+        """Begin a shard that several threads, processes or machines write at the same time, without locks.
 
         Parameters
         ----------
         path : path-like
-            A local file, which all of them reach under this name.
+            A local file, which all writers reach under this path.
         spec : ShardSpec
-            Inner chunks have a fixed size: no compressor.
+            Layout and codecs. Encoded inner chunks must have a fixed size: no compressor.
         **how
-            header, alignment, write_empty_chunks, order, durability, threads: as for the class. The alignment is 4096
-            unless another is given: it keeps machines apart that write through pages of their own.
+            header, alignment, write_empty_chunks, order, durability, threads: as for the class. The default alignment is
+            4096 bytes, so that no two machines write into the same page.
 
         Returns
         -------
         bytes
-            A token for `join`, to be sent to the others. The process that has it made must live until the commit: what
-            dead writers leave is cleaned away.
+            A token for `join`; send it to the other writers. This process must live until the commit, because the next
+            writer removes the temporary files of processes that have ended.
 
         Raises
         ------
         UnsupportedError
-            Inner chunks have no fixed size.
+            Encoded inner chunks have no fixed size.
+        ValueError, TypeError
+            An argument is invalid.
+        OSError
+            The file cannot be created.
 
         Examples
         --------
@@ -376,10 +313,20 @@ class ShardWriter:
     def join(token: bytes) -> SlotWriter:
         """Take part in a shard that was begun with `create`.
 
+        Parameters
+        ----------
+        token : bytes
+            The result of `create`, in any process that can open the file.
+
+        Returns
+        -------
+        SlotWriter
+            The writer of this process.
+
         Raises
         ------
         ValueError
-            This is no token.
+            `token` is not a token of this version.
         FileNotFoundError
             The shard has been committed or aborted.
         """
@@ -391,19 +338,15 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; after an exception, abort. Nothing when either has been done."""
+        """Commit, or abort after an exception; do nothing after the end."""
         if kind is not None:
             self.abort()
         elif self._sink is not None:
             self.commit()
 
 
-def _new_file(path: str) -> Any:
-    return native.load().NewFile(path, staging=staging_for(path))
-
-
-class _Memory:
-    """A file in memory."""
+class _MemoryFile:
+    """A new file in memory, with the methods of a native `NewFile`."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -421,3 +364,38 @@ class _Memory:
 
     def abort(self) -> None:
         self._data = bytearray()
+
+
+class _CollectedObject(_MemoryFile):
+    """An object of a store whose first bytes are known last."""
+
+    def __init__(self, upload: Upload) -> None:
+        super().__init__()
+        self._upload = upload
+
+    def commit(self) -> None:  # type: ignore[override]
+        self._upload.write(self._data, 0)
+        self._upload.commit()
+
+    def abort(self) -> None:
+        super().abort()
+        self._upload.abort()
+
+
+def _target(
+    path: Any, key: str | None, storage_options: Mapping[str, Any] | None
+) -> str | tuple[Store, str] | None:
+    """Return the path of a file, or the store and the key of an object; None for bytes.
+
+    Raises
+    ------
+    TypeError
+        `path` is neither a path, nor a URL, nor a store.
+    """
+    if path is None:
+        at_url(path, storage_options)
+        return None
+    if not isinstance(path, str | os.PathLike | StorePath) and not is_zarr_store(path):
+        raise TypeError(f"expected a path, a URL, a zarr store or None, got {type(path).__name__}")
+    store, object_key, _ = object_at(path, key, storage_options)
+    return store.path(object_key) or (store, object_key)

@@ -1,9 +1,9 @@
-# snapshot.py - one state of a shard, for all that is asked of it until it is dropped
+# snapshot.py - one state of a shard, for all reads of a `Shard` until it is dropped
 # SPDX-License-Identifier: MIT
-"""`Snapshot`: what a `Shard` sees of its object. Places in the grid are positions here, not coordinates.
+"""`Snapshot`: the state of its object that a `Shard` sees. Inner chunks are given by positions, not by coordinates.
 
-A `Shard` asks, the `Snapshot` opens its object at the first question, and the `OpenObject` is asked ever after; `drop`
-forgets it, so that the next question opens what is there then.
+The first read opens the object, and all later reads use the same `OpenObject`. After `drop`, the next read opens the
+object in its present state.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver
 from ..storage.retry import Patience, retried
-from . import chunk_overlay
+from .buffer import buffered_chunks
 from .inner_chunks import decode_chunks
 from .placement import ABSENT
-from .read import ATTEMPTS, ReadItem, explain, is_changing, read
+from .read import ATTEMPTS, ReadItem, is_changing, read, with_key
 from .regions import Box, touched
 from .shard_object import OpenObject, ShardObject
-from .user_bytes import Kept, find
+from .user_bytes import HeaderFooter, find
 
 if TYPE_CHECKING:
     from .._native import Chain
 
 __all__ = ["Snapshot"]
 
-# Encoded bytes that are held at a time.
+# Most encoded bytes in memory at a time.
 FETCH_NBYTES = 64 << 20
-# Inner chunks that are looked at in one call.
+# Most inner chunks of one call.
 FETCH_CHUNKS = 1 << 16
 
 Array = np.ndarray[Any, Any]
@@ -47,12 +47,13 @@ class Snapshot:
     Parameters
     ----------
     target : ShardObject
-        Where the shard is; an object that does not exist is a shard without inner chunks.
+        The place of the shard; an object that does not exist counts as a shard without inner chunks.
     spec : ShardSpec
+        The encoding of the shard.
     chain
-        The spec's chain, compiled.
+        The compiled chain of the spec.
     resolver : Resolver
-        Asked for the options each time the object is opened.
+        Returns the options each time the object is opened.
     """
 
     def __init__(self, target: ShardObject, spec: ShardSpec, chain: Chain, resolver: Resolver) -> None:
@@ -63,12 +64,12 @@ class Snapshot:
         self._view: OpenObject | None = None
 
     def drop(self) -> None:
-        """Let go of the object."""
-        self._view = None  # the last reference closes it: another thread may be reading it
+        """Forget the object."""
+        self._view = None  # the last reference closes it, because another thread may be reading it
 
     def _opened(self) -> OpenObject:
         if self._view is None:
-            chunk_overlay.settle(self._object)
+            buffered_chunks.flush(self._object)
             options = self._resolver.resolve(NOTHING, None)
             self._view = retried(lambda: self._try(self._object.open, self._chain, options))
         return self._view
@@ -77,42 +78,42 @@ class Snapshot:
 
     @property
     def exists(self) -> bool:
-        """Whether there is an object."""
+        """True if the object exists."""
         return not self._opened().missing
 
     @property
     def nbytes(self) -> int:
-        """Size of the object; 0 where there is none."""
+        """Size of the object in bytes; 0 if it does not exist."""
         view = self._opened()
         return 0 if view.missing else view.nbytes
 
     def entries(self, *, check: bool) -> Array:
-        """Return the index, one row for each position; with `check`, every entry has been checked."""
+        """Return the index, one row for each position; with `check`, raise if an entry is wrong."""
         view = self._opened()
         if view.missing:
             return np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         return self._try(view.entries, check=check)  # type: ignore[no-any-return]
 
     def gaps(self) -> list[tuple[int, int]]:
-        """List ranges (offset, size) that neither an inner chunk nor the index covers, ascending."""
+        """Return the ranges (offset, nbytes) outside of the inner chunks and the index, in ascending order."""
         size, n = self.nbytes, self._spec.index_nbytes
         at = 0 if self._spec.index_location == "start" else max(size - n, 0)
         return self._report("index_gaps", size, at, n)
 
     def overlaps(self) -> list[tuple[int, int]]:
-        """List pairs of positions whose inner chunks share bytes."""
+        """Return pairs of positions whose inner chunks share bytes."""
         return self._report("index_overlaps")
 
     def _report(self, name: str, *arguments: int) -> list[Any]:
         if not self.exists:
             return []
         entries = self.entries(check=True)
-        capacity = 2 * len(entries) + 2  # more there cannot be
+        capacity = 2 * len(entries) + 2  # an upper bound
         found, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
         return found  # type: ignore[no-any-return]
 
-    def user_bytes(self) -> Kept | None:
-        """Find header, footer and alignment; None where there is no object."""
+    def user_bytes(self) -> HeaderFooter | None:
+        """Return header, footer and alignment; None if the object does not exist."""
         if not self.exists:
             return None
         at_start = self._spec.index_location == "start"
@@ -122,7 +123,7 @@ class Snapshot:
     # ---- bytes
 
     def range(self, low: int, high: int) -> bytes:
-        """Return bytes of the object, whatever they mean."""
+        """Return bytes [low, high) of the object."""
         if low >= high:
             return b""
         return self._try(self._opened().range, low, high - low)  # type: ignore[no-any-return]
@@ -130,7 +131,7 @@ class Snapshot:
     # ---- inner chunks
 
     def fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
-        """Fetch inner chunks, some at a time: their positions, a buffer, and their places in it."""
+        """Fetch inner chunks in batches; yield their positions, a buffer, and their entries in this buffer."""
         return self._fetch(self._opened(), where)
 
     def _fetch(self, view: OpenObject, where: Any) -> Iterator[tuple[Array, Any, Array]]:
@@ -143,14 +144,14 @@ class Snapshot:
             left = left[n:]
 
     def encoded(self, where: list[int]) -> list[bytes | None]:
-        """Return inner chunks as they are stored; None for one that is absent."""
+        """Return the encoded bytes of inner chunks; None for an absent one."""
         found: list[bytes | None] = []
         for _, data, places in self.fetch(where):
             found += [None if part is None else bytes(part) for part in _slices(data, places)]
         return found
 
     def decode(self, where: list[int], chain: Chain, out: Array, options: Options) -> None:
-        """Decode inner chunks into the rows of `out`; `chain` is theirs."""
+        """Decode inner chunks into the rows of `out`; `chain` is that of the inner chunks."""
         done = 0
         for part, data, places in self.fetch(where):
             try:
@@ -158,11 +159,11 @@ class Snapshot:
             except ShardError as error:
                 if isinstance(error.shard, int):
                     error.entry, error.shard = int(part[error.shard]), 0
-                raise self._explained(error) from None
+                raise with_key(error, self._chain, self._object.key) from None
             done += len(part)
 
     def fill(self, box: Box, axes: tuple[int, ...], chain: Chain, out: Array, options: Options) -> None:
-        """Read a box of the shard's elements into `out`; `chain` is the shard's."""
+        """Read a box of elements into `out`; `chain` is that of the shard."""
 
         def fill(source: Any) -> None:
             read([ReadItem(chain, source, box, self._object.key)], out, axes, options)
@@ -171,7 +172,7 @@ class Snapshot:
         if view.missing:
             fill(None)
             return
-        self._try(self._opened().check)
+        self._try(view.check)
         engine = native.load()
         stored = self._try(view.entries, check=False)
         fill(engine.Fetched(chain, stored, None, 0, fill_absent=True))
@@ -182,7 +183,7 @@ class Snapshot:
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
 
     def read(self, work: Callable[[], T]) -> T:
-        """Do work that reads; anew, from a fresh look at a file, when what was seen of it may have been changed in place since."""
+        """Call `work`, which reads; after an error, open a file again and repeat if a writer may have changed it in place."""
         is_old = self._view is not None
         patience = Patience()
         attempt = 1
@@ -205,15 +206,11 @@ class Snapshot:
         try:
             return work(*arguments, **keywords)
         except ShardError as error:
-            error.shard = 0
-            raise self._explained(error) from None
-
-    def _explained(self, error: ShardError) -> ShardError:
-        return explain(error, [ReadItem(self._chain, None, None, self._object.key)])  # type: ignore[arg-type]
+            raise with_key(error, self._chain, self._object.key) from None
 
 
 def _slices(data: Any, places: Array) -> Iterator[memoryview | None]:
-    """Cut inner chunks out of a buffer; None where one is absent."""
+    """Yield the parts of a buffer that hold inner chunks; None for an absent one."""
     view = memoryview(data).cast("B")
     for offset, nbytes in places.tolist():
         yield None if offset == nbytes == 2**64 - 1 else view[offset : offset + nbytes]

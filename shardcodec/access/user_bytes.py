@@ -1,4 +1,4 @@
-# user_bytes.py - what a shard holds besides inner chunks and index: header, footer, and where chunks may begin
+# user_bytes.py - header and footer of a shard, and the alignment of its inner chunks
 # SPDX-License-Identifier: MIT
 """Header and footer of a shard.
 
@@ -6,9 +6,9 @@
     index at the start   [index][header][inner chunks, gaps][footer]
 
 The *header* precedes the first inner chunk, the *footer* follows the last one. Nothing in the format marks them. So every
-write of ours that stores or keeps a header, a footer or an alignment leaves a mark that tells which they are
-(csrc/plan/sc_write_tail.c); readers pass over it. Without a mark they can only be guessed, and the bytes of an inner chunk that was
-erased at either end look just like them.
+write of shardcodec that stores or keeps a header, a footer or an alignment leaves a mark that describes them
+(csrc/plan/sc_write_tail.c); readers ignore it. Without a mark they can only be guessed: the bytes of an inner chunk that was
+erased at the start or at the end look the same.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ from .placement import (
 __all__ = [
     "MAX_ALIGNMENT",
     "Extents",
-    "Kept",
+    "HeaderFooter",
     "UserBytes",
     "check_alignment",
     "extents",
     "find",
-    "guess_alignment",
-    "kept_alignment",
     "lay_out",
     "marked_footer",
 ]
@@ -56,23 +54,23 @@ MAX_ALIGNMENT = 1 << 30
 MAGIC = b"shardcodec tail\1"
 MARK = struct.Struct("<16s4QLL")
 
-# Zeros in front of the index, fewer than a block, are what was needed to end with a block.
+# Fewer zeros than a block in front of the index are the padding of a write that ends with a block.
 BLOCK_NBYTES = 4096
-# Of a shard without inner chunks: bytes that are looked through for a mark at a time.
+# Bytes that are searched for a mark at a time, in a shard without inner chunks.
 SEARCH_NBYTES = 1 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class UserBytes(NamedTuple):
-    """What a write does about header, footer and alignment: it keeps them.
+    """The header, footer and alignment that a write keeps or sets.
 
     Attributes
     ----------
     footer : buffer or None
         A new footer, in place of the old one.
     alignment : int or None
-        Inner chunks that are written or moved begin at a multiple of this. None: as it is.
+        Inner chunks that are written or moved begin at a multiple of this. None: the alignment does not change.
     dead_share : float
         As for `placement.place`.
     """
@@ -92,12 +90,12 @@ class Extents(NamedTuple):
 
 
 def check_alignment(alignment: Any) -> int:
-    """Return the alignment.
+    """Check an alignment and return it.
 
     Raises
     ------
     ValueError
-        It is no power of two of at most 1 GiB.
+        It is not a power of two from 1 to 2^30.
     """
     if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise ValueError(f"alignment must be a power of two from 1 to {MAX_ALIGNMENT}, got {alignment!r}")
@@ -105,13 +103,13 @@ def check_alignment(alignment: Any) -> int:
 
 
 def extents(sums: Sums, shard_nbytes: int, index_nbytes: int, index_at_start: bool) -> Extents:
-    """Find header and footer of a shard, the sums of its index being known; without any inner chunk all is header."""
+    """Return where header and footer of a shard are, from the sums of its index; without inner chunks all bytes are header."""
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
     return Extents(first, sums.first, sums.end, end) if sums.n_stored else Extents(first, end, end, end)
 
 
-class Kept(NamedTuple):
+class HeaderFooter(NamedTuple):
     """Header, footer and alignment of a shard.
 
     Attributes
@@ -119,9 +117,9 @@ class Kept(NamedTuple):
     where : Extents
     footer : bytes
     alignment : int
-        That of a mark, or one that can be told from the gaps between inner chunks; else 1.
+        From the mark, or guessed from the gaps between inner chunks; else 1.
     is_marked : bool
-        Whether there is a mark.
+        True if the shard has a mark.
     """
 
     where: Extents
@@ -136,18 +134,18 @@ class Kept(NamedTuple):
 
     @property
     def has_any(self) -> bool:
-        """Whether there is anything to mark."""
+        """True if there is anything to mark."""
         return bool(self.header_nbytes or len(self.footer) or self.alignment > 1)
 
 
 def _mark(at: int, end: int, header_nbytes: int, footer_nbytes: int, alignment: int) -> bytes:
-    """Make the mark that lies at offset `at`, of a footer that ends at `end`."""
-    told = MARK.pack(MAGIC, at, end, header_nbytes, footer_nbytes, alignment, 0)[:-4]
-    return told + native.load().crc32c(told).to_bytes(4, "little")  # type: ignore[no-any-return]
+    """Return the mark at offset `at`, for a footer that ends at `end`."""
+    fields = MARK.pack(MAGIC, at, end, header_nbytes, footer_nbytes, alignment, 0)[:-4]
+    return fields + native.load().crc32c(fields).to_bytes(4, "little")  # type: ignore[no-any-return]
 
 
 def marked_footer(at: int, header_nbytes: int, footer: Any, alignment: int) -> bytes:
-    """Return what follows the last inner chunk of a new shard, which ends at `at`: mark and footer; nothing without user bytes."""
+    """Return mark and footer of a new shard, whose inner chunks end at `at`; empty without header, footer and alignment."""
     data = bytes(footer)
     if not header_nbytes and not data and alignment == 1:
         return b""
@@ -161,8 +159,8 @@ def find(
     index_nbytes: int,
     index_at_start: bool,
     read: Callable[[int, int], bytes],
-) -> Kept | None:
-    """Find header and footer, by the mark if there is one; None where inner chunks lie in the index.
+) -> HeaderFooter | None:
+    """Find header and footer, by the mark if there is one.
 
     Parameters
     ----------
@@ -171,7 +169,12 @@ def find(
     shard_nbytes, index_nbytes, index_at_start
         As for `extents`.
     read : callable
-        Returns bytes of the object: offset, size.
+        Returns bytes of the object, given offset and size.
+
+    Returns
+    -------
+    HeaderFooter or None
+        None: inner chunks lie in the index.
     """
     sums = sum_up(entries)
     where = extents(sums, shard_nbytes, index_nbytes, index_at_start)
@@ -182,12 +185,12 @@ def find(
     if found is not None:
         header, footer, alignment = found
         where = Extents(where.first, where.first + header, where.end - footer, where.end)
-        return Kept(where, tail[len(tail) - footer :], alignment, is_marked=True)
+        return HeaderFooter(where, tail[len(tail) - footer :], alignment, is_marked=True)
     if is_bare:
-        return Kept(where, b"", 1)
+        return HeaderFooter(where, b"", 1)
     if len(tail) < BLOCK_NBYTES and not any(tail):
-        return Kept(where._replace(footer=where.end), b"", _padded_to(sums))
-    return Kept(where, tail, _padded_to(sums))
+        return HeaderFooter(where._replace(footer=where.end), b"", _padded_to(sums))
+    return HeaderFooter(where, tail, _padded_to(sums))
 
 
 Mark = tuple[int, int, int]  # size of the header, size of the footer, alignment
@@ -195,13 +198,13 @@ Read = Callable[[int, int], bytes]
 
 
 def _mark_behind(where: Extents, read: Read) -> tuple[Mark | None, bytes]:
-    """Look for the mark behind the last inner chunk; also return all that lies there."""
+    """Look for the mark behind the last inner chunk; also return all bytes there."""
     tail = read(where.footer, where.end - where.footer) if where.footer < where.end else b""
     return _find_mark(tail, where.footer, where), tail
 
 
 def _search(where: Extents, read: Read) -> tuple[Mark | None, bytes]:
-    """Look for the mark of a shard without inner chunks, from the end on, some bytes at a time; also return what follows it."""
+    """Look for the mark of a shard without inner chunks, backwards from its end; also return the bytes behind the mark."""
     high = where.end
     while high - where.first >= MARK.size:
         low = max(where.first, high - SEARCH_NBYTES)
@@ -213,51 +216,42 @@ def _search(where: Extents, read: Read) -> tuple[Mark | None, bytes]:
 
 
 def _find_mark(part: bytes, low: int, where: Extents) -> Mark | None:
-    """Look for a mark that counts in a part of what no inner chunk lies in; the last one that does."""
+    """Return the last valid mark in a part of the shard that has no inner chunks."""
     at = len(part)
     while (at := part.rfind(MAGIC, 0, at + len(MAGIC) - 1)) >= 0:
         if at + MARK.size <= len(part):
             _, own, end, header, footer, alignment, checksum = MARK.unpack_from(part, at)
             fits = own == low + at and end == where.end and footer <= end - own - MARK.size
             fits = fits and header <= min(own, where.chunks) - where.first and alignment <= MAX_ALIGNMENT
-            fits = fits and not alignment & (alignment - 1)  # 0 or a power of two: no other is ever written
+            # 0 or a power of two: other values are never written
+            fits = fits and not alignment & (alignment - 1)
             if fits and native.load().crc32c(part[at : at + MARK.size - 4]) == checksum:
                 return header, footer, max(1, alignment)
     return None
 
 
 def _padded_to(sums: Sums) -> int:
-    """The alignment that gaps between inner chunks can only come from; 1 where there are none such."""
-    alignment = guess_alignment(sums)
+    """Return the alignment that explains the gaps between inner chunks; 1 if there are no such gaps."""
+    alignment = next((n for n in (4096, 512) if sums.n_stored and not sums.offset_bits % n), 1)
     return alignment if sums.n_stored > 1 and sums.nbytes_bits % alignment else 1
-
-
-def kept_alignment(found: Kept, entries: Entries) -> int:
-    """Return what an update that keeps the alignment keeps: that of the mark, else one that all inner chunks have."""
-    return found.alignment if found.is_marked else guess_alignment(sum_up(entries))
-
-
-def guess_alignment(sums: Sums) -> int:
-    """Return 4096 or 512 where that divides the offset of every inner chunk, else 1."""
-    return next((n for n in (4096, 512) if sums.n_stored and not sums.offset_bits % n), 1)
 
 
 def place_between(
     entries: Entries,
     replaced: np.ndarray[Any, np.dtype[np.bool_]],
-    user: Kept,
+    user: HeaderFooter,
     *,
     new_nbytes: NewSizes,
     dead_share: float,
 ) -> Placement:
-    """Decide as `placement.place` does, behind the header, which is carried too; the footer comes behind the new inner chunks."""
+    """Place inner chunks as `placement.place`, between the header, which is carried too, and the footer behind the new ones."""
     where = user.where
     body = place(
         entries,
         replaced,
         shard_nbytes=max(where.footer, where.chunks),
         index_nbytes=where.chunks,
-        index_at_start=True,  # seen from here, the shard begins behind its header and ends before its footer
+        index_at_start=True,  # for `place`, the shard begins behind its header and ends before its footer
         new_nbytes=new_nbytes,
         dead_share=dead_share,
         alignment=user.alignment,
@@ -279,25 +273,24 @@ def lay_out(
     where: Extents,
     user: UserBytes,
 ) -> Placement:
-    """Decide where all inner chunks go, sizes of the new ones being known.
+    """Place all inner chunks of a shard; the sizes of the new ones are known.
 
     Parameters
     ----------
     entries : ndarray of uint64, shape (n_chunks, 2)
         The old index, checked; no inner chunk reaches into the index.
     sizes : mapping
-        From the positions that are written to the sizes of their encoded inner chunks, in the order in which they are
-        laid out.
+        From positions of new inner chunks to their encoded sizes, in the order in which they are stored.
     gone : ndarray of intp
-        Positions of those that go.
+        Positions of inner chunks that become absent.
     where : Extents
     user : UserBytes
-        Its alignment is known.
+        Its alignment is not None.
 
     Returns
     -------
     Placement
-        Every new inner chunk has its entry; `data_offset` is where they end, and the footer goes.
+        Every new inner chunk has its entry; `data_offset` is the end of the inner chunks, where the footer goes.
     """
     replaced = np.zeros(len(entries), dtype=np.bool_)
     replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
@@ -309,7 +302,7 @@ def lay_out(
     end = body.data_offset
     for position, nbytes in sizes.items():
         if placed[position, 0] == ABSENT or placed[position, 1] != nbytes:
-            start = aligned(end, alignment) if nbytes else end  # what has no bytes needs no gap
+            start = aligned(end, alignment) if nbytes else end  # an inner chunk without bytes needs no gap
             placed[position] = start, nbytes
             end = start + nbytes
     return Placement(carries, placed, end, body.compact)
@@ -322,11 +315,14 @@ def _body(
     user: UserBytes,
     new_nbytes: NewSizes,
 ) -> Placement:
-    """Place what is kept between header and footer, with nothing dead beside either: whoever knows no mark would take it for them."""
+    """Place the carried inner chunks between header and footer.
+
+    No dead bytes lie beside either: a reader that does not know the mark would take them for header or footer.
+    """
     alignment = user.alignment or 1
 
-    def settled(dead_share: float) -> Placement:
-        # seen from here, the shard begins behind its header and ends before its footer
+    def place_body(dead_share: float) -> Placement:
+        # for `place`, the shard begins behind its header and ends before its footer
         return place(
             entries,
             replaced,
@@ -338,10 +334,10 @@ def _body(
             alignment=alignment,
         )
 
-    body = settled(user.dead_share)
+    body = place_body(user.dead_share)
     left = sum_up(body.entries)
     if not body.compact and not (left.n_stored and left.first == aligned(where.chunks, alignment)):
-        body = settled(PACK)  # what is dead there would be taken for a part of the header
+        body = place_body(PACK)  # dead bytes there would look like a part of the header
     if body.compact:
         return body
     end = left.end if left.n_stored else where.chunks

@@ -110,11 +110,11 @@ cdef class Batch:
 
     cdef int read_parts(self, sc_chain *chain, object parts, bint broadcast, const int64_t *strides, sc_box *box,
                         const sc_selection **selection, uint8_t **first) except -1:
-        """Read the selection of an object and its place in the array: a box, or one of the kinds of `Pick`.
+        """Read the selection of an object and its place in the array: a box, or one of the kinds of `Selection`.
 
         With `broadcast`, the array is repeated along axes that it lacks.
         """
-        cdef Pick other
+        cdef Selection other
         if len(parts) == 4:
             start, count, step, at = parts
             self.read_box(chain, start, count, step, box)
@@ -126,7 +126,7 @@ cdef class Batch:
         if <size_t>self.array.view.itemsize != chain.itemsize:
             raise ValueError(f"array: expected elements of {chain.itemsize} bytes, as the chunks have, got "
                              f"{self.array.view.itemsize}")
-        other = Pick(len(parts))
+        other = Selection(len(parts))
         other.selection.strides = strides
         first[0] = <uint8_t *>self.array.view.buf
         if len(parts) == 6:
@@ -140,7 +140,7 @@ cdef class Batch:
         return 0
 
 
-cdef class Pick:
+cdef class Selection:
     """A selection of more than one box (csrc/chain/sc_selection.h); the C code relies on the checks of its numbers here.
 
     The number of fields tells the kind. Positions are buffers of unsigned 64-bit numbers; the caller must not change
@@ -266,7 +266,7 @@ cdef class Pick:
 
 
 cdef dict stats_dict(const sc_stats *stats):
-    return {"opens": stats.opens, "reads": stats.reads, "bytes_read": stats.bytes_read,
+    return {"opens": stats.opens, "reads": stats.reads, "deep_reads": stats.deep_reads, "bytes_read": stats.bytes_read,
             "bytes_used": stats.bytes_used, "chunks_decoded": stats.chunks_decoded,
             "chunks_filled": stats.chunks_filled, "chunks_encoded": stats.chunks_encoded,
             "bytes_written": stats.bytes_written, "index_hits": stats.index_hits,

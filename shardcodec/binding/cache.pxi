@@ -67,7 +67,10 @@ cdef bytes cache_name(str name):
 
 
 cdef class Cache:
-    """Decoded indexes and open files that readers keep between calls (csrc/plan/sc_cache.h)."""
+    """Decoded indexes and open files that readers keep between calls (csrc/plan/sc_cache.h).
+
+    Methods that only look up keep the GIL: the mutex of the cache is never held during input or output.
+    """
 
     cdef sc_cache *cache
 
@@ -77,7 +80,8 @@ cdef class Cache:
             raise MemoryError
 
     def __dealloc__(self):
-        sc_cache_free(self.cache)
+        with nogil:  # closes files
+            sc_cache_free(self.cache)
 
     def get(self, str name, Chain chain):
         """Return the index of an object that is not a local file; None if the cache does not have it."""
@@ -108,11 +112,14 @@ cdef class Cache:
     def drop(self, str name):
         """Remove an object from the cache."""
         cdef bytes encoded = cache_name(name)
-        sc_cache_drop(self.cache, PyBytes_AsString(encoded))
+        cdef const char *chars = PyBytes_AsString(encoded)
+        with nogil:
+            sc_cache_drop(self.cache, chars)
 
     def clear(self):
         """Empty the cache."""
-        sc_cache_clear(self.cache)
+        with nogil:
+            sc_cache_clear(self.cache)
 
     def info(self):
         """Return the sizes and counters."""

@@ -14,7 +14,8 @@ cdef class FileLock:
         self.lock.fd = -1
 
     def __dealloc__(self):
-        sc_lock_release(&self.lock)
+        with nogil:
+            sc_lock_release(&self.lock)
 
     def try_acquire(self, str path):
         """Take the lock if it is free; return "held", "no file", "busy", "unsupported" or "denied"."""
@@ -46,9 +47,32 @@ cdef class FileLock:
         """Number of hard links of the file when it was locked; with more than one, there may be an update to `settle`."""
         return self.lock.n_links
 
+    @property
+    def mount(self):
+        """(mount id, device) of the file of the last attempt that found one, as the kernel numbers them; id 0: unknown."""
+        return self.lock.mount_id, self.lock.device
+
+
+def seed_latency(uint64_t device, double seconds):
+    """Set the estimate of the cost of a call for a file system that has none yet."""
+    sc_latency_seed(device, <uint64_t>(1e9 * seconds))
+
+
+def latencies():
+    """Return the estimated cost of a call in seconds, for each device number."""
+    cdef uint64_t devices[SC_LATENCY_MOUNTS]
+    cdef uint64_t ns[SC_LATENCY_MOUNTS]
+    cdef size_t n = sc_latency_list(devices, ns), i
+    return {devices[i]: ns[i] / 1e9 for i in range(n)}
+
+
+def reset_latencies():
+    """Forget all estimates."""
+    sc_latency_reset()
+
 
 def leave_staging():
-    """Remove the staging folders that updates in place have left for others to come; when the process ends."""
+    """Remove the staging folders that updates in place have kept for later updates; called when the process ends."""
     with nogil:
         sc_staging_leave_all()
 
@@ -123,7 +147,7 @@ cdef class NewFile:
 
     cdef sc_newfile file
     cdef bytes path, temp, staging
-    cdef bint joined
+    cdef bint joined, ending
     cdef int n_writing
 
     def __cinit__(self, str path, *, str staging=None, bint shared=False, str temp=None, unsigned n_made=0):
@@ -150,15 +174,16 @@ cdef class NewFile:
                 status = sc_newfile_begin_shared(&self.file, chars, staging_chars, &where)
             else:
                 status = sc_newfile_begin(&self.file, chars, staging_chars, &where)
-        self.settle(status, &where)
+        self.raise_for(status, &where)
 
     def __dealloc__(self):
         if self.file.fd < 0:
             return
-        if self.joined:
-            sc_newfile_disown(&self.file)
-        else:
-            self.forget()
+        with nogil:
+            if self.joined:
+                sc_newfile_disown(&self.file)
+            else:
+                self.forget()
 
     cdef void forget(self) noexcept nogil:
         """Remove the file, and the staging folder if it is empty."""
@@ -173,20 +198,26 @@ cdef class NewFile:
         return (os.fsdecode(self.file.path), None if self.file.temp == NULL else os.fsdecode(self.file.temp),
                 os.fsdecode(self.staging) if self.file.staged else None, self.file.n_made)
 
-    cdef int settle(self, sc_status status, sc_where *where) except -1:
+    cdef int raise_for(self, sc_status status, sc_where *where) except -1:
         where.shard = 0
         return raise_status(status, where, [self.path])
 
     cdef int check_open(self) except -1:
         if self.file.fd < 0:
             raise ValueError("expected an open new file, but it has been committed or aborted")
+        if self.ending:
+            raise ValueError("expected an open new file, but another thread is committing or aborting it")
         return 0
 
-    cdef int check_idle(self) except -1:
-        """Raise while a thread writes: to close the file descriptor would let that thread write to another file."""
+    cdef int begin_end(self) except -1:
+        """Let other calls raise from here on; raise while a thread writes.
+
+        Once the file descriptor is closed, it may be that of another file.
+        """
         self.check_open()
         if self.n_writing:
             raise ValueError("expected a new file without active writers, but another thread is writing to it")
+        self.ending = True
         return 0
 
     def write(self, data, uint64_t offset):
@@ -203,7 +234,7 @@ cdef class NewFile:
         with nogil:
             status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
         self.n_writing -= 1
-        self.settle(status, &where)
+        self.raise_for(status, &where)
 
     def truncate(self, uint64_t nbytes):
         """Set the size of the file."""
@@ -213,9 +244,11 @@ cdef class NewFile:
         if nbytes > MAX_OBJECT_NBYTES:
             raise ValueError(f"expected a file of at most {MAX_OBJECT_NBYTES} bytes, got {nbytes}")
         sc_where_clear(&where)
+        self.n_writing += 1
         with nogil:
-            status = sc_newfile_truncate(&self.file, nbytes, &where)
-        self.settle(status, &where)
+            status = sc_file_truncate(self.file.fd, self.file.path, nbytes, &where)
+        self.n_writing -= 1
+        self.raise_for(status, &where)
 
     def commit(self, *, bint sync=False, bint only_new=False):
         """Give the file its name, replacing an older file, and close it; with `sync`, make it durable. Return True.
@@ -225,13 +258,14 @@ cdef class NewFile:
         cdef sc_where where
         cdef sc_status status
         cdef c_bool taken = False
-        self.check_idle()
+        self.begin_end()
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, NULL, &where)
             if not taken:
                 self.forget()
-        self.settle(status, &where)
+        self.ending = False
+        self.raise_for(status, &where)
         return not taken
 
     def leave(self, *, bint sync=False):
@@ -241,15 +275,17 @@ cdef class NewFile:
         """
         cdef sc_where where
         cdef sc_status status
-        self.check_idle()
+        self.begin_end()
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_leave(&self.file, sync, &where)
-        self.settle(status, &where)
+        self.ending = False
+        self.raise_for(status, &where)
 
     def abort(self):
         """Remove the file; do nothing after a commit."""
         if self.file.fd >= 0:
-            self.check_idle()
+            self.begin_end()
             with nogil:
                 self.forget()
+            self.ending = False

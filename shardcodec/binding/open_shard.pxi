@@ -24,12 +24,13 @@ def read_encoded(Chain chain, bytes path, uint64_t position, Cache cache=None, *
     try:
         with nogil:
             status = sc_fetch_begin(&held, &chain.chain, &source, NULL if cache is None else cache.cache, &where)
-        if status == SC_OK and not held.missing:
+        if status == SC_OK and not held.input.missing:
             status = sc_fetch_entry(&held, position, allow_in_index, &entry, &where)
             if status == SC_OK and not (entry.offset == SC_ABSENT and entry.nbytes == SC_ABSENT):
                 result = fetched_range(&held, entry.offset, entry.nbytes, &status, &where)
     finally:
-        sc_fetch_end(&held)
+        with nogil:
+            sc_fetch_end(&held)
     where.shard = 0
     raise_status(status, &where, [path])
     return result
@@ -43,6 +44,7 @@ cdef bytes fetched_range(sc_fetch *held, uint64_t offset, uint64_t nbytes, sc_st
     return result
 
 
+@cython.no_gc_clear  # the garbage collector must leave what __dealloc__ needs
 cdef class OpenShard:
     """A shard whose index has been read; it returns inner chunks as they are stored (csrc/plan/sc_fetch.h).
 
@@ -78,30 +80,42 @@ cdef class OpenShard:
 
     def __dealloc__(self):
         if self.chain is not None:
-            sc_fetch_end(&self.held)
+            self.end()
 
     def close(self):
         """Close the file. Later fetches raise."""
         if self.n_at_work:
             raise ValueError("expected an idle shard, but another thread is fetching from it")
-        sc_fetch_end(&self.held)
-        self.held.entries = NULL
+        self.end()
+
+    cdef int end(self) except -1:
+        """Close the file without the GIL; other threads find the shard closed at once."""
+        cdef sc_fetch ended
+        sc_fetch_move(&ended, &self.held)
+        with nogil:
+            sc_fetch_end(&ended)
+        return 0
 
     @property
     def missing(self):
         """True if the object does not exist."""
-        return bool(self.held.missing)
+        return bool(self.held.input.missing)
 
     @property
     def nbytes(self):
         """Size of the object in bytes."""
-        return self.held.nbytes
+        return self.held.input.nbytes
 
     @property
     def version(self):
         """Bytes that identify this state of the file among all its states; empty if the source is not a file."""
         cdef sc_file_version version
-        return version_bytes(&version) if sc_fetch_version(&self.held, &version) else b""
+        cdef bint known
+        self.n_at_work += 1
+        with nogil:
+            known = sc_fetch_version(&self.held, &version)
+        self.n_at_work -= 1
+        return version_bytes(&version) if known else b""
 
     def entry(self, uint64_t position, *, bint allow_in_index=False):
         """Return the checked offset and size of an inner chunk; None if it is absent."""
@@ -151,7 +165,7 @@ cdef class OpenShard:
             raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         sc_where_clear(&where)
         if check:
-            status = sc_index_check(self.held.entries, n, &self.held.extent, allow_in_index, &where)
+            status = sc_index_check(self.held.entries, n, &self.held.input.extent, allow_in_index, &where)
         memcpy(words, self.held.entries, n * sizeof(sc_entry))
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
@@ -163,8 +177,8 @@ cdef class OpenShard:
         cdef sc_status status = SC_OK
         if self.held.entries == NULL or self.held.source.entries != NULL:
             raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
-        if offset > self.held.nbytes or nbytes > self.held.nbytes - offset:
-            raise ValueError(f"expected a range inside the shard of {self.held.nbytes} bytes, got {nbytes} bytes at "
+        if offset > self.held.input.nbytes or nbytes > self.held.input.nbytes - offset:
+            raise ValueError(f"expected a range inside the shard of {self.held.input.nbytes} bytes, got {nbytes} bytes at "
                              f"offset {offset}")
         self.n_at_work += 1
         try:
@@ -176,11 +190,12 @@ cdef class OpenShard:
         return result
 
     def fetch(self, positions, places, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536,
-              bint allow_in_index=False):
+              bint allow_in_index=False, unsigned io_depth=0, io_latency=None):
         """Fetch inner chunks: the longest prefix of `positions` that fits into max_nbytes, but at least one.
 
         positions: 64-bit numbers, C order over the grid. places: as many (offset, nbytes) pairs, filled with the place of
         each inner chunk in the returned buffer; (2^64-1, 2^64-1): absent; (2^64-1, 0): not in this range of the shard.
+        io_depth, io_latency: as for the function `read`.
         Returns (buffer, number of inner chunks fetched).
         """
         cdef View wanted = View(positions), to = View(places, PyBUF_WRITABLE)
@@ -194,6 +209,7 @@ cdef class OpenShard:
         batch.positions, batch.n = wanted.words(n), n
         batch.places = <sc_entry *>to.words(2 * n)
         batch.max_nbytes, batch.max_gap_nbytes, batch.allow_in_index = max_nbytes, max_gap_nbytes, allow_in_index
+        read_rules(&batch.io, io_depth, io_latency, SC_IO_MAX_NBYTES)
         self.n_at_work += 1
         with nogil:
             status = sc_fetch_chunks(&self.held, &batch, &where)

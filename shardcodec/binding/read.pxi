@@ -1,13 +1,24 @@
 # read.pxi - reads of many objects, and of indexes
 # SPDX-License-Identifier: MIT
 
+cdef int read_rules(sc_io_rules *rules, unsigned depth, latency, uint64_t max_nbytes) except -1:
+    """Set how files are read; latency: seconds of a call, None: as measured."""
+    rules.depth, rules.max_nbytes, rules.latency_ns = depth, max_nbytes, SC_IO_MEASURED
+    if latency is not None:
+        rules.latency_ns = <uint64_t>min(1e9 * latency, 1e18)
+    return 0
+
+
 def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
-         bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None):
+         bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None, unsigned io_depth=0,
+         io_latency=None, uint64_t io_nbytes=67108864):
     """Read parts of many objects into one array.
 
     items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
-    its first element in the array, by axis of the chunk; or one of the kinds of `Pick`. axes: for each axis of the chunk,
+    its first element in the array, by axis of the chunk; or one of the kinds of `Selection`. axes: for each axis of the chunk,
     its axis in `out`, or -1. immutable: files do not change while the cache has them open.
+    io_depth: threads that read where a call costs a round trip; 0: as the latency suggests. io_latency: seconds of a call;
+    None: as measured. io_nbytes: bound of the encoded bytes in memory.
     Returns ([positions of objects that do not exist], counters).
     """
     cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
@@ -33,6 +44,7 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
             i += 1
         plan.n_items = n
         plan.n_threads = n_threads
+        read_rules(&plan.io, io_depth, io_latency, io_nbytes)
         plan.max_gap_nbytes = max_gap_nbytes
         plan.group_nbytes = group_nbytes
         plan.allow_in_index = allow_in_index
@@ -45,7 +57,9 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
             status = sc_read(&plan, &where)
         cancel.raise_caught()
         raise_status(status, &where, batch.paths)
-        return [i for i in range(n) if plan.items[i].missing], stats_dict(&plan.stats)
+        counters = stats_dict(&plan.stats)
+        counters["peak_nbytes"] = plan.peak_nbytes
+        return [i for i in range(n) if plan.items[i].missing], counters
     finally:
         free(plan.items)
 
@@ -77,7 +91,7 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
         flags_data = flags.data()
     with nogil:
         status = sc_read_index(
-            &chain.chain, &place_, allow_in_index, flags_data, entries, &shard_nbytes, &n_bad, &where
+            &chain.chain, &place_, allow_in_index, flags_data, entries, &shard_nbytes, &n_bad, NULL, &where
         )
     where.shard = 0
     raise_status(status, &where, batch.paths)
@@ -151,10 +165,11 @@ def load_index(Chain chain, stored, out):
     raise_status(status, &where)
 
 
-def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_index=False, Cancel cancel=None):
+def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_index=False, Cancel cancel=None,
+         unsigned io_depth=0, io_latency=None):
     """Read and check the indexes of many shards; fill `sizes` with n_chunks encoded sizes each, 2^64-1 for absent.
 
-    sources: as for `read`, without ranges of shards.
+    sources: as for `read`, without ranges of shards. io_depth, io_latency: as for `read`.
     """
     cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
     cdef View to = View(sizes, PyBUF_WRITABLE)
@@ -174,6 +189,7 @@ def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_ind
         for source in sources:
             batch.read_source(source, &places[i])
             i += 1
+        read_rules(&plan.io, io_depth, io_latency, SC_IO_MAX_NBYTES)
         cancel = entered(cancel)
         plan.shard, plan.sources, plan.n_sources = &chain.chain, places, n
         plan.allow_in_index, plan.n_threads, plan.cancel = allow_in_index, n_threads, &cancel.cancel

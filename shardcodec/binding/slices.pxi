@@ -53,11 +53,12 @@ cdef class SliceReader:
     cdef uint64_t max_nbytes
 
     def __init__(self, Chain chain, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536, bint allow_in_index=False,
-                 Cache cache=None, bint immutable=False):
+                 Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None):
         chain.refuse_opaque()
         memset(&self.settled, 0, sizeof(sc_read_plan))
         self.settled.n_items = 1
         self.settled.n_threads = 1
+        read_rules(&self.settled.io, io_depth, io_latency, SC_IO_MAX_NBYTES)
         self.settled.max_gap_nbytes = max_gap_nbytes
         self.settled.group_nbytes = max_nbytes
         self.settled.allow_in_index = allow_in_index
@@ -119,7 +120,7 @@ cdef class SliceReader:
 
 
 cdef class ArraySlices(SliceReader):
-    """A `SliceReader` for an array whose chunks are such files: slices and integers within one chunk.
+    """A `SliceReader` for an array whose chunks are such files: a basic selection within one chunk.
 
     folder: prefix of the names of files, which are grid positions joined by the separator.
     empty: a callable that returns a new array of a shape and dtype, such as numpy.empty.
@@ -141,42 +142,56 @@ cdef class ArraySlices(SliceReader):
         self.folder, self.separator, self.empty, self.dtype = path_bytes(folder), ord(separator), empty, dtype
 
     def get(self, selection):
-        """Return the elements that slices and integers select of the array; None if nothing has been read."""
+        """Return the elements of integers, slices and an ellipsis; None if nothing has been read."""
         cdef const sc_chain *chain = &self.chain.chain
         cdef sc_read_item item
         cdef int64_t position[32]
         cdef bint kept[32]
-        cdef Py_ssize_t start, stop, step
+        cdef Py_ssize_t start, stop, step, count
         cdef int64_t strides[32]
         cdef char key[1024]  # 32 numbers of at most 19 digits
         cdef tuple parts = selection if type(selection) is tuple else (selection,)
         cdef size_t n = 0
         cdef bytes path
         cdef View view
-        cdef int a, axis = 0, n_parts = <int>len(parts)
-        if n_parts > chain.ndim:
+        cdef int a, axis = 0, n_parts = <int>len(parts), ellipsis = n_parts, n_filled, overflow = 0
+        for a in range(n_parts):
+            if parts[a] is Ellipsis:
+                if ellipsis < n_parts:
+                    return None
+                ellipsis = a
+        n_filled = chain.ndim - n_parts + (ellipsis < n_parts)  # axes of the ellipsis, or after the last part
+        if n_filled < 0:
             return None
         memset(&item, 0, sizeof(item))
         item.chain = chain
         for a in range(chain.ndim):
-            part = parts[a] if a < n_parts else EVERYTHING
+            if ellipsis <= a < ellipsis + n_filled:
+                part = EVERYTHING
+            else:
+                part = parts[a] if a < ellipsis else parts[a - n_filled + 1]
             kept[a] = type(part) is slice
             if kept[a]:
                 PySlice_Unpack(part, &start, &stop, &step)
-                PySlice_AdjustIndices(<Py_ssize_t>self.shape[a], &start, &stop, step)
-                if step != 1 or stop <= start:
+                count = PySlice_AdjustIndices(<Py_ssize_t>self.shape[a], &start, &stop, step)
+                if step < 1 or count < 1:
                     return None
-            elif type(part) is int and 0 <= part < self.shape[a]:
-                start = part
-                stop = start + 1
+            elif type(part) is int:
+                start = <Py_ssize_t>PyLong_AsLongLongAndOverflow(part, &overflow)
+                if start < 0:
+                    start += <Py_ssize_t>self.shape[a]
+                if overflow or not 0 <= start < self.shape[a]:
+                    return None
+                count = step = 1
             else:
                 return None
             position[a] = start // <int64_t>chain.shape[a]
-            item.box.start[a] = <uint64_t>(start - position[a] * <int64_t>chain.shape[a])
-            item.box.count[a] = <uint64_t>(stop - start)
-            item.box.step[a] = 1
-            if item.box.count[a] > chain.shape[a] - item.box.start[a]:
+            start -= <Py_ssize_t>position[a] * <Py_ssize_t>chain.shape[a]
+            if count > 1 and (<Py_ssize_t>chain.shape[a] - 1 - start) // step < count - 1:
                 return None
+            item.box.start[a] = <uint64_t>start
+            item.box.count[a] = <uint64_t>count
+            item.box.step[a] = <uint64_t>step if count > 1 else 1
         for a in range(chain.ndim):
             n += <size_t>snprintf(&key[n], sizeof(key) - n, b"%c%lld", self.separator, <long long>position[a])
         path = self.folder + PyBytes_FromStringAndSize(&key[1], <Py_ssize_t>n - 1)

@@ -69,42 +69,39 @@ cdef class Stamp:
         self.stamp.nbytes, self.stamp.mtime_ns, self.stamp.ctime_ns = nbytes, mtime_ns, ctime_ns
 
 
-cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) except -1:
-    """Read the old object of an item, see sc_write_item.
-
-    old: (source, nbytes, entries or None, carries or None, new entries or None, data_offset or None, stamp or None, append,
-    (size of the header, footer, alignment) or None). A source of None: there was no object, and the write must not replace
-    one that exists now.
-    """
+cdef int read_update(Batch batch, object update, sc_write_item *item, size_t number) except -1:
+    """Read an `access.write_plan.Update`: how the new object of an item is made from the old one; see sc_write_item."""
     cdef View view
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
     cdef Stamp seen
-    source, nbytes, old_entries, carries, entries, data_offset, stamp, append, user = old
+    source, nbytes, stamp, way, user = update.source, update.nbytes, update.stamp, update.way, update.user
+    old_entries, entries, carries = update.old_entries, update.entries, update.carries
+    data_offset = update.data_offset
     batch.read_source(source, &item.old)
     batch.paths.pop()
     if source is None:
         item.only_new = True
-    if append == "onto":  # the new object reuses the old object's memory
+    if way == "onto":  # the new object reuses the old object's memory
         if source is None or entries is None or carries is None or item.path != NULL:
             raise ValueError("expected a shard in memory: only its memory can become the new object")
         batch.keep.append(View(source, PyBUF_WRITABLE))
         item.onto_old = True
-    elif append is not None:
-        if append not in UPDATE_WAYS or old_entries is None or entries is None or carries is not None or \
+    elif way is not None:
+        if way not in UPDATE_WAYS or old_entries is None or entries is None or carries is not None or \
                 not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
-            raise ValueError(f"expected an update of an open file by one of {sorted(UPDATE_WAYS)}, got {append!r}")
-        item.append, item.in_place = UPDATE_WAYS[append]
+            raise ValueError(f"expected an update of an open file by one of {sorted(UPDATE_WAYS)}, got {way!r}")
+        item.append, item.in_place = UPDATE_WAYS[way]
     if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
     if stamp is not None:
-        seen = Stamp(*stamp)
+        seen = Stamp(stamp.nbytes, stamp.mtime_ns, stamp.ctime_ns)
         batch.keep.append(seen)
         item.stamp = &seen.stamp
     if user is not None:
         item.marks = True
-        item.header_nbytes, footer, item.alignment = user
-        view = View(footer)
+        item.header_nbytes, item.alignment = user.header_nbytes, user.alignment
+        view = View(user.footer)
         batch.keep.append(view)
         item.footer, item.footer_nbytes = view.data(), view.nbytes()
     if data_offset is not None:
@@ -140,97 +137,6 @@ cdef int read_old(Batch batch, object old, sc_write_item *item, size_t number) e
     return 0
 
 
-def write(items, value, axes, *, str order="morton", bint write_empty=False, bint keep_empty=False, bint sync=False,
-          bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t batch_nbytes=524288,
-          Cancel cancel=None):
-    """Write parts of one array into many objects.
-
-    items: sequence of (chain, path or None, parts, old or None); parts as for `read`. With a path, the file is replaced,
-    updated as `old` says, or removed if the shard becomes empty. Without a path, the new object is returned.
-    staging: folder for temporary names.
-
-    Returns (results, counters, (positions of items that must be new but exist, positions of items whose file cannot be
-    appended to)); the write skips both kinds of items. A result is the `Bytes` of the new object; None if it is empty or in
-    a file; or a tuple of contiguous buffers if it reuses the memory of the old object.
-    """
-    cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
-    cdef size_t n = len(items), i = 0
-    cdef sc_write_plan plan
-    cdef sc_write_item *item
-    cdef sc_source target
-    cdef Chain chain
-    cdef uint8_t *src
-    memset(&plan, 0, sizeof(plan))
-    plan.rules.order = order_of(order)
-    plan.items = <sc_write_item *>calloc(n + 1, sizeof(sc_write_item))
-    if plan.items == NULL:
-        raise MemoryError
-    try:
-        batch.array_strides(plan.src_strides)
-        for chain, path, parts, old in items:
-            item = &plan.items[i]
-            item.chain = &chain.chain
-            chain.refuse_opaque()
-            batch.keep.append(chain)
-            if path is not None and not isinstance(path, str):
-                raise TypeError(f"path: expected str or None, got {type(path).__name__}")
-            batch.read_source(path, &target)
-            item.path = target.path
-            batch.read_parts(&chain.chain, parts, True, plan.src_strides, &item.box, &item.selection, &src)
-            item.src = src
-            item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
-            if old is not None:
-                read_old(batch, old, item, i)
-            i += 1
-        plan.n_items = n
-        plan.rules.write_empty = write_empty
-        plan.rules.keep_empty = keep_empty
-        plan.sync = sync
-        plan.allow_in_index = allow_in_index
-        plan.staging = batch.read_folder(staging)
-        plan.n_threads = n_threads
-        plan.batch_nbytes = batch_nbytes
-        return run_write(&plan, batch, cancel)
-    finally:
-        free_write(&plan, n)
-
-
-cdef tuple run_write(sc_write_plan *plan, Batch batch, Cancel cancel, dict versions=None):
-    """Run a complete plan; return the result of `write`."""
-    cancel = entered(cancel)
-    plan.cancel = &cancel.cancel
-    cdef sc_where where
-    cdef sc_status status
-    cdef size_t i
-    with nogil:
-        status = sc_write(plan, &where)
-    results = []
-    for i in range(plan.n_items):
-        if plan.items[i].result != NULL:
-            result = adopt(plan.items[i].result, plan.items[i].result_nbytes)
-            plan.items[i].result = NULL
-            results.append((batch.kept[i], result) if i in batch.kept else result)
-        elif i in batch.kept and not plan.items[i].empty:
-            results.append((batch.kept[i],))
-        else:
-            results.append(None)
-    cancel.raise_caught()
-    raise_status(status, &where, batch.paths)
-    if versions is not None:
-        versions.update({i: version_bytes(&plan.items[i].made) for i in range(plan.n_items)})
-    return results, stats_dict(&plan.stats), (
-        [i for i in range(plan.n_items) if plan.items[i].exists],
-        [i for i in range(plan.n_items) if plan.items[i].declined],
-    )
-
-
-cdef void free_write(sc_write_plan *plan, size_t n) noexcept:
-    cdef size_t i
-    for i in range(n):
-        free(plan.items[i].result)
-    free(plan.items)
-
-
 cdef class Encoded:
     """Encoded inner chunks: their positions in the index, and a buffer for each."""
 
@@ -264,51 +170,112 @@ cdef class Encoded:
         free(self.chunks)
 
 
-def write_encoded(items, *, bint keep_empty=False, bint sync=False, staging=None, unsigned n_threads=1,
-                  uint64_t batch_nbytes=524288, Cancel cancel=None, dict versions=None):
-    """Write encoded inner chunks into many shards.
+cdef int read_chunks(Batch batch, Chain chain, object chunks, sc_write_item *item) except -1:
+    """Read an `access.write_plan.ChunkBytes`: encoded inner chunks, and the footer behind them."""
+    cdef Encoded encoded = Encoded(chain, chunks.positions, chunks.buffers)
+    cdef View view
+    batch.keep.append(encoded)
+    item.encoded, item.n_encoded = encoded.chunks, encoded.n
+    if chunks.footer is not None:
+        view = View(chunks.footer)
+        batch.keep.append(view)
+        item.footer, item.footer_nbytes = view.data(), view.nbytes()
+    return 0
 
-    items: sequence of (chain, path or None, positions, buffers, old or None, footer or None); the inner chunks are stored in
-    this order, each position occurs once, and the footer follows them. Otherwise as `write`.
-    versions: filled, by number of the item, with the `OpenShard.version` of the new file; empty if there is none.
+
+# The result of a plan: the new objects by item; counters; positions of items that must be new but exist, and of items whose
+# file cannot be appended to (the plan skips both); the states of the new files by item, as `OpenShard.version`. An object
+# is `Bytes`; None if it is empty or in a file; or a tuple of contiguous buffers if it reuses the memory of the old object.
+WriteOutcome = namedtuple("WriteOutcome", "objects counters appeared declined states", module=__name__)
+
+
+def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=False, bint keep_empty=False,
+          bint sync=False, bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t batch_nbytes=524288,
+          Cancel cancel=None):
+    """Write parts of one array, or encoded inner chunks, into many objects.
+
+    items: sequence of `access.write_plan.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as
+    `update` says, or removed if the shard becomes empty. Without a path, the new object is returned.
+    staging: folder for temporary names.
+
+    Returns a `WriteOutcome`.
     """
-    cdef Batch batch = Batch(b"", PyBUF_SIMPLE, ())
+    cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
     cdef size_t n = len(items), i = 0
     cdef sc_write_plan plan
     cdef sc_write_item *item
     cdef sc_source target
-    cdef Encoded encoded
-    cdef View view
     cdef Chain chain
+    cdef uint8_t *src
     memset(&plan, 0, sizeof(plan))
+    plan.rules.order = order_of(order)
     plan.items = <sc_write_item *>calloc(n + 1, sizeof(sc_write_item))
     if plan.items == NULL:
         raise MemoryError
     try:
-        for chain, path, positions, buffers, old, footer in items:
+        batch.array_strides(plan.src_strides)
+        for given in items:
             item = &plan.items[i]
-            encoded = Encoded(chain, positions, buffers)
-            batch.keep.append((chain, encoded))
+            chain, path, chunks, update = given.chain, given.path, given.chunks, given.update
+            item.chain = &chain.chain
+            batch.keep.append(chain)
             if path is not None and not isinstance(path, str):
                 raise TypeError(f"path: expected str or None, got {type(path).__name__}")
             batch.read_source(path, &target)
-            item.chain = &chain.chain
             item.path = target.path
-            item.encoded, item.n_encoded = encoded.chunks, encoded.n
-            if footer is not None:
-                view = View(footer)
-                batch.keep.append(view)
-                item.footer, item.footer_nbytes = view.data(), view.nbytes()
-            item.data_offset = chain.chain.index.nbytes if chain.chain.index.at_start else 0
-            if old is not None:
-                read_old(batch, old, item, i)
+            if chunks is None:
+                chain.refuse_opaque()
+                batch.read_parts(&chain.chain, given.parts, True, plan.src_strides, &item.box, &item.selection, &src)
+                item.src = src
+            else:
+                read_chunks(batch, chain, chunks, item)
+            item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
+            if update is not None:
+                read_update(batch, update, item, i)
             i += 1
         plan.n_items = n
+        plan.rules.write_empty = write_empty
         plan.rules.keep_empty = keep_empty
         plan.sync = sync
+        plan.allow_in_index = allow_in_index
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
         plan.batch_nbytes = batch_nbytes
-        return run_write(&plan, batch, cancel, versions)
+        return run_write(&plan, batch, cancel)
     finally:
         free_write(&plan, n)
+
+
+cdef object run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
+    """Run a complete plan; return the `WriteOutcome`."""
+    cancel = entered(cancel)
+    plan.cancel = &cancel.cancel
+    cdef sc_where where
+    cdef sc_status status
+    cdef size_t i
+    with nogil:
+        status = sc_write(plan, &where)
+    objects = []
+    for i in range(plan.n_items):
+        if plan.items[i].result != NULL:
+            result = adopt(plan.items[i].result, plan.items[i].result_nbytes)
+            plan.items[i].result = NULL
+            objects.append((batch.kept[i], result) if i in batch.kept else result)
+        elif i in batch.kept and not plan.items[i].empty:
+            objects.append((batch.kept[i],))
+        else:
+            objects.append(None)
+    cancel.raise_caught()
+    raise_status(status, &where, batch.paths)
+    return WriteOutcome(objects, stats_dict(&plan.stats),
+                        [i for i in range(plan.n_items) if plan.items[i].exists],
+                        [i for i in range(plan.n_items) if plan.items[i].declined],
+                        [b"" if plan.items[i].exists or plan.items[i].declined else version_bytes(&plan.items[i].made)
+                         for i in range(plan.n_items)])
+
+
+cdef void free_write(sc_write_plan *plan, size_t n) noexcept:
+    cdef size_t i
+    for i in range(n):
+        free(plan.items[i].result)
+    free(plan.items)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from .array_document import parse_document
 from .checks import as_chunk_shape, as_int_tuple, as_items, bounded_depth, within, wrong
 from .codecs import (
     Bytes,
@@ -33,7 +34,6 @@ from .codecs import (
 )
 from .dtypes import DType, SwapField, as_dtype, dtype_repr, dtype_to_json, swap_fields
 from .fill import fill_bytes, fill_repr, fill_scalar, fill_to_json
-from .metadata import parse_array
 
 __all__ = ["ChainSpec", "assign", "element", "spec_repr"]
 
@@ -132,6 +132,10 @@ class ChainSpec:
         clip : bool
             Accept a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
 
+        Returns
+        -------
+        ChainSpec
+
         Raises
         ------
         SpecError, UnsupportedError
@@ -150,7 +154,7 @@ class ChainSpec:
         lenient: bool = False,
         clip: bool = False,
     ) -> Self:
-        """Make a spec from a whole ``zarr.json``.
+        """Make a spec from a whole ``zarr.json`` or ``.zarray``.
 
         Parameters
         ----------
@@ -164,13 +168,17 @@ class ChainSpec:
         clip : bool
             Accept a ``chunk_shape`` that does not divide the shard; see `ShardSpec`.
 
+        Returns
+        -------
+        ChainSpec
+
         Raises
         ------
         SpecError, UnsupportedError
             As for the class; ``.path`` is the place in the JSON.
         """
         with bounded_depth("metadata"):
-            layout = parse_array(metadata)
+            layout = parse_document(metadata)
             codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
             if clip:
                 codecs = allow_clipping(codecs)
@@ -188,6 +196,11 @@ class ChainSpec:
         Parameters
         ----------
         shape : tuple of int
+            Shape of the other chunk, in elements.
+
+        Returns
+        -------
+        ChainSpec
 
         Raises
         ------

@@ -22,6 +22,7 @@ from .checks import as_int, as_int_tuple, as_items, check_keys, parse_named, sho
 from .dtypes import DType, swap_fields
 
 __all__ = [
+    "NUMCODECS",
     "Blosc",
     "Bytes",
     "Codec",
@@ -53,12 +54,9 @@ BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _INT32_MAX = 2**31 - 1
 _INDEX_DTYPE: DType = np.dtype("uint64")
 
-# Known codecs whose output size depends on the data: a reader could not locate an index encoded with them.
-_VARIABLE_SIZE = (
-    *("zstd", "gzip", "blosc", "sharding_indexed", "vlen-utf8", "vlen-bytes", "vlen-array"),
-    *("numcodecs.zstd", "numcodecs.gzip", "numcodecs.zlib", "numcodecs.lz4", "numcodecs.blosc"),
-    *("numcodecs.bz2", "numcodecs.lzma", "numcodecs.pcodec", "numcodecs.zfpy"),
-)
+# Codecs whose encoded size does not depend on the data. An index may have only these, because a reader locates it by
+# its size; the engine reads and writes an index with these.
+_INDEX_CODECS = ("transpose", "bytes", "crc32c", "numcodecs.crc32c")
 
 
 @dataclass(frozen=True)
@@ -354,7 +352,10 @@ def _parse_codec(data: object, lenient: bool) -> Codec:
 
 
 def _check_order(codecs: Sequence[Codec], path: str) -> None:
-    """Check the order: array -> array codecs, exactly one array -> bytes codec, bytes -> bytes codecs."""
+    """Check the order: first array -> array codecs, then exactly one array -> bytes codec, then bytes -> bytes codecs.
+
+    Raises `SpecError` at the first wrong codec. `path` is the place of the list in the metadata, for the message.
+    """
     serializer: int | None = None
     for i, codec in enumerate(codecs):
         here = f"{path}[{i}]"
@@ -374,11 +375,21 @@ def _parse_index_codecs(data: object) -> tuple[Codec, ...]:
     """Read the codecs of an index; their size must be fixed, because a reader locates the index by its size."""
     items = as_items(data, "index_codecs")
     for i, item in enumerate(items):
-        name = item.get("name") if isinstance(item, Mapping) else getattr(item, "json_name", item)
-        if isinstance(name, str) and name in _VARIABLE_SIZE:
-            reason = f"expected transpose, bytes or crc32c; {name} has no fixed size, so a reader cannot locate the index"
-            wrong(f"index_codecs[{i}]", reason, codec=name)
+        _check_index_codec(item, f"index_codecs[{i}]")
     return parse_codecs(items, "index_codecs")
+
+
+def _check_index_codec(item: object, path: str) -> None:
+    """Refuse a codec that is not in `_INDEX_CODECS`; leave malformed items to `parse_codecs`."""
+    name = item.get("name") if isinstance(item, Mapping) else getattr(item, "json_name", item)
+    if not isinstance(name, str) or name in _INDEX_CODECS:
+        return
+    reason = f"expected a codec of fixed size for an index ({', '.join(_INDEX_CODECS)})"
+    if name in _PARSERS:
+        wrong(
+            path, f"{reason}, but {name} has no fixed size, so a reader cannot locate the index", codec=name
+        )
+    unsupported(path, f"{reason}, but shardcodec does not implement codec {show(name)}", codec=name)
 
 
 def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: str) -> tuple[Codec, ...]:
@@ -433,18 +444,15 @@ def _numcodecs(name: str, codec: Callable[..., Codec], **defaults: Any) -> _Pars
     return parse
 
 
-def _numcodecs_gzip(level: int) -> Codec:
-    return Gzip(6 if level == -1 else level)  # zlib's default level, 6, is also spelled -1
-
-
-def _numcodecs_zlib(level: int) -> Codec:
-    return Zlib(6 if level == -1 else level)
+def _deflate(codec: Callable[[int], Codec]) -> Callable[..., Codec]:
+    return lambda level: codec(6 if level == -1 else level)  # zlib's default level, 6, is also spelled -1
 
 
 def _numcodecs_blosc(cname: str, clevel: int, shuffle: int, blocksize: int, typesize: int) -> Codec:
     """Return the `Blosc` codec for numcodecs' configuration: the shuffle is a number, the typesize is 1 by default."""
     as_int(shuffle, "shuffle", minimum=-1, maximum=2)
-    name = "bitshuffle" if shuffle == -1 else BLOSC_SHUFFLES[shuffle]
+    automatic = "bitshuffle" if typesize == 1 else "shuffle"
+    name = automatic if shuffle == -1 else BLOSC_SHUFFLES[shuffle]
     return Blosc(cname, clevel, name, typesize, blocksize)
 
 
@@ -467,6 +475,16 @@ def parse_sharding(configuration: Mapping[str, Any], lenient: bool) -> Sharding:
     return Sharding(**given)
 
 
+# The parsers of the configurations of numcodecs, by their ``id``.
+NUMCODECS: dict[str, _Parser] = {
+    "zstd": _numcodecs("zstd", Zstd, level=0, checksum=False),
+    "gzip": _numcodecs("gzip", _deflate(Gzip), level=1),
+    "zlib": _numcodecs("zlib", _deflate(Zlib), level=1),
+    "lz4": _numcodecs("lz4", Lz4, acceleration=1),
+    "crc32c": _numcodecs("crc32c", _numcodecs_crc32c, location="end"),
+    "blosc": _numcodecs("blosc", _numcodecs_blosc, cname="lz4", clevel=5, shuffle=1, blocksize=0, typesize=1),
+}
+
 _PARSERS: dict[str, _Parser] = {
     "bytes": _plain(Bytes, "endian"),
     "transpose": _plain(Transpose, required=("order",)),
@@ -476,12 +494,5 @@ _PARSERS: dict[str, _Parser] = {
     "gzip": _plain(Gzip, "level"),
     "blosc": _plain(Blosc, "cname", "clevel", "shuffle", "typesize", "blocksize"),
     # Names under which zarr-python runs numcodecs. If a codec above has the same stored bytes, its name is written.
-    "numcodecs.zstd": _numcodecs("zstd", Zstd, level=0, checksum=False),
-    "numcodecs.gzip": _numcodecs("gzip", _numcodecs_gzip, level=1),
-    "numcodecs.zlib": _numcodecs("zlib", _numcodecs_zlib, level=1),
-    "numcodecs.lz4": _numcodecs("lz4", Lz4, acceleration=1),
-    "numcodecs.crc32c": _numcodecs("crc32c", _numcodecs_crc32c, location="end"),
-    "numcodecs.blosc": _numcodecs(
-        "blosc", _numcodecs_blosc, cname="lz4", clevel=5, shuffle=1, blocksize=0, typesize=1
-    ),
+    **{f"numcodecs.{name}": parser for name, parser in NUMCODECS.items()},
 }

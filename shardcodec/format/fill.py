@@ -219,9 +219,8 @@ def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes
         # astype keeps the bits if only the byte order differs, but not between floats of different sizes
         return array.astype(dtype).tobytes()
     if array.dtype.kind in "mM":
-        if (
-            array.dtype.kind != dtype.kind
-        ):  # `item` of nanoseconds is an integer, which the code below accepts
+        if array.dtype.kind != dtype.kind:
+            # `item` of nanoseconds is an integer, which the code below accepts
             wrong("", f"cannot represent {show(value)} as {dtype}", actual=value)
         return _from_time(dtype, value)
     if array.dtype.kind == "V" and array.dtype.names is None:

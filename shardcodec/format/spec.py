@@ -154,6 +154,10 @@ class ShardSpec:
         clip : bool
             Accept a ``chunk_shape`` that does not divide the shard; see the class.
 
+        Returns
+        -------
+        ShardSpec
+
         Raises
         ------
         SpecError, UnsupportedError
@@ -179,6 +183,10 @@ class ShardSpec:
         ----------
         chain : ChainSpec
             Encoding of the shard as a chunk of the array.
+
+        Returns
+        -------
+        ShardSpec
 
         Raises
         ------
@@ -214,6 +222,10 @@ class ShardSpec:
         lenient, clip : bool
             As in `from_json`.
 
+        Returns
+        -------
+        ShardSpec
+
         Raises
         ------
         SpecError, UnsupportedError
@@ -228,6 +240,11 @@ class ShardSpec:
         Parameters
         ----------
         shard_shape : tuple of int
+            Shape of the other shard, in elements.
+
+        Returns
+        -------
+        ShardSpec
 
         Raises
         ------

@@ -1,6 +1,6 @@
 # async_api.py - the coroutines of a store
 # SPDX-License-Identifier: MIT
-"""`Awaited`: the coroutines of a store.
+"""`AsyncMethods`: the coroutines of a store.
 
 Each coroutine runs the method with the suffix ``_sync`` in a thread. Fast path: a small value that needs no network
 request is read on the event loop.
@@ -16,18 +16,18 @@ from ..access.read import INLINE_NBYTES
 from ..storage import turns
 from .arguments import TooLarge
 from .entries import Entries
-from .executor import Threads
+from .executor import Executor
 from .keys import Key, KeyRange
 from .results import ReadResult, Stamp
 
-__all__ = ["Awaited"]
+__all__ = ["AsyncMethods"]
 
 
-class Awaited:
+class AsyncMethods:
     """Mixin that adds coroutines to a class with the methods ``..._sync``."""
 
     _entries: Entries
-    _threads: Threads
+    _executor: Executor
     _read_at_once: Callable[..., ReadResult]
     read_sync: Callable[..., ReadResult]
     read_many_sync: Callable[..., list[ReadResult]]
@@ -43,11 +43,11 @@ class Awaited:
                 await turns.next_turn()
             with suppress(TooLarge):
                 return self._read_at_once(key, **how, most=INLINE_NBYTES)
-        return await self._threads.run(self.read_sync, key, **how)
+        return await self._executor.run(self.read_sync, key, **how)
 
     async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
         """Read values of one state of the shard; see `KeyedEntries.read_many_sync`."""
-        return await self._threads.run(self.read_many_sync, keys, **how)
+        return await self._executor.run(self.read_many_sync, keys, **how)
 
     async def list(
         self,
@@ -56,16 +56,16 @@ class Awaited:
         strip_prefix_length: int = 0,
     ) -> Sequence[bytes]:
         """List keys in ascending order; see `KeyedEntries.list_sync`."""
-        return await self._threads.run(self.list_sync, range, strip_prefix_length=strip_prefix_length)
+        return await self._executor.run(self.list_sync, range, strip_prefix_length=strip_prefix_length)
 
     async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
         """Store a value, or delete it if it is None; see `KeyedEntries.write_sync`."""
-        return await self._threads.run(self.write_sync, key, value, if_equal=if_equal)
+        return await self._executor.run(self.write_sync, key, value, if_equal=if_equal)
 
     async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
         """Delete an entry if it exists; see `KeyedEntries.delete_sync`."""
-        return await self._threads.run(self.delete_sync, key, if_equal=if_equal)
+        return await self._executor.run(self.delete_sync, key, if_equal=if_equal)
 
     async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
         """Delete all entries of a range in one write; see `KeyedEntries.delete_range_sync`."""
-        await self._threads.run(self.delete_range_sync, range)
+        await self._executor.run(self.delete_range_sync, range)

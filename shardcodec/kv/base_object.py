@@ -9,23 +9,27 @@ the outer shard is held.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..access.shard_object import Look, Make, NativeShard, OpenObject, Part, ShardObject, object_of
+from ..access.shard_object import NativeShard, OpenObject, ShardObject
+from ..access.store_object import shard_object
 from ..options import Options
 from ..storage.index_cache import IndexCache
+from ..storage.kinds import at_url
+from ..storage.runner import BLOCKING, run_blocking
+from ..storage.store import Maker, Stored
 from .keys import Key, as_bytes
 from .results import ReadResult
-from .spec import Parsed
+from .spec import StoreSpec
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["NestedObject", "Renewed", "object_of_base"]
+__all__ = ["NestedObject", "Renew", "object_of_base"]
 
 # Maps the position of an entry, its value (None if absent) and the generation of the shard to the new value.
-Renewed = Callable[[int, bytes | None, bytes], bytes | None]
+Renew = Callable[[int, bytes | None, bytes], bytes | None]
 
 
 class OuterStore(Protocol):
@@ -41,9 +45,9 @@ class OuterStore(Protocol):
 
     def read_sync(self, key: Key) -> ReadResult: ...
 
-    def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes: ...
+    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes: ...
 
-    def parsed(self, path: bytes) -> Parsed: ...
+    def spec_with_path(self, path: bytes) -> StoreSpec: ...
 
 
 class NestedShard(NativeShard):
@@ -70,6 +74,8 @@ class NestedObject:
     """
 
     path: str | None = None
+    staging: str | None = None
+    is_link = False
 
     def __init__(self, outer: OuterStore, inner_key: bytes) -> None:
         outer.position_of(inner_key)  # raises if no entry has this key
@@ -105,25 +111,27 @@ class NestedObject:
 
     open_whole = open  # noqa: A003  # the method above
 
-    def update(self, make: Make, options: Options, look: Look | None = None, *, blind: bool = False) -> bytes:
-        """Replace the value by one made from it; return the generation of the outer shard after the write."""
-        return self.update_all([Part(self, make, look)], options)[0]
+    def update(self, maker: Maker, options: Options) -> bytes | None:
+        """Replace the value by one made from it; return the generation of the outer shard."""
+        return self.update_all([self], maker, options)[0]
 
-    def update_all(self, parts: Sequence[Part], options: Options) -> list[bytes]:
-        """Replace values of one outer shard in one write; return its new generation once for each."""
+    def update_all(self, targets: Sequence[Any], maker: Maker, options: Options) -> list[bytes | None]:
+        """Replace values of one outer shard in one write."""
+        positions = {self.outer.position_of(target.inner_key): i for i, target in enumerate(targets)}
 
-        def renewed(position: int, old: bytes | None, generation: bytes) -> bytes | None:
-            part = by_position[position]
-            if part.look is not None:
-                part.look(generation)
-            new = part.make(old, False)
+        def renew(position: int, old: bytes | None, generation: bytes) -> bytes | None:
+            stored = Stored(positions[position], data=old, state=generation)
+            (new,) = run_blocking(maker.make([stored], BLOCKING)).objects
             return None if new is None else bytes(new)
 
-        by_position = {self.outer.position_of(part.target.inner_key): part for part in parts}
-        return [self.outer.exchange(sorted(by_position), renewed)] * len(parts)
+        maker.begin()
+        generation = self.outer.exchange(sorted(positions), renew)
+        return [generation] * len(targets)
 
 
-def object_of_base(base: Any, kind: type[OuterStore]) -> ShardObject:
+def object_of_base(
+    base: Any, kind: type[OuterStore], storage_options: Mapping[str, Any] | None = None
+) -> ShardObject:
     """Return the object of a shard.
 
     Parameters
@@ -132,6 +140,8 @@ def object_of_base(base: Any, kind: type[OuterStore]) -> ShardObject:
         As for `ShardedKeyValueStore`.
     kind : type
         Class of the stores whose entries can be shards.
+    storage_options : mapping, optional
+        Options for the store of a URL.
 
     Returns
     -------
@@ -140,11 +150,12 @@ def object_of_base(base: Any, kind: type[OuterStore]) -> ShardObject:
     Raises
     ------
     TypeError
-        `base` is neither a path nor a pair of a store and a key, or its store is bound to a transaction.
+        `base` is neither a path nor a pair of a store and a key, or its store is bound to a transaction; or there are
+        options without a URL.
     """
     if not isinstance(base, tuple):
         if isinstance(base, str | os.PathLike):
-            return object_of(base, None)
+            return shard_object(base, None, storage_options)
         raise TypeError(f"base: expected a path or a pair (store, key), got {type(base).__name__}")
     if len(base) != 2:
         raise TypeError(f"base: expected a path or a pair (store, key), got a tuple of {len(base)} items")
@@ -154,7 +165,8 @@ def object_of_base(base: Any, kind: type[OuterStore]) -> ShardObject:
             "base: expected a store that is not bound to a transaction; bind the new store to the transaction instead"
         )
     if isinstance(store, kind):
+        at_url(store, storage_options)
         return NestedObject(store, as_bytes(key, "key"))
     if not isinstance(key, str) or isinstance(store, bytes | bytearray | memoryview):
         raise TypeError(f"base: expected a path or a pair (store, key), got {base!r}")
-    return object_of(store, key)
+    return shard_object(store, key, storage_options)

@@ -18,21 +18,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import native
-from ..access import chunk_overlay
+from ..access.buffer import buffered_chunks
 from ..access.inner_chunks import coordinates
 from ..access.placement import ABSENT
-from ..access.read import INLINE_NBYTES, ReadItem, explain
+from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, Found, change
-from ..access.shard_object import OpenObject, ShardObject, joined
+from ..access.shard_object import OpenObject, ShardObject, cut_out, joined
 from ..errors import ConflictError, ShardError
 from ..options import Options, active, resolve
 from ..storage import index_cache, locks
 from ..storage.retry import retried
 from .arguments import ByteRange
-from .base_object import NestedObject, Renewed
+from .base_object import NestedObject, Renew
 from .listing import flags_of, no_positions
 from .spec import Layout
-from .write_buffer import Pending
+from .write_buffer import WriteBuffer
 
 __all__ = ["Entries"]
 
@@ -43,6 +43,7 @@ FETCH_NBYTES = 64 << 20
 # Files that an index cache keeps open: to check that a path still leads to an open file is cheaper than to open it.
 OPEN_FILES = 32
 MAX_TRIES = 3
+ABSENT_OFFSET = int(ABSENT)
 
 
 class Entries:
@@ -88,7 +89,7 @@ class Entries:
         """
         return (
             self._is_prompt
-            and not chunk_overlay.has(self.target)
+            and not buffered_chunks.has_buffered(self.target)
             and int(self.chain.index_nbytes) <= INLINE_NBYTES
         )
 
@@ -105,17 +106,17 @@ class Entries:
         nbytes = options.index_cache if self._cache_nbytes is None else self._cache_nbytes
         return index_cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Store the writes that `group_writes` has buffered for the shard; for a nested shard the outer store does this."""
         if not isinstance(self.target, NestedObject):
-            chunk_overlay.settle(self.target)
+            buffered_chunks.flush(self.target)
 
     # ---- reading
 
     def value(self, position: int) -> bytes | None:
         """Return a value; None if it is absent."""
         if self._path is not None:
-            chunk_overlay.settle(self.target)
+            buffered_chunks.flush(self.target)
             choices = active()
             if self._known[0] is not choices:
                 options = resolve()
@@ -148,7 +149,7 @@ class Entries:
         ShardFormatError, ChecksumError
             The shard is damaged.
         """
-        self.settle()
+        self.flush()
         return retried(lambda: self._look(work, whole))
 
     def _look(self, work: Callable[[OpenObject], T], whole: bool) -> T:
@@ -167,7 +168,7 @@ class Entries:
                 raise
             except ShardError as error:
                 if not tries_left:
-                    raise self._explained(error) from None
+                    raise with_key(error, self.chain, self.key) from None
                 if self.target.path is not None:
                     index_cache.drop([self.target.path])
         raise AssertionError("unreachable")
@@ -236,17 +237,9 @@ class Entries:
             for entry, (position, part) in zip(entries, wanted, strict=True)
         ]
         asked = joined({place for place in places if place is not None and place[1]})
-        firsts = np.array([offset for offset, _ in asked], dtype=np.uint64)
         data = [memoryview(part).cast("B") for part in shard.ranges(asked)]
-        found: list[bytes | None] = []
-        for place in places:
-            if place is None or not place[1]:
-                found.append(None if place is None else b"")
-                continue
-            which = int(np.searchsorted(firsts, place[0], side="right")) - 1
-            start = place[0] - asked[which][0]
-            found.append(bytes(data[which][start : start + place[1]]))
-        return found
+        found = iter(cut_out([place for place in places if place is not None], asked, data))
+        return [None if place is None else bytes(next(found)) for place in places]
 
     def cut(self, position: int, value: bytes, wanted: ByteRange | None) -> bytes:
         """Return a range of a buffered value.
@@ -278,12 +271,12 @@ class Entries:
 
     # ---- writing
 
-    def store(self, pending: Pending, check: Callable[[Found], None] | None = None) -> bytes:
+    def store(self, pending: WriteBuffer, check: Callable[[Found], None] | None = None) -> bytes:
         """Store buffered writes in one atomic write.
 
         Parameters
         ----------
-        pending : Pending
+        pending : WriteBuffer
             The buffered writes.
         check : callable, optional
             Called with the stored shard while its lock is held. The shard stays unchanged if it raises.
@@ -293,22 +286,22 @@ class Entries:
         bytes
             Generation of the shard after the write.
         """
-        self.settle()
+        self.flush()
         try:
             blind = check is None and pending.covers(self.n)
             decide = self.decision(pending, check)
             return change(self.target, self.chain, decide, self.options(), blind=blind)
-        except Unchanged as same:
+        except NothingToWrite as same:
             return same.generation
 
-    def exchange(self, positions: Sequence[int], renewed: Renewed) -> bytes:
+    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
         """Replace values by new ones made from them, in one atomic write.
 
         Parameters
         ----------
         positions : sequence of int
             Positions of the entries, ascending.
-        renewed : callable
+        renew : callable
             Takes a position, its value (None if absent) and the generation of the shard; returns the new value. It
             may be called several times. The shard stays unchanged if it raises.
 
@@ -324,25 +317,21 @@ class Entries:
                 try:
                     old = self.value_in(found.shard, position)
                 except ShardError as error:
-                    raise self._explained(error) from None
-                new = renewed(position, old, found.generation)
+                    raise with_key(error, self.chain, self.key) from None
+                new = renew(position, old, found.generation)
                 if new is not None or old is not None:
                     chunks[position] = new
             return Change.of(chunks, self.layout.grid_shape, "lexicographic")
 
-        self.settle()
+        self.flush()
         return change(self.target, self.chain, decide, self.options())
 
-    def _explained(self, error: ShardError) -> ShardError:
-        error.shard = 0
-        return explain(error, [ReadItem(self.chain, None, None, self.key)])  # type: ignore[arg-type]
-
     def decision(
-        self, pending: Pending, check: Callable[[Found], None] | None, *, keep: bool = False
+        self, pending: WriteBuffer, check: Callable[[Found], None] | None, *, keep: bool = False
     ) -> Callable[[Found], Change]:
         """Return a function from the stored shard to its change.
 
-        The function raises `Unchanged` if there is nothing to write; with `keep` the old shard is stored again.
+        The function raises `NothingToWrite` if there is nothing to write; with `keep` the old shard is stored again.
         """
 
         def decide(found: Found) -> Change:
@@ -352,21 +341,18 @@ class Entries:
                 return Change(pending.values(), complete=True)
             change = Change(pending.values(), pending.gone(lambda: self.exist(found.shard)))
             if not change.chunks and not len(change.gone) and not keep:
-                raise Unchanged(found.generation)
+                raise NothingToWrite(found.generation)
             return change
 
         return decide
 
 
-class Unchanged(Exception):
+class NothingToWrite(Exception):
     """There is nothing to write, because the entries to delete do not exist."""
 
     def __init__(self, generation: bytes) -> None:
         super().__init__()
         self.generation = generation
-
-
-ABSENT_OFFSET = int(ABSENT)
 
 
 def part_of(offset: int, nbytes: int, wanted: ByteRange) -> tuple[int, int]:

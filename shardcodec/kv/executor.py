@@ -1,6 +1,6 @@
 # executor.py - threads for the coroutines of a store
 # SPDX-License-Identifier: MIT
-"""`Threads`: runs synchronous calls of a store without blocking the event loop."""
+"""`Executor`: runs synchronous calls of a store without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from ..storage.tasks import to_its_end
 
-__all__ = ["Threads"]
+__all__ = ["Executor"]
 
 T = TypeVar("T")
 
 
-class Threads:
+class Executor:
     """A thread pool that starts with its first call.
 
     Parameters

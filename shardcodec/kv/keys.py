@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Grid", "Key", "KeyRange", "as_bytes", "escaped"]
+__all__ = ["Grid", "Key", "KeyRange", "as_bytes", "escape"]
 
 Key = bytes | bytearray | memoryview | str
 
@@ -84,7 +84,7 @@ def as_bytes(data: Any, what: str) -> bytes:
         raise TypeError(f"{what}: expected bytes or str, got {type(data).__name__}") from None
 
 
-def escaped(data: bytes) -> str:
+def escape(data: bytes) -> str:
     """Return bytes in TensorStore's notation: printable ASCII as it is, other bytes with a backslash."""
     special = {9: "\\t", 10: "\\n", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
     parts: list[str] = []
@@ -162,7 +162,7 @@ class Grid:
     def invalid(self, key: bytes) -> ValueError:
         """Return the error for bytes that are no key; `key` includes the prefix."""
         shape = ", ".join(map(str, self.shape))
-        return ValueError(f'Invalid key (grid_shape={{{shape}}}): "{escaped(key)}"')
+        return ValueError(f'Invalid key (grid_shape={{{shape}}}): "{escape(key)}"')
 
     def span(self, keys: KeyRange) -> tuple[int, int]:
         """Return the positions [first, end) of the keys in a range; the bounds do not include the prefix."""

@@ -20,7 +20,7 @@ from ..format.spec import ShardSpec
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["DRIVERS", "Layout", "Parsed", "parse"]
+__all__ = ["DRIVERS", "Layout", "StoreSpec", "parse"]
 
 DRIVERS = ("zarr3_sharding_indexed", "zarr_sharding_indexed")
 MAX_RANK = 31
@@ -117,12 +117,12 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class StoreSpec:
     """The parsed JSON of a store.
 
     Attributes
     ----------
-    base : str, Parsed or None
+    base : str, StoreSpec or None
         Path of a local file; an entry of another store, whose `path` is its key; None if the JSON has no base.
     layout : Layout
         Grid and index.
@@ -134,7 +134,7 @@ class Parsed:
         Number of threads.
     """
 
-    base: str | Parsed | None
+    base: str | StoreSpec | None
     layout: Layout
     path: bytes
     cache_pool: int | None
@@ -152,7 +152,9 @@ class Parsed:
         SpecError
             The path is not UTF-8, so JSON cannot hold it.
         """
-        base = self.base.to_json() if isinstance(self.base, Parsed) else {"driver": "file", "path": self.base}
+        base = (
+            self.base.to_json() if isinstance(self.base, StoreSpec) else {"driver": "file", "path": self.base}
+        )
         spec: dict[str, Any] = {"driver": DRIVERS[0], "base": base, **self.layout.to_json()}
         if self.path:
             spec["path"] = _path_to_json(self.path)
@@ -163,7 +165,7 @@ class Parsed:
         return spec
 
 
-def parse(spec: Any, *, needs_base: bool = True) -> Parsed:
+def parse(spec: Any, *, needs_base: bool = True) -> StoreSpec:
     """Parse the JSON of a store.
 
     Raises
@@ -177,7 +179,7 @@ def parse(spec: Any, *, needs_base: bool = True) -> Parsed:
         return _parse(spec, needs_base, {})
 
 
-def _parse(spec: Any, needs_base: bool, context: Mapping[str, Any]) -> Parsed:
+def _parse(spec: Any, needs_base: bool, context: Mapping[str, Any]) -> StoreSpec:
     members = as_mapping(spec, "")
     driver = members.get("driver")
     if driver not in DRIVERS:
@@ -193,7 +195,7 @@ def _parse(spec: Any, needs_base: bool, context: Mapping[str, Any]) -> Parsed:
     if not isinstance(path, str):
         wrong("path", f"expected a string, got {show(path)}", actual=path)
     context = {**context, **as_mapping(members.get("context", {}), "context")}
-    return Parsed(
+    return StoreSpec(
         base=_parse_base(members[name], name, context) if name in members else None,
         layout=Layout.of(
             members["grid_shape"], members["index_codecs"], members.get("index_location", "end")
@@ -210,7 +212,7 @@ def _refuse_extra(members: Mapping[str, Any], known: Collection[str]) -> None:
         wrong("", f"Object includes extra members: {', '.join(map(show, extra))}", actual=extra)
 
 
-def _parse_base(base: Any, name: str, context: Mapping[str, Any]) -> str | Parsed:
+def _parse_base(base: Any, name: str, context: Mapping[str, Any]) -> str | StoreSpec:
     with within(name):
         if isinstance(base, str):
             url = urlsplit(base)

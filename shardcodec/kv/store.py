@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from ..format.checks import as_int
+from ..storage.urls import is_url
 from .base_object import object_of_base
 from .entries import Entries
-from .executor import Threads
+from .executor import Executor
 from .keys import Grid, as_bytes
-from .spec import Layout, Parsed, parse
+from .spec import Layout, StoreSpec, parse
 from .transaction_view import BoundStore, Transactional
 
 __all__ = ["ShardedKeyValueStore"]
@@ -30,8 +31,8 @@ class ShardedKeyValueStore(Transactional):
     Parameters
     ----------
     base : path-like, or tuple
-        Where the shard is: the path of a local file, a pair of a zarr store and a key, or a pair of another
-        `ShardedKeyValueStore` and a key.
+        Where the shard is: the path of a local file, a URL (``s3://bucket/shard``), a pair of a zarr store or the URL of
+        a folder and a key, or a pair of another `ShardedKeyValueStore` and a key.
     grid_shape : sequence of int
         Number of entries along each axis: up to 31 axes and 2^30 entries (KV-3).
     index_codecs : sequence
@@ -45,13 +46,19 @@ class ShardedKeyValueStore(Transactional):
         it off. Default: the option ``index_cache``.
     data_copy_concurrency : int, optional
         Maximum number of threads for the coroutines of this store. Default: the threads of the event loop.
+    storage_options : mapping, optional
+        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
 
     Raises
     ------
     SpecError
         Grid, codecs, location or a limit are wrong.
     TypeError
-        `base` is neither a path nor such a pair, or `path` is neither bytes nor str.
+        `base` is neither a path nor such a pair, or `path` is neither bytes nor str; or there are options without a URL.
+    ImportError
+        No package is installed that can open the URL.
+    ValueError
+        The URL is malformed, or its store refuses the options.
 
     Notes
     -----
@@ -74,6 +81,7 @@ class ShardedKeyValueStore(Transactional):
         path: bytes | str = b"",
         cache_pool: int | None = None,
         data_copy_concurrency: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         for name, limit, least in (
             ("cache_pool", cache_pool, 0),
@@ -82,12 +90,14 @@ class ShardedKeyValueStore(Transactional):
             if limit is not None:
                 as_int(limit, name, minimum=least)
         layout = Layout.of(grid_shape, index_codecs, index_location)
-        self._base = base
-        self._entries = Entries(object_of_base(base, ShardedKeyValueStore), layout, cache_pool)
+        self._base, self._storage_options = base, storage_options
+        self._entries = Entries(
+            object_of_base(base, ShardedKeyValueStore, storage_options), layout, cache_pool
+        )
         self._grid = Grid(layout.grid_shape, as_bytes(path, "path"))
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
-        self._threads = Threads(data_copy_concurrency)
+        self._executor = Executor(data_copy_concurrency)
         self._value, self._position = self._entries.value, self._grid.position
 
     @classmethod
@@ -123,9 +133,13 @@ class ShardedKeyValueStore(Transactional):
             "path": self.path,
             "cache_pool": self._cache_pool,
             "data_copy_concurrency": self._concurrency,
+            "storage_options": self._storage_options,
         }
         # the given path may be relative to the working folder of this process
-        base = self._base if isinstance(self._base, tuple) else self.target.path
+        is_path = (
+            not isinstance(self._base, tuple) and self.target.path is not None and not is_url(self._base)
+        )
+        base = self.target.path if is_path else self._base
         return partial(ShardedKeyValueStore, base, **layout, **rest), ()
 
 
@@ -133,8 +147,8 @@ class ShardedKeyValueStore(Transactional):
 ShardedKeyValueStore.register(BoundStore)
 
 
-def _from_parsed(cls: type[ShardedKeyValueStore], parsed: Parsed, base: Any) -> ShardedKeyValueStore:
-    if base is None and isinstance(parsed.base, Parsed):
+def _from_parsed(cls: type[ShardedKeyValueStore], parsed: StoreSpec, base: Any) -> ShardedKeyValueStore:
+    if base is None and isinstance(parsed.base, StoreSpec):
         outer = _from_parsed(ShardedKeyValueStore, replace(parsed.base, path=b""), None)
         base = (outer, parsed.base.path)
     return cls(

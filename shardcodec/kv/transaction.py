@@ -3,8 +3,9 @@
 """Transactions.
 
 The writes of a transaction are buffered in memory. Reads through the transaction see them; other readers see them
-after the commit, which writes each shard once. Each shard changes atomically. Several shards change one after the
-other, unless their base can change them together (`ShardObject.realm`). An atomic transaction requires such a base.
+after the commit, which writes each shard once. Each shard changes atomically. The commit writes shards one after the
+other, unless their base can change them in one step (`ShardObject.realm`). A transaction with ``atomic=True`` accepts
+several shards only on such a base.
 
 Source: TensorStore, `Transaction`; requirements KV-50 to KV-54.
 """
@@ -22,7 +23,7 @@ from ..errors import ConflictError
 from ..storage.tasks import to_its_end
 from .arguments import is_there
 from .entries import Entries
-from .write_buffer import Pending
+from .write_buffer import WriteBuffer
 
 __all__ = ["Member", "Transaction"]
 
@@ -34,19 +35,19 @@ class Member:
     ----------
     entries : Entries
         The entries of the shard.
-    pending : Pending
+    pending : WriteBuffer
         The buffered writes.
     expected : bytes or None
-        Generation that the shard must have at commit, from a repeatable read or a condition; None: any.
+        Generation that the shard must have at commit, because of a repeatable read or a conditional write; None: any.
     absent : set of int
-        Positions of entries that must not exist at commit.
+        Positions of entries that must not exist at commit, because they were written on this condition.
     generation : bytes
         Generation of the shard after the commit.
     """
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
-        self.pending = Pending()
+        self.pending = WriteBuffer()
         self.expected: bytes | None = None
         self.absent: set[int] = set()
         self.generation = UNKNOWN
@@ -94,8 +95,8 @@ class Transaction:
         Require that all shards change in one atomic step. Only some bases support this: shards in one MemoryStore,
         and entries of one outer shard. With other bases the second shard raises ValueError.
     repeatable_read : bool
-        Require at commit that no shard has changed since it was read. Reads raise UnsupportedError if the store does
-        not identify states of its objects.
+        Require at commit that no shard has changed since the transaction read it. Reads raise UnsupportedError if the
+        store does not identify states of its objects. With False, only conditional writes set such a requirement.
 
     Notes
     -----
@@ -191,20 +192,23 @@ class Transaction:
                 self._joined.clear()
 
     def commit_sync(self) -> None:
-        """Store all buffered writes. The transaction is aborted if this fails.
+        """Store all buffered writes, and wait for the end. The transaction is aborted if this fails.
+
+        If the transaction is not atomic, the shards before the failed one may already be stored.
 
         Raises
         ------
         ConflictError
-            A shard has changed since the transaction read it.
+            Another writer has changed a shard since a repeatable read, or a condition of a write no longer holds. The
+            transaction can be repeated.
         ValueError
             The transaction is committed or aborted already.
-        Exception
-            A shard could not be written. If the transaction is not atomic, earlier shards may have been written.
+        OSError, ShardError
+            A shard could not be written, or its stored bytes are damaged. Other errors of the store are passed on.
         """
         with self.mutex:
             self._check_open()
-            self._state = "aborted"  # unless all goes well
+            self._state = "aborted"  # stays so if a write raises
             for group in self._groups():
                 _store(group)
             self._members.clear()
@@ -212,11 +216,14 @@ class Transaction:
             self._state = "committed"
 
     async def commit(self) -> None:
-        """Store all buffered writes without blocking the event loop; raises as `commit_sync`."""
+        """Store all buffered writes as `commit_sync` does, in another thread, so that the event loop is not blocked."""
         await to_its_end(asyncio.to_thread(self.commit_sync))
 
     def _groups(self) -> list[list[Member]]:
-        """Return groups of members that change together, ascending by name; groups that are only checked come first."""
+        """Return groups of members to commit one after the other. The members of a group change in one step.
+
+        Groups without writes, which are only checked, come first. Otherwise groups are in ascending order of names.
+        """
         groups: dict[Any, list[Member]] = {}
         for identity, member in sorted(self._members.items()):
             if member.pending or member.expected is not None:
@@ -261,7 +268,7 @@ def _store(group: list[Member]) -> None:
         for m in writing
     ]
     for member in writing:
-        member.entries.settle()
+        member.entries.flush()
     generations = change_all(targets, writing[0].entries.options())
     for member, generation in zip(writing, generations, strict=True):
         member.generation = generation

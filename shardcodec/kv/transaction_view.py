@@ -16,7 +16,6 @@ from .arguments import (
     byte_range_of,
     byte_ranges_of,
     condition_of,
-    is_known,
     is_there,
     range_of,
     result_of,
@@ -139,14 +138,7 @@ class BoundStore(Transactional):
             is_pending, value = member.pending.find(position)
             if is_pending:
                 return self._pending_result(position, value, part)
-
-            def work(shard: OpenObject) -> ReadResult:
-                stamp = Stamp(shard.generation, time.time())
-                if is_known(stamp.generation, if_not_equal):
-                    return ReadResult("unspecified", b"", stamp)
-                return result_of(self._entries.value_in(shard, position, part), stamp)
-
-            return self._look(member, work)
+            return self._look(member, lambda shard: self._read_one(shard, position, part, if_not_equal))
 
     def _pending_result(self, position: int, value: bytes | None, part: ByteRange | None) -> ReadResult:
         own = None if value is None else self._entries.cut(position, value, part)
@@ -181,7 +173,7 @@ class BoundStore(Transactional):
 
     async def read(self, key: Key, **how: Any) -> ReadResult:
         """Read a value in a thread, as `read_sync`: another thread may hold the lock of the transaction during its commit."""
-        return await self._threads.run(self.read_sync, key, **how)
+        return await self._executor.run(self.read_sync, key, **how)
 
     def read_many_sync(
         self,

@@ -12,10 +12,10 @@ import numpy as np
 from ..access.placement import Gone
 from ..access.write_encoded import NOTHING
 
-__all__ = ["Pending"]
+__all__ = ["WriteBuffer"]
 
 
-class Pending:
+class WriteBuffer:
     """Buffered writes to the entries of one shard."""
 
     def __init__(self) -> None:

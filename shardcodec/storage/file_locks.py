@@ -20,15 +20,16 @@ import contextlib
 import os
 import random
 import resource
+import stat
 import time
-import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import native
 from ..errors import LockError
 from ..options import Options
+from . import lock_scopes
 from .retry import Patience
 from .tasks import to_its_end
 
@@ -42,7 +43,6 @@ __all__ = [
     "patience_of",
     "settle",
     "update",
-    "update_async",
 ]
 
 T = TypeVar("T")
@@ -67,14 +67,6 @@ MIN_PATIENCE = 1.0
 # Up to this many files are locked on the event loop itself; more are locked in a thread.
 INLINE_LOCKS = 4
 
-_REASONS = {
-    "unsupported": "expected a file system with locks for {path!r}, but it has none: shardcodec's writers in other processes "
-    "are not excluded; let only one process write",
-    "denied": "expected permission to open {path!r} for writing, but it is denied, so the file cannot be locked (replacing it "
-    "may still be allowed): shardcodec's writers in other processes are not excluded",
-}
-_told: set[str] = set()
-
 
 class FileLocks:
     """Locks of the first of several files; after `advance` has returned True, the length of `held` is their number.
@@ -98,31 +90,44 @@ class FileLocks:
     def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
         self._paths = paths
         self._names = paths if names is None else names
-        self._native = options.locking == "process"
+        self._native = options.locking != "thread"
+        self._wants_cluster = options.locking == "cluster"
         self._timeout = options.lock_timeout
         self._begun = time.monotonic()
         self.held: list[int | None] = []
         self._locks: list[Any] = []
 
     def advance(self) -> bool:
-        """Take locks until there are enough; return False if another process holds the next one."""
+        """Take locks until there are enough; return False if another process holds the next one.
+
+        Raises
+        ------
+        LockScopeError
+            ``locking`` is "cluster", and a lock does not reach other nodes.
+        """
         engine = native.load() if self._native else None
         while len(self.held) < len(self._paths) and not self._enough(engine):
             if engine is None:
                 self.held.append(self._checked(None))
                 continue
             lock = engine.FileLock()
-            outcome = lock.try_acquire(self._paths[len(self.held)])
+            path = self._paths[len(self.held)]
+            outcome = lock.try_acquire(path)
             if outcome == "busy":
                 return False
             if outcome == "held":
                 self._locks.append(lock)
+                lock_scopes.check_held(lock, path, wants_cluster=self._wants_cluster)
                 if lock.n_links > 1:  # roll back an unfinished update before the first read
-                    engine.settle(self._paths[len(self.held)], lock.fd)
+                    engine.settle(path, lock.fd)
                 self.held.append(self._checked(lock.fd))
+            elif outcome == "no file":
+                if self._wants_cluster:
+                    lock_scopes.check_absent(path)
+                self.held.append(self._checked(NO_FILE))
             else:
-                self._tell(outcome)
-                self.held.append(self._checked(NO_FILE if outcome == "no file" else None))
+                lock_scopes.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
+                self.held.append(self._checked(None))
         return True
 
     def _checked(self, fd: int | None) -> int | None:
@@ -132,6 +137,8 @@ class FileLocks:
             return fd
         try:
             found = os.stat(name)
+            if stat.S_ISDIR(found.st_mode):  # no shard; the engine refuses to write there
+                return NO_FILE
             is_there = fd != NO_FILE and os.path.samestat(
                 found, os.stat(path) if fd is None else os.fstat(fd)
             )
@@ -150,12 +157,6 @@ class FileLocks:
             or self._paths[n] == self._paths[n - 1]  # two names of one file
             or (engine is not None and engine.file_locks_held() >= _most_locks())
         )
-
-    def _tell(self, reason: str) -> None:
-        if reason in _REASONS and reason not in _told:
-            _told.add(reason)
-            text = _REASONS[reason].format(path=self._paths[len(self.held)])
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def wait(self) -> float:
         """Return the seconds to wait before the next attempt.
@@ -203,6 +204,8 @@ def hold(
     ------
     LockError
         Another process did not release one of them within ``lock_timeout``.
+    LockScopeError
+        ``locking`` is "cluster", and a lock does not reach other nodes.
     """
     locks = FileLocks(paths, options, names)
     try:
@@ -213,7 +216,7 @@ def hold(
         locks.release()
 
 
-class AsyncHold:
+class AsyncFileHold:
     """An asynchronous context manager that locks files; a class instead of a generator, as `locks.AsyncHold`."""
 
     __slots__ = ("_few", "_locks", "_prompt")
@@ -240,13 +243,13 @@ class AsyncHold:
 
 def hold_async(
     paths: Sequence[str], options: Options, names: Sequence[str] | None = None, *, prompt: bool
-) -> AsyncHold:
+) -> AsyncFileHold:
     """Hold the locks of the first of several files, as `hold`, without blocking the event loop.
 
     With `prompt`, calls on these files need no network round trip, so up to `INLINE_LOCKS` files are locked on the event
     loop itself.
     """
-    return AsyncHold(paths, options, names, prompt=prompt)
+    return AsyncFileHold(paths, options, names, prompt=prompt)
 
 
 async def _run(work: Callable[[], T], *, inline: bool) -> T:
@@ -254,15 +257,10 @@ async def _run(work: Callable[[], T], *, inline: bool) -> T:
     return work() if inline else await to_its_end(asyncio.to_thread(work))
 
 
-def update(
-    path: str,
-    options: Options,
-    work: Callable[[int | None], bool],
-    *,
-    name: str | None = None,
-    repeats: bool = True,
-) -> None:
-    """Update one file under its lock. Threads that run an event loop must not call this.
+def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:
+    """Update one file under its lock, for a caller that cannot repeat its work after ESTALE.
+
+    Threads that run an event loop must not call this.
 
     Parameters
     ----------
@@ -273,10 +271,6 @@ def update(
     work : callable
         Called with the entry of `FileLocks.held`. It returns False if that was `NO_FILE` but the file exists by now; it
         is then called again with the lock.
-    name : str, optional
-        The name by which `work` reads and writes the file, if it is not the path; a link must still lead to the path.
-    repeats : bool
-        Retry when another client has replaced the file (ESTALE).
 
     Raises
     ------
@@ -284,48 +278,11 @@ def update(
         The lock was not obtained in time, or other processes create and remove the file repeatedly.
     """
     deadline = time.monotonic() + options.lock_timeout
-    patience = patience_of(options)
     while True:
-        try:
-            with hold([path], options, [name or path]) as held:
-                moved = held[0] == MOVED
-                done = not moved and work(held[0])
-        except OSError as error:
-            if not repeats:
-                raise
-            patience.wait(error)
-            continue
-        if done:
-            return
+        with hold([path], options) as held:
+            if work(held[0]):
+                return
         check_deadline(deadline, path, options)
-        if moved:
-            path = os.path.realpath(name or path)
-
-
-async def update_async(
-    path: str,
-    options: Options,
-    work: Callable[[int | None], Awaitable[bool]],
-    *,
-    name: str | None = None,
-    prompt: bool,
-) -> None:
-    """Update one file under its lock, as `update`, without blocking the event loop (see `hold_async`)."""
-    deadline = time.monotonic() + options.lock_timeout
-    patience = patience_of(options)
-    while True:
-        try:
-            async with hold_async([path], options, [name or path], prompt=prompt) as held:
-                moved = held[0] == MOVED
-                done = not moved and await work(held[0])
-        except OSError as error:
-            await asyncio.sleep(patience.pause(error))
-            continue
-        if done:
-            return
-        check_deadline(deadline, path, options)
-        if moved:
-            path = await asyncio.to_thread(os.path.realpath, name or path)
 
 
 def patience_of(options: Options) -> Patience:

@@ -1,14 +1,43 @@
-# files.py - local files that Python code opens
+# files.py - the store of local files
 # SPDX-License-Identifier: MIT
-"""Open local files through the engine, so that one place decides which kinds of files are accepted."""
+"""Objects that are local files. The engine reads and replaces them itself, under locks between processes."""
 
 from __future__ import annotations
 
-from typing import BinaryIO
+import functools
+import os
+import stat
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from .. import native
+from ..compat import LocalStore
+from ..options import Options
+from . import file_locks, file_system, object_names
+from .identity import ByIdentity
+from .requests import Answer
+from .runner import Runner
+from .store import UNCHANGED, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
+from .temp_folder import staging_folder, staging_for
 
-__all__ = ["check_name", "open_file"]
+__all__ = [
+    "FileStore",
+    "check_name",
+    "file_states",
+    "introduce_files",
+    "is_introduced",
+    "open_file",
+]
+
+# Granularity of file times in nanoseconds, generously, of local and network file systems.
+GRAIN_NS = 2_000_000_000
+
+# From this number of files on, several threads read their states.
+MANY_FILES = 64
 
 
 def check_name(name: str) -> str:
@@ -41,3 +70,229 @@ def open_file(path: str) -> BinaryIO | None:
     """
     fd = native.load().open_file(path)
     return None if fd < 0 else open(fd, "rb")
+
+
+class FileStore(Store):
+    """Files below a folder.
+
+    Parameters
+    ----------
+    root : str or LocalStore
+        The folder. Temporary files of a LocalStore are in a folder beside its hierarchy; those of a plain folder only if a
+        metadata document above the file shows where the hierarchy begins.
+    """
+
+    is_near = True
+    has_lasting_states = True
+
+    def __init__(self, root: str | LocalStore) -> None:
+        super().__init__(root)
+
+    def __repr__(self) -> str:
+        return self.root
+
+    @property
+    def root(self) -> str:
+        """The folder; `LocalStore.move` changes it."""
+        return self._base if isinstance(self._base, str) else _text_of(self._base.root)
+
+    @property
+    def place(self) -> Any:
+        """The folder, as the LocalStore has it."""
+        return self._base if isinstance(self._base, str) else self._base.root
+
+    @property
+    def is_prompt(self) -> bool:
+        """True if files are reached without network round trips."""
+        return file_system.is_prompt(self.root) if isinstance(self._base, str) else _prompt.of(self._base)
+
+    def source(self, key: str) -> str:
+        """Return the path of a file."""
+        return f"{self.root}/{key}"
+
+    path = source
+
+    def staging(self, key: str) -> str | None:
+        """Return the folder for temporary files of this object; None if there is none."""
+        return staging_for(self.source(key)) if isinstance(self._base, str) else staging_folder(self.root)
+
+    def is_link(self, key: str) -> bool:
+        """Return True if the file is a symbolic link: an erase removes the link, and so changes the object's lock name."""
+        return os.path.islink(self.source(key))
+
+    def lock_names(self, keys: Sequence[str]) -> list[str]:
+        """Return the paths with symbolic links resolved."""
+        return object_names.real_paths([f"{self.root}/{key}" for key in keys])
+
+    def index_names(self, keys: Sequence[str]) -> list[str]:
+        """Return the paths; symbolic links are not resolved."""
+        return [self.source(key) for key in keys]
+
+    def describe(self, key: str) -> str:
+        """Return the path of a file, or the name of the store for its root."""
+        return self.source(key) if isinstance(self._base, str) else super().describe(key)
+
+    def check_writable(self) -> None:
+        """Raise `ValueError` if the LocalStore is read-only."""
+        if not isinstance(self._base, str):
+            super().check_writable()
+
+    async def get(self, key: str) -> Answer | None:
+        """Return the bytes of a file; None if it does not exist."""
+        if (found := open_file(self.source(key))) is None:
+            return None
+        with found as file:
+            return Answer(np.frombuffer(file.read(), dtype=np.uint8))
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of a file, fewer at its end; None if it does not exist. `version` is ignored."""
+        if (found := open_file(self.source(key))) is None:
+            return None
+        with found as file:
+            file.seek(start)
+            return Answer(np.frombuffer(file.read(max(0, end - start)), dtype=np.uint8))
+
+    async def size(self, key: str) -> int:
+        """Return the size of a file in bytes; raise `FileNotFoundError` if it does not exist."""
+        return os.stat(self.source(key)).st_size
+
+    def states_of(self, keys: Sequence[str], n_threads: int) -> list[str | None] | None:
+        """Return the states of files; see `file_states`."""
+        return file_states([self.source(key) for key in keys], n_threads)
+
+    async def exchange(
+        self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
+    ) -> Outcome:
+        """Make one attempt to replace files, under their locks against other processes.
+
+        The number of locks at a time is limited, so one call may replace only the first files in the order of their names. The
+        caller calls again for `Outcome.left`: the other files, and files that another process has just created or moved.
+
+        Parameters
+        ----------
+        wanted : sequence of Replacement
+            The files. The caller holds their locks in this process.
+        maker : Maker
+            Makes, and may store, the new files. It is called under the locks, and again for files of a failed attempt.
+        options : Options
+            ``locking``, ``lock_timeout`` and ``durability`` are used.
+        runner : Runner
+            Waits for locks and runs blocking work, on an event loop or in a thread.
+        contest : Contest
+            Time limits of all attempts of this write.
+
+        Returns
+        -------
+        Outcome
+            If another client of a network file system replaced a file during the attempt (ESTALE), all of `wanted` is
+            left and `pause` is set.
+
+        Raises
+        ------
+        LockError
+            Another process held a lock, or kept creating or moving a file, for ``lock_timeout``. Files of earlier calls
+            stay replaced.
+        OSError
+            A file cannot be written. Each file is old or new as a whole.
+        """
+        wanted = sorted(wanted, key=lambda one: one.name)
+        group = wanted[: group_of(wanted, maker)]
+        paths, files = [one.name for one in group], [self.source(one.key) for one in group]
+        try:
+            async with runner.hold_files(paths, options, files, prompt=self.is_prompt) as held:
+                if file_locks.MOVED in held:
+                    # a link was erased or changed while the lock of its target was waited for
+                    contest.check_file(paths[held.index(file_locks.MOVED)])
+                    return Outcome(wanted, has_moved=True)
+                locked, rest = group[: len(held)], wanted[len(held) :]
+                stored = [Stored(one.position, fd=fd) for one, fd in zip(locked, held, strict=True)]
+                maker.begin()
+                made = await maker.make(stored, runner)
+                appeared = made.appeared
+                if not made.is_stored:
+                    sync = options.durability == "fsync"
+                    work = zip(files, made.objects, held, strict=False)
+                    appeared = await runner.call(_put_all, list(work), sync, inline=False)
+        except OSError as error:  # files that have been written already are written once more
+            return Outcome(wanted, pause=contest.patience.pause(error))
+        if not appeared:
+            return Outcome(rest)
+        contest.check_file(locked[appeared[0]].name)
+        return Outcome([*(locked[i] for i in appeared), *rest], contended=locked[appeared[0]].name)
+
+
+def _put_all(work: Sequence[tuple[str, Any, int | None]], sync: bool) -> list[int]:
+    """Store or delete files under their locks.
+
+    Parameters
+    ----------
+    work : sequence of (str, object, int or None)
+        Path, new bytes (None: delete, `UNCHANGED`: do nothing) and entry in `file_locks.FileLocks.held`.
+    sync : bool
+        Make each change durable.
+
+    Returns
+    -------
+    list of int
+        Indices of new files that another process has created since the locks were taken; these are not stored.
+    """
+    return [i for i, (path, data, fd) in enumerate(work) if not _put(path, data, fd, sync)]
+
+
+def _put(path: str, data: Any, fd: int | None, sync: bool) -> bool:
+    if data is UNCHANGED:
+        return True
+    if data is None:
+        if fd != file_locks.NO_FILE:
+            native.load().remove_file(path, sync=sync)
+        return True
+    file = native.load().NewFile(path)
+    try:
+        file.write(data, 0)
+        return bool(file.commit(sync=sync, only_new=fd == file_locks.NO_FILE))
+    finally:
+        file.abort()
+
+
+@functools.lru_cache(maxsize=64)
+def _text_of(root: Any) -> str:
+    return str(root)
+
+
+# True if the files of a LocalStore are reached without round trips.
+_prompt: ByIdentity[bool] = ByIdentity(lambda store: file_system.is_prompt(_text_of(store.root)))
+
+
+def introduce_files(store: LocalStore) -> None:
+    """Look at the file system of a LocalStore now, so that `FileStore.is_prompt` needs no system calls later."""
+    _prompt.of(store)
+
+
+def is_introduced(store: LocalStore) -> bool:
+    """Return True if the file system of a LocalStore is known, so that `FileStore.is_prompt` does not look at it."""
+    return _prompt.has(store)
+
+
+def file_states(paths: Sequence[str], n_threads: int) -> list[str | None]:
+    """Return the states of files: size, inode and times.
+
+    None stands for a missing file, and for one whose state its times cannot identify: it was changed within the last two
+    seconds, or has several names, so that an update in place may be under way.
+    """
+    if len(paths) < MANY_FILES or n_threads == 1:
+        return [_file_state(path) for path in paths]
+    with ThreadPoolExecutor(n_threads) as threads:
+        return list(threads.map(_file_state, paths, chunksize=16))
+
+
+def _file_state(path: str) -> str | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    last = max(found.st_mtime_ns, found.st_ctime_ns)
+    if time.time_ns() - last < GRAIN_NS or found.st_nlink != 1:
+        return None
+    return f"{found.st_size}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"

@@ -39,7 +39,7 @@ class ByIdentity(Generic[T]):
         return len(self._facts)
 
     def has(self, thing: Any) -> bool:
-        """Tell whether the fact about an object is made."""
+        """Return True if the fact about an object is memoised."""
         fact = self._facts.get(id(thing))
         return fact is not None and fact[0]() is thing
 

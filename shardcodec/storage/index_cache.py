@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexCache", "drop", "shared"]
 
-# Most caches of different sizes that the process keeps for the values of options; each has its own bound.
+# Maximum number of shared caches, one for each pair of the options `index_cache` and `open_files`; each has its own bound.
 MAX_SHARED = 8
 
 
@@ -76,11 +76,20 @@ class IndexCache:
         return self._cache
 
     def ticket(self) -> int:
-        """Return a number for `put`; take it before fetching an index."""
+        """Return a number for `put`. The caller takes it before it fetches an index.
+
+        Returns
+        -------
+        int
+            Number of removals from the cache so far.
+        """
         return self._n_drops
 
     def get(self, key: str, chain: Chain) -> np.ndarray[Any, Any] | None:
-        """Return the index of an object that is not a local file.
+        """Return the cached index of an object that is not a local file, without a check that it is still current.
+
+        `storage.remote_indexes` includes the state of the object in `key`, so that a caller can detect a stale index.
+        The engine itself looks up local files.
 
         Parameters
         ----------
@@ -92,20 +101,41 @@ class IndexCache:
         Returns
         -------
         ndarray of uint64, shape (n_chunks, 2), or None
-            Offset and nbytes of each inner chunk; read-only, valid as long as it is referenced. None if the cache has no
-            index of this layout for the object.
+            Offset and size of each inner chunk in bytes, in C order over the stored grid; both 2^64-1 for an absent one.
+            It is a read-only view of cached memory, which stays valid after an eviction. None if the cache has no index of
+            this object, or one of another size or encoding than the chain has.
         """
         index = self._cache.get(key, chain)
         return None if index is None else np.frombuffer(index, dtype=np.uint64).reshape(-1, 2)
 
     def put(self, key: str, chain: Chain, entries: np.ndarray[Any, Any], ticket: int) -> None:
-        """Store a decoded index with a checked checksum; do nothing if an object was dropped since the ticket."""
+        """Cache a copy of a decoded index whose checksum was verified.
+
+        Does nothing if any object was dropped since the ticket was taken, because the index may be stale.
+
+        Parameters
+        ----------
+        key : str
+            Name of the object, as for `get`.
+        chain
+            The compiled chain of the shard.
+        entries : ndarray of uint64, shape (n_chunks, 2)
+            Offset and size of each inner chunk in bytes.
+        ticket : int
+            Result of `ticket` from before the index was fetched.
+        """
         with self._mutex:
             if ticket == self._n_drops:
                 self._cache.put(key, chain, entries)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Remove objects that a writer has changed."""
+        """Remove the indexes of objects that a writer has changed.
+
+        Parameters
+        ----------
+        keys : iterable of str
+            Names of the objects; local files are named by their paths.
+        """
         with self._mutex:
             for key in keys:
                 self._n_drops += 1
@@ -118,7 +148,15 @@ class IndexCache:
             self._cache.clear()
 
     def info(self) -> dict[str, int]:
-        """Return the bounds, the current sizes, and the counters since the cache was created."""
+        """Return bounds, current sizes, and counters since the creation of the cache.
+
+        Returns
+        -------
+        dict of str to int
+            ``max_nbytes``, ``nbytes`` and ``n_indexes``: bound and size of the cached indexes in bytes, and their number.
+            ``hits``, ``misses``, ``evictions``: counters of indexes. ``max_files``, ``n_files``: bound and number of open
+            files. ``file_hits``, ``file_misses``: counters of open files.
+        """
         return dict(self._cache.info())
 
     def __repr__(self) -> str:
@@ -156,12 +194,12 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 def shared(max_bytes: int, max_open_files: int) -> IndexCache | None:
-    """Return the cache of that size that all calls of this process share; None if both sizes are 0."""
+    """Return the cache with these bounds that all calls of this process share; None if both are 0."""
     return _shared(max_bytes, max_open_files) if max_bytes or max_open_files else None
 
 
 def drop(keys: Iterable[str]) -> None:
-    """Remove objects that were written from every cache of this process."""
+    """Remove the indexes of changed objects from every cache of this process; `keys` as for `IndexCache.drop`."""
     keys = list(keys)
     with _all_mutex:
         caches = list(_all)

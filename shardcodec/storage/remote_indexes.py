@@ -13,7 +13,8 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,16 +30,28 @@ __all__ = ["RemoteIndex", "drop", "get", "put", "ticket"]
 MAX_STATES = 1 << 16
 
 
-class RemoteIndex(NamedTuple):
-    """An index, n_chunks pairs, and the state of its object as the store reported it.
+@dataclass(frozen=True, eq=False)
+class RemoteIndex:
+    """An index, and the state of its object as the store reported it.
 
-    `is_sound`: the size of the object is known to fit all entries.
+    Attributes
+    ----------
+    entries : ndarray of uint64, shape (n_chunks, 2)
+    nbytes : int or None
+        Size of the object in bytes, if it is known.
+    version
+        Name of the state, if the store reports it; see `requests.Answer`.
+    is_sound : bool
+        True if the size of the object is known to fit all entries.
+    is_confirmed : bool
+        False if the index comes from the cache and the object may have changed since.
     """
 
     entries: np.ndarray[Any, Any]
     nbytes: int | None
     version: Any
     is_sound: bool = False
+    is_confirmed: bool = True
 
     def is_that_of(self, other: RemoteIndex) -> bool:
         """Return True if version and entries are equal, so that both indexes seem to be of one state of the object."""
@@ -71,9 +84,9 @@ def _name_of_state(name: str, version: Any) -> str:
     return name if version is None else f"{name}\0{version}"
 
 
-def ticket(options: Options) -> int:
-    """Return a number for `put`; take it before fetching an index."""
-    kept = index_cache.shared(options.index_cache, options.open_files)
+def ticket(options: Options, kept: index_cache.IndexCache | None = None) -> int:
+    """Return a number for `put` of the same cache; take it before fetching an index."""
+    kept = index_cache.shared(options.index_cache, options.open_files) if kept is None else kept
     return 0 if kept is None else kept.ticket()
 
 
@@ -101,7 +114,9 @@ def get(
     nbytes, version, is_sound = state
     kept = _cache_of(options, version, kept)
     entries = None if kept is None else kept.get(_name_of_state(name, version), chain)
-    return None if entries is None else RemoteIndex(entries, nbytes, version, is_sound)
+    if entries is None:
+        return None
+    return RemoteIndex(entries, nbytes, version, is_sound, is_confirmed=options.immutable)
 
 
 def put(

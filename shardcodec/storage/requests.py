@@ -1,10 +1,10 @@
-# requests.py - the protocol of remote stores, and limits of concurrent requests
+# requests.py - answers of stores, and limits of concurrent requests
 # SPDX-License-Identifier: MIT
-"""The protocol of a store that answers requests, and the limits of its callers.
+"""Answers to requests, and the limits of callers.
 
-A surface adapts the stores of its library to `Remote`. Besides its bytes, an `Answer` may have the size of the object and
-the name of its state (an entity tag). A later request can be bound to that state, so a reader detects an object that was
-replaced between two requests, instead of mixing old and new bytes.
+Besides its bytes, an `Answer` may have the size of the object and the name of its state (an entity tag). A later request can
+be bound to that state, so a reader detects an object that was replaced between two requests, instead of mixing old and new
+bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,25 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["Answer", "ByteBudget", "Changed", "ConditionalRemote", "Limits", "OwnBytes", "Remote"]
+from ..compat import coalescing, config
+
+__all__ = [
+    "MAX_GAP_NBYTES",
+    "Answer",
+    "ByteBudget",
+    "Changed",
+    "Limits",
+    "OwnBytes",
+    "Remote",
+    "limits_of_zarr",
+    "n_concurrent",
+]
+
+# Local files: bytes that cost less to read than another system call.
+MAX_GAP_NBYTES = 16 << 10
+
+# zarr works on `async.concurrency` objects at a time, and requests this number of ranges of each.
+RANGES_PER_OBJECT = 10
 
 
 class OwnBytes(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -51,7 +69,7 @@ class Changed(Exception):
 
 
 class Remote(Protocol):
-    """A store. Every call returns None for an object that does not exist, and passes errors of the store through."""
+    """The requests of a store. Each returns None for an object that does not exist, and raises the store's errors."""
 
     async def get(self, key: str) -> Answer | None:
         """Return all of an object."""
@@ -61,20 +79,6 @@ class Remote(Protocol):
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""
-
-
-class ConditionalRemote(Remote, Protocol):
-    """A store with conditional puts: it writes an object only if its state is still the one that was read."""
-
-    async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
-        """Store an object if its state is that of `expected` (None: it does not exist); else raise `Changed`.
-
-        The new object is a buffer, or a tuple of buffers to concatenate. An answer without a version sets no condition;
-        the user is warned of that. Returns the version of the new object.
-        """
-
-    async def replace(self, key: str, data: Any) -> Any:
-        """Store an object unconditionally; return the version of the new object."""
 
 
 class Limits(NamedTuple):
@@ -107,6 +111,30 @@ class Limits(NamedTuple):
         """Return the extra bytes that are worth a round trip of one object, if this many objects are read together."""
         share = self.max_gap_nbytes // max(1, min(n_objects, self.n_requests))
         return max(share, min(self.free_gap_nbytes, self.max_gap_nbytes))
+
+
+def n_concurrent() -> int:
+    """Return the number of objects that zarr's configuration permits to be requested at a time."""
+    return max(1, int(config.get("async.concurrency")))
+
+
+def limits_of_zarr(spec: Any, *, near: bool) -> Limits:
+    """Return the limits of zarr's configuration.
+
+    Parameters
+    ----------
+    spec : ArraySpec
+        Its configuration has zarr's bounds of merged ranges.
+    near : bool
+        A request costs as little as one to a local file, so few extra bytes are worth another request.
+    """
+    max_gap_nbytes, max_nbytes = coalescing(spec)
+    n_objects = n_concurrent()
+    limits = Limits(RANGES_PER_OBJECT * n_objects, max_gap_nbytes, max_nbytes, n_objects=n_objects)
+    if near:
+        max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
+        limits = limits._replace(max_gap_nbytes=max_gap_nbytes, free_gap_nbytes=max_gap_nbytes)
+    return limits
 
 
 class ByteBudget:

@@ -45,7 +45,9 @@ Sizes = np.ndarray[Any, np.dtype[np.uint64]]
 _log = logging.getLogger("shardcodec")
 
 
-class _Kept(NamedTuple):
+class _PackedSizes(NamedTuple):
+    """The compressed sizes of one shard's inner chunks, and the state of the object that they belong to."""
+
     stamp: str
     itemsize: int
     packed: bytes
@@ -74,14 +76,13 @@ class Sidecar:
     def __init__(
         self, path: str | os.PathLike[str], identity: str, n_chunks: int, max_nbytes: int = MAX_NBYTES
     ) -> None:
-        self._path = os.path.realpath(
-            check_name(os.fspath(path))
-        )  # a link stays one when the file is replaced
+        # a link stays one when the file is replaced
+        self._path = os.path.realpath(check_name(os.fspath(path)))
         self._identity = identity
         self._n_chunks = n_chunks
         self._max_nbytes = max_nbytes
         self._is_changed = False
-        self._kept: dict[str, _Kept] = {}  # ascending by when they were used
+        self._kept: dict[str, _PackedSizes] = {}  # ascending by when they were used
         try:
             self._kept = self._load()
         except ShardFileError:
@@ -90,7 +91,8 @@ class Sidecar:
             self._is_changed = True  # `save` replaces the file
             _log.warning("%s: expected a cache file, this one is ignored: %s", self._path, error)
 
-    def _load(self) -> dict[str, _Kept]:
+    def _load(self) -> dict[str, _PackedSizes]:
+        """Read the file; raise an error if it is not a cache of this array. Without a file the cache is empty."""
         if (opened := open_file(self._path)) is None:
             if os.path.isdir(self._path):
                 raise ValueError("it is a folder")
@@ -112,7 +114,7 @@ class Sidecar:
             raise ValueError("it is about another array")
         found = {}
         for key, stamp, itemsize, nbytes in table["objects"]:
-            found[str(key)] = _Kept(str(stamp), int(itemsize), data[begin : begin + nbytes])
+            found[str(key)] = _PackedSizes(str(stamp), int(itemsize), data[begin : begin + nbytes])
             begin += nbytes
         return found
 
@@ -124,7 +126,7 @@ class Sidecar:
         kept = self._kept.get(key)
         if kept is None or stamp is None or kept.stamp != stamp:
             return None
-        sizes = self._unpacked(kept)
+        sizes = self._unpack(kept)
         if sizes is None:
             _log.warning("%s: the sizes of %r are damaged and are ignored", self._path, key)
             del self._kept[key]
@@ -133,7 +135,8 @@ class Sidecar:
         self._kept[key] = self._kept.pop(key)
         return sizes
 
-    def _unpacked(self, kept: _Kept) -> Sizes | None:
+    def _unpack(self, kept: _PackedSizes) -> Sizes | None:
+        """Return the sizes of inner chunks; None if the compressed sizes are damaged."""
         due = kept.itemsize * self._n_chunks
         if kept.itemsize not in (1, 2, 4, 8):
             return None
@@ -148,7 +151,10 @@ class Sidecar:
         return numbers.astype(np.uint64) - np.uint64(1)  # 0 becomes 2^64-1
 
     def put(self, key: str, stamp: str | None, sizes: Sizes) -> None:
-        """Cache sizes; do nothing without a stamp, because stale sizes could not be detected."""
+        """Cache the sizes of an object's inner chunks in memory, until `save`; 2^64-1 stands for an absent one.
+
+        Do nothing without a stamp, because stale sizes could not be detected.
+        """
         if stamp is None:
             return
         numbers = sizes + np.uint64(1)
@@ -156,17 +162,22 @@ class Sidecar:
         itemsize = next(n for n in (1, 2, 4, 8) if highest < 1 << 8 * n)
         planes = numbers.astype(f"<u{itemsize}").view(np.uint8).reshape(-1, itemsize).T
         self._kept.pop(key, None)
-        self._kept[key] = _Kept(stamp, itemsize, zlib.compress(planes.tobytes(), 1))
+        self._kept[key] = _PackedSizes(stamp, itemsize, zlib.compress(planes.tobytes(), 1))
         self._is_changed = True
 
     def keep_only(self, keys: Container[str]) -> None:
-        """Remove all objects except `keys`, those that still exist."""
+        """Remove the sizes of all objects except `keys`, the objects that still exist, from the cache."""
         for key in [key for key in self._kept if key not in keys]:
             del self._kept[key]
             self._is_changed = True
 
     def save(self) -> None:
-        """Replace the file if anything has changed; log a failure instead of raising it."""
+        """Write the cache to its file if the cache has changed since it was loaded or saved.
+
+        A new file replaces the old one by a rename, so readers see one of the two; it is not synced to disk. The cached
+        sizes that another process has saved meanwhile are lost. If the file cannot be written, the error is logged and
+        not raised, the old file stays, and the next `save` does nothing unless the cache changes again.
+        """
         if not self._is_changed:
             return
         self._is_changed = False
@@ -184,8 +195,11 @@ class Sidecar:
             with suppress(OSError):
                 os.unlink(temporary)
 
-    def _chosen(self) -> tuple[list[tuple[str, _Kept]], bytes]:
-        """Return the objects to write, the most recently used first, and their table."""
+    def _chosen(self) -> tuple[list[tuple[str, _PackedSizes]], bytes]:
+        """Return the objects to write, the most recently used first, and their table as JSON.
+
+        Objects that do not fit into ``max_nbytes`` are left out.
+        """
         last_first = list(reversed(self._kept.items()))
         rows = [json.dumps([key, kept.stamp, kept.itemsize, len(kept.packed)]) for key, kept in last_first]
         head, tail = f'{{"of": {json.dumps(self._identity)}, "objects": [', "]}"

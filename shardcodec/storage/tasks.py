@@ -15,7 +15,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from .. import native
-from ..cancel import listening_to
+from ..cancel import listen_to
 from ..compat import Caller
 
 __all__ = ["all_of", "in_thread", "to_its_end"]
@@ -51,7 +51,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon.
     """
     cancel = native.load().Cancel()
-    with listening_to(cancel):
+    with listen_to(cancel):
         task = asyncio.ensure_future(work)
     return await _end_of(task, cancel)
 
@@ -59,7 +59,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Run work in another thread and wait as `to_its_end`; without the task that `asyncio.to_thread` would need."""
     cancel = native.load().Cancel()
-    with listening_to(cancel):
+    with listen_to(cancel):
         context = copy_context()
     call = functools.partial(context.run, work, *arguments)
     return await _end_of(asyncio.get_running_loop().run_in_executor(None, call), cancel)

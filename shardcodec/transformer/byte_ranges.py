@@ -14,7 +14,7 @@ from typing import Any
 
 from ..compat import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-__all__ = ["as_request", "cut", "sent"]
+__all__ = ["as_request", "cut", "request_to_send"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def as_request(wanted: Any, *, pairs: bool = False) -> Any:
     ValueError
         A number of bytes is negative, or a range ends before it begins.
     TypeError
-        `wanted` is no byte request.
+        `wanted` is not a byte request.
     """
     match wanted:
         case None:
@@ -69,7 +69,7 @@ def as_request(wanted: Any, *, pairs: bool = False) -> Any:
     raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # the message of zarr's stores
 
 
-def sent(request: Any) -> Any:
+def request_to_send(request: Any) -> Any:
     """Return the request to send to a zarr store; None if the caller must fetch the whole value and `cut` it."""
     return None if isinstance(request, _Tail) else request
 

@@ -24,7 +24,7 @@ __all__ = ["ArrayKeys", "KeyLayout", "as_path"]
 
 Ints = tuple[int, ...]
 
-# ASCII digits without leading zeros. A key with another spelling is no chunk key and belongs to the store below.
+# ASCII digits without leading zeros. A key with another spelling is not a chunk key; the store below has it.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -34,7 +34,7 @@ class KeyLayout:
 
     Use `v3`, `v2` or `draft_2022` to make one.
 
-    Attributes
+    Parameters
     ----------
     folder : str
         Folder of all arrays.
@@ -78,42 +78,12 @@ class KeyLayout:
 
     @classmethod
     def v2(cls, separator: str = ".") -> Self:
-        """Return the ``v2`` encoding of Zarr v3: ``a/96.18``, or ``a/96/18``.
-
-        Parameters
-        ----------
-        separator : {"/", "."}
-            Text between two numbers.
-
-        Returns
-        -------
-        KeyLayout
-
-        Raises
-        ------
-        ValueError
-            The separator is neither "/" nor ".".
-        """
+        """Return the ``v2`` encoding of Zarr v3: ``a/96.18``, or ``a/96/18``; see `v3`."""
         return cls._of(KeyEncoding(False, separator))
 
     @classmethod
     def draft_2022(cls, separator: str = "/") -> Self:
-        """Return the encoding of the draft of 2022: ``data/root/a/c96/18``, or ``data/root/a/c96.18``.
-
-        Parameters
-        ----------
-        separator : {"/", "."}
-            Text between two numbers.
-
-        Returns
-        -------
-        KeyLayout
-
-        Raises
-        ------
-        ValueError
-            The separator is neither "/" nor ".".
-        """
+        """Return the encoding of the draft of 2022: ``data/root/a/c96/18``, or ``data/root/a/c96.18``; see `v3`."""
         return cls("data/root", "c", separator, "c0")
 
     @classmethod
@@ -145,33 +115,35 @@ class KeyLayout:
         Parameters
         ----------
         path : str
-            Path of the array in the store.
+            Path of the array in the store; "" for the root.
         coords : tuple of int
-            Grid position of the chunk.
+            Grid position of the chunk: its number along each axis.
 
         Returns
         -------
         str
+            Key in the store, with the path of the array.
         """
         name = self.lead + self.separator.join(map(str, coords)) if coords else self.scalar
         return self.base(path) + name
 
     def coords(self, path: str, key: str, ndim: int) -> Ints | None:
-        """Return the grid position of a chunk.
+        """Return the grid position of a chunk from its key; the inverse of `key`.
 
         Parameters
         ----------
         path : str
-            Path of the array in the store.
+            Path of the array in the store; "" for the root.
         key : str
-            Any key.
+            Key in the store, with the path of the array. Any string is allowed.
         ndim : int
             Number of axes of the array.
 
         Returns
         -------
         tuple of int or None
-            None if the key is no chunk key of this array.
+            `ndim` numbers, which may lie outside of the array. None if the key is not a chunk key of this array: it has
+            another prefix, another number of axes, or a number with a sign or a leading zero.
         """
         name = key.removeprefix(self.base(path))
         if len(name) + len(self.base(path)) != len(key):
@@ -223,7 +195,10 @@ class ArrayKeys:
         """Common start of the keys of all chunks and shards."""
 
     def locate(self, key: str) -> tuple[str, int] | None:
-        """Return (key of the shard, position in its index) of a chunk; None if `key` is no chunk key."""
+        """Return (key of the shard, position in its index) for the key of a chunk; None if `key` is not a chunk key.
+
+        The shard and the chunk need not exist.
+        """
         coords = self.layout.coords(self.path, key, self.ndim)
         if coords is None:
             return None
@@ -234,11 +209,11 @@ class ArrayKeys:
         return self.layout.key(self.path, shard), position
 
     def shard(self, key: str) -> Ints | None:
-        """Return the grid position of a shard; None if `key` is no shard key."""
+        """Return the grid position of a shard, in units of shards, from its key; None if `key` is not a shard key."""
         return self.layout.coords(self.path, key, self.ndim)
 
     def chunk(self, shard: Ints, position: int) -> str:
-        """Return the key of the chunk at a position of a shard."""
+        """Return the key of a chunk from the grid position of its shard and its position in the index of the shard."""
         inside = []
         for n in reversed(self.per_shard):
             position, at = divmod(position, n)
@@ -247,9 +222,10 @@ class ArrayKeys:
         return self.layout.key(self.path, tuple(coords))
 
     def fixed(self, prefix: str) -> Ints | None:
-        """Return the leading coordinates that a prefix of chunk keys determines; None if no chunk key has this prefix.
+        """Return the coordinates along the first axes that a prefix of chunk keys determines.
 
-        A number counts only if a separator follows: ``c/1`` is also a prefix of ``c/10``.
+        None if no chunk key has this prefix. A number counts only if a separator follows: ``c/1`` is also a prefix of
+        ``c/10``.
         """
         if not self.ndim or not prefix.startswith(self.region):
             return () if self.region.startswith(prefix) else None
@@ -259,12 +235,12 @@ class ArrayKeys:
         return tuple(map(int, parts[:-1]))
 
     def shards_below(self, fixed: Ints) -> str:
-        """Return the common prefix of shards with chunks of these leading coordinates."""
+        """Return the common prefix of the keys of the shards with chunks at these coordinates along the first axes."""
         shard = (at // n for at, n in zip(fixed, self.per_shard, strict=False))
         return self.region + "".join(f"{at}{self.layout.separator}" for at in shard)
 
     def positions_below(self, fixed: Ints) -> Iterator[int]:
-        """Yield the positions of chunks with these leading coordinates in the shards of `shards_below`."""
+        """Yield the positions, in the index of a shard of `shards_below`, of the chunks at these coordinates."""
         first = 0
         for at, n in zip(fixed, self.per_shard, strict=False):
             first = first * n + at % n

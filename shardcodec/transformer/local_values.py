@@ -5,19 +5,17 @@
 from __future__ import annotations
 
 import functools
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..access.placement import ABSENT
-from ..access.read import ATTEMPTS, CHANGING_SECONDS
+from ..access.read import ATTEMPTS, is_changing
 from ..errors import ShardError
 from ..storage.retry import retried
-from .nested_shard import Entries, Opened
-from .values import Bad, Wanted, explained, read_opened
+from .nested_shard import Entries, OpenedShard
+from .values import ChunkRequest, read_and_close, with_keys
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -26,25 +24,28 @@ __all__ = ["look_native", "read_native", "sizes_native"]
 
 
 # Functions from the key of a shard to the opened shard, and to the path of its file (None: in memory).
-Open = Callable[[str], Opened]
+Open = Callable[[str], OpenedShard]
 FileOf = Callable[[str], str | None]
 
 
 def read_native(
-    chain: Chain, shards: Mapping[str, Sequence[Wanted]], open_shard: Open, file_of: FileOf
+    chain: Chain, shards: Mapping[str, Sequence[ChunkRequest]], open_shard: Open, file_of: FileOf
 ) -> dict[int, Any]:
     """Read chunks as `read.read`, from shards that the engine opens itself."""
     found: dict[int, Any] = {}
     for shard, wanted in shards.items():
-        work = functools.partial(_read_named, open_shard, shard, wanted)
-        found.update(_retry_while_changing(chain, shard, file_of(shard), work))
+        work = functools.partial(_read, open_shard, shard, wanted)
+        try:
+            found.update(_retry_while_changing(file_of(shard), work))
+        except ShardError as error:
+            raise with_keys(error, chain, shard, wanted) from None
     return found
 
 
 def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
     """Return sizes of chunks as `read.read_sizes`, from shards that the engine opens itself."""
 
-    def look(opened: Opened) -> Any:
+    def look(opened: OpenedShard) -> Any:
         return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
 
     sizes = np.empty((len(shards), chain.n_chunks), dtype=np.uint64)
@@ -54,7 +55,7 @@ def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of:
 
 
 def look_native(
-    chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[Opened], Any]
+    chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[OpenedShard], Any]
 ) -> Any:
     """Call `look` with the opened shard and return its result; retry while a writer appends to its file."""
 
@@ -65,29 +66,22 @@ def look_native(
         finally:
             opened.close()
 
-    return _retry_while_changing(chain, shard, file_of(shard), work)
+    try:
+        return _retry_while_changing(file_of(shard), work)
+    except ShardError as error:
+        raise with_keys(error, chain, shard) from None
 
 
-def _read_named(open_shard: Open, shard: str, wanted: Sequence[Wanted]) -> dict[int, Any]:
-    return read_opened(open_shard(shard), wanted)
+def _read(open_shard: Open, shard: str, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
+    return read_and_close(open_shard(shard), wanted)
 
 
-def _retry_while_changing(chain: Chain, shard: str, path: str | None, work: Callable[[], Any]) -> Any:
+def _retry_while_changing(path: str | None, work: Callable[[], Any]) -> Any:
     """Call `work`; retry after an error if the file of the shard has just been changed."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return retried(work)
-        except (ShardError, Bad) as error:
-            if attempt == ATTEMPTS or path is None or not _has_just_changed(path):
-                if isinstance(error, Bad):
-                    raise explained(error.error, chain, shard, error.key) from None
-                raise explained(error, chain, shard) from None
+        except ShardError:
+            if attempt == ATTEMPTS or path is None or not is_changing(path):
+                raise
     raise AssertionError
-
-
-def _has_just_changed(path: str) -> bool:
-    """Return True if the file has just been changed, so that an error may be due to a write in progress."""
-    try:
-        return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
-    except OSError:
-        return False

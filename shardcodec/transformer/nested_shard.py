@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .. import native
-from ..access.index_check import check_index
 from ..access.placement import ABSENT
 from ..access.read import index_too_short
+from ..access.remote_index import check_entries, checked_entries, decode_index, must_be_sound
 from ..options import Options
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Entries", "Opened", "Window", "check_entries"]
+__all__ = ["Entries", "OpenedShard", "Window"]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-class Opened(Protocol):
+class OpenedShard(Protocol):
     """An opened shard, which may be absent; see `access.shard_object.OpenObject`."""
 
     @property
@@ -46,19 +45,6 @@ class Opened(Protocol):
     def close(self) -> None: ...
 
 
-def check_entries(chain: Chain, entries: Entries, nbytes: int, options: Options) -> None:
-    """Check index entries of an object of `nbytes` bytes.
-
-    Raises
-    ------
-    ShardFormatError
-        An entry points outside of the object or into the index; ``.entry`` is its number among the given entries.
-    """
-    n = int(chain.index_nbytes)
-    first = 0 if chain.index_at_start else max(0, nbytes - n)
-    native.load().index_check(entries, nbytes, first, n, allow_in_index=options.allow_in_index)
-
-
 class Window:
     """A shard that is a chunk of an opened shard. `close` closes the outer shard, too.
 
@@ -66,7 +52,7 @@ class Window:
     ----------
     chain
         Compiled chain of the inner shard.
-    outer : Opened
+    outer : OpenedShard
         The outer shard.
     place : tuple of int or None
         Offset and size in the outer shard, in bytes; None if the inner shard is absent.
@@ -77,7 +63,7 @@ class Window:
     """
 
     def __init__(
-        self, chain: Chain, outer: Opened, place: tuple[int, int] | None, key: str, options: Options
+        self, chain: Chain, outer: OpenedShard, place: tuple[int, int] | None, key: str, options: Options
     ) -> None:
         self._chain = chain
         self._outer = outer
@@ -87,12 +73,12 @@ class Window:
         if self.missing:
             return
         n = int(chain.index_nbytes)
-        if self.nbytes < n:  # before memory is allocated for the index that the metadata describe
+        if self.nbytes < n:  # before bytes outside of the shard are read
             raise index_too_short(key, self.nbytes, n)
-        self._entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
         stored = self.range(0 if chain.index_at_start else self.nbytes - n, n)
-        native.load().load_index(chain, stored, self._entries)
-        check_index(chain, self._entries, self.nbytes, options)
+        self._entries = decode_index(chain, stored, key)
+        if must_be_sound(chain, options):
+            check_entries(chain, self._entries, self.nbytes, options)
 
     def check(self) -> None:
         """Do nothing: the index was checked when the shard was opened."""
@@ -103,8 +89,7 @@ class Window:
         return self._entries
 
     def entry(self, position: int) -> tuple[int, int] | None:
-        own = self._entries[position : position + 1]
-        check_entries(self._chain, own, self.nbytes, self._options)
+        own = checked_entries(self._chain, self._entries, [position], self.nbytes, self._options)
         offset, nbytes = own[0].tolist()
         return None if offset == ABSENT else (offset, nbytes)
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..compat import is_buffer
-from .write import Change, Draft
+from .write import Draft, Edit
 
-__all__ = ["as_bytes", "overlaid", "overlay"]
+__all__ = ["as_bytes", "overwrite_parts", "put_parts"]
 
 Parts = Sequence[tuple[int, memoryview]]
 
@@ -23,16 +23,17 @@ def as_bytes(value: Any) -> memoryview:
     return memoryview(value.as_numpy_array() if is_buffer(value) else value).cast("B")
 
 
-def overlay(chunks: Mapping[int, tuple[str, Parts]]) -> Change:
+def put_parts(chunks: Mapping[int, tuple[str, Parts]]) -> Edit:
     """Return the change that overwrites parts of chunks; `chunks` maps a position to the key and the parts."""
 
     def apply(draft: Draft) -> Mapping[int, Any]:
         return {
-            position: overlaid(key, draft.value(position), parts) for position, (key, parts) in chunks.items()
+            position: overwrite_parts(key, draft.value(position), parts)
+            for position, (key, parts) in chunks.items()
         }
 
-    def some(positions: Collection[int]) -> Change:
-        return overlay(
+    def some(positions: Collection[int]) -> Edit:
+        return put_parts(
             {
                 position: (
                     chunks[position][0],
@@ -43,10 +44,10 @@ def overlay(chunks: Mapping[int, tuple[str, Parts]]) -> Change:
         )
 
     nbytes = sum(part.nbytes for _, parts in chunks.values() for _, part in parts)
-    return Change(apply, (), nbytes, part=some)
+    return Edit(apply, (), nbytes, part=some)
 
 
-def overlaid(key: str, old: Any, parts: Parts) -> bytearray:
+def overwrite_parts(key: str, old: Any, parts: Parts) -> bytearray:
     """Return a value with parts overwritten.
 
     Parameters

@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..access.buffer.group_writes import active
 from ..access.chunk_codec import byte_map
 from ..access.placement import ABSENT
 from ..access.shard_grid import scan_files
 from ..access.shard_object import NativeShard
 from ..compat import (
     Store,
-    StorePath,
     buffer_from,
-    config,
     default_buffer_prototype,
     max_workers,
     options_of_zarr,
@@ -25,34 +24,29 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options, resolve
 from ..storage import index_cache, turns
+from ..storage.kinds import store_of
+from ..storage.replace import replace
+from ..storage.requests import n_concurrent
+from ..storage.runner import ON_LOOP
+from ..storage.store import Store as AnyStore
+from ..storage.store import check_store_writable
 from ..storage.tasks import all_of, to_its_end
-from ..zarr_plugin.codec_update import Work, update, update_held
-from ..zarr_plugin.group_writes import active
-from ..zarr_plugin.stores import (
-    check_writable,
-    is_direct,
-    is_local,
-    local_path,
-    lock_keys_async,
-    staging_async,
-    stored_bytes,
-)
-from .byte_ranges import as_request, cut, sent
+from .buffered_edits import BufferedEdits, applier
+from .byte_ranges import as_request, cut, request_to_send
 from .keys import ArrayKeys
 from .local_values import look_native, read_native, sizes_native
-from .nested_shard import Opened, Window
-from .pending_changes import HeldShard, changed
+from .nested_shard import OpenedShard, Window
 from .read import at_a_time, read, read_sizes
-from .store_requests import Asker
-from .values import Wanted, explained
-from .write import Change, Writer, erase, put, within
+from .store_requests import StoreRequests
+from .values import ChunkRequest, with_keys
+from .write import Batch, Edit, Place, Writer, erase, put, within
 
 if TYPE_CHECKING:
     from .._native import Chain
 
 __all__ = ["Shards", "as_folder"]
 
-Place = tuple[str, int]
+Position = tuple[str, int]
 
 
 class Shards:
@@ -89,7 +83,7 @@ class Shards:
 
     # ---- objects
 
-    def locate(self, key: str) -> Place | None:
+    def locate(self, key: str) -> Position | None:
         """Return (key of the shard, position in its index) of a chunk; None for another key."""
         for array in self.arrays:
             place = array.locate(key)
@@ -97,7 +91,7 @@ class Shards:
                 return place
         return None
 
-    def _holder(self, shard: str) -> tuple[Store, Shards | None, Place | None]:
+    def _holder(self, shard: str) -> tuple[Store, Shards | None, Position | None]:
         """Return the store that holds a shard; if the shard is a chunk there, also the `Shards` and the place of that chunk.
 
         Transformers for other keys are skipped, so arrays with different shards can each have a transformer in one
@@ -113,17 +107,33 @@ class Shards:
                 return below, shards, place
             below = shards.below
 
-    def object_of(self, shard: str) -> StorePath:
-        """Return the object that is the shard or contains it."""
+    def object_of(self, shard: str) -> tuple[AnyStore, str]:
+        """Return store and key of the object that is the shard or contains it."""
         holder, shards, place = self._holder(shard)
-        return StorePath(holder, shard) if shards is None or place is None else shards.object_of(place[0])
+        return (store_of(holder), shard) if shards is None or place is None else shards.object_of(place[0])
+
+    @property
+    def is_prompt(self) -> bool:
+        """True if the lowest store is reached without network round trips."""
+        below = self.below
+        while isinstance(shards := vars(below).get("shards"), Shards):
+            below = shards.below
+        return store_of(below).is_prompt
 
     def _path(self, shard: str) -> str | None:
         """Return the path of the file that is the shard or contains it; None if the object is not a file."""
-        target = self.object_of(shard)
-        return local_path(target) if is_local(target.store) else None
+        store, key = self.object_of(shard)
+        return store.path(key)
 
-    def _open(self, shard: str) -> Opened:
+    async def _lock_names(self, shards: Sequence[str]) -> list[str]:
+        """Return the names for locks of the objects that are or contain shards, without blocking the event loop."""
+
+        def names() -> list[str]:
+            return [store.lock_names([key])[0] for store, key in map(self.object_of, shards)]
+
+        return await ON_LOOP.call(names, inline=self.is_prompt)
+
+    def _open(self, shard: str) -> OpenedShard:
         """Open a shard in a local file or in memory."""
         holder, shards, place = self._holder(shard)
         options = self._options
@@ -135,25 +145,25 @@ class Shards:
             except BaseException:
                 outer.close()
                 raise
-        target = StorePath(holder, shard)
+        store = store_of(holder)
+        kept = None
+        if store.path(shard) is not None:
+            kept = index_cache.shared(options.index_cache, options.open_files)
         try:
-            if is_local(holder):
-                kept = index_cache.shared(options.index_cache, options.open_files)
-                return NativeShard(self._chain, local_path(target), options, kept)
-            return NativeShard(self._chain, stored_bytes(target, default_buffer_prototype()), options)
+            return NativeShard(self._chain, store.source(shard), options, kept)
         except ShardError as error:
-            raise explained(error, self._chain, shard) from None
+            raise with_keys(error, self._chain, shard) from None
 
-    def _entry(self, opened: Opened, place: Place) -> tuple[int, int] | None:
+    def _entry(self, opened: OpenedShard, place: Position) -> tuple[int, int] | None:
         try:
             return opened.entry(place[1])
         except ShardError as error:
             error.entry = place[1]
-            raise explained(error, self._chain, place[0]) from None
+            raise with_keys(error, self._chain, place[0]) from None
 
     def _is_native(self, shards: Sequence[str]) -> bool:
         """Return True if the engine opens these shards of one holder itself, without requests."""
-        return is_direct(self.object_of(shards[0]).store)
+        return self.object_of(shards[0])[0].is_near
 
     def _by_holder(self, shards: Iterable[str]) -> list[tuple[Store, list[str]]]:
         groups: dict[int, tuple[Store, list[str]]] = {}
@@ -168,7 +178,7 @@ class Shards:
         """Return parts of values; see `ShardingStorageTransformer.get_partial_values`."""
         if turns.is_over():
             await turns.next_turn()
-        shards: dict[str, list[Wanted]] = {}
+        shards: dict[str, list[ChunkRequest]] = {}
         others: list[tuple[int, str, Any]] = []
         n = 0
         for key, wanted in key_ranges:
@@ -176,31 +186,35 @@ class Shards:
             if place is None:
                 others.append((n, key, request))
             else:
-                shards.setdefault(place[0], []).append(Wanted(n, key, place[1], request))
+                shards.setdefault(place[0], []).append(ChunkRequest(n, key, place[1], request))
             n += 1
         results: list[Any] = [None] * n
-        for shard, held in (await self._gathered(list(shards))).items():
+        for shard, buffered in (await self._buffered(list(shards))).items():
+            stored = []
             for part in shards[shard]:
-                value = held.shown.get(part.position)
-                if value is not None:
+                if part.position not in buffered.shown:
+                    stored.append(part)
+                elif (value := buffered.shown[part.position]) is not None:
                     start, nbytes = cut(part.request, len(value))
                     results[part.number] = buffer_from(prototype, value[start : start + nbytes])
-            shards[shard] = [part for part in shards[shard] if part.position not in held.shown]
+            shards[shard] = stored
         shards = {shard: wanted for shard, wanted in shards.items() if wanted}
-        first = Asker(self.below, prototype, [(key, sent(request)) for _, key, request in others])
+        first = StoreRequests(
+            self.below, prototype, [(key, request_to_send(request)) for _, key, request in others]
+        )
         for holder, own in self._by_holder(shards):
             found = await self._found(holder, {shard: shards[shard] for shard in own}, first)
             for number, data in found.items():
                 results[number] = buffer_from(prototype, data)
         for (number, _, request), buffer in zip(others, await first.others(), strict=True):
             results[number] = buffer
-            if buffer is not None and sent(request) is not request:
+            if buffer is not None and request_to_send(request) is not request:
                 start, nbytes = cut(request, len(buffer))
                 results[number] = buffer[start : start + nbytes]
         return results
 
     async def _found(
-        self, holder: Store, shards: Mapping[str, Sequence[Wanted]], first: Asker
+        self, holder: Store, shards: Mapping[str, Sequence[ChunkRequest]], first: StoreRequests
     ) -> dict[int, Any]:
         """Read chunks of shards in one store; `first` sends requests to the store directly below."""
         keys = list(shards)
@@ -214,16 +228,16 @@ class Shards:
             self._chain,
             shards,
             self._options,
-            first if holder is self.below else Asker(holder, first.prototype),
-            await lock_keys_async([self.object_of(shard) for shard in keys]),
+            first if holder is self.below else StoreRequests(holder, first.prototype),
+            await self._lock_names(keys),
             whole=self._holder(keys[0])[2] is not None,
         )
 
-    async def size(self, place: Place) -> int | None:
+    async def size(self, place: Position) -> int | None:
         """Return the size of a chunk in bytes from the index of its shard; None if it is absent."""
-        for held in (await self._gathered([place[0]])).values():
-            if place[1] in held.shown:
-                value = held.shown[place[1]]
+        for buffered in (await self._buffered([place[0]])).values():
+            if place[1] in buffered.shown:
+                value = buffered.shown[place[1]]
                 return None if value is None else len(value)
         async for _, sizes in self._sizes([place[0]]):
             nbytes = int(sizes[place[1]])
@@ -234,12 +248,12 @@ class Shards:
         """Yield (key of a shard, sizes of its chunks in bytes) in any order."""
         step = at_a_time(self._chain)
         for holder, own in self._by_holder(shards):
-            ask = Asker(holder, default_buffer_prototype())
+            ask = StoreRequests(holder, default_buffer_prototype())
             for first in range(0, len(own), step):
                 some = own[first : first + step]
-                if is_local(holder):
-                    paths = [local_path(StorePath(holder, shard)) for shard in some]
-                    scan = (self._chain, paths, some, self._options)
+                store = store_of(holder)
+                if store.path(some[0]) is not None:
+                    scan = (self._chain, [store.source(shard) for shard in some], some, self._options)
                     found = await to_its_end(asyncio.to_thread(scan_files, *scan))
                 elif self._is_native(some):
                     work = (self._chain, some, self._open, self._path)
@@ -254,90 +268,92 @@ class Shards:
     @property
     def _writer(self) -> Writer:
         if not self._writers:
-            self._writers.append(Writer(self._chain, self._exchange, self._file_of))
+            self._writers.append(Writer(self._chain, self._exchange, self._place_of))
         return self._writers[0]
 
-    async def _file_of(self, shard: str) -> tuple[str | None, str | None]:
+    async def _place_of(self, shard: str) -> Place:
         holder, _, place = self._holder(shard)
-        if place is None and is_local(holder):
-            return local_path(StorePath(holder, shard)), await staging_async(holder)
-        return None, None
+        if place is not None:
+            return Place(shard)
+        store = store_of(holder)
+        staging = await ON_LOOP.call(store.staging, shard, inline=store.is_prompt)
+        return Place(shard, store.path(shard), staging, store.is_prompt)
 
-    async def _exchange(self, shard: str, work: Work, options: Options) -> None:
-        check_writable(self.below)
+    async def _exchange(self, shard: str, batch: Batch, options: Options) -> None:
+        check_store_writable(self.below)
         holder, shards, place = self._holder(shard)
         if shards is None or place is None:
-            target, group = StorePath(holder, shard), active()
-            if group is not None:
-                await group.settle(await lock_keys_async([target]))
-            await update(target, work, options)
+            store, buffer = store_of(holder), active()
+            if buffer is not None:
+                await buffer.flush_objects(store, [shard])
+            await replace(store, [shard], batch, options)
         else:
-            check_writable(holder)
-            await shards._writer.change(place[0], within(place[1], work), options)
+            check_store_writable(holder)
+            await shards._writer.change(place[0], within(place[1], batch), options)
 
-    async def change(self, changes: Mapping[str, Change]) -> None:
+    async def change(self, changes: Mapping[str, Edit]) -> None:
         """Change shards concurrently; shards in one object are changed one after the other."""
         options = self._options
-        limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
+        limit = asyncio.Semaphore(n_concurrent())
 
-        async def change(shard: str, one: Change) -> None:
+        async def change(shard: str, one: Edit) -> None:
             async with limit:
-                if not await self._hold(shard, one, options):
+                if not await self._buffer(shard, one, options):
                     await self._writer.change(shard, one, options)
 
         await all_of(change(*each) for each in changes.items())
 
     # ---- buffered writes
 
-    async def _hold(self, shard: str, change: Change, options: Options) -> bool:
-        """Buffer a change inside of a block of `group_writes`; return False if the caller must write it now."""
-        group = active()
+    async def _buffer(self, shard: str, change: Edit, options: Options) -> bool:
+        """Buffer a change in a block of `group_writes`; return False if the caller must write it now."""
+        buffer = active()
         holder, _, place = self._holder(shard)
-        if group is None or place is not None or (change.given is None and change.part is None):
+        if buffer is None or place is not None or (change.given is None and change.part is None):
             return False
-        check_writable(self.below)
-        target = StorePath(holder, shard)
-        (name,) = await lock_keys_async([target])
+        check_store_writable(self.below)
+        at = store_of(holder)
 
-        async def store(all_of_it: Change) -> None:
-            await self._writer.change_held(
-                shard, all_of_it, options, lambda work: update_held(target, name, work, options)
-            )
+        async def exchange(batch: Batch) -> None:
+            await replace(at, [shard], batch, options)
 
-        async def take(held: HeldShard | None) -> HeldShard | None:
+        async def store(all_of_it: Edit) -> None:
+            await self._writer.change_locked(shard, all_of_it, options, exchange)
+
+        async def added(buffered: BufferedEdits | None) -> BufferedEdits | None:
             given: Any = change.given
             if given is None:
-                if not is_direct(holder):
+                if not at.is_near:
                     return None
-                look = changed(self._chain, shard, change, {} if held is None else held.shown)
+                look = applier(self._chain, shard, change, {} if buffered is None else buffered.shown)
                 work = (self._chain, shard, self._open, self._path, look)
                 given = await to_its_end(asyncio.to_thread(look_native, *work))
-            if held is None:
-                held = HeldShard(self.spec)
-            held.take(change, given, store)
-            return held
+            if buffered is None:
+                buffered = BufferedEdits(self.spec)
+            buffered.add(change, given, store)
+            return buffered
 
-        return await group.hold(target, self.spec, take)
+        return await buffer.add(at, shard, self.spec, added)
 
-    async def _gathered(self, shards: Sequence[str]) -> dict[str, HeldShard]:
-        """Return the buffered changes of chunks by shard. Other buffered writes to these shards are stored first."""
-        group, found = active(), {}
-        if group is None:
+    async def _buffered(self, shards: Sequence[str]) -> dict[str, BufferedEdits]:
+        """Return the buffered changes of chunks by shard. Other buffered writes to these shards are flushed first."""
+        buffer, found = active(), {}
+        if buffer is None:
             return {}
         for shard in shards:
             _, _, place = self._holder(shard)
-            held = await group.held(self.object_of(shard), self.spec if place is None else None)
-            if held is not None:
-                found[shard] = held
+            writes = await buffer.find(*self.object_of(shard), self.spec if place is None else None)
+            if writes is not None:
+                found[shard] = writes
         return found
 
-    async def settle(self) -> None:
-        """Store all buffered writes of this process: listing and deletion of folders see stored objects only."""
-        group = active()
-        if group is not None:
-            await group.settle()
+    async def flush(self) -> None:
+        """Flush all buffered writes of this process, because listing and deletion of folders see only stored objects."""
+        buffer = active()
+        if buffer is not None:
+            await buffer.flush()
 
-    def erasure(self, positions: Iterable[int]) -> Change:
+    def erasure(self, positions: Iterable[int]) -> Edit:
         """Return the change that erases chunks; it does not read the shard if it erases all chunks."""
         chosen = sorted(set(positions))
         return put(dict.fromkeys(chosen)) if len(chosen) == self.spec.n_chunks else erase(chosen)

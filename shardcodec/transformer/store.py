@@ -8,7 +8,7 @@ Source: storage transformer "sharding" 1.0 (2022); Zarr v3 core draft of 2022, "
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, Self
 
@@ -22,12 +22,13 @@ from ..compat import (
 )
 from ..format.spec import ShardSpec
 from ..options import check
+from ..storage.kinds import introduce
+from ..storage.store import Store as AnyStore
 from ..storage.tasks import all_of
-from ..zarr_plugin.stores import PartStore, introduce
-from .byte_ranges import as_request
 from .keys import ArrayKeys, KeyLayout, as_path
-from .partial_values import as_bytes, overlaid, overlay
+from .partial_values import as_bytes, overwrite_parts, put_parts
 from .shard_map import Shards, as_folder
+from .store_reader import TransformerReader
 from .write import put, put_if_absent
 
 __all__ = ["INDEX_2022", "ShardingStorageTransformer"]
@@ -36,7 +37,7 @@ __all__ = ["INDEX_2022", "ShardingStorageTransformer"]
 INDEX_2022 = ({"name": "bytes", "configuration": {"endian": "little"}},)
 
 
-class ShardingStorageTransformer(PartStore):
+class ShardingStorageTransformer(TransformerReader):
     """A zarr store that shows the chunks of sharded arrays; their shards are in another store.
 
     A program that does not know shards can read and write a sharded array through it: the metadata of the array have
@@ -149,10 +150,15 @@ class ShardingStorageTransformer(PartStore):
         """End of a shard at which its index is."""
         return self._spec.index_location
 
-    def object_of(self, key: str) -> StorePath | None:
-        """Return the object in the lowest store that contains the chunk `key`; None if the key is no chunk."""
+    def object_of(self, key: str) -> tuple[AnyStore, str] | None:
+        """Return store and key of the object that contains the chunk `key`; None if the key is not a chunk key."""
         place = self.shards.locate(key)
         return None if place is None else self.shards.object_of(place[0])
+
+    @property
+    def is_prompt(self) -> bool:
+        """True if objects are reached without network round trips."""
+        return self.shards.is_prompt
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -194,104 +200,6 @@ class ShardingStorageTransformer(PartStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.shards.below, self._arguments())
-
-    async def _open(self) -> None:
-        await self.shards.below._ensure_open()
-        await super()._open()
-
-    async def _ensure_open(self) -> None:
-        # not `_open`, which raises if it is called twice: several coroutines may be here at once
-        if not self._is_open:
-            try:
-                await self.shards.below._ensure_open()
-            except ValueError:  # a store of zarr raises if two threads open it at the same time
-                if not self.shards.below._is_open:
-                    raise
-            self._is_open = True
-
-    def close(self) -> None:
-        """Close this store and the one below."""
-        super().close()
-        self.shards.below.close()
-
-    @property
-    def supports_writes(self) -> bool:
-        """True if the store below can be written."""
-        return self.shards.below.supports_writes
-
-    @property
-    def supports_deletes(self) -> bool:
-        """True if objects of the store below can be deleted."""
-        return self.shards.below.supports_deletes
-
-    @property
-    def supports_listing(self) -> bool:
-        """True if the store below can be listed."""
-        return self.shards.below.supports_listing
-
-    # ---- reading
-
-    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        """Return a value or a part of it; None if it is absent.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError
-            The index of the shard, or the index entry of the chunk, is wrong; see ``.shard`` and ``.chunk_key``.
-        """
-        prototype = prototype or default_buffer_prototype()
-        request = as_request(byte_range)
-        if self.shards.locate(key) is None:
-            await self._ensure_open()
-            return await self.shards.below.get(key, prototype, request)
-        return (await self.get_partial_values(prototype, [(key, request)]))[0]
-
-    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
-        """Return parts of values with two calls to the store below: one for all indexes, one for all ranges.
-
-        Parameters
-        ----------
-        prototype : BufferPrototype
-        key_ranges : iterable of (str, request)
-            A request is a byte request of zarr, a pair of the draft (start, length or None), or None for all.
-            Ranges are cut to the value.
-
-        Returns
-        -------
-        list of (Buffer or None)
-            In the order of the requests; None for an absent value.
-        """
-        await self._ensure_open()
-        prototype = prototype or default_buffer_prototype()
-        return await self.shards.values(prototype, key_ranges)
-
-    async def exists(self, key: str) -> bool:
-        """Return True if there is a value. For a chunk only the index of its shard is read."""
-        return await self._size(key) is not None
-
-    async def getsize(self, key: str) -> int:
-        """Return the size of a value in bytes. For a chunk only the index of its shard is read.
-
-        Raises
-        ------
-        FileNotFoundError
-            The value is absent.
-        """
-        if self.shards.locate(key) is None:
-            await self._ensure_open()
-            return int(await self.shards.below.getsize(key))
-        nbytes = await self._size(key)
-        if nbytes is None:
-            raise FileNotFoundError(key)
-        return nbytes
-
-    async def _size(self, key: str) -> int | None:
-        """Return the size of a chunk in bytes, 0 for another key that exists, None if the key is absent."""
-        await self._ensure_open()
-        place = self.shards.locate(key)
-        if place is None:
-            return 0 if await self.shards.below.exists(key) else None
-        return await self.shards.size(place)
 
     # ---- writing
 
@@ -365,11 +273,11 @@ class ShardingStorageTransformer(PartStore):
             if place is None:
                 prototype = default_buffer_prototype()
                 old = await self.shards.below.get(key, prototype)
-                new = overlaid(key, None if old is None else old.to_bytes(), own)
+                new = overwrite_parts(key, None if old is None else old.to_bytes(), own)
                 await self.shards.below.set(key, buffer_from(prototype, new))
             else:
                 shards.setdefault(place[0], {})[place[1]] = key, own
-        await self.shards.change({shard: overlay(chunks) for shard, chunks in shards.items()})
+        await self.shards.change({shard: put_parts(chunks) for shard, chunks in shards.items()})
 
     async def _check_value(self, value: Any) -> None:
         self._check_writable()
@@ -422,7 +330,7 @@ class ShardingStorageTransformer(PartStore):
             raise NotImplementedError(f"expected a store that can list and delete, got {self.store!r}")
         self._check_writable()
         await self._ensure_open()
-        await self.shards.settle()
+        await self.shards.flush()
         prefix = as_folder(prefix)
         hit = [(array, fixed) for array in self._arrays if (fixed := array.fixed(prefix)) is not None]
         if all(array.region.startswith(prefix) for array, _ in hit):
@@ -441,59 +349,9 @@ class ShardingStorageTransformer(PartStore):
         """Erase everything, in the store below too."""
         self._check_writable()
         await self._ensure_open()
-        await self.shards.settle()
+        await self.shards.flush()
         await self.shards.below.clear()
-
-    # ---- listing
-
-    async def list(self) -> AsyncIterator[str]:
-        """Yield the keys of all values, which include existing chunks."""
-        async for key in self.list_prefix(""):
-            yield key
-
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys of values, which include existing chunks, with a prefix. The index of each shard is read."""
-        await self._ensure_open()
-        await self.shards.settle()
-        async for key in self.shards.others(prefix):
-            yield key
-        async for key, _ in self.shards.chunks(prefix):
-            yield key
-
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the names of values and non-empty folders in a folder. Indexes are read only in folders of chunks."""
-        await self._ensure_open()
-        await self.shards.settle()
-        prefix = as_folder(prefix)
-        if any(
-            array.fixed(prefix) is not None and "/" not in _beyond(array, prefix) for array in self._arrays
-        ):
-            names = dict.fromkeys(
-                [key[len(prefix) :].split("/")[0] async for key in self.list_prefix(prefix)]
-            )
-            for name in names:
-                yield name
-        else:
-            async for name in self.shards.below.list_dir(prefix.removesuffix("/")):
-                yield name
-
-    async def getsize_prefix(self, prefix: str) -> int:
-        """Return the size of all values below a folder in bytes; that of chunks is read from the indexes."""
-        await self._ensure_open()
-        await self.shards.settle()
-        prefix = as_folder(prefix)
-        total = 0
-        async for key in self.shards.others(prefix):
-            total += await self.shards.below.getsize(key)
-        async for _, nbytes in self.shards.chunks(prefix):
-            total += nbytes
-        return total
 
 
 def _again(cls: type[Any], below: Store, arguments: dict[str, Any]) -> Any:
     return cls(below, **arguments)
-
-
-def _beyond(array: ArrayKeys, prefix: str) -> str:
-    """Return the part of the common start of chunk keys that follows a prefix."""
-    return array.region[len(prefix) :]

@@ -7,18 +7,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..access.inner_chunks import coordinates
+from ..access.read import with_key
 from ..errors import ShardError
 from .byte_ranges import cut
-from .nested_shard import Opened
+from .nested_shard import OpenedShard
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Bad", "Wanted", "explained", "read_opened"]
+__all__ = ["ChunkRequest", "read_and_close", "with_keys"]
 
 
-class Wanted(NamedTuple):
+class ChunkRequest(NamedTuple):
     """A request for one chunk.
 
     Attributes
@@ -39,60 +39,50 @@ class Wanted(NamedTuple):
     request: Any
 
 
-def explained(error: ShardError, chain: Chain, shard: str, key: str | None = None) -> ShardError:
-    """Return an error of the engine with the keys of shard and chunk in place of numbers."""
-    if isinstance(error.shard, str):
+def with_keys(error: ShardError, chain: Chain, shard: str, wanted: Sequence[ChunkRequest] = ()) -> ShardError:
+    """Return an error of the engine with the key of the shard, and with the key of the chunk if it is in `wanted`.
+
+    An error that concerns an outer shard, or that names its chunk already, is returned unchanged.
+    """
+    error = with_key(error, chain, shard)
+    if error.shard != shard or hasattr(error, "chunk_key"):
+        return error  # the error of a shard around this one, or complete
+    key = next((part.key for part in wanted if part.position == error.entry), None)
+    if key is None:
         return error
-    context: dict[str, Any] = {"shard": shard}
-    if error.entry is not None and error.entry < chain.n_chunks:
-        context["chunk_coords"] = coordinates(error.entry, chain.grid_shape)
-    if key is not None:
-        context["chunk_key"] = key
-    error.shard = None
-    if key is not None:
-        error = type(error)(f"chunk {key!r}: {error.message}", **error.context)
-    return error.with_context(**context)
+    return type(error)(f"chunk {key!r}: {error.message}", **error.context | {"chunk_key": key})
 
 
-class Bad(Exception):
-    """A `ShardError` of one chunk, with the key of that chunk."""
+def read_and_close(opened: OpenedShard, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
+    """Read the stored bytes of chunks, or ranges of them, and close the shard, also after an error.
 
-    def __init__(self, error: ShardError, key: str | None) -> None:
-        self.error, self.key = error, key
-
-
-def about(error: ShardError, wanted: Sequence[Wanted]) -> Bad:
-    """Return the error as `Bad`, with the key of its chunk if that chunk was requested."""
-    return Bad(error, next((part.key for part in wanted if part.position == error.entry), None))
-
-
-def read_opened(opened: Opened, wanted: Sequence[Wanted]) -> dict[int, Any]:
-    """Read chunks, or parts of them, and close the shard.
+    Parameters
+    ----------
+    opened : OpenedShard
+        The shard, which may be absent.
+    wanted : sequence of ChunkRequest
+        Chunks of this shard.
 
     Returns
     -------
     dict
-        From `Wanted.number` to bytes, without absent chunks.
+        From `ChunkRequest.number` to bytes, encoded as they are in the shard. An absent chunk has no item.
 
     Raises
     ------
     ShardError
-        Bytes could not be read.
-    Bad
-        The entry of a requested chunk is wrong, or any entry is wrong and the chunks have no checksums.
+        Bytes could not be read, or the entry of a requested chunk is wrong. Without checksums of the chunks, a wrong
+        entry of any chunk is an error, because the others are doubtful too; the option ``allow_in_index`` permits it.
     """
     found: dict[int, Any] = {}
     try:
-        try:
-            opened.check()
-        except ShardError as error:
-            raise about(error, wanted) from None
+        opened.check()
         for part in [] if opened.missing else wanted:
             try:
                 entry = opened.entry(part.position)
             except ShardError as error:
                 error.entry = part.position
-                raise Bad(error, part.key) from None
+                raise
             if entry is not None:
                 start, nbytes = cut(part.request, entry[1])
                 found[part.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""

@@ -16,28 +16,60 @@ loses no update.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..access import shard_change
-from ..access.shard_change import Found, Maker
+from ..access.read import INLINE_NBYTES
+from ..access.shard_change import Found, ShardMaker
 from ..errors import ShardError
 from ..options import Options
-from ..zarr_plugin.codec_update import Unchanged, Work
-from .nested_shard import Opened
-from .values import explained
+from ..storage.file_locks import NO_FILE
+from ..storage.runner import Runner
+from ..storage.store import UNCHANGED, Made, Stored
+from .nested_shard import OpenedShard
+from .values import with_keys
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Change", "Draft", "Writer", "erase", "put", "put_if_absent", "within"]
+__all__ = ["Batch", "Draft", "Edit", "Place", "Work", "Writer", "erase", "put", "put_if_absent", "within"]
+
+
+class Unchanged(Exception):
+    """Raised by `Work` to leave the object as it is."""
+
+
+class Work(Protocol):
+    """Makes a new shard from the stored one.
+
+    Attributes
+    ----------
+    new_nbytes : int
+        Number of bytes to write, estimated; small shards are written on the event loop.
+    depends_on_old : bool
+        True if the new shard depends on the stored one.
+    """
+
+    @property
+    def new_nbytes(self) -> int: ...
+
+    @property
+    def depends_on_old(self) -> bool: ...
+
+    def begin(self) -> None:
+        """Compute the attributes. Called when the lock of the object is held, perhaps several times."""
+
+    def renewed(self, stored: Stored) -> Any:
+        """Return the new shard, in any thread, perhaps several times."""
 
 
 class Look(Protocol):
     """The stored shard under a draft; see `access.shard_change.Found`."""
 
     @property
-    def shard(self) -> Opened: ...
+    def shard(self) -> OpenedShard: ...
 
 
 class Draft:
@@ -73,11 +105,11 @@ class Draft:
             shard = self._found.shard
             return None if shard.missing else shard.entry(position)
         except ShardError as error:
-            raise explained(error, self._chain, self._key) from None
+            raise with_keys(error, self._chain, self._key) from None
 
 
-class Change:
-    """A change of one shard.
+class Edit:
+    """An edit of one shard: a function from the stored shard to new chunks.
 
     Parameters
     ----------
@@ -102,7 +134,7 @@ class Change:
         nbytes: int = 0,
         *,
         given: Mapping[int, Any] | None = None,
-        part: Callable[[Collection[int]], Change] | None = None,
+        part: Callable[[Collection[int]], Edit] | None = None,
     ) -> None:
         self.apply = apply
         self.blind = blind
@@ -111,10 +143,10 @@ class Change:
         self.part = part
 
     def begin(self) -> None:
-        """Settle `blind` and `nbytes`. Called when the lock of the shard is held."""
+        """Compute `blind` and `nbytes`. Called when the lock of the shard is held."""
 
 
-class _Within(Change):
+class _Within(Edit):
     """A change of a chunk that is a shard of the transformer on top."""
 
     def __init__(self, position: int, work: Work) -> None:
@@ -124,55 +156,57 @@ class _Within(Change):
 
     def begin(self) -> None:
         self._work.begin()
-        self.blind = () if self._work.needs_old else (self._position,)
+        self.blind = () if self._work.depends_on_old else (self._position,)
         self.nbytes = self._work.new_nbytes
 
     def _apply(self, draft: Draft) -> Mapping[int, Any]:
-        old = draft.value(self._position) if self._work.needs_old else None
+        old = draft.value(self._position) if self._work.depends_on_old else None
         try:
-            return {self._position: self._work(old, False)}
+            return {self._position: self._work.renewed(Stored(0, data=old))}
         except Unchanged:
             return {}
 
 
-def put(chunks: Mapping[int, Any]) -> Change:
+def put(chunks: Mapping[int, Any]) -> Edit:
     """Return the change that sets chunks; None erases a chunk."""
     nbytes = sum(memoryview(data).nbytes for data in chunks.values() if data is not None)
-    return Change(lambda _: chunks, chunks.keys(), nbytes, given=chunks)
+    return Edit(lambda _: chunks, chunks.keys(), nbytes, given=chunks)
 
 
-def put_if_absent(position: int, data: Any) -> Change:
+def put_if_absent(position: int, data: Any) -> Edit:
     """Return the change that sets a chunk if it is absent."""
-    return Change(
-        lambda draft: {} if draft.exists(position) else {position: data}, (), memoryview(data).nbytes
-    )
+    return Edit(lambda draft: {} if draft.exists(position) else {position: data}, (), memoryview(data).nbytes)
 
 
-def erase(positions: Sequence[int]) -> Change:
+def erase(positions: Sequence[int]) -> Edit:
     """Return the change that erases the existing ones of some chunks."""
-    return Change(
-        lambda draft: {p: None for p in positions if draft.exists(p)}, given=dict.fromkeys(positions)
-    )
+    return Edit(lambda draft: {p: None for p in positions if draft.exists(p)}, given=dict.fromkeys(positions))
 
 
-def within(position: int, work: Work) -> Change:
+def within(position: int, work: Work) -> Edit:
     """Return the change that replaces a chunk, itself a shard, by a new one made from it."""
     return _Within(position, work)
 
 
 class _Waiting(NamedTuple):
-    change: Change
+    change: Edit
     done: asyncio.Future[None]
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
+    """The place of a shard; see `access.shard_change.ShardPlace`.
+
+    `is_prompt`: calls on it take no network round trip.
+    """
+
     key: str
-    path: str | None
-    staging: str | None
+    path: str | None = None
+    staging: str | None = None
+    is_prompt: bool = True
 
 
-# Runs a function that makes the new shard, as `zarr_plugin.codec_update.update`; takes the key of the shard.
-Exchange = Callable[[str, Work, Options], Awaitable[None]]
+# Replaces the shard with a key by the one that a maker makes.
+Exchange = Callable[[str, "Batch", Options], Awaitable[None]]
 
 _Key = tuple[asyncio.AbstractEventLoop, str, Options]
 
@@ -189,23 +223,22 @@ class Writer:
         Compiled chain of a shard.
     exchange : callable
         Coroutine function that replaces a shard, see `Exchange`.
-    file_of : callable
-        Coroutine function from a key to the path of its file (None if the object is not a file) and a folder for
-        temporary files.
+    place_of : callable
+        Coroutine function from the key of a shard to its `Place`.
     """
 
     def __init__(
         self,
         chain: Chain,
         exchange: Exchange,
-        file_of: Callable[[str], Awaitable[tuple[str | None, str | None]]],
+        place_of: Callable[[str], Awaitable[Place]],
     ) -> None:
         self._chain = chain
         self._exchange = exchange
-        self._file_of = file_of
+        self._place_of = place_of
         self._waiting: dict[_Key, list[_Waiting]] = {}
 
-    async def change(self, shard: str, change: Change, options: Options) -> None:
+    async def change(self, shard: str, change: Edit, options: Options) -> None:
         """Change a shard and wait until the change is stored.
 
         Raises
@@ -227,8 +260,8 @@ class Writer:
             task.add_done_callback(_tasks.discard)
         await asyncio.shield(one.done)
 
-    async def change_held(
-        self, shard: str, change: Change, options: Options, exchange: Callable[[Work], Awaitable[None]]
+    async def change_locked(
+        self, shard: str, change: Edit, options: Options, exchange: Callable[[Batch], Awaitable[None]]
     ) -> None:
         """Change a shard whose lock the caller holds; raises as `change`.
 
@@ -236,7 +269,7 @@ class Writer:
         ----------
         shard : str
             Key of the shard.
-        change : Change
+        change : Edit
             The change.
         options : Options
             Options of the write.
@@ -244,40 +277,49 @@ class Writer:
             Coroutine function that replaces the shard.
         """
         one = _Waiting(change, asyncio.get_running_loop().create_future())
-        batch = _Batch(self._chain, _Place(shard, *await self._file_of(shard)), options, lambda: [one])
+        batch = Batch(self._chain, await self._place_of(shard), options, lambda: [one])
         await exchange(batch)
-        batch.settle(None)
+        batch.finish(None)
         await one.done
 
     async def _run(self, key: _Key) -> None:
         """Write all queued changes of a shard once its lock is held."""
         _, shard, options = key
-        place = _Place(shard, *await self._file_of(shard))
-        batch = _Batch(self._chain, place, options, lambda: self._waiting.pop(key))
+        try:
+            place = await self._place_of(shard)
+        except BaseException as error:  # noqa: BLE001  # as below
+            _finish(self._waiting.pop(key), {}, error)
+            return
+        batch = Batch(self._chain, place, options, lambda: self._waiting.pop(key))
         failure: BaseException | None = None
         try:
             await self._exchange(shard, batch, options)
         except BaseException as error:  # noqa: BLE001  # raised in each coroutine that waits for a change
             failure = error
         batch.begin()  # takes the queued changes if the write failed before that
-        batch.settle(failure)
+        batch.finish(failure)
 
 
-class _Batch:
-    """All queued changes of one shard as one `Work`."""
+class Batch:
+    """All queued changes of one shard: a `Maker` of it, and the `Work` of a shard inside a chunk."""
+
+    keeps_emptied = True
 
     def __init__(
-        self, chain: Chain, place: _Place, options: Options, take: Callable[[], list[_Waiting]]
+        self, chain: Chain, place: Place, options: Options, take: Callable[[], list[_Waiting]]
     ) -> None:
         self._chain = chain
         self._key = place.key
         self._order = options.order
-        self._maker = Maker(place, chain, self._decide, options, place.staging)
+        self._maker = ShardMaker([(place, chain, self._decide)], options)
+        self._is_file = place.path is not None
+        self._is_durable = options.durability != "rename"
+        self._is_prompt = place.is_prompt
         self._take = take
         self._waiting: list[_Waiting] | None = None
         self._errors: dict[int, Exception] = {}
         self.new_nbytes = 0
-        self.needs_old = True
+        self.depends_on_old = True
 
     def begin(self) -> None:
         if self._waiting is not None:
@@ -289,10 +331,29 @@ class _Batch:
             blind.update(change.blind)
             self.new_nbytes += change.nbytes
         looks = any(not change.blind for change, _ in self._waiting)
-        self.needs_old = looks or len(blind) < self._chain.n_chunks
+        self.depends_on_old = looks or len(blind) < self._chain.n_chunks
 
-    def __call__(self, old: Any, keep_empty: bool) -> Any:
-        return self._maker.make(old, keep_empty)
+    def needs_old(self, position: int) -> bool:
+        return self.depends_on_old
+
+    def nbytes(self, position: int) -> int:
+        return 0
+
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+        is_small = self.new_nbytes + self._old_nbytes(stored[0]) <= INLINE_NBYTES
+        inline = is_small and self._is_prompt and not self._is_durable
+        try:
+            return await runner.call(self._maker.make_all, stored, inline=inline)
+        except Unchanged:
+            return Made([UNCHANGED], is_stored=self._is_file)
+
+    def _old_nbytes(self, old: Stored) -> int:
+        if old.fd is None or old.fd == NO_FILE or not self._is_prompt:
+            return 0 if old.data is None else memoryview(old.data).nbytes
+        return os.fstat(old.fd).st_size
+
+    def renewed(self, stored: Stored) -> Any:
+        return self._maker.make_all([stored]).objects[0]
 
     def _decide(self, found: Found) -> shard_change.Change:
         draft = Draft(found, self._chain, self._key)
@@ -307,15 +368,22 @@ class _Batch:
             raise Unchanged
         return shard_change.Change.of(draft.new, self._chain.grid_shape, self._order)
 
-    def settle(self, failure: BaseException | None) -> None:
+    def finish(self, failure: BaseException | None) -> None:
         """Pass the result or the error to every waiting coroutine."""
-        for i, (_, done) in enumerate(self._waiting or ()):
-            error = self._errors.get(i) or failure
-            if done.done():  # cancelled
-                continue
-            if isinstance(error, asyncio.CancelledError):
-                done.cancel()
-            elif error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+        _finish(self._waiting or (), self._errors, failure)
+
+
+def _finish(
+    waiting: Sequence[_Waiting], errors: Mapping[int, Exception], failure: BaseException | None
+) -> None:
+    """Pass to every waiting coroutine the error of its own change, or else `failure`, or the end of the write."""
+    for i, (_, done) in enumerate(waiting):
+        error = errors.get(i) or failure
+        if done.done():  # cancelled
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            done.cancel()
+        elif error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)

@@ -1,14 +1,14 @@
-# array_codecs.py - what kind of array the engine is given: from zarr's metadata to compiled chains
+# array_codecs.py - from zarr's metadata of an array to compiled chains
 # SPDX-License-Identifier: MIT
 """Two kinds of arrays.
 
-`NativeKind`: every codec has native code. `StagedKind`: a sharded array with codecs that have none. There the shard
-part stays native as far as it can be reached:
+`NativeKind`: every codec has native code. `StagedKind`: a sharded array with other codecs. Its shard part is native
+if possible:
 
     codecs within the shards        inner chunks are fetched natively and decoded by zarr's codec objects, one by one
-    codecs around the sharding      the object is one chunk; our `ShardingCodec` decodes the shard in their midst
+    codecs around the sharding      the object is one chunk; our `ShardingCodec` decodes the shard between them
 
-Chunks of a rectilinear grid differ in shape, and each shape has a chain of its own; the last ones are kept.
+The chunks of a rectilinear grid have several shapes. Each shape has its own chain; the last used ones are kept.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..access.chunk_codec import compiled, staged_shard, staged_whole
-from ..compat import ArrayV3Metadata, foreign_codec, is_sharding, is_transpose, quiet, replaced_part
+from ..access.chunk_codec import compiled, memory_order, staged_shard, staged_whole
+from ..compat import (
+    ArrayMetadata,
+    codecs_of,
+    dtype_of,
+    foreign_codec,
+    is_sharding,
+    is_transpose,
+    quiet,
+    replaced_part,
+)
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
@@ -33,19 +42,20 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CHAINS", "Kind", "NativeKind", "StagedKind", "kind_of"]
 
-# Chains of one array that are kept, by shape and byte order: a rectilinear grid may have any number of shapes.
+# Number of chains kept for one array, by shape and byte order; a rectilinear grid may have any number of shapes.
 MAX_CHAINS = 64
 
 
 class Kind:
-    """What all kinds have.
+    """Common base of the kinds of arrays.
 
     Attributes
     ----------
     dtype : numpy.dtype
-        Of the elements, in either byte order.
+        Data type of the elements, in either byte order.
     chain : callable
-        From the shape of a chunk and whether memory is in native byte order to the compiled chain; raises `Declined`.
+        Takes the shape of a chunk, and True if the elements in memory have native byte order; returns the compiled chain
+        or raises `Declined`.
     """
 
     dtype: Any
@@ -54,6 +64,16 @@ class Kind:
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
         self.chain = functools.lru_cache(MAX_CHAINS)(self._checked_chain)
+
+    def chain_for(self, shape: tuple[int, ...], dtype: Any) -> Chain | None:
+        """Return the chain for chunks of this shape and elements of `dtype` in memory; None if zarr handles them."""
+        native_order = memory_order(dtype, self.dtype)
+        if native_order is None:
+            return None
+        try:
+            return self.chain(shape, native_order)
+        except Declined:
+            return None
 
     def _checked_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         try:
@@ -68,11 +88,15 @@ class Kind:
 
 
 class NativeKind(Kind):
-    """An array of whose codecs the engine knows all."""
+    """An array whose codecs all have native code."""
 
-    def __init__(self, metadata: ArrayV3Metadata) -> None:
-        # JSON has one NaN; the fill value itself has its bits
-        self._spec = replace(ChainSpec.from_metadata(metadata.to_dict()), fill_value=metadata.fill_value)
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        self._spec = ChainSpec.from_metadata(metadata.to_dict())
+        if metadata.fill_value is not None:
+            # JSON has one NaN; the fill value in memory has the exact bits
+            self._spec = replace(self._spec, fill_value=metadata.fill_value)
+        if memory_order(dtype_of(metadata), self._spec.dtype) is None:
+            raise UnsupportedError(f"expected a packed data type, got {dtype_of(metadata)}")
         super().__init__(self._spec.dtype)
 
     def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
@@ -83,8 +107,8 @@ class NativeKind(Kind):
 class StagedKind(Kind):
     """A sharded array with codecs that have no native code."""
 
-    def __init__(self, metadata: ArrayV3Metadata) -> None:
-        super().__init__(metadata.data_type.to_native_dtype())
+    def __init__(self, metadata: Any) -> None:
+        super().__init__(dtype_of(metadata))
         self._zdtype = metadata.data_type
         self._fill_value = metadata.fill_value
         place = next(i for i, codec in enumerate(metadata.codecs) if is_sharding(codec))
@@ -101,10 +125,10 @@ class StagedKind(Kind):
 
     def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         if self._after or not all(is_transpose(codec) for codec in self._before):
-            return staged_whole(shape, self._codecs(self._around(), shape))
+            return staged_whole(shape, self._codecs(self._all_codecs(), shape))
         config = self._sharding.to_dict()["configuration"]
         nbytes = self.dtype.itemsize
-        spec = ShardSpec(  # for its geometry: the elements are opaque
+        spec = ShardSpec(  # only its geometry is used: the elements are opaque
             shape,
             config["chunk_shape"],
             f"V{nbytes}",
@@ -116,56 +140,66 @@ class StagedKind(Kind):
         )
         return staged_shard(spec, self._inner)
 
-    def _around(self) -> list[Any]:
-        """All codecs, with our sharding codec for zarr's."""
+    def _all_codecs(self) -> list[Any]:
+        """Return all codecs, with our sharding codec in place of zarr's."""
         with quiet():
             ours = ShardingCodec.from_dict(self._sharding.to_dict())
         return [*self._before, ours, *self._after]
 
 
 def _is_indivisible(error: SpecError) -> bool:
-    """Tell whether a shard's shape is no multiple of its inner chunks', or is one too often for any index.
+    """Return True if a chunk_shape does not divide its shard, or if the shard has too many inner chunks for an index.
 
-    zarr (3.4 still) does not see the first where a transpose stands before the sharding: it stores nothing, silently.
-    At the second it runs out of memory.
+    Such an array must not be left to zarr. In the first case, zarr (up to 3.4) silently stores nothing if a transpose comes
+    before the sharding. In the second case it runs out of memory.
     """
     return "chunk_shape" in (error.path or "") and error.limit is not None
 
 
-def _after_sharding(codecs: Sequence[Any]) -> str:
-    """Names of the codecs that hide a shard's inner chunks."""
+def _names_after_sharding(codecs: Sequence[Any]) -> str:
+    """Return the names of the codecs after the sharding, which hide the inner chunks."""
     place = next((i for i, codec in enumerate(codecs) if is_sharding(codec)), len(codecs))
     return ", ".join(str(codec.to_dict()["name"]) for codec in codecs[place + 1 :])
 
 
 @functools.lru_cache(256)
-def _say_once(text: str) -> None:
+def _log_once(text: str) -> None:
     logging.getLogger("shardcodec").info(text)
 
 
-def kind_of(metadata: ArrayV3Metadata) -> Kind:
-    """Tell of which kind an array is.
+def kind_of(metadata: ArrayMetadata) -> Kind:
+    """Return the kind of an array.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array.
+
+    Returns
+    -------
+    NativeKind or StagedKind
 
     Raises
     ------
     Declined
-        Its chunks are zarr's business: no shards, and codecs that are not native; or a sharding codec of somebody else;
-        or one of zarr's, in which somebody has replaced a function (in a test, or to watch it).
+        zarr's own pipeline must do the work: the array has no shards and a codec without native code, its sharding codec
+        is of a third party, or a function of zarr's codec classes was replaced (by a test or a profiler).
     """
-    if replaced := replaced_part(metadata.codecs):
+    codecs = codecs_of(metadata)
+    if replaced := replaced_part(codecs):
         raise Declined(f"{replaced} has been replaced")
-    if names := _after_sharding(metadata.codecs):
-        _say_once(f"codecs after sharding_indexed ({names}): every access reads or writes whole shards")
-    foreign = foreign_codec(metadata.codecs)
+    if names := _names_after_sharding(codecs):
+        _log_once(f"codecs after sharding_indexed ({names}): every access reads or writes whole shards")
+    foreign = foreign_codec(codecs)
     reason = f"codec class {foreign}"
     if not foreign:
         try:
             return NativeKind(metadata)
         except (SpecError, UnsupportedError) as error:
             reason = str(error)
-    if not any(is_sharding(codec) for codec in metadata.codecs):
+    if not any(is_sharding(codec) for codec in codecs):
         raise Declined(reason)
     try:
         return StagedKind(metadata)
-    except Exception as error:  # codecs that are not ours may refuse in any way
+    except Exception as error:  # codecs of third parties may raise any exception
         raise Declined(f"{reason}; {error}") from error

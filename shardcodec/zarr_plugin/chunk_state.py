@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: MIT
 """`shardcodec.chunk_state` and `shardcodec.iter_existing`.
 
-One look at the index of each shard, and nothing else of it. Files are read by the engine's threads, many in one native
-call; other stores are asked concurrently, for those shards only that a listing shows.
+Only the indexes of the shards are read. The engine's threads read local files, many in one native call. Other stores get
+concurrent requests, only for shards that a listing shows.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -19,42 +18,41 @@ import numpy as np
 import zarr
 
 from .. import native
+from ..access.buffer.group_writes import active
+from ..access.limited_remote import LimitedRemote
 from ..access.placement import ABSENT
-from ..access.read import ReadItem, explain, index_too_short
+from ..access.remote_index import IndexLoader
 from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files
 from ..compat import (
     Store,
     StorePath,
     array_at,
-    config,
-    default_buffer_prototype,
     is_regular,
     max_workers,
     options_of_zarr,
     sync,
 )
-from ..errors import ShardError, UnsupportedError
+from ..errors import UnsupportedError
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage.files import check_name
-from ..storage.requests import Remote
+from ..storage.kinds import at_url, locate, store_of
+from ..storage.renamed_store import RenamedStore, original
+from ..storage.requests import n_concurrent
 from ..storage.sidecar import Sidecar
+from ..storage.store import Store as AnyStore
 from ..storage.tasks import all_of
-from .group_writes import active
-from .object_states import file_states, names_states, state_of, states
-from .remotes import remote_for
-from .renamed_store import original
-from .stores import described, is_local, is_memory, local_path, stored_bytes
 
 if TYPE_CHECKING:
     from .._native import Chain
 
 __all__ = ["chunk_state", "iter_existing"]
 
-# From so many shards on, one listing is worth it: what it does not show need not be asked for.
+# From this number of shards on, the store is listed first, because absent shards then need no request.
 LISTING_SHARDS = 64
-# A page of a list (1,000 keys) takes as long as ten requests that are made at once.
+# A listing shows all shards of the array. It is used if there are at most this many of them for each shard of the region: a
+# page of 1,000 keys takes as long as ten concurrent requests.
 LISTED_PER_SHARD = 100
 
 Progress = Callable[[int, int], Any]
@@ -68,44 +66,55 @@ def chunk_state(
     progress: Progress | None = None,
     threads: int | None = None,
     cache: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ChunkState:
-    """Tell which inner chunks of a sharded array exist and how big they are, from the shards' indexes alone.
+    """Return which inner chunks of a sharded array exist, and their encoded sizes.
+
+    Only the indexes of the shards are read. The inner chunks of a shard that does not exist are absent.
 
     Parameters
     ----------
-    array : zarr.Array, zarr store or path-like
-        An array, or where one is.
+    array : zarr.Array, zarr store, path-like or URL
+        An array, or the store, folder or URL (``s3://bucket/a.zarr``) that contains it.
     path : str
-        Path of the array in the store.
+        Path of the array in the store or folder; only permitted for a store or folder.
     region : optional
-        Integers and slices, as in ``array[region]``: only inner chunks that it touches. Default: all.
+        Integers and slices, as in ``array[region]``; only inner chunks that it touches are examined. Default: all.
     progress : callable, optional
-        Called with the number of shards that have been looked at, and of all.
+        Called as ``progress(done, total)`` with the number of shards done so far and the number of all shards of the region.
     threads : int, optional
+        Number of threads. Default: the option ``threads``.
     cache : path-like, optional
-        A file of this machine, made when there is none, that remembers sizes between processes. An object that has the
-        size and the entity tag (of files: inode and times) that it had then is not read again: of local files their
-        state is asked for, of object stores a list. All others are read, also of stores that tell no such thing.
+        A local file that keeps sizes between processes; it is created if it does not exist. An index is read again only
+        if the state of its object differs from the state in this file: inode, size and times of a local file; size and
+        entity tag of an object in a listing. Objects in stores that do not identify states are always read.
+    storage_options : mapping, optional
+        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
 
     Returns
     -------
     ChunkState
-        Its arrays take nine bytes for each inner chunk of the region; `iter_existing` needs no such memory.
+        Its arrays ``exists`` and ``nbytes`` have one element for each inner chunk that the region touches, in the shape of
+        the grid. Together they take nine bytes for each; `iter_existing` does not need this memory.
 
     Raises
     ------
     UnsupportedError
-        The array is not sharded, or codecs follow the sharding.
+        The array is not sharded on a regular grid, or a codec is applied to whole shards after ``sharding_indexed``.
+    TypeError, ValueError
+        An argument is invalid.
     ShardFormatError, ChecksumError
-        An index is damaged, or one of its entries cannot be true. (Where a store does not tell how large an object is,
-        an entry that goes beyond it passes.)
+        An index is damaged, or one of its entries is invalid. If a store does not report the size of an object, an
+        entry beyond its end is not detected.
+    ImportError
+        No package is installed that can open the URL.
 
     Examples
     --------
     >>> state = shardcodec.chunk_state("a.zarr")
     >>> state.exists.mean(), state.nbytes.sum()
     """
-    scan = _Scan(array, path, region, threads, cache)
+    scan = _Scan(at_url(array, storage_options), path, region, threads, cache)
     sizes, state = scan.grid.collect()
     for shards, found in scan.run(progress):
         for shard, numbers in zip(shards, found, strict=True):
@@ -123,12 +132,30 @@ def iter_existing(
     progress: Progress | None = None,
     threads: int | None = None,
     cache: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield coordinates and encoded size of each inner chunk that exists, shard by shard.
+    """Yield coordinates and encoded size of each existing inner chunk, shard by shard.
 
-    Parameters are those of `chunk_state`; memory is bounded however large the array is.
+    Memory is bounded for arrays of any size.
+
+    Parameters
+    ----------
+    array, path, region, progress, threads, cache, storage_options
+        As for `chunk_state`.
+
+    Yields
+    ------
+    coords : tuple of int
+        Coordinates of the inner chunk in the grid of the array.
+    nbytes : int
+        Its encoded size in bytes.
+
+    Raises
+    ------
+    UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
+        As for `chunk_state`.
     """
-    scan = _Scan(array, path, region, threads, cache)
+    scan = _Scan(at_url(array, storage_options), path, region, threads, cache)
 
     def existing() -> Iterator[tuple[tuple[int, ...], int]]:
         for shards, found in scan.run(progress):
@@ -154,50 +181,54 @@ class _Scan:
                 check_name(os.fspath(array))
             array = array_at(array, check_name(path))
         elif path:
-            raise ValueError("an array has no path within it")
+            raise ValueError(f"expected no path, because `array` is an array already, got path={path!r}")
         elif not isinstance(array, zarr.Array | zarr.AsyncArray):
-            raise TypeError(f"expected an array of zarr, or where one is, not {type(array).__name__}")
+            raise TypeError(f"expected a zarr array, a zarr store or a path, got {type(array).__name__}")
+        self._target: StorePath = array.store_path
+        self._store, _ = locate(self._target)
+        self._name = store_of(self._target.store).describe(self._target.path)
         metadata = array.metadata
         spec = ChainSpec.from_metadata(metadata.to_dict())
         if spec.sharding is None or not is_regular(metadata):
-            raise UnsupportedError(f"array {described(array.store_path)}: it has no shards on a regular grid")
+            raise UnsupportedError(f"array {self._name}: expected shards on a regular grid")
         shard = ShardSpec.from_chain(spec)
         if not shard.supports_partial_access:
             raise UnsupportedError(
-                f"array {described(array.store_path)}: codecs that follow the sharding hide its inner chunks"
+                f"array {self._name}: a codec after sharding_indexed encodes whole shards, which hides the inner chunks"
             )
         self.grid = ShardGrid(shard, metadata.shape, region)
-        self._target: StorePath = array.store_path
         self._encode_key = metadata.encode_chunk_key
         self._options: Options = resolve(
             argument=check({"threads": threads}), config=options_of_zarr(), max_workers=max_workers()
         )
-        store = original(self._target).store
         self._sidecar: Sidecar | None = None
-        if cache is not None and (is_local(store) or (names_states(store) and store is self._target.store)):
+        are_files = self._store.path("") is not None
+        is_view = isinstance(self._target.store, RenamedStore)  # a listing has other keys there
+        if cache is not None and self._store.has_lasting_states and (are_files or not is_view):
             self._sidecar = Sidecar(cache, self._identity(shard), shard.n_chunks)
 
     def _identity(self, shard: ShardSpec) -> str:
-        """Name the array and how its indexes are read."""
+        """Return a hash of all that the cached sizes depend on: name of the array, layout of a shard, options."""
         codecs = [codec.to_json() for codec in shard.index_codecs]
         how = [shard.grid_shape, codecs, shard.index_location, self._options.allow_in_index]
-        text = json.dumps([described(self._target), how], default=str)
+        text = json.dumps([self._name, how], default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def run(self, progress: Progress | None) -> Iterator[tuple[list[tuple[int, ...]], Sizes]]:
-        """Yield shards, some at a time, and the sizes of their inner chunks."""
+        """Yield batches of shards and the sizes of their inner chunks."""
         total, done = self.grid.n_shards, 0
-        group = active()
-        if group is not None and group.nbytes:
+        buffer = active()
+        if buffer is not None and buffer.nbytes:
             for shards in self.grid.batches():
-                sync(group.settle_all_of(self._objects(shards)))  # what is listed is stored
+                # a listing shows stored objects only
+                sync(buffer.flush_with_parts(self._store, self._keys(shards)))
         lists = total >= LISTING_SHARDS and self.grid.n_all_shards <= LISTED_PER_SHARD * total
         present = self._listing() if lists or self._sidecar is not None else None
         if self._sidecar is not None and present is not None:
             self._sidecar.keep_only(present)
         try:
             for shards in self.grid.batches():
-                yield shards, self._sizes(self._objects(shards), present)
+                yield shards, self._sizes(self._keys(shards), present)
                 done += len(shards)
                 if progress is not None:
                     progress(done, total)
@@ -205,16 +236,16 @@ class _Scan:
             if self._sidecar is not None:
                 self._sidecar.save()
 
-    def _objects(self, shards: Sequence[tuple[int, ...]]) -> list[StorePath]:
-        return [original(self._target / self._encode_key(shard)) for shard in shards]
+    def _keys(self, shards: Sequence[tuple[int, ...]]) -> list[str]:
+        """Return the keys of shards in their store."""
+        return [original(self._target / self._encode_key(shard)).path for shard in shards]
 
     def _listing(self) -> dict[str, str | None] | None:
-        """Keys of what is there, and stamps of their states; None where asking for each is as good."""
-        store = original(self._target).store
-        if is_local(store) or is_memory(store) or not store.supports_listing:
+        """Return the keys of existing objects and the names of their states; None if a listing would not help."""
+        if self._store.is_near or not self._target.store.supports_listing:
             return None
         if self._sidecar is not None:
-            return sync(states(store, self._target.path))
+            return sync(self._store.states(self._target.path))
 
         async def listed() -> dict[str, str | None]:
             prefix = f"{self._target.path}/" if self._target.path else ""
@@ -225,14 +256,12 @@ class _Scan:
 
         return sync(listed())
 
-    def _sizes(self, targets: Sequence[StorePath], present: Mapping[str, str | None] | None) -> Sizes:
+    def _sizes(self, keys: Sequence[str], present: Mapping[str, str | None] | None) -> Sizes:
         if self._sidecar is None:
-            return self._read(targets, present)[0]
-        keys = [target.path for target in targets]
-        is_file = is_local(original(self._target).store)
-        if is_file:
-            before = file_states([local_path(target) for target in targets], self._options.threads)
-        else:
+            return self._read(keys, present)[0]
+        of_files = self._store.states_of(keys, self._options.threads)
+        before = of_files
+        if before is None:
             before = [None if present is None else present.get(key) for key in keys]
         sizes = np.full((len(keys), self.grid.chain.n_chunks), ABSENT, dtype=np.uint64)
         rest = []
@@ -244,62 +273,38 @@ class _Scan:
                 sizes[i] = found
         native.load().totals_add(index_hits=len(keys) - len(rest))
         if rest:
-            read, after = self._read([targets[i] for i in rest], present)
+            read, after = self._read([keys[i] for i in rest], present)
             for i, own, stamp in zip(rest, read, after, strict=True):
                 sizes[i] = own
-                self._sidecar.put(keys[i], before[i] if is_file else stamp, own)
+                self._sidecar.put(keys[i], stamp if of_files is None else of_files[i], own)
         return sizes
 
     def _read(
-        self, targets: Sequence[StorePath], present: Mapping[str, str | None] | None
+        self, keys: Sequence[str], present: Mapping[str, str | None] | None
     ) -> tuple[Sizes, list[str | None]]:
-        """Read indexes; and the states that they belong to, where the answers tell."""
-        chain, store = self.grid.chain, original(self._target).store
-        keys = [target.path for target in targets]
+        """Read indexes; return the sizes, and the names of the objects' states if the store reports them."""
+        chain, store = self.grid.chain, self._store
         after: list[str | None] = [None] * len(keys)
-        if is_local(store):
-            paths = [local_path(target) for target in targets]
-            return scan_files(chain, paths, keys, self._options), after
-        if is_memory(store):
-            prototype = default_buffer_prototype()
-            sources = [stored_bytes(target, prototype) for target in targets]
-            return scan_files(chain, sources, keys, self._options), after
+        if store.is_near:
+            return scan_files(chain, [store.source(key) for key in keys], list(keys), self._options), after
         sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
-        remote = remote_for(store, default_buffer_prototype())
         wanted = [i for i, key in enumerate(keys) if present is None or key in present]
-        told = sync(_ask(remote, [(keys[i], sizes[i]) for i in wanted], chain, self._options))
+        told = sync(_sizes_of(store, [(keys[i], sizes[i]) for i in wanted], chain, self._options))
         for i, stamp in zip(wanted, told, strict=True):
             after[i] = stamp
         return sizes, after
 
 
-async def _ask(
-    remote: Remote, work: Sequence[tuple[str, Any]], chain: Chain, options: Options
+async def _sizes_of(
+    store: AnyStore, work: Sequence[tuple[str, Any]], chain: Chain, options: Options
 ) -> list[str | None]:
-    """Fetch indexes, several at a time; return what names the states they are of."""
-    limit = asyncio.Semaphore(max(1, int(config.get("async.concurrency"))))
-    n = int(chain.index_nbytes)
+    """Fill in sizes from the indexes of some objects; return the names of the objects' states."""
+    limited = LimitedRemote(store, n_concurrent())
 
-    async def ask(key: str, out: Any) -> str | None:
-        async with limit:
-            answer = await (
-                remote.get_range(key, 0, n) if chain.index_at_start else remote.get_suffix(key, n)
-            )
-        if answer is None:
+    async def fill(key: str, out: Any) -> str | None:
+        index = await IndexLoader(limited, key, chain, options).load_sizes(out)
+        if index is None or index.version is None or index.nbytes is None:
             return None
-        if len(answer.data) < n:
-            raise index_too_short(key, len(answer.data), n)
-        entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
-        size = 2**63 - 1 if answer.nbytes is None else answer.nbytes
-        first = 0 if chain.index_at_start else size - n
-        try:
-            native.load().load_index(chain, answer.data, entries)
-            native.load().index_check(entries, size, first, n, allow_in_index=options.allow_in_index)
-        except ShardError as error:
-            error.shard = 0
-            item: Any = ReadItem(chain, None, None, key)  # type: ignore[arg-type]
-            raise explain(error, [item]) from None
-        out[:] = entries[:, 1]
-        return None if answer.version is None else state_of(size, answer.version["e_tag"])
+        return store.lasting_state(index.nbytes, index.version)
 
-    return await all_of(ask(key, out) for key, out in work)
+    return await all_of(fill(key, out) for key, out in work)

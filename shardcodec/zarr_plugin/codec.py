@@ -1,28 +1,29 @@
-# codec.py - the sharding codec alone, for who keeps zarr's own pipeline
+# codec.py - the sharding codec, for arrays on zarr's own pipeline
 # SPDX-License-Identifier: MIT
 """`ShardingCodec`: zarr's class, with native code inside.
 
-zarr asks for it by name when it opens an array (``codecs.sharding_indexed`` in its configuration). What the engine
-does not do is left to the parent class.
+zarr looks it up by name when it opens an array (``codecs.sharding_indexed`` in its configuration). The parent class handles
+whatever the engine cannot.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
 
+from ..access.array_read import read_request
+from ..access.array_request import Part, Request
+from ..access.array_write import write_request, write_request_blocking
 from ..access.chunk_codec import compiled, memory_order
-from ..access.conditional_write import update
-from ..access.read import INLINE_NBYTES, ReadItem, decoded_nbytes, read
-from ..access.read_remote import fetch
+from ..access.read import ReadItem, read
 from ..access.regions import Box, whole
-from ..access.write import WriteItem, moved_nbytes, write
+from ..access.write import WriteItem, write
+from ..access.write_objects import WriteResult
 from ..compat import (
-    Store,
     StorePath,
     as_numpy,
     buffer_from,
@@ -34,23 +35,12 @@ from ..compat import (
 from ..errors import ShardError
 from ..format.chain_spec import ChainSpec
 from ..options import Options, resolve
-from ..storage import file_locks, locks, turns
+from ..storage import locks, turns
+from ..storage.kinds import introduce_async, is_zarr_store, locate
+from ..storage.runner import ON_LOOP
+from ..storage.store import Store, check_store_writable
 from ..storage.tasks import to_its_end
-from .remotes import conditional_remote_for, limits_for, remote_for
 from .selection import array_axes, to_box
-from .stores import (
-    check_writable,
-    index_names,
-    introduce_async,
-    is_direct,
-    is_local,
-    is_prompt,
-    local_path,
-    lock_keys,
-    lock_keys_async,
-    staging,
-    stored_bytes,
-)
 
 __all__ = ["ShardingCodec"]
 
@@ -95,7 +85,7 @@ class ShardingCodec(ZarrShardingCodec):
         if job is None or values is None:
             return super()._encode_sync(shard_array, shard_spec)  # type: ignore[misc]
         item = WriteItem(job.chain, None, None, whole(shard_spec.shape), "")
-        result = job.write(item, values, tuple(range(values.ndim)))
+        (result,) = job.write(item, values, tuple(range(values.ndim))).objects
         return None if result is None else buffer_from(shard_spec.prototype, result)
 
     async def _encode_single(self, shard_array: Any, shard_spec: Any) -> Any:
@@ -111,7 +101,7 @@ class ShardingCodec(ZarrShardingCodec):
         part = None if job is None else job.part(byte_getter, selection)
         if job is None or part is None:
             return super()._decode_partial_sync(byte_getter, selection, shard_spec)  # type: ignore[misc]
-        return job.read_part(byte_getter, *part)
+        return job.read_part(part)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
         if turns.is_over():
@@ -121,32 +111,20 @@ class ShardingCodec(ZarrShardingCodec):
         part = None if job is None else job.part(byte_getter, selection, by_requests=True)
         if job is None or part is None:
             return await super()._decode_partial_single(byte_getter, selection, shard_spec)
-        if not is_direct(byte_getter.store):
-            return await job.fetch_part(byte_getter, *part)
-        if is_prompt(byte_getter.store) and decoded_nbytes(job.chain, part[0]) <= INLINE_NBYTES:
-            return job.read_part(byte_getter, *part)
-        return await to_its_end(asyncio.to_thread(job.read_part, byte_getter, *part))
+        out = job.empty(part.shape)
+        missing = await read_request(job.request(part, out), job.options)
+        return None if missing else job.wrapped(out)
 
     def _encode_partial_sync(self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any) -> None:
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_setter, selection)
-        values = None if job is None or part is None else job.values(value, part[2])
+        values = None if job is None or part is None else job.values(value, part.shape)
         if job is None or part is None or values is None:
-            with locks.table().hold(lock_keys(_objects(byte_setter))):
+            with locks.table().hold(_lock_names(byte_setter)):
                 super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
-        check_writable(byte_setter.store)
-        (key,) = keys = lock_keys([byte_setter])
-        with locks.table().hold(keys):
-            if is_local(byte_setter.store):
-                file_locks.update(
-                    key,
-                    job.options,
-                    lambda fd: job.write_file(byte_setter, part[0], part[1], values, fd),
-                    name=local_path(byte_setter),
-                )
-            else:
-                job.write_memory(byte_setter, part[0], part[1], values)
+        check_store_writable(byte_setter.store)
+        write_request_blocking(job.request(part, values), job.options)
 
     async def _encode_partial_single(
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
@@ -156,44 +134,18 @@ class ShardingCodec(ZarrShardingCodec):
         await introduce_async(byte_setter)
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_setter, selection, by_requests=True)
-        values = None if job is None or part is None else job.values(value, part[2])
-        direct = hasattr(byte_setter, "store") and is_direct(byte_setter.store)
-        if job is not None and part is not None and values is not None and not direct:
-            async with locks.table().hold_async(await lock_keys_async([byte_setter])):
-                if await job.update_part(byte_setter, part[0], part[1], values):
-                    return
-            values = None
+        values = None if job is None or part is None else job.values(value, part.shape)
         if job is None or part is None or values is None:
-            async with locks.table().hold_async(await lock_keys_async(_objects(byte_setter))):
+            async with locks.table().hold_async(await _lock_names_async(byte_setter)):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
-        check_writable(byte_setter.store)
-        prompt = is_prompt(byte_setter.store)
-
-        async def run(work: Any, *arguments: Any) -> Any:
-            if prompt and job.is_small(byte_setter, part[0], *arguments):
-                return work(byte_setter, part[0], part[1], values, *arguments)
-            return await to_its_end(
-                asyncio.to_thread(work, byte_setter, part[0], part[1], values, *arguments)
-            )
-
-        (key,) = keys = await lock_keys_async([byte_setter])
-        async with locks.table().hold_async(keys):
-            if is_local(byte_setter.store):
-                await file_locks.update_async(
-                    key,
-                    job.options,
-                    lambda fd: run(job.write_file, fd),
-                    name=local_path(byte_setter),
-                    prompt=prompt,
-                )
-            else:
-                await run(job.write_memory)
+        check_store_writable(byte_setter.store)  # a view may be read-only though its store is not
+        await write_request(job.request(part, values), job.options)
 
     # ---- the engine's view of an array spec
 
     def _job(self, shard_spec: Any) -> _Job | None:
-        """Return what the engine needs for shards of this kind; None when it does not do them."""
+        """Return what the engine needs for shards of this kind; None if it does not support them."""
         if foreign_codec((self,)):
             return None
         cache: dict[Any, ChainSpec | None] = self.__dict__.setdefault("_shardcodec_specs", {})
@@ -218,9 +170,29 @@ class ShardingCodec(ZarrShardingCodec):
             return None
 
 
-def _objects(target: Any) -> list[StorePath]:
-    """What to lock for a write that is left to zarr; nothing where the shard is not an object of a store."""
-    return [target] if isinstance(target, StorePath) else []
+def _lock_names(target: Any) -> list[str]:
+    """Return the names for locks of a write by zarr's own code; none if the shard is not an object of a store."""
+    if not isinstance(target, StorePath):
+        return []
+    store, key = locate(target)
+    return store.lock_names([key])
+
+
+async def _lock_names_async(target: Any) -> list[str]:
+    """Return the names as `_lock_names`, without blocking the event loop."""
+    inline = not isinstance(target, StorePath) or locate(target)[0].is_prompt
+    return await ON_LOOP.call(_lock_names, target, inline=inline)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A box of a shard in a store, and the axes and shape of the selected elements."""
+
+    store: Store
+    key: str
+    box: Box
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class _Job:
@@ -244,20 +216,20 @@ class _Job:
         return self.shard_spec.prototype.nd_buffer.from_ndarray_like(array)
 
     def values(self, buffer: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-        """The array behind a buffer when the engine can take it as it is."""
+        """Return the array behind a buffer; None if the engine cannot take it as it is."""
         array = as_numpy(buffer)
         if array is None or array.dtype != self.dtype or array.shape not in ((), shape):
             return None
         return array
 
-    def part(
-        self, target: Any, selection: Any, *, by_requests: bool = False
-    ) -> tuple[Box, tuple[int, ...], tuple[int, ...]] | None:
-        """Box, axes and shape of a basic selection in a store that the engine reaches itself, or by requests."""
+    def part(self, target: Any, selection: Any, *, by_requests: bool = False) -> _Part | None:
+        """Return the box of a basic selection; None if the engine cannot handle it, or a store needs requests."""
         axes = array_axes(selection)
-        if axes is None or type(target) is not StorePath:
+        if axes is None or type(target) is not StorePath or not is_zarr_store(target.store):
             return None
-        if not is_direct(target.store) and not (by_requests and issubclass(type(target.store), Store)):
+        store, key = locate(target)
+        store = store.with_prototype(self.shard_spec.prototype)
+        if not store.is_near and not by_requests:
             return None
         ranges = [
             range(*part.indices(extent)) if isinstance(part, slice) else range(part, part + 1)
@@ -265,79 +237,31 @@ class _Job:
         ]
         shape = tuple(len(r) for r, axis in zip(ranges, axes, strict=True) if axis >= 0)
         box = to_box(selection, tuple(slice(0, n) for n in shape), axes, self.spec.shape)
-        return None if box is None or 0 in box.count else (box, axes, shape)
+        return None if box is None or 0 in box.count else _Part(store, key, box, axes, shape)
+
+    def request(self, part: _Part, array: np.ndarray[Any, Any]) -> Request:
+        """Return the request that reads a part into an array, or writes it from one."""
+        axes = part.axes if array.ndim else (-1,) * self.chain_rank  # a scalar stands for every element
+        return Request(part.store, [Part(part.key, self.chain, part.box)], [0], axes, array, self.shard_spec)
 
     def read(self, source: Any, box: Box, out: Any, axes: tuple[int, ...], key: str = "") -> bool:
         return not read([ReadItem(self.chain, source, box, key)], out, axes, self.options)
 
-    def read_part(self, target: Any, box: Box, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-        """Return the selected elements; None when there is no such object."""
-        local = is_local(target.store)
-        source = local_path(target) if local else stored_bytes(target, self.shard_spec.prototype)
-        out = self.empty(shape)
-        return self.wrapped(out) if self.read(source, box, out, axes, target.path) else None
+    def read_part(self, part: _Part) -> Any:
+        """Return the elements of a part; None if the object does not exist."""
+        out = self.empty(part.shape)
+        exists = self.read(part.store.source(part.key), part.box, out, part.axes, part.key)
+        return self.wrapped(out) if exists else None
 
-    async def fetch_part(self, target: Any, box: Box, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-        """The same from a store that is reached by requests."""
-        out = self.empty(shape)
-        missing = await fetch(
-            [ReadItem(self.chain, None, box, target.path)],
-            out,
-            axes,
-            self.options,
-            remote_for(target.store, self.shard_spec.prototype),
-            limits_for(target.store, self.shard_spec),
-            names=index_names([target]),
-        )
-        return None if missing else self.wrapped(out)
-
-    async def update_part(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> bool:
-        """Store a part of a shard under a condition; False where the store knows none, or none is needed."""
-        remote = conditional_remote_for(target.store)
-        if remote is None or box.count == self.chain.shape:
-            return False
-        check_writable(target.store)
-        item = WriteItem(self.chain, None, None, box, target.path)
-        axes = axes if values.ndim else (-1,) * self.chain_rank
-        empty = bool(self.shard_spec.config.write_empty_chunks)
-        await update([item], values, axes, self.options, remote, 1, write_empty=empty)
-        return True
-
-    def write(self, item: WriteItem, values: Any, axes: Any, **choices: Any) -> Any:
+    def write(self, item: WriteItem, values: Any, axes: Any) -> WriteResult:
         if values.ndim == 0:
             axes = (-1,) * self.chain_rank
         empty = bool(self.shard_spec.config.write_empty_chunks)
-        return write([item], values, axes, self.options, write_empty=empty, **choices)[0]
+        return write([item], values, axes, self.options, write_empty=empty)
 
     @property
     def chain_rank(self) -> int:
         return len(self.chain.shape)
-
-    def is_small(self, target: Any, box: Box, old_fd: int | None = None) -> bool:
-        """Tell whether a part of a shard can be written at once, on the event loop."""
-        local = is_local(target.store)
-        path = local_path(target) if local else None
-        old = None if local else stored_bytes(target, self.shard_spec.prototype)
-        item = WriteItem(self.chain, path, old, box, target.path, old_fd)
-        return self.options.durability == "rename" and moved_nbytes(item, self.options) <= INLINE_NBYTES
-
-    def write_file(
-        self, target: Any, box: Box, axes: tuple[int, ...], values: Any, old_fd: int | None
-    ) -> bool:
-        """Store a part of a shard in a file; False when another writer has made the file meanwhile."""
-        exist: list[int] = []
-        item = WriteItem(self.chain, local_path(target), None, box, target.path, old_fd)
-        self.write(item, values, axes, staging=staging(target.store), exist=exist)
-        return not exist
-
-    def write_memory(self, target: Any, box: Box, axes: tuple[int, ...], values: Any) -> None:
-        """Store a part of a shard in a MemoryStore."""
-        old = stored_bytes(target, self.shard_spec.prototype)
-        result = self.write(WriteItem(self.chain, None, old, box, target.path), values, axes)
-        if result is None:
-            target.store.delete_sync(target.path)
-        else:
-            target.store.set_sync(target.path, buffer_from(self.shard_spec.prototype, result))
 
 
 ShardingCodec.__module__ = "shardcodec"

@@ -1,6 +1,6 @@
-# enable.py - turning shardcodec on and off
+# enable.py - `enable`, `disable` and `attach`: switch shardcodec on and off
 # SPDX-License-Identifier: MIT
-"""`enable`, `disable` and `attach`."""
+"""Select shardcodec's pipeline for all arrays (`enable`, `disable`) or for one array (`attach`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from zarr import Array, AsyncArray
 
 from .. import native
-from ..compat import ArrayV3Metadata, config, pipeline_of, with_pipeline
-from ..errors import UnsupportedError
+from ..compat import config, pipeline_of, quiet, with_pipeline
 from ..options import check
+from .attached_array import AttachedArray
 from .pipeline import ShardCodecPipeline
 
 __all__ = ["attach", "disable", "enable"]
@@ -23,51 +23,53 @@ A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
 PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
 
 
-class _Switch:
-    """The calls of `enable` that are in force, as one setting of zarr's configuration.
+class _Setting:
+    """The active calls of `enable`, as one setting of zarr's configuration.
 
-    One setting, made anew when a call is added or undone: so calls may be undone in any order, and what was there
-    before the first is what is there after the last.
+    The setting is made again when a call is added or undone. So calls can be undone in any order, and after the last one
+    the configuration is that from before the first one.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._calls: list[Any] = []
-        self._setting: Any = None
+        self._active: Any = None  # a context of zarr's `config.set`
 
     def add(self, call: Any) -> None:
+        """Add a call."""
         with self._mutex:
             self._calls.append(call)
             self._apply()
 
     def remove(self, call: Any) -> None:
-        """Undo one call; nothing when it is undone already."""
+        """Undo one call; do nothing if it is not active."""
         with self._mutex:
             if call in self._calls:
                 self._calls.remove(call)
                 self._apply()
 
     def clear(self) -> None:
+        """Undo all calls."""
         with self._mutex:
             self._calls.clear()
             self._apply()
 
     def _apply(self) -> None:
-        if self._setting is not None:
-            self._setting.__exit__(None, None, None)
-            self._setting = None
+        if self._active is not None:
+            self._active.__exit__(None, None, None)
+            self._active = None
         if self._calls:
             values: dict[str, Any] = {"codec_pipeline.path": PIPELINE_PATH}
             for call in self._calls:
                 values.update({f"shardcodec.{name}": value for name, value in call.defaults.items()})
-            self._setting = config.set(values)
+            self._active = config.set(values)
 
 
-_switch = _Switch()
+_setting = _Setting()
 
 
-class _Enabled:
-    """What `enable` returns: leaving it as a context undoes that one call."""
+class _EnableCall:
+    """One call of `enable`, as a context manager whose end undoes this call."""
 
     def __init__(self, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
@@ -78,72 +80,84 @@ class _Enabled:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _switch.remove(self)
+        _setting.remove(self)
 
 
-def enable(**defaults: Any) -> _Enabled:
-    """Let zarr use shardcodec for every array opened from now on.
+def enable(**defaults: Any) -> _EnableCall:
+    """Make zarr use shardcodec for every array that is opened from now on.
 
     Parameters
     ----------
     **defaults
-        Options for the whole process (see `Options`). They count at once, also for arrays that are open already;
-        the pipeline itself zarr settles when it opens an array.
+        Options for the whole process, see `Options`. They apply at once, also to arrays that are already open. The
+        pipeline of an array is chosen when zarr opens the array.
 
     Returns
     -------
     context manager
-        ``with shardcodec.enable(): ...`` turns it off again at the end of the block.
+        The end of ``with shardcodec.enable(): ...`` undoes this call.
 
     Raises
     ------
     TypeError, ValueError
-        There is no such option, or it has no such value.
+        The name or the value of an option is invalid.
     UnsupportedError
         The extension module cannot be loaded, for instance because Python was started in a source tree, which hides the
-        installed package; zarr's configuration is as it was.
+        installed package. zarr's configuration is unchanged.
 
     Examples
     --------
     >>> import shardcodec
     >>> shardcodec.enable(threads=8)
     """
-    call = _Enabled(check(defaults))
+    call = _EnableCall(check(defaults))
     native.require()
-    _switch.add(call)
+    _setting.add(call)
     return call
 
 
 def disable() -> None:
-    """Undo every `enable`: zarr's configuration is again what it was before the first one."""
-    _switch.clear()
+    """Undo every call of `enable`. zarr's configuration is then that from before the first call."""
+    _setting.clear()
 
 
 def attach(array: A, **choices: Any) -> A:
-    """Return the same zarr array with shardcodec's pipeline and options of its own.
+    """Return a handle on a zarr array that uses shardcodec's pipeline with its own options, and less of zarr's own work.
+
+    ``array[...]`` and ``array[...] = value`` with integers, slices and an ellipsis do without zarr's event loop, for arrays in
+    local folders and in memory. Results, errors and stored objects are those of any array on the pipeline.
 
     Parameters
     ----------
     array : zarr.Array or zarr.AsyncArray
-        A Zarr v3 array, opened with whatever pipeline.
+        An array of Zarr format 2 or 3 with any pipeline. It is not changed.
     **choices
-        See `Options`. They travel with the array when it is pickled.
+        Options for this handle, see `Options`. They are pickled with it.
+
+    Returns
+    -------
+    zarr.Array or zarr.AsyncArray
+        A new handle on the same stored array. For an instance of `zarr.Array` itself it is an instance of a subclass; else it
+        is of the same class.
 
     Raises
     ------
     TypeError
-        No array of zarr's.
+        `array` is not an array of zarr, or the name of an option is invalid.
+    ValueError
+        The value of an option is invalid.
     UnsupportedError
-        A Zarr v2 array; or the extension module cannot be loaded.
+        The extension module cannot be loaded.
     """
     handle: Any = array
     if not isinstance(handle, Array | AsyncArray):
-        raise TypeError(f"expected a zarr.Array or zarr.AsyncArray, got {type(handle).__name__}")
-    if not isinstance(handle.metadata, ArrayV3Metadata):
-        raise UnsupportedError("shardcodec is for Zarr v3 arrays")
+        raise TypeError(f"array: expected a zarr.Array or zarr.AsyncArray, got {type(handle).__name__}")
     native.require()
-    pipeline = pipeline_of(handle)
-    if not isinstance(pipeline, ShardCodecPipeline):
-        pipeline = ShardCodecPipeline(handle.metadata, handle.store)
-    attached: A = with_pipeline(handle, pipeline.with_options(**check(choices)))
-    return attached
+    pipeline, options = pipeline_of(handle), check(choices)
+    with quiet():
+        if not isinstance(pipeline, ShardCodecPipeline):
+            pipeline = ShardCodecPipeline(handle.metadata, handle.store)
+        new: Any = with_pipeline(handle, pipeline.with_options(**options))
+    if type(new) is Array:
+        new = AttachedArray(new.async_array)
+    return new  # type: ignore[no-any-return]

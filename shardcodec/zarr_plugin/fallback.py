@@ -1,54 +1,54 @@
-# fallback.py - writes that are left to zarr's own code, under our locks
+# fallback.py - writes by zarr's own pipeline
 # SPDX-License-Identifier: MIT
-"""What zarr writes itself, put in place by us.
+"""Writes by zarr's own pipeline, stored by `storage.replace`.
 
-zarr reads the old object of a LocalStore, makes the new one and gives it its name, whatever has that name by then: so two
-writers that both find no object lose one of their updates, and no lock could be held on what is not there. Here zarr is
-given a store that keeps what it is told to store; then that takes its place by the rules of all our writes, and what
-another writer has made first is done again.
+zarr reads the old object, makes the new one and stores it, without a check whether another writer has stored the object
+meanwhile. So one of two updates that both find no object would be lost. Here zarr gets a store that captures the new
+objects. `storage.replace` then stores them by the rules of all our writes, and lets zarr repeat the work if another
+writer was faster.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import math
 import os
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from .. import native
 from ..compat import StorePath, WrapperStore
-from ..options import Options
-from ..storage import file_locks, locks
-from ..storage.tasks import to_its_end
-from .stores import check_writable, is_local, is_prompt, local_path, lock_keys_async
+from ..options import NOTHING, Options
+from ..storage import locks
+from ..storage.file_locks import NO_FILE
+from ..storage.kinds import is_zarr_store, store_of
+from ..storage.lock_scopes import refuse_store
+from ..storage.replace import replace
+from ..storage.runner import ON_LOOP, Runner
+from ..storage.store import UNCHANGED, Made, Store, Stored
 
 __all__ = ["CapturedStore", "write_own"]
-
-# About as many decoded bytes of objects at a time: the encoded ones are held in memory.
-MEMORY_NBYTES = 128 << 20
 
 Write = Callable[[Sequence[Any]], Awaitable[None]]
 
 
 class CapturedStore(WrapperStore[Any]):
-    """Reads go to the store; what is to be stored or deleted is kept.
+    """A store that reads from another store and captures writes and deletions.
 
     Parameters
     ----------
-    there : collection of str
-        Keys of objects that exist, by their locks. LocalStore takes the ENOENT of a stale directory entry for "no object".
+    store : Store
+        The store to read from.
+    there : mapping
+        From the keys of files that exist, as their locks show, to their paths. LocalStore takes the ENOENT of a stale
+        directory entry for a missing object.
 
     Attributes
     ----------
     kept : dict
-        From keys to buffers; None for what is to be deleted.
+        From keys to the captured buffers; None for a deletion.
     """
 
-    def __init__(self, store: Any, there: Collection[str] = ()) -> None:
+    def __init__(self, store: Any, there: Mapping[str, str] = NOTHING) -> None:
         super().__init__(store)
         self._there = there
         self.kept: dict[str, Any] = {}
@@ -56,7 +56,7 @@ class CapturedStore(WrapperStore[Any]):
     async def get(self, key: str, *arguments: Any, **named: Any) -> Any:
         found = await super().get(key, *arguments, **named)
         if found is None and key in self._there:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), local_path(StorePath(self._store, key)))
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self._there[key])
         return found
 
     async def set(self, key: str, value: Any) -> None:
@@ -73,101 +73,69 @@ class CapturedStore(WrapperStore[Any]):
 
 
 async def write_own(batch: Sequence[Any], write: Write, options: Options) -> None:
-    """Let zarr store a batch.
+    """Write a batch with zarr's own pipeline.
 
     Parameters
     ----------
     batch : sequence
-        As zarr passes it to `CodecPipeline.write`.
+        The argument that zarr passes to `CodecPipeline.write`.
     write : callable
-        zarr's own code: a coroutine function that stores a part of the batch.
+        Coroutine function of zarr's own pipeline that writes a part of the batch.
+    options : Options
+        ``lock_timeout``, ``locking`` and ``durability`` are used.
+
+    Raises
+    ------
+    LockScopeError
+        ``locking`` is "cluster", and the store is reached by requests: this work sets no conditions.
     """
     targets = [item[0] for item in batch if isinstance(item[0], StorePath)]
-    keys = await lock_keys_async(targets)
-    async with locks.table().hold_async(keys):
-        if len(targets) < len(batch) or not all(is_local(target.store) for target in targets):
+    if len(targets) < len(batch) or not all(is_zarr_store(target.store) for target in targets):
+        async with locks.table().hold_async(await ON_LOOP.call(_lock_names, targets, inline=False)):
             await write(batch)
-        else:
-            check_writable(targets[0].store)
-            await _write_local(batch, keys, write, options)
+        return
+    by_store: dict[int, list[Any]] = {}
+    for item in batch:
+        by_store.setdefault(id(item[0].store), []).append(item)
+    for own in by_store.values():
+        store = store_of(own[0][0].store).with_prototype(own[0][1].prototype)
+        if options.locking == "cluster" and not store.is_near:
+            raise refuse_store(own[0][0].path, "zarr's own pipeline writes without conditions")
+        await replace(store, [target.path for target, *_ in own], _Captured(store, own, write), options)
 
 
-async def _write_local(batch: Sequence[Any], paths: Sequence[str], write: Write, options: Options) -> None:
-    left = _in_order(paths, batch)
-    prompt = is_prompt(batch[0][0].store)
-    deadline = time.monotonic() + options.lock_timeout
-    patience = file_locks.patience_of(options)
-    while left:
-        some = left[: _n_at_a_time(item[1] for _, item in left)]
-        exist: list[int] = []
-        files = [local_path(item[0]) for _, item in some]
-        try:
-            async with file_locks.hold_async(
-                [path for path, _ in some], options, files, prompt=prompt
-            ) as held:
-                moved = file_locks.MOVED in held
-                if not moved:
-                    some = some[: len(held)]
-                    exist = await _write_locked([item for _, item in some], held, write, options)
-        except OSError as error:  # what has been written already is written once more
-            await asyncio.sleep(patience.pause(error))
-            continue
-        if moved:  # a link was erased while the lock of its target was waited for
-            file_locks.check_deadline(deadline, left[0][0], options)
-            left = _in_order(await lock_keys_async([item[0] for _, item in left]), [item for _, item in left])
-            continue
-        left = left[len(some) :]
-        if exist:
-            file_locks.check_deadline(deadline, some[exist[0]][0], options)
-            left = sorted([some[i] for i in exist] + left, key=itemgetter(0))
+def _lock_names(targets: Sequence[StorePath]) -> list[str]:
+    return [name for target in targets for name in store_of(target.store).lock_names([target.path])]
 
 
-def _in_order(paths: Sequence[str], batch: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Pair items with the paths of their files; in the order in which these are locked."""
-    return sorted(zip(paths, batch, strict=True), key=itemgetter(0))
+class _Captured:
+    """A `Maker` of objects that zarr's own pipeline writes into a `CapturedStore`."""
 
+    keeps_emptied = False
 
-def _n_at_a_time(specs: Iterator[Any]) -> int:
-    n = nbytes = 0
-    for spec in specs:
-        nbytes += math.prod(spec.shape) * 8
-        if n and nbytes > MEMORY_NBYTES:
-            break
-        n += 1
-    return n
+    def __init__(self, store: Store, batch: Sequence[Any], write: Write) -> None:
+        self._store = store
+        self._batch = batch
+        self._write = write
 
+    def begin(self) -> None:
+        """Do nothing: the batch is known."""
 
-async def _write_locked(
-    batch: Sequence[Any], held: Sequence[int | None], write: Write, options: Options
-) -> list[int]:
-    """Return positions of objects that others have made meanwhile."""
-    there = {
-        item[0].path
-        for item, fd in zip(batch, held, strict=True)
-        if fd is not None and fd != file_locks.NO_FILE
-    }
-    store = CapturedStore(batch[0][0].store, there)
-    await write([(StorePath(store, target.path), *rest) for target, *rest in batch])
-    work = [
-        (i, local_path(target), store.kept[target.path], held[i])
-        for i, (target, *_) in enumerate(batch)
-        if target.path in store.kept
-    ]
-    sync = options.durability == "fsync"
-    return await to_its_end(
-        asyncio.to_thread(lambda: [i for i, path, data, fd in work if not _settle(path, data, fd, sync)])
-    )
+    def needs_old(self, position: int) -> bool:
+        """Return False: zarr reads the stored object itself."""
+        return False
 
+    def nbytes(self, position: int) -> int:
+        return 8 * math.prod(map(int, self._batch[position][1].shape))
 
-def _settle(path: str, data: Any, fd: int | None, sync: bool) -> bool:
-    """Put an object in its place, or remove it; False when it was to be new, and is not."""
-    if data is None:
-        if fd != file_locks.NO_FILE:
-            native.load().remove_file(path, sync=sync)
-        return True
-    file = native.load().NewFile(path)
-    try:
-        file.write(data.as_numpy_array(), 0)
-        return bool(file.commit(sync=sync, only_new=fd == file_locks.NO_FILE))
-    finally:
-        file.abort()
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+        some = [self._batch[old.position] for old in stored]
+        there = {
+            item[0].path: self._store.source(item[0].path)
+            for item, old in zip(some, stored, strict=True)
+            if old.fd is not None and old.fd != NO_FILE
+        }
+        captured = CapturedStore(some[0][0].store, there)
+        await self._write([(StorePath(captured, target.path), *rest) for target, *rest in some])
+        kept = [captured.kept.get(target.path, UNCHANGED) for target, *_ in some]
+        return Made([new if new is None or new is UNCHANGED else new.as_numpy_array() for new in kept])

@@ -1,9 +1,9 @@
-# foreign_codecs.py - zarr's codec objects as the codecs of staged work
+# foreign_codecs.py - `ZarrCodecs`: zarr's codec objects as the codecs of staged work
 # SPDX-License-Identifier: MIT
-"""Chunks through codecs that have no native code: the objects that zarr made from the metadata, run as zarr runs them.
+"""Codecs without native code: the codec objects of zarr, called as zarr calls them.
 
-Most codecs of zarr 3.3 and later can be called one chunk at a time from any thread. The others are coroutines, and run
-in batches on zarr's own event loop, on which staged work never waits.
+Most codecs of zarr 3.3 and later can be called in any thread with one chunk at a time. The other ones are coroutines; they
+run in batches on zarr's own event loop. Staged work never blocks that loop.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..compat import (
     array_spec,
     batched_pipeline,
     buffer_from,
-    evolved,
+    evolve,
+    is_synchronous,
     on_zarrs_loop,
-    runs_at_once,
 )
 
 __all__ = ["ZarrCodecs"]
@@ -34,23 +34,25 @@ class ZarrCodecs:
     Parameters
     ----------
     codecs : iterable of zarr.abc.codec.Codec
+        The codecs, in the order of encoding.
     shape : tuple of int
+        Shape of a chunk.
     dtype, fill_value
-        As zarr's metadata has them.
+        Data type and fill value, as in zarr's metadata.
     """
 
     def __init__(self, codecs: Iterable[Any], shape: tuple[int, ...], dtype: Any, fill_value: Any) -> None:
-        # zarr tells codecs of the option through the spec, and a sharding codec among them heeds it
+        # the spec passes the option write_empty_chunks to a sharding codec in the chain
         self._specs = {flag: array_spec(shape, dtype, fill_value, write_empty=flag) for flag in (False, True)}
-        links = {flag: list(evolved(codecs, spec)) for flag, spec in self._specs.items()}
+        links = {flag: list(evolve(codecs, spec)) for flag, spec in self._specs.items()}
         self._links: dict[bool, list[tuple[Any, ArraySpec]]] = links
         self._pipeline = batched_pipeline([codec for codec, _ in links[False]])
         self._prototype = self._specs[False].prototype
         self.fill = _element(dtype.to_native_dtype(), fill_value)
-        self.one_by_one = all(runs_at_once(codec) for codec, _ in links[False])
+        self.one_by_one = all(is_synchronous(codec) for codec, _ in links[False])
 
     def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray[Any, Any]]:
-        """Decode buffers. The codecs know the one shape that there is."""
+        """Decode buffers. `shapes` is not used: the codecs know their one shape."""
         buffers = [buffer_from(self._prototype, chunk) for chunk in chunks]
         if not self.one_by_one:
             spec = self._specs[False]
@@ -61,24 +63,24 @@ class ZarrCodecs:
         return [buffer.as_numpy_array() for buffer in buffers]
 
     def encode(self, chunks: Sequence[np.ndarray[Any, Any]], write_empty: bool) -> list[Any]:
-        """Encode arrays to buffers; None for one that a codec leaves out."""
+        """Encode arrays to buffers; None for a chunk that a codec does not store."""
         buffers: list[Any] = [self._prototype.nd_buffer.from_numpy_array(chunk) for chunk in chunks]
         links = self._links[write_empty]
         if not self.one_by_one:
-            buffers = on_zarrs_loop(self._encoded(buffers, links))
+            buffers = on_zarrs_loop(self._encode_batch(buffers, links))
         else:
             for codec, spec in links:
                 buffers = self._in_c_order(buffers)
                 buffers = [None if buffer is None else codec._encode_sync(buffer, spec) for buffer in buffers]
         return [None if buffer is None else buffer.as_numpy_array() for buffer in buffers]
 
-    async def _encoded(self, buffers: list[Any], links: Sequence[tuple[Any, ArraySpec]]) -> list[Any]:
+    async def _encode_batch(self, buffers: list[Any], links: Sequence[tuple[Any, ArraySpec]]) -> list[Any]:
         for codec, spec in links:
             buffers = list(await codec.encode([(buffer, spec) for buffer in self._in_c_order(buffers)]))
         return buffers
 
     def _in_c_order(self, buffers: Sequence[Any]) -> list[Any]:
-        """Lay out in C order what a transpose has left as a view: codecs of numcodecs store elements as they lie in memory."""
+        """Copy arrays to C order if needed: a transpose returns a view, but codecs of numcodecs store elements in memory order."""
         return [
             buffer
             if buffer is None or (array := buffer.as_numpy_array()).flags.c_contiguous
@@ -87,14 +89,14 @@ class ZarrCodecs:
         ]
 
     def is_fill(self, chunk: np.ndarray[Any, Any]) -> bool:
-        """Tell whether a chunk is nothing but fill value: bit by bit, and by value where elements are objects."""
+        """Return True if all elements of a chunk equal the fill value: objects by value, other elements bit by bit."""
         if chunk.dtype.kind in "OT":
             return bool(self._prototype.nd_buffer.from_numpy_array(chunk).all_equal(self.fill[()]))
         return bool(native.load().all_equal(np.ascontiguousarray(as_void(chunk)), self.fill.tobytes()))
 
 
 def _element(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
-    """One element as an array of rank 0: unlike a scalar, numpy copies it bit by bit."""
+    """Return an element as an array of rank 0, which numpy copies bit by bit; a scalar could lose bits."""
     element = np.empty((), dtype=dtype)
     element[()] = value
     return element if dtype.kind in "OT" else np.asarray(value, dtype=dtype)

@@ -1,10 +1,10 @@
 # pipeline.py - the codec pipeline that zarr calls
 # SPDX-License-Identifier: MIT
-"""`ShardCodecPipeline`: the way in for every array, sharded or not.
+"""`ShardCodecPipeline`: the entry for every array, of Zarr format 2 or 3, sharded or not.
 
-zarr asks for a pipeline when an array is opened and gives it the array's metadata and store. Requests go to the engine
-as a whole; one that the engine does not take goes to the pipeline that zarr itself would have used, with equal
-results, or fails under the option ``strict``.
+zarr makes a pipeline when it opens an array, from the metadata and the store of the array. The engine executes each request
+as a whole. A request that the engine does not support is executed by the pipeline that zarr itself would use, with equal
+results; under the option ``strict`` it is an error.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from typing import Any, Self
 from zarr.abc.codec import Codec, CodecPipeline
 
 from .. import native
+from ..access.array_read import read_request
+from ..access.array_request import Request
+from ..access.array_write import write_request
+from ..access.buffer import group_writes
 from ..compat import (
-    ArrayV3Metadata,
+    ArrayMetadata,
+    StorePath,
+    codecs_of,
     get_result,
+    has_usual_buffers,
     max_workers,
     options_of_zarr,
     own_pipeline,
@@ -28,70 +35,118 @@ from ..errors import UnsupportedError
 from ..options import NOTHING, Options, Resolver
 from ..statistics import stats
 from ..storage import turns
+from ..storage.kinds import introduce, store_of
+from ..storage.renamed_store import originals
 from ..storage.retry import Patience
-from . import group_writes, read_request, write_request
 from .array_codecs import Kind, kind_of
+from .buffered_write import SmallWriter
+from .direct_access import DirectAccess, MadeFor, direct_access
 from .fallback import write_own
-from .group import GatherShortcut
-from .renamed_store import originals
-from .request import Declined, Request, prepare
-from .stores import introduce, is_local, is_prompt, lock_keys_async
+from .request import Declined, prepare
+from .small_read import SmallReader
 
 __all__ = ["ShardCodecPipeline"]
 
 
 class ShardCodecPipeline(CodecPipeline):
-    """Codec pipeline over native code; made by zarr, not by hand.
+    """Codec pipeline over native code; zarr makes it for each array.
 
-    Select it with `shardcodec.enable`, or ``zarr.config.set({"codec_pipeline.path": "shardcodec.ShardCodecPipeline"})``
-    before an array is opened.
+    Select it with `shardcodec.enable`, or with
+    ``zarr.config.set({"codec_pipeline.path": "shardcodec.ShardCodecPipeline"})`` before an array is opened.
+
+    Parameters
+    ----------
+    metadata : ArrayV2Metadata or ArrayV3Metadata
+        Metadata of the array.
+    store : Store
+        Store of the array.
+    attached : mapping, optional
+        Options of this array, see `shardcodec.attach`.
+
+    Notes
+    -----
+    `zarr.abc.codec.CodecPipeline` documents the methods; the docstrings here add what differs.
     """
 
-    def __init__(self, metadata: ArrayV3Metadata, store: Any, attached: Mapping[str, Any] = NOTHING) -> None:
+    def __init__(self, metadata: ArrayMetadata, store: Any, attached: Mapping[str, Any] = NOTHING) -> None:
         self._metadata = metadata
         self._store = store
         introduce(store)
+        self._usual = store, store_of(store)
         self._attached = dict(attached)
         self._own = own_pipeline(metadata)
         self._kind: Kind | None = None
         self._reason = ""
-        self._order = next((write_order(c) for c in metadata.codecs if hasattr(c, "index_codecs")), {})
+        self._order = next((write_order(c) for c in codecs_of(metadata) if hasattr(c, "index_codecs")), {})
         try:
             self._kind = kind_of(metadata)
         except Declined as why:
             self._reason = str(why)
         self._resolver = Resolver({**self._order, **self._attached})
-        self._shortcut: read_request.Shortcut | None = None
-        if self._kind and is_local(store) and is_prompt(store):
-            self._shortcut = read_request.Shortcut(self._kind, store)
-        self._gathering = GatherShortcut(self._kind) if self._kind else None
+        at = self._usual[1]
+        self._small_reader: SmallReader | None = None
+        if self._kind and at.path("") is not None and at.is_prompt:
+            self._small_reader = SmallReader(self._kind, store, at)
+        self._small_writer = SmallWriter(self._kind, store, at) if self._kind else None
+        self._direct: tuple[MadeFor, DirectAccess | None] | None = None
 
     # ---- made by zarr
 
     @classmethod
     def from_codecs(cls, codecs: Iterable[Codec]) -> Any:
-        """Return zarr's own pipeline: without metadata and store there is nothing to gain."""
+        """Return zarr's own pipeline, because the engine needs metadata and store of the array.
+
+        Parameters
+        ----------
+        codecs : iterable of Codec
+            The codecs of the array.
+
+        Returns
+        -------
+        CodecPipeline
+        """
         return own_pipeline_class().from_codecs(codecs)
 
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Self:
-        """Make the pipeline of an array.
+        """Return the pipeline of an array.
+
+        Parameters
+        ----------
+        array_metadata : ArrayV2Metadata or ArrayV3Metadata
+            Metadata of the array.
+        store : Store
+            Store of the array.
+
+        Returns
+        -------
+        ShardCodecPipeline
 
         Raises
         ------
         NotImplementedError
-            A Zarr v2 array, or the extension module cannot be loaded: zarr goes on with its own pipeline.
+            The array has another Zarr format, or the extension module cannot be loaded; zarr then uses its own pipeline.
         """
-        if not isinstance(array_metadata, ArrayV3Metadata):
-            raise NotImplementedError("shardcodec is for Zarr v3 arrays")
+        if not isinstance(array_metadata, ArrayMetadata):
+            raise NotImplementedError("expected an array of Zarr format 2 or 3")
         native.load()
         return cls(array_metadata, store)
 
     def evolve_from_array_spec(self, array_spec: Any) -> Self:
-        """Return the pipeline as it is: it knows the array's metadata already."""
+        """Return this pipeline unchanged, because it has the metadata of the array already.
+
+        Parameters
+        ----------
+        array_spec : ArraySpec
+            Not used.
+
+        Returns
+        -------
+        ShardCodecPipeline
+        """
         return self
 
-    # ---- what zarr asks about the chain of codecs: its own pipeline answers
+    # ---- properties of the chain of codecs: zarr's own pipeline answers
 
     def __iter__(self) -> Iterator[Codec]:
         return iter(self._own)  # type: ignore[call-overload,no-any-return]
@@ -104,50 +159,126 @@ class ShardCodecPipeline(CodecPipeline):
 
     @property
     def supports_partial_decode(self) -> bool:
-        """Whether inner chunks can be read alone."""
+        """True if inner chunks can be read one by one."""
         return self._own.supports_partial_decode
 
     @property
     def supports_partial_encode(self) -> bool:
-        """Whether inner chunks can be written alone."""
+        """True if inner chunks can be written one by one."""
         return self._own.supports_partial_encode
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
-        """Check the codecs against the array."""
+        """Check that the codecs fit the array, with zarr's own pipeline.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the array.
+        dtype : ZDType
+            Data type of the array.
+        chunk_grid : ChunkGrid
+            Chunk grid of the array.
+
+        Raises
+        ------
+        ValueError
+            The codecs do not fit.
+        """
         self._own.validate(shape=shape, dtype=dtype, chunk_grid=chunk_grid)
 
     def compute_encoded_size(self, byte_length: int, array_spec: Any) -> int:
-        """Return the size of an encoded chunk where it is fixed."""
+        """Return the size of an encoded chunk, if the codecs have a fixed size.
+
+        Parameters
+        ----------
+        byte_length : int
+            Size of the decoded chunk in bytes.
+        array_spec : ArraySpec
+            Shape and data type of the chunk.
+
+        Returns
+        -------
+        int
+            Size in bytes.
+
+        Raises
+        ------
+        NotImplementedError
+            The size depends on the elements.
+        """
         return self._own.compute_encoded_size(byte_length, array_spec)
 
     async def decode(self, chunk_bytes_and_specs: Iterable[Any]) -> Iterable[Any]:
-        """Decode chunks that are in memory."""
+        """Decode chunks in memory, with zarr's own pipeline.
+
+        Parameters
+        ----------
+        chunk_bytes_and_specs : iterable of (Buffer or None, ArraySpec)
+            The encoded chunks.
+
+        Returns
+        -------
+        iterable of (NDBuffer or None)
+            The decoded chunks.
+        """
         return await self._own.decode(chunk_bytes_and_specs)
 
     async def encode(self, chunk_arrays_and_specs: Iterable[Any]) -> Iterable[Any]:
-        """Encode chunks to memory."""
+        """Encode chunks in memory, with zarr's own pipeline.
+
+        Parameters
+        ----------
+        chunk_arrays_and_specs : iterable of (NDBuffer or None, ArraySpec)
+            The decoded chunks.
+
+        Returns
+        -------
+        iterable of (Buffer or None)
+            The encoded chunks.
+        """
         return await self._own.encode(chunk_arrays_and_specs)
+
+    @property
+    def declined(self) -> str:
+        """Why the engine cannot do the work of this array; empty if it can."""
+        return "" if self._kind else self._reason
 
     # ---- the work
 
     async def read(self, batch_info: Iterable[Any], out: Any, drop_axes: tuple[int, ...] = ()) -> Any:
-        """Read what a selection needs of each chunk into `out`.
+        """Read the selected elements of chunks into `out`.
+
+        Parameters
+        ----------
+        batch_info : iterable of tuple
+            For each chunk: its object, spec, selection of the chunk, selection of `out`, and a flag that is not used.
+        out : NDBuffer
+            The array of the whole request.
+        drop_axes : tuple of int
+            Axes of the selections that `out` does not have.
+
+        Returns
+        -------
+        tuple of dict
+            For each chunk whether its object exists.
 
         Raises
         ------
         ShardFormatError, ChecksumError, CodecError
             A chunk or shard is damaged.
+        UnsupportedError
+            The engine does not support the request, under the option ``strict``.
         """
         if turns.is_over():
             await turns.next_turn()
         batch = originals(list(batch_info))
         if not batch:
             return ()
-        group = group_writes.active()
+        buffer = group_writes.active()
         patience = None
-        if self._shortcut is not None and len(batch) == 1 and group is None and not drop_axes:
+        if self._small_reader is not None and len(batch) == 1 and buffer is None and not drop_axes:
             try:
-                exists = self._shortcut.read(batch[0], out, self._options(any_threads=True))
+                exists = self._small_reader.read(batch[0], out, self._options(any_threads=True))
             except OSError as error:
                 exists, patience = None, Patience.after(error)
             if exists is not None:
@@ -157,23 +288,34 @@ class ShardCodecPipeline(CodecPipeline):
             request = self._prepare(batch, out, drop_axes)
         except Declined as why:
             self._left_to_zarr(why, options)
-            await self._settle(batch)
+            await self._flush(batch)
             return await self._own.read(batch, out, drop_axes)
-        reads = (
-            read_request.run(request, options, patience) if group is None else group.read(request, options)
-        )
+        reads = read_request(request, options, patience) if buffer is None else buffer.read(request, options)
         missing = await reads
         return tuple(get_result(position in missing) for position in range(len(batch)))
 
     async def write(self, batch_info: Iterable[Any], value: Any, drop_axes: tuple[int, ...] = ()) -> None:
-        """Store `value`, a part of each chunk.
+        """Write elements of `value` into the selected parts of chunks.
+
+        Parameters
+        ----------
+        batch_info : iterable of tuple
+            For each chunk: its object, spec, selection of the chunk, selection of `value`, and a flag that is not used.
+        value : NDBuffer
+            The array of the whole request, or one element.
+        drop_axes : tuple of int
+            Axes of the selections that `value` does not have.
 
         Raises
         ------
         ValueError
             The store is read-only.
         ShardFormatError, ChecksumError, CodecError
-            The rest of a chunk or shard, which had to be kept, is damaged; it is as it was.
+            A part of a chunk or shard that must be kept is damaged; the object is unchanged.
+        LockError
+            Another process held the lock of a shard for longer than ``lock_timeout``.
+        UnsupportedError
+            The engine does not support the request, under the option ``strict``.
         """
         if turns.is_over():
             await turns.next_turn()
@@ -181,31 +323,62 @@ class ShardCodecPipeline(CodecPipeline):
         if not batch:
             return
         options = self._options()
-        group = group_writes.active()
-        shortcut = self._gathering if group is not None and len(batch) == 1 and not drop_axes else None
-        if group is not None and shortcut and shortcut.gather(batch[0], value, options, group):
-            await group.keep_within_budget()
+        buffer = group_writes.active()
+        fast_path = self._small_writer if buffer is not None and len(batch) == 1 and not drop_axes else None
+        if buffer is not None and fast_path and fast_path.write(batch[0], value, options, buffer):
+            await buffer.keep_within_budget()
             return
         try:
             request = self._prepare(batch, value, drop_axes)
         except Declined as why:
             self._left_to_zarr(why, options)
-            await self._settle(batch)
+            await self._flush(batch)
             await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
             return
-        await (write_request.run(request, options) if group is None else group.write(request, options))
+        await (write_request(request, options) if buffer is None else buffer.write(request, options))
+
+    def direct_access(self, array: Any) -> DirectAccess | None:
+        """Return the access to the array of this pipeline without zarr's event loop.
+
+        Memoised: made again only when the array was resized or moved, or an option has changed.
+
+        Parameters
+        ----------
+        array : AsyncArray
+            The array.
+
+        Returns
+        -------
+        DirectAccess or None
+            None if each access must take zarr's way.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An option in the configuration or the environment is invalid.
+        """
+        if not has_usual_buffers():
+            return None
+        store = self._usual[1]
+        options, place = self._options(any_threads=True), store.place
+        known = self._direct
+        if known is None or not known[0].fits(array, options, place):
+            access = direct_access(array, self._kind, store, options)
+            known = self._direct = MadeFor(array.metadata, array.config, options, place), access
+        return known[1]
 
     @staticmethod
-    async def _settle(batch: list[Any]) -> None:
-        """Before zarr does it: store what is gathered of these objects."""
-        group = group_writes.active()
-        if group is not None:
-            await group.settle(await lock_keys_async(_targets(batch)))
+    async def _flush(batch: list[Any]) -> None:
+        """Flush the buffered writes of these objects, before zarr's own pipeline reads or writes them."""
+        buffer = group_writes.active()
+        if buffer is not None:
+            for target in (item[0] for item in batch if isinstance(item[0], StorePath)):
+                await buffer.flush_objects(store_of(target.store), [target.path])
 
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
         if self._kind is None:
             raise Declined(self._reason)
-        return prepare(batch, buffer, drop_axes, self._kind.dtype, self._kind.chain)
+        return prepare(batch, buffer, drop_axes, self._kind.dtype, self._kind.chain, self._usual)
 
     def _options(self, *, any_threads: bool = False) -> Options:
         return self._resolver.resolve(options_of_zarr(), max_workers(), any_threads=any_threads)
@@ -219,7 +392,17 @@ class ShardCodecPipeline(CodecPipeline):
     # ---- an array is compared and pickled with its pipeline
 
     def with_options(self, **choices: Any) -> Self:
-        """Return the pipeline with options attached."""
+        """Return a pipeline of the same array with more options attached.
+
+        Parameters
+        ----------
+        **choices
+            Options, see `Options`; they must be checked already.
+
+        Returns
+        -------
+        ShardCodecPipeline
+        """
         return type(self)(self._metadata, self._store, {**self._attached, **choices})
 
     def __eq__(self, other: object) -> bool:
@@ -240,9 +423,6 @@ class ShardCodecPipeline(CodecPipeline):
         self.__init__(*state)  # type: ignore[misc]
 
 
-def _targets(batch: list[Any]) -> list[Any]:
-    return [item[0] for item in batch if hasattr(item[0], "store")]
+# zarr's registry and configuration identify a class by module and name; users write "shardcodec.ShardCodecPipeline"
 
-
-# zarr's registry and configuration know a class by module and name: the name that users write
 ShardCodecPipeline.__module__ = "shardcodec"

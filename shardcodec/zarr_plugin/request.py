@@ -1,129 +1,85 @@
-# request.py - a request of zarr, taken apart: what of it the engine can do, and how large it is
+# request.py - translates batches of zarr's pipeline to requests
 # SPDX-License-Identifier: MIT
-"""The common first step of reading and writing.
-
-A `Request` is a batch that the engine takes as a whole. Whatever it does not take raises `Declined` with the reason;
-then zarr's own pipeline does the batch.
-"""
+"""Translate a batch of zarr's pipeline into an `access.array_request.Request`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ..access.array_request import Part, Request
 from ..access.chunk_codec import memory_order
-from ..access.read import INLINE_NBYTES, INLINE_OBJECTS, read_nbytes
-from ..access.regions import Parts, covers, is_empty
-from ..compat import Store, StorePath, as_numpy
+from ..access.regions import is_empty
+from ..compat import StorePath, as_numpy
+from ..storage.kinds import is_zarr_store, store_of
+from ..storage.store import Store
 from .selection import fits, selected_axes, to_parts
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Declined", "Part", "Request", "prepare"]
+__all__ = ["Declined", "prepare"]
 
 GetChain: TypeAlias = "Callable[[tuple[int, ...], bool], Chain]"
 
 
 class Declined(Exception):
-    """The engine does not do this; the message says why."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # two stores are never compared
-class Part:
-    """What a request wants of one object."""
-
-    target: StorePath
-    spec: Any
-    chain: Chain
-    box: Parts
-
-    @property
-    def covers(self) -> bool:
-        """Whether the box is the whole chunk, so that the old object does not matter.
-
-        zarr's own flag says less: it also counts a selection that ends at the array's edge within the chunk, where
-        cells beyond the shape may hold what was there before the array was made smaller.
-        """
-        return covers(self.box, self.chain.shape)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """A batch for the engine.
-
-    Attributes
-    ----------
-    parts : sequence of Part
-        Those that want any element at all.
-    positions : sequence of int
-        Where they stand in the batch.
-    axes : tuple of int
-        Which axis of `array` each axis of the chunks is; -1 for none.
-    array : ndarray
-        What is filled or stored.
-    """
-
-    store: Store
-    parts: Sequence[Part]
-    positions: Sequence[int]
-    axes: tuple[int, ...]
-    array: np.ndarray[Any, Any]
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it can be done at once, on the event loop."""
-        return len(self.parts) <= INLINE_OBJECTS and self.fits_into(INLINE_NBYTES)
-
-    def fits_into(self, limit: int) -> bool:
-        """Tell whether no more than so many bytes are decoded for it."""
-        total = 0
-        for part in self.parts:
-            total += read_nbytes(part.chain, part.box)
-            if total > limit:
-                return False
-        return True
+    """The engine cannot handle a request; the message states the reason."""
 
 
 def prepare(
-    batch: Sequence[Any], buffer: Any, drop_axes: Sequence[int], dtype: np.dtype[Any], get_chain: GetChain
+    batch: Sequence[Any],
+    buffer: Any,
+    drop_axes: Sequence[int],
+    dtype: np.dtype[Any],
+    get_chain: GetChain,
+    usual: tuple[Any, Store],
 ) -> Request:
-    """Take a batch of `CodecPipeline.read` or `write` apart.
+    """Translate a batch of `CodecPipeline.read` or `write`.
 
     Parameters
     ----------
     batch : sequence
         As zarr passes it; not empty.
     buffer : NDBuffer
-        Destination or source. One of rank 0 stands for every element.
+        Destination or source. A source of rank 0 is the value of every element.
     drop_axes : sequence of int
-        Axes that zarr removes afterwards; only orthogonal selections have any.
+        Axes that zarr removes afterwards; only orthogonal selections have some.
     dtype : numpy.dtype
-        Of the array.
+        Data type of the array.
     get_chain : callable
-        From a chunk shape and the byte order of the memory to the compiled chain.
+        Takes a chunk shape and whether the memory has the native byte order; returns the compiled chain.
+    usual : tuple
+        The zarr store of the array, and its `Store`.
+
+    Returns
+    -------
+    Request
+        The parts with at least one element.
 
     Raises
     ------
     Declined
+        The engine cannot handle the batch.
     """
     array = as_numpy(buffer)
     if array is None:
-        raise Declined("the buffers are not numpy's")
+        raise Declined("expected buffers of numpy")
     native_order = memory_order(array.dtype, dtype)
     if native_order is None:
-        raise Declined(f"memory has dtype {array.dtype}, chunks {dtype}")
+        raise Declined(f"expected memory of dtype {dtype}, got {array.dtype}")
     selected = selected_axes(batch[0][2], batch[0][3], drop_axes)
     if selected is None:
         raise Declined("selection of an unknown kind")
     axes, rank = selected
     scalar = array.ndim == 0
     if not scalar and array.ndim != rank:
-        raise Declined(f"selection of rank {rank} for an array of rank {array.ndim}")
-    store = _common_store(batch)
+        raise Declined(f"expected an array of rank {rank} for the selection, got rank {array.ndim}")
+    base = _common_store(batch)
+    store = usual[1] if base is usual[0] else store_of(base)
+    store = store.with_prototype(batch[0][1].prototype)
     parts, positions = [], []
     chain: Chain | None = None
     chain_shape: tuple[int, ...] = ()
@@ -135,21 +91,21 @@ def prepare(
         if box is None:
             raise Declined("selection of an unknown kind")
         if not scalar and not fits(box, axes, array.shape):
-            raise Declined(f"array of shape {array.shape} is to be broadcast")
+            raise Declined(f"an array of shape {array.shape} would have to be broadcast")
         if not is_empty(box):
-            parts.append(Part(target, chunk_spec, chain, box))
+            parts.append(Part(target.path, chain, box))
             positions.append(position)
-    return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array)
+    return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array, batch[0][1])
 
 
-def _common_store(batch: Sequence[Any]) -> Store:
+def _common_store(batch: Sequence[Any]) -> Any:
     first = batch[0][0]
     if type(first) is not StorePath:
-        raise Declined(f"objects are reached through {type(first).__name__}")
+        raise Declined(f"expected a StorePath for each object, got {type(first).__name__}")
     store = first.store
-    if not issubclass(type(store), Store):  # isinstance() believes what an object says of itself
-        raise Declined(f"a {type(store).__name__} in the place of a store")
+    if not is_zarr_store(store):
+        raise Declined(f"expected a zarr store, got {type(store).__name__}")
     for target, *_ in batch:
         if type(target) is not StorePath or target.store is not store:
-            raise Declined("objects of several stores in one request")
+            raise Declined("expected objects of one store, got several stores")
     return store

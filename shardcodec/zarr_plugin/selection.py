@@ -1,22 +1,24 @@
-# selection.py - zarr's selections as what the engine takes
+# selection.py - from zarr's selections to those of the engine
 # SPDX-License-Identifier: MIT
-"""From the pair of selections that zarr gives for a chunk to `Parts` of it.
+"""Translate the pair of selections that zarr passes for a chunk to `Parts`.
 
-zarr says for each chunk what to take of it, and where that is in the array of the whole request:
+For each chunk, zarr passes a selection of the chunk and a selection of the array. In this module, *the array* is the array
+in memory that a read fills or a write stores.
 
 =============  ==========================================================  ================================
-kind           of the chunk                                                in the array
+kind           of the chunk                                                of the array
 =============  ==========================================================  ================================
-basic, block   slices, and integers, which take an axis away               a slice for each axis
-orthogonal     one array among slices; or arrays for all axes, shaped as   slices; or arrays, of rank 1 or
-               by `numpy.ix_`, and then integers are arrays too, whose     shaped as by `numpy.ix_`
-               axes are named to be dropped. zarr 3.1 knows only the
-               latter. An array of booleans is as long as the chunk
+basic, block   slices, and integers, which remove an axis                  a slice for each axis
+orthogonal     one index array among slices; or index arrays for all       slices; or index arrays, of rank 1
+               axes, shaped as by `numpy.ix_`. zarr 3.1 passes only the    or shaped as by `numpy.ix_`
+               latter. It passes integers as arrays then, and their axes
+               as `drop_axes`. An array of booleans is as long as the
+               chunk
 coordinates,   arrays of rank 1, one for each axis, all of one length      a slice or an array of rank 1, not
 mask                                                                       in a tuple; the array has rank 1
 =============  ==========================================================  ================================
 
-Arrays that are slices in disguise become slices again, so that what they select costs no more than a box.
+Index arrays with a constant step become slices, so that they are as fast as a box.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ Ints = tuple[int, ...]
 
 
 def array_axes(chunk_selection: Any) -> tuple[int, ...] | None:
-    """Return which axis of the array each axis of the chunk is, -1 for integers; None when it is no basic selection."""
+    """Map each axis of the chunk to an axis of the array, for a basic selection.
+
+    Returns
+    -------
+    tuple of int or None
+        The axis of the array for each axis of the chunk, -1 for an integer. None if the selection is not basic.
+    """
     if not isinstance(chunk_selection, tuple):
         return None
     axes = []
@@ -53,21 +61,23 @@ def array_axes(chunk_selection: Any) -> tuple[int, ...] | None:
 def to_box(
     chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
 ) -> Box | None:
-    """Turn one chunk's selections into a box.
+    """Translate the two selections that zarr passes for one chunk to a `Box`, if they are slices and integers.
 
     Parameters
     ----------
-    chunk_selection, array_selection : tuple
-        As zarr passes them.
+    chunk_selection : tuple
+        Which elements of the chunk.
+    array_selection : tuple
+        Where they are in the array.
     axes : sequence of int
-        From `array_axes` of the first chunk of the request.
+        Result of `array_axes` for the first chunk of the request.
     shape : sequence of int
-        Of the chunk.
+        Shape of the chunk in elements.
 
     Returns
     -------
     Box or None
-        None for anything but a basic selection of that pattern.
+        None if the selection is not basic, has a step below 1, or takes away other axes than that of the first chunk.
     """
     if (
         not isinstance(chunk_selection, tuple)
@@ -100,7 +110,7 @@ def to_box(
         ):
             return None
         if n <= 1:
-            stride = 1  # there is no second element for it to lead to
+            stride = 1  # a step has no effect on one element
         plain = plain and stride == 1
         start.append(first)
         count.append(n)
@@ -112,9 +122,21 @@ def to_box(
 def selected_axes(
     chunk_selection: Any, array_selection: Any, drop_axes: Sequence[int] = ()
 ) -> tuple[Ints, int] | None:
-    """Return which axis of the array each axis of the chunk is, -1 for none, and the rank of the array.
+    """Map each axis of the chunk to an axis of the array, for a selection of any kind.
 
-    None when it is no selection that zarr is known to make.
+    Parameters
+    ----------
+    chunk_selection, array_selection
+        The selections that zarr passes for one chunk.
+    drop_axes : sequence of int
+        Axes of the chunk that the array does not have, because an orthogonal selection has an integer there.
+
+    Returns
+    -------
+    tuple or None
+        First a tuple of int: the axis of the array for each axis of the chunk, -1 if the array does not have it.
+        Coordinates and masks of two or more axes select single elements, so all are -1. Second an int: the number of axes
+        of the array. None for a selection that no known version of zarr passes.
     """
     axes = None if drop_axes else array_axes(chunk_selection)
     if axes is not None:
@@ -135,16 +157,27 @@ def selected_axes(
 def to_parts(
     chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
 ) -> Parts | None:
-    """Turn one chunk's selections, of whatever kind, into parts of it; None where `selected_axes` is.
+    """Translate the two selections that zarr passes for one chunk to one selection of the engine.
+
+    The table at the top of this file lists the forms that zarr uses. Positions outside the chunk raise nothing here: the
+    engine refuses them.
 
     Parameters
     ----------
-    chunk_selection, array_selection
-        As zarr passes them.
+    chunk_selection : tuple
+        Which elements of the chunk: slices, integers or index arrays, one for each axis.
+    array_selection : tuple, slice or ndarray
+        Where these elements are in the array.
     axes : sequence of int
-        From `selected_axes` of the first chunk of the request.
+        Axes from `selected_axes`, which are the same for all chunks of the request.
     shape : sequence of int
-        Of the chunk.
+        Shape of the chunk in elements.
+
+    Returns
+    -------
+    Box, Lists, Points or None
+        The elements of the chunk with their places in the array. None for a negative step, and for a selection that no
+        known version of zarr passes; zarr's own code handles these.
     """
     box = to_box(chunk_selection, array_selection, axes, shape)
     if box is not None:
@@ -159,7 +192,7 @@ def to_parts(
 
 
 def fits(parts: Parts, axes: Sequence[int], array_shape: Sequence[int]) -> bool:
-    """Tell whether the places of parts are inside the array; if not, the array is one that numpy would repeat."""
+    """Return True if the array has an element for each selected one; if not, numpy would broadcast the array."""
     if isinstance(parts, Points):
         end = len(parts.froms[0]) if parts.to is None else int(parts.to.max(initial=0)) + 1
         return parts.at + end <= array_shape[0]
@@ -173,6 +206,7 @@ def fits(parts: Parts, axes: Sequence[int], array_shape: Sequence[int]) -> bool:
 
 
 def _to_points(chunk_selection: tuple[Any, ...], array_selection: Any) -> Points | None:
+    """Translate coordinates: one array of integers for each axis, all of one length. None for any other selection."""
     froms = [
         _positions(part) if isinstance(part, np.ndarray) and part.ndim == 1 and part.dtype != bool else None
         for part in chunk_selection
@@ -189,9 +223,9 @@ def _to_lists(
     axes: Sequence[int],
     shape: Sequence[int],
 ) -> Box | Lists | None:
-    """Axis by axis; a `Box` when all of them turn out to be slices."""
+    """Translate axis by axis; return a `Box` if each axis is, or equals, a slice. None if an axis cannot be translated."""
     if sum(isinstance(part, np.ndarray) and part.ndim == 1 for part in chunk_selection) > 1:
-        return None  # several arrays of rank 1 are coordinates for numpy
+        return None  # numpy takes several arrays of rank 1 as coordinates
     n_axes = sum(axis >= 0 for axis in axes)
     start, count, step, at = [], [], [], []
     froms: list[Positions | None] = []
@@ -222,7 +256,10 @@ def _to_lists(
 
 
 def _numbers(part: Any, axis: int, ndim: int, extent: int) -> range | Positions | None:
-    """Positions along one axis of the chunk: a range where they go up by one step, however they are written."""
+    """Return the selected positions along one axis of the chunk, as a range if they have a constant positive step.
+
+    Returns None if the selection is not of a known kind.
+    """
     if isinstance(part, slice):
         chosen = range(*part.indices(extent))
         return chosen if chosen.step > 0 else None
@@ -235,7 +272,11 @@ def _numbers(part: Any, axis: int, ndim: int, extent: int) -> range | Positions 
 
 
 def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | None] | None:
-    """Where n elements are along one axis of the array: the first place, and from there on a list, or None."""
+    """Return where n elements lie along one axis of the array, as `at` and `to` of `Points`.
+
+    Consecutive elements are the first position and None. Others are 0 and an array of n positions. None is returned if the
+    selection is not of a known kind.
+    """
     if isinstance(part, slice):
         if part.start is None or part.stop - part.start != n or part.step not in (None, 1):
             return None
@@ -250,19 +291,22 @@ def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | N
 
 
 def _is_along(array: np.ndarray[Any, Any], axis: int, ndim: int) -> bool:
-    """Whether an array is of rank 1, or shaped for this axis as by `numpy.ix_`."""
+    """Return True if an array has rank 1, or the shape that `numpy.ix_` gives it for this axis."""
     return array.ndim == 1 or (array.ndim == ndim and array.shape[axis] == array.size)
 
 
 def _positions(array: np.ndarray[Any, Any]) -> Positions | None:
-    """Integers as the engine takes them. Negative ones become huge, and are refused there."""
+    """Return integers as uint64, the type of the engine; None for another type, such as bool.
+
+    Negative integers become very large, so the engine refuses them.
+    """
     if array.dtype.kind not in "iu":
         return None
     return np.ascontiguousarray(array.reshape(-1), dtype=np.int64).view(np.uint64)
 
 
 def _as_range(numbers: Positions) -> range | None:
-    """The same numbers as a range that goes up; None where there is none."""
+    """Return numbers as an ascending range; None if they do not have a constant positive step."""
     n = len(numbers)
     if n == 0:
         return range(0)

@@ -1,6 +1,6 @@
-# test_append.py - the strategy "append": when it applies, what it leaves in the file, and when the shard is packed
+# test_append.py - the write strategy "append": when it applies, what it leaves in the file, when the shard is packed
 # SPDX-License-Identifier: MIT
-"""Updates of a shard in its own file. What happens when they are killed: test_faults.py."""
+"""Updates of a shard inside its own file. Killed updates are tested in tests/faults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ USUAL: dict[str, Any] = {
         ({"index_at_start": True, "sync": True, "index_nbytes": 513}, None),
     ],
 )
-def test_the_way_to_append(facts: dict[str, Any], way: str | None) -> None:
+def test_way_to_append_depends_on_the_facts(facts: dict[str, Any], way: str | None) -> None:
     assert way_to_append(Facts(**(USUAL | facts))) == way
 
 
@@ -62,19 +62,18 @@ def entries(*pairs: tuple[int, int]) -> Any:
 
 
 @pytest.mark.parametrize(("way", "offset"), [("leap", 1_100_000), ("direct", 1_101_824)])
-def test_where_appended_chunks_go(way: str, offset: int) -> None:
+def test_appended_chunks_start_after_the_old_object(way: str, offset: int) -> None:
     old = entries((0, 500_000), (500_000, 599_952))
     sizes: dict[str, Any] = {"shard_nbytes": 1_100_000, "index_nbytes": 48, "index_at_start": False}
     placement = place_behind(old, np.array([False, True]), way=way, dead_share=0.7, **sizes)
     assert placement is not None
     assert placement.data_offset == offset
     assert placement.entries.tolist() == [[0, 500_000], [int(ABSENT), int(ABSENT)]]
-    assert (
-        place_behind(old, np.array([False, True]), way=way, dead_share=0.5, **sizes) is None
-    )  # is to be packed
+    # the dead share is reached: the shard is packed
+    assert place_behind(old, np.array([False, True]), way=way, dead_share=0.5, **sizes) is None
 
 
-def test_chunks_in_an_index_at_the_start_are_not_overwritten() -> None:
+def test_append_does_not_overwrite_chunks_inside_an_index_at_the_start() -> None:
     old = entries((10, 20), (52, 10))
     sizes: dict[str, Any] = {"shard_nbytes": 62, "index_nbytes": 52, "index_at_start": True}
     assert place_behind(old, np.array([False, True]), way="index", **sizes) is None
@@ -87,7 +86,7 @@ def appending(folder: Path, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_the_file_stays_and_its_bytes_too(
+def test_append_keeps_inode_and_old_bytes(
     tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_system, "_known", {})
@@ -106,7 +105,7 @@ def test_the_file_stays_and_its_bytes_too(
         assert bits(array[...]) == bits(expected)
 
 
-def test_dead_bytes_are_packed_away_unless_that_is_forbidden(tmp_path: Path) -> None:
+def test_dead_bytes_are_packed_unless_compact_is_off(tmp_path: Path) -> None:
     sizes = {}
     for compact in (True, False):
         folder = tmp_path / str(compact)
@@ -121,15 +120,15 @@ def test_dead_bytes_are_packed_away_unless_that_is_forbidden(tmp_path: Path) -> 
     assert sizes[True] <= 20 * BLOCK_NBYTES < 39 * BLOCK_NBYTES < sizes[False]
 
 
-def test_a_write_that_changes_nothing_appends_nothing(tmp_path: Path) -> None:
+def test_write_without_a_change_appends_nothing(tmp_path: Path) -> None:
     array = appending(tmp_path)
     array[:4, :3] = 1
     before = shard_path(array).read_bytes()
-    array[5, 5] = -1  # the fill value, where nothing is stored
+    array[5, 5] = -1  # the fill value, written to an absent inner chunk
     assert shard_path(array).read_bytes() == before
 
 
-def test_an_emptied_shard_is_deleted(tmp_path: Path) -> None:
+def test_shard_without_chunks_is_deleted(tmp_path: Path) -> None:
     array = appending(tmp_path)
     array[:4, :3] = 1
     array[:4, :6] = -1
@@ -137,7 +136,7 @@ def test_an_emptied_shard_is_deleted(tmp_path: Path) -> None:
     assert not shard_path(array).exists()
 
 
-def test_a_file_with_two_names_is_replaced(tmp_path: Path) -> None:
+def test_file_with_two_hard_links_is_replaced(tmp_path: Path) -> None:
     array = appending(tmp_path)
     array[...] = 1
     os.link(shard_path(array), tmp_path / "backup")
@@ -147,7 +146,7 @@ def test_a_file_with_two_names_is_replaced(tmp_path: Path) -> None:
     assert zarrs_view(array)[0, 0] == 2
 
 
-def test_a_file_that_is_a_link_is_appended_to(tmp_path: Path) -> None:
+def test_symbolic_link_is_followed_and_its_target_appended_to(tmp_path: Path) -> None:
     array = appending(tmp_path)
     array[...] = 1
     shard_path(array).rename(tmp_path / "shard")
@@ -158,7 +157,7 @@ def test_a_file_that_is_a_link_is_appended_to(tmp_path: Path) -> None:
     assert zarrs_view(array)[0, 0] == 2
 
 
-def test_the_strategy_is_no_part_of_the_metadata(tmp_path: Path) -> None:
+def test_write_strategy_is_not_stored_in_the_metadata(tmp_path: Path) -> None:
     array = appending(tmp_path)
     array[...] = 1
     assert "append" not in (tmp_path / "a/zarr.json").read_text()

@@ -1,6 +1,6 @@
-# test_array.py - shardcodec.open_array: a handle without a zarr array, against numpy
+# test_array.py - shardcodec.open_array: a reader without a zarr array, compared with numpy
 # SPDX-License-Identifier: MIT
-"""Whatever zarr wrote, the lean handle reads: basic selections, boxes, chunks, from every kind of store."""
+"""`ArrayReader` reads what zarr wrote: basic selections, boxes and inner chunks, from every kind of store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPE = (30, 41)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ragged array of 4 x 4 shards, one of which is missing."""
+    """Make a ragged array of 4 x 4 shards, one of them absent."""
     path = tmp_path_factory.mktemp("array")
     array = create(path, shape=SHAPE, shards=(8, 12), chunks=(4, 3))
     array[...] = values()
@@ -47,7 +47,7 @@ def expected() -> np.ndarray[Any, Any]:
     return array
 
 
-def test_what_it_says_of_itself(folder: Path) -> None:
+def test_reader_has_the_properties_of_the_array(folder: Path) -> None:
     array = open_array(folder)
     assert (array.shape, array.ndim, array.dtype, len(array)) == (SHAPE, 2, np.dtype("int32"), 30)
     assert (array.chunks, array.shards, array.fill_value) == ((4, 3), (8, 12), -1)
@@ -71,7 +71,7 @@ def test_what_it_says_of_itself(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_selections_are_those_of_numpy(folder: Path, selection: Any) -> None:
+def test_selections_equal_numpy(folder: Path, selection: Any) -> None:
     got = open_array(folder)[selection]
     assert got.shape == expected()[selection].shape
     assert got.dtype == np.int32
@@ -83,12 +83,12 @@ def test_selections_are_those_of_numpy(folder: Path, selection: Any) -> None:
     [30, -31, (0, 0, 0), slice(None, None, -1), [1, 2], 1.5, (..., ...), None, (None, 0), True, np.False_],
     ids=str,
 )
-def test_other_selections_are_refused(folder: Path, selection: Any) -> None:
+def test_unsupported_selections_raise_index_error(folder: Path, selection: Any) -> None:
     with pytest.raises(IndexError):
         open_array(folder)[selection]
 
 
-def test_it_is_an_array_like(folder: Path) -> None:
+def test_reader_converts_to_a_numpy_array(folder: Path) -> None:
     array = open_array(folder)
     assert bits(np.asarray(array)) == bits(expected())
     assert np.asarray(array, dtype="f8").dtype == np.float64
@@ -96,7 +96,7 @@ def test_it_is_an_array_like(folder: Path) -> None:
 
 @settings(deadline=None)
 @given(st.data())
-def test_boxes_are_those_of_numpy(folder: Path, data: st.DataObject) -> None:
+def test_boxes_equal_numpy(folder: Path, data: st.DataObject) -> None:
     array, wanted = open_array(folder), expected()
     shape = tuple(data.draw(st.integers(0, extent)) for extent in SHAPE)
     starts = data.draw(
@@ -111,7 +111,7 @@ def test_boxes_are_those_of_numpy(folder: Path, data: st.DataObject) -> None:
         assert bits(box) == bits(wanted[row : row + shape[0], column : column + shape[1]])
 
 
-def test_boxes_into_any_memory(folder: Path) -> None:
+def test_boxes_are_read_into_any_memory_layout(folder: Path) -> None:
     array = open_array(folder)
     memory = np.zeros((7, 5, 6), np.int32).T
     assert memory.shape == (6, 5, 7)
@@ -130,7 +130,7 @@ def test_boxes_outside_the_array_are_refused(folder: Path, starts: Any, box: Any
         open_array(folder).read_boxes(starts, box)
 
 
-def test_bad_arguments(folder: Path) -> None:
+def test_bad_arguments_are_refused(folder: Path) -> None:
     array = open_array(folder)
     with pytest.raises(TypeError, match="integers"):
         array.read_boxes([[0.0, 1.0]], (2, 2))
@@ -138,17 +138,15 @@ def test_bad_arguments(folder: Path) -> None:
         array.read_boxes([0, 0], (2, 2))
     with pytest.raises(ValueError, match=r"shape \(n, 2\)"):
         array.read_boxes([[0, 0, 0]], (2, 2))
-    with pytest.raises(ValueError, match="rank 2"):
+    with pytest.raises(ValueError, match="expected 2 numbers"):
         array.read_boxes([[0, 0]], (2,))
     with pytest.raises(TypeError, match="path or a zarr store"):
         open_array(5)
-    with pytest.raises(ValueError, match="URL"):
-        open_array("s3://bucket/array")
     with pytest.raises(FileNotFoundError, match=r"zarr\.json"):
         open_array(folder / "nowhere")
 
 
-def test_chunks(folder: Path) -> None:
+def test_chunks_are_padded_and_positions_checked(folder: Path) -> None:
     array = open_array(folder)
     got = array.read_chunks([[0, 0], [7, 13], [2, 5], [2, 5]])
     assert got.shape == (4, 4, 3)
@@ -157,11 +155,11 @@ def test_chunks(folder: Path) -> None:
     for chunk, (row, column) in zip(got, [(0, 0), (7, 13), (2, 5), (2, 5)], strict=True):
         assert bits(chunk) == bits(padded[4 * row : 4 * row + 4, 3 * column : 3 * column + 3])
     for outside in ([[8, 0]], [[0, 14]], [[-1, 0]]):
-        with pytest.raises(IndexError, match="is not in a grid"):
+        with pytest.raises(IndexError, match="expected positions in a grid"):
             array.read_chunks(outside)
 
 
-def test_boxes_take_one_open_per_shard_and_decode_chunks_once(folder: Path) -> None:
+def test_boxes_open_each_shard_once_and_decode_each_chunk_once(folder: Path) -> None:
     array = open_array(folder, index_cache=0)
     rng = np.random.default_rng(0)
     starts = np.stack([rng.integers(0, 20, 500), rng.integers(0, 31, 500)], axis=1)
@@ -186,7 +184,7 @@ def test_boxes_take_one_open_per_shard_and_decode_chunks_once(folder: Path) -> N
     ],
     ids=lambda e: f"{e['name']}{e['separator']}",
 )
-def test_every_chunk_key_encoding(tmp_path: Path, shards: Any, encoding: Any) -> None:
+def test_every_chunk_key_encoding_is_read(tmp_path: Path, shards: Any, encoding: Any) -> None:
     create(tmp_path, shape=SHAPE, shards=shards, chunks=(4, 3), chunk_key_encoding=encoding)[...] = values()
     array = open_array(tmp_path)
     assert array.shards == shards
@@ -195,7 +193,7 @@ def test_every_chunk_key_encoding(tmp_path: Path, shards: Any, encoding: Any) ->
     assert bits(array.read_boxes([[3, 5]], (20, 30))[0]) == bits(values()[3:23, 5:35])
 
 
-def test_rank_0(tmp_path: Path) -> None:
+def test_rank_0_array_is_read(tmp_path: Path) -> None:
     with quiet():
         zarr.create_array(tmp_path, shape=(), chunks=(), dtype="f4")[...] = 2.5
     array = open_array(tmp_path)
@@ -205,7 +203,7 @@ def test_rank_0(tmp_path: Path) -> None:
         len(array)
 
 
-def test_a_zero_length_axis(tmp_path: Path) -> None:
+def test_zero_length_axis_is_read(tmp_path: Path) -> None:
     with quiet():
         zarr.create_array(tmp_path, shape=(0, 5), chunks=(2, 5), dtype="u1")
     array = open_array(tmp_path)
@@ -213,7 +211,7 @@ def test_a_zero_length_axis(tmp_path: Path) -> None:
     assert array.read_boxes([[0, 1]], (0, 2)).shape == (1, 0, 2)
 
 
-def test_transposed_shards(tmp_path: Path) -> None:
+def test_transposed_shards_are_read(tmp_path: Path) -> None:
     with quiet():
         made = zarr.create_array(
             tmp_path,
@@ -232,7 +230,7 @@ def test_transposed_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["<M8[ns]", ">i2", "c8", "?", "<U3"])
-def test_data_types(tmp_path: Path, dtype: str) -> None:
+def test_every_data_type_is_read(tmp_path: Path, dtype: str) -> None:
     data = np.arange(24).reshape(4, 6).astype(dtype)
     with quiet():
         zarr.create_array(tmp_path, data=data, chunks=(2, 2), shards=(4, 6))
@@ -244,7 +242,7 @@ def test_data_types(tmp_path: Path, dtype: str) -> None:
     ]
 
 
-def test_what_the_engine_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_unsupported_metadata_is_refused(tmp_path: Path) -> None:
     create(tmp_path)
     metadata = json.loads((tmp_path / "zarr.json").read_text())
     for change, reason in [
@@ -259,7 +257,7 @@ def test_what_the_engine_does_not_know_is_refused(tmp_path: Path) -> None:
         with pytest.raises(shardcodec.UnsupportedError, match=reason):
             open_array(tmp_path)[...]
     (tmp_path / "zarr.json").write_text("{")
-    with pytest.raises(shardcodec.SpecError, match="no JSON"):
+    with pytest.raises(shardcodec.SpecError, match="expected JSON"):
         open_array(tmp_path)
 
 
@@ -271,14 +269,14 @@ def test_damage_names_the_shard(tmp_path: Path) -> None:
     for read in (lambda: array[...], lambda: array[9, 1], lambda: array.read_boxes([[6, 6]], (6, 6))):
         with pytest.raises(shardcodec.ShardFormatError, match="c/1/0") as info:
             read()
-        assert info.value.shard == str(tmp_path / "c/1/0"), "of many arrays it must tell which"
+        assert info.value.shard == str(tmp_path / "c/1/0"), "the full path tells which array"
 
 
 # ---- stores
 
 
 @pytest.mark.parametrize("kind", ["path", "string", "local", "memory", "recorded", "store path"])
-def test_every_kind_of_store(tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_store_is_read(tmp_path: Path, kind: str) -> None:
     stores: dict[str, Any] = {
         "path": tmp_path,
         "string": str(tmp_path),
@@ -307,7 +305,7 @@ def test_every_kind_of_store(tmp_path: Path, kind: str) -> None:
     assert array.shape == SHAPE
 
 
-def test_damage_in_a_store(tmp_path: Path) -> None:
+def test_damage_in_a_memory_store_names_the_key(tmp_path: Path) -> None:
     inner = MemoryStore()
     create(inner, name="a")[...] = 3
     store = RecordingStore(inner)
@@ -320,7 +318,7 @@ def test_damage_in_a_store(tmp_path: Path) -> None:
 # ---- sharing
 
 
-def test_it_is_pickled_to_other_processes(folder: Path) -> None:
+def test_reader_is_pickled_to_other_processes(folder: Path) -> None:
     cache = IndexCache(12345)
     array = open_array(folder, threads=1, index_cache=cache, immutable=True)
     copy = pickle.loads(pickle.dumps(array))
@@ -333,9 +331,9 @@ def test_it_is_pickled_to_other_processes(folder: Path) -> None:
 
 @pytest.mark.skipif(
     os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread",
-    reason="ThreadSanitizer ends a child that was forked beside threads",
+    reason="ThreadSanitizer ends a child that was forked while threads run",
 )
-def test_threads_and_forks(folder: Path) -> None:
+def test_threads_read_while_the_process_forks(folder: Path) -> None:
     array = open_array(folder, threads=2, index_cache=1 << 16)
     failures: list[BaseException] = []
 
@@ -363,21 +361,21 @@ def read_all(array: Any) -> None:
     assert bits(array[...]) == bits(expected())
 
 
-def test_a_relative_path_outlives_chdir(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_survives_chdir(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     array = open_array(folder.name)
     monkeypatch.chdir(os.sep)
     assert bits(array[0]) == bits(expected()[0])
 
 
-def test_options_are_settled_when_it_is_opened(folder: Path) -> None:
+def test_options_are_fixed_when_the_reader_is_opened(folder: Path) -> None:
     with shardcodec.options(threads=1, open_files=20, index_cache=1 << 10):
         array = open_array(folder)
     array[...]
     shardcodec.stats.reset()
     array[...]
     assert shardcodec.stats()["file_hits"] == 15
-    assert shardcodec.stats()["opens"] == 1, "the missing one"
+    assert shardcodec.stats()["opens"] == 1, "only the absent shard is opened again"
     with pytest.raises(ValueError, match="threads"):
         open_array(folder, threads=0)
     for size in (-1, "64 MB", 0.5):

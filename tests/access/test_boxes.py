@@ -1,6 +1,6 @@
-# test_boxes.py - which inner chunks a box touches, lists and rows for the engine, and arrays as opaque elements
+# test_boxes.py - the inner chunks that a box touches, rows and lists for the engine, arrays as opaque elements
 # SPDX-License-Identifier: MIT
-"""Boxes, against numpy taking the same elements."""
+"""Boxes, compared with numpy indexing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardcodec.access.regions import Box, Boxes, as_void, pack_boxes, sorted_li
 
 
 def brute_force(box: Box, perm: tuple[int, ...], chunk_shape: list[int], grid: list[int]) -> list[bool]:
-    """Mark every element of the box in an array of the shard, then look into each inner chunk."""
+    """Mark every element of the box in an array of the shard, then search each inner chunk for a mark."""
     stored = tuple(c * g for c, g in zip(chunk_shape, grid, strict=True))
     shape = [0] * len(perm)
     for axis, extent in zip(perm, stored, strict=True):
@@ -54,24 +54,24 @@ def cases(draw: st.DrawFn) -> tuple[Box, tuple[int, ...], list[int], list[int]]:
 
 
 @given(cases())
-def test_touched_against_marking_every_element(
+def test_touched_equals_marking_every_element(
     case: tuple[Box, tuple[int, ...], list[int], list[int]],
 ) -> None:
     assert touched(*case).tolist() == brute_force(*case)
 
 
-def test_a_whole_box_touches_everything() -> None:
+def test_whole_box_touches_every_chunk() -> None:
     box = whole((4, 6))
     assert box == Box((0, 0), (4, 6), None, (0, 0))
     assert touched(box, (0, 1), (2, 3), (2, 2)).all()
 
 
-def test_a_long_step_leaps_over_inner_chunks() -> None:
+def test_long_step_skips_inner_chunks() -> None:
     box = Box((1,), (3,), (8,), (0,))  # elements 1, 9, 17 of chunks of 4
     assert touched(box, (0,), (4,), (5,)).tolist() == [True, False, True, False, True]
 
 
-def test_a_box_of_rank_0_touches_the_only_chunk() -> None:
+def test_box_of_rank_0_touches_the_only_chunk() -> None:
     assert whole(()) == Box((), (), None, ())
     assert touched(whole(()), (), (), ()).tolist() == [True]
 
@@ -79,7 +79,7 @@ def test_a_box_of_rank_0_touches_the_only_chunk() -> None:
 @pytest.mark.parametrize(
     "dtype", ["u1", "<i4", ">f8", "c16", "M8[ns]", "U3", "S5", "V7", [("a", "u1"), ("b", "<f8")]]
 )
-def test_opaque_elements_share_the_memory(dtype: object) -> None:
+def test_opaque_elements_share_memory(dtype: object) -> None:
     array = np.zeros((3, 4), dtype=dtype)
     for view in (array, array[::2, 1:], array.T, array[:, ::-1], array[0, 0, ...], array[:0]):
         opaque = as_void(view)
@@ -89,26 +89,26 @@ def test_opaque_elements_share_the_memory(dtype: object) -> None:
         assert memoryview(opaque).itemsize == array.dtype.itemsize
 
 
-def test_opaque_elements_of_structs_with_padding() -> None:
+def test_opaque_elements_include_struct_padding() -> None:
     array = np.zeros(3, dtype=np.dtype([("a", "u1"), ("b", "<f8")], align=True))
     as_void(array)[1] = bytes(range(16))
     assert array["a"][1] == 0 and array.tobytes()[16:32] == bytes(range(16))
 
 
-# ---- what the engine is given
+# ---- arguments of the engine
 
 
 def numbers(*values: int) -> Any:
     return np.array(values, dtype=np.uint64)
 
 
-def test_packed_rows() -> None:
+def test_boxes_are_packed_into_rows() -> None:
     parts = pack_boxes([[1, 2], [3, 4]], (5, 6), None, [[0, 7, 8], [1, 9, 10]])
     assert isinstance(parts, Boxes)
     assert parts.rows.tolist() == [[1, 2, 5, 6, 1, 1, 0, 7, 8], [3, 4, 5, 6, 1, 1, 1, 9, 10]]
 
 
-def test_sorted_list() -> None:
+def test_lists_are_sorted_with_their_places() -> None:
     same, none = sorted_list(numbers(1, 1, 4), None)
     assert same.tolist() == [1, 1, 4] and none is None
     ascending, places = sorted_list(numbers(4, 1, 4, 0), None)

@@ -1,6 +1,6 @@
-# test_clipped.py - inner chunks that end where their shard does (draft 1.1), behind clip=True
+# test_clipped.py - inner chunks that are cut off at the end of their shard (draft 1.1), with clip=True
 # SPDX-License-Identifier: MIT
-"""A `chunk_shape` that does not divide the shard: refused, unless the user says `clip=True` (SC-75)."""
+"""A `chunk_shape` that does not divide the shard is refused, unless the caller passes `clip=True` (SC-75)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ WORDS = r"inner chunk size 5 does not divide shard size 12 on axis 0; .*clip=Tru
 
 
 def twelve(**keywords: Any) -> ShardSpec:
-    """The shard of the list of requirements: 12 elements in chunks of 5."""
+    """Return the spec of the example in the requirements: 12 elements in inner chunks of 5."""
     return ShardSpec((12,), (5,), "u1", 0, **({"codecs": RAW, "clip": True} | keywords))
 
 
 @st.composite
 def clipped(draw: st.DrawFn, compress: bool = True) -> Layout:
-    """A shard of which at least one axis is not divided; inner chunks may be larger than it."""
+    """Draw a shard with an axis that is not divided evenly; inner chunks may be larger than the shard."""
     ndim = draw(st.integers(1, 3))
     shape = tuple(draw(st.integers(1, (13, 7, 5)[ndim - 1])) for _ in range(ndim))
     inner = tuple(draw(st.integers(1, n + 2)) for n in shape)
@@ -64,11 +64,11 @@ def spec_of(layout: Layout) -> ShardSpec:
     )
 
 
-# ---- against the twin
+# ---- compared with the reference implementation
 
 
-def test_the_index_has_an_entry_for_each_begun_chunk() -> None:
-    """What the draft's reference stores: 5, 5 and 2 bytes."""
+def test_index_has_an_entry_for_each_started_chunk() -> None:
+    """The draft's reference implementation stores 5, 5 and 2 bytes."""
     spec = twelve()
     blob = shardcodec.encode(TWELVE, spec)
     assert spec.grid_shape == (3,)
@@ -79,7 +79,7 @@ def test_the_index_has_an_entry_for_each_begun_chunk() -> None:
 
 
 @pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
-def test_an_inner_chunk_larger_than_the_shard_is_one_clipped_chunk(at_start: bool) -> None:
+def test_chunk_larger_than_the_shard_is_one_clipped_chunk(at_start: bool) -> None:
     spec = ShardSpec((3,), (5,), "u1", 0, RAW, index_location="start" if at_start else "end", clip=True)
     blob = shardcodec.encode(TWELVE[:3], spec)
     assert entries_of(blob, 1, at_start=at_start) == [(20 if at_start else 0, 3)]
@@ -88,7 +88,7 @@ def test_an_inner_chunk_larger_than_the_shard_is_one_clipped_chunk(at_start: boo
 
 @no_deadline
 @given(st.data(), clipped(), seeds, st.sampled_from(["morton", "lexicographic"]), st.booleans())
-def test_the_engine_reads_what_the_twin_encodes(
+def test_engine_reads_what_the_reference_encodes(
     data: st.DataObject, layout: Layout, seed: int, order: str, write_empty: bool
 ) -> None:
     array = random_array(layout.meta, layout.meta.shape, seed)
@@ -104,14 +104,16 @@ def test_the_engine_reads_what_the_twin_encodes(
 
 @no_deadline
 @given(clipped(), seeds)
-def test_the_twin_reads_what_the_engine_encodes(layout: Layout, seed: int) -> None:
+def test_reference_reads_what_the_engine_encodes(layout: Layout, seed: int) -> None:
     array = random_array(layout.meta, layout.meta.shape, seed)
     assert_same_bits(decode_shard(shardcodec.encode(array, spec_of(layout)), layout.meta), array)
 
 
 @no_deadline
 @given(clipped(compress=False), seeds, st.sampled_from(["morton", "colexicographic"]), st.booleans())
-def test_uncompressed_bytes_are_equal(layout: Layout, seed: int, order: str, write_empty: bool) -> None:
+def test_uncompressed_bytes_equal_the_reference(
+    layout: Layout, seed: int, order: str, write_empty: bool
+) -> None:
     array = random_array(layout.meta, layout.meta.shape, seed)
     blob = shardcodec.encode(array, spec_of(layout), order=order, write_empty_chunks=write_empty)
     assert blob == (encode_shard(array, layout.meta, order, write_empty) or empty_shard(layout.meta))
@@ -119,7 +121,7 @@ def test_uncompressed_bytes_are_equal(layout: Layout, seed: int, order: str, wri
 
 @no_deadline
 @given(st.data(), clipped(), seeds, st.sampled_from(["replace", "append", "in_place"]))
-def test_a_part_of_a_shard_is_written(
+def test_partial_write_equals_the_reference(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: Layout, seed: int, strategy: str
 ) -> None:
     meta, spec = layout.meta, spec_of(layout)
@@ -139,22 +141,22 @@ def test_a_part_of_a_shard_is_written(
         assert_same_bits(decode_shard(path.read_bytes(), meta), decode_shard(updated, meta))
 
 
-def test_a_part_that_covers_a_clipped_chunk_does_not_read_it() -> None:
-    """Only elements that the shard has count: a damaged chunk at the edge can be healed."""
+def test_full_overwrite_of_a_clipped_chunk_does_not_read_it() -> None:
+    """Only elements inside the shard count, so a write of them repairs a damaged chunk at the edge."""
     spec = twelve(codecs=[*RAW, "crc32c"])
     blob = bytearray(shardcodec.encode(TWELVE, spec))
     blob[19] ^= 1  # in the last inner chunk
     item = WriteItem(compiled(spec.chain), None, bytes(blob), Box((10,), (2,), None, (0,)), "c")
     with pytest.raises(ChecksumError):
         shardcodec.decode(blob, spec, slice(10, 12))
-    (new,) = write([item], TWELVE[:2], (0,), resolve())
+    (new,) = write([item], TWELVE[:2], (0,), resolve()).objects
     assert bytes(shardcodec.decode(new, spec)) == TWELVE[:10].tobytes() + b"\1\2"
 
 
-# ---- what is refused
+# ---- refused input
 
 
-def test_without_the_option_it_is_refused() -> None:
+def test_clipped_shape_needs_the_option() -> None:
     with pytest.raises(SpecError, match=WORDS) as caught:
         twelve(clip=False)
     assert caught.value.path == "chunk_shape[0]"
@@ -172,7 +174,7 @@ def test_without_the_option_it_is_refused() -> None:
     assert ShardSpec.from_metadata(metadata, clip=True) == twelve()
 
 
-def test_the_option_makes_no_difference_to_other_shards() -> None:
+def test_clip_has_no_effect_on_shards_that_divide_evenly() -> None:
     plain, clip = (ShardSpec((12,), (4,), "u1", 0, RAW, clip=flag) for flag in (False, True))
     assert plain == clip
     assert hash(plain) == hash(clip)
@@ -181,7 +183,7 @@ def test_the_option_makes_no_difference_to_other_shards() -> None:
     assert plain.to_json() == clip.to_json()
 
 
-def test_it_survives_repr_pickle_and_another_shape() -> None:
+def test_clip_survives_repr_pickle_and_another_shape() -> None:
     spec = twelve()
     assert repr(spec).endswith("index_location='end', clip=True)")
     assert pickle.loads(pickle.dumps(spec)).grid_shape == (3,)
@@ -189,7 +191,7 @@ def test_it_survives_repr_pickle_and_another_shape() -> None:
     assert ShardSpec.from_chain(spec.chain.with_shape((16,))).grid_shape == (4,)
 
 
-def test_shards_of_a_rectilinear_grid() -> None:
+def test_rectilinear_grid_has_clipped_shards() -> None:
     metadata = twelve().to_metadata((22,))
     metadata["chunk_grid"] = {
         "name": "rectilinear",
@@ -205,10 +207,11 @@ def test_shards_of_a_rectilinear_grid() -> None:
         )
 
 
-def test_transposes_before_the_sharding() -> None:
+def test_transpose_before_sharding_clips_the_stored_axes() -> None:
     array = np.arange(35, dtype="u1").reshape(5, 7)
     before = [{"name": "transpose", "configuration": {"order": [1, 0]}}]
-    spec = ShardSpec((5, 7), (3, 5), "u1", 0, RAW, before=before, clip=True)  # of the seven, of the five
+    # stored as (7, 5): axis 0 is clipped
+    spec = ShardSpec((5, 7), (3, 5), "u1", 0, RAW, before=before, clip=True)
     assert spec.grid_shape == (3, 1)
     blob = shardcodec.encode(array, spec)
     assert entries_of(blob, 3) == [(0, 15), (15, 15), (30, 5)]
@@ -216,7 +219,7 @@ def test_transposes_before_the_sharding() -> None:
     np.testing.assert_array_equal(shardcodec.decode(blob, spec, np.s_[1:4, 2:]), array[1:4, 2:])
 
 
-def test_nested_shards_and_codecs_behind_are_refused() -> None:
+def test_nested_shards_and_codecs_after_sharding_are_refused() -> None:
     nested = ShardSpec((5,), (1,), "u1", 0, RAW).to_json()
     with pytest.raises(UnsupportedError, match="clipped inner chunks cannot contain shards"):
         twelve(codecs=[nested])
@@ -225,11 +228,11 @@ def test_nested_shards_and_codecs_behind_are_refused() -> None:
         ShardSpec((12,), (4,), "u1", 0, [inner.sharding])
     with pytest.raises(SpecError, match="not nested"):
         ShardSpec((12,), (4,), "u1", 0, [inner.to_json()], clip=True)
-    with pytest.raises(UnsupportedError, match="codecs that follow"):
+    with pytest.raises(UnsupportedError, match="no codecs after sharding_indexed"):
         shardcodec.encode(TWELVE, twelve(after=["crc32c"]))
 
 
-def test_a_grid_that_no_index_can_have_is_refused() -> None:
+def test_grid_too_large_for_an_index_is_refused() -> None:
     with pytest.raises(SpecError, match="inner chunks in one shard"):
         ShardSpec((2**31 + 1,), (2,), "u1", 0, RAW, clip=True)
 
@@ -238,8 +241,8 @@ def test_a_grid_that_no_index_can_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 3, 5])
-def test_a_chunk_of_the_wrong_size_is_refused(nbytes: int) -> None:
-    """One that is stored whole, as 1.0 has it at the edge of an array, is not taken for a clipped one."""
+def test_chunk_of_the_wrong_size_is_refused(nbytes: int) -> None:
+    """A chunk stored whole, as version 1.0 stores it at the edge of an array, is not read as a clipped one."""
     blob = bytearray(shardcodec.encode(TWELVE, twelve(index_codecs=[LITTLE])))
     blob[-8:] = nbytes.to_bytes(8, "little")
     blob[-16:-8] = (0).to_bytes(8, "little")
@@ -250,7 +253,7 @@ def test_a_chunk_of_the_wrong_size_is_refused(nbytes: int) -> None:
     assert bytes(shardcodec.decode(blob, spec, slice(10))) == TWELVE[:10].tobytes()
 
 
-def test_a_checksum_error_stays_one() -> None:
+def test_checksum_error_names_the_clipped_chunk() -> None:
     spec = twelve(codecs=[*RAW, "crc32c"])
     blob = bytearray(shardcodec.encode(TWELVE, spec))
     blob[19] ^= 1
@@ -260,21 +263,21 @@ def test_a_checksum_error_stays_one() -> None:
     assert caught.value.entry == 2
 
 
-def test_absent_chunks_hold_the_fill_value() -> None:
+def test_absent_chunks_read_as_the_fill_value() -> None:
     spec = twelve(codecs=RAW)
     blob = shardcodec.encode(np.where(TWELVE > 10, 0, TWELVE).astype("u1"), spec)
     assert entries_of(blob, 3)[2] == (ABSENT, ABSENT)
     assert shardcodec.decode(blob, spec)[10:].tolist() == [0, 0]
 
 
-# ---- one shard, chunk by chunk
+# ---- one shard, inner chunk by inner chunk
 
 
 def edges(spec: ShardSpec) -> Iterator[Coords]:
     yield from np.ndindex(*spec.grid_shape)
 
 
-def test_open_shard(tmp_path: Path) -> None:
+def test_open_shard_reads_and_writes_except_clipped_blocks(tmp_path: Path) -> None:
     path = tmp_path / "c"
     path.write_bytes(shardcodec.encode(TWELVE, twelve()))
     with open_shard(path, None, twelve(), mode="r+") as shard:
@@ -292,7 +295,7 @@ def test_open_shard(tmp_path: Path) -> None:
         assert shard.read_region(slice(4, 11)).tolist() == [9, 0, 0, 0, 0, 0, 7]
 
 
-def test_writers_of_single_chunks_refuse(tmp_path: Path) -> None:
+def test_shard_writer_refuses_clipped_shards(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="clipped"):
         ShardWriter(tmp_path / "c", twelve())
     with pytest.raises(UnsupportedError):
@@ -305,7 +308,7 @@ def test_writers_of_single_chunks_refuse(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An array of 20 elements in shards of 12."""
+    """Make an array of 20 elements in shards of 12."""
     (tmp_path / "zarr.json").write_text(json.dumps(twelve().to_metadata((20,))))
     (tmp_path / "c").mkdir()
     (tmp_path / "c/0").write_bytes(shardcodec.encode(TWELVE, twelve()))
@@ -314,7 +317,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_open_array(folder: Path) -> None:
+def test_open_array_reads_clipped_shards(folder: Path) -> None:
     with pytest.raises(SpecError, match=WORDS):
         open_array(folder)
     array = open_array(folder, clip=True)
@@ -323,13 +326,13 @@ def test_open_array(folder: Path) -> None:
         np.testing.assert_array_equal(reader[...], everything)
         np.testing.assert_array_equal(reader[3:17:3], everything[3:17:3])
         np.testing.assert_array_equal(reader.read_boxes([[3], [10], [14]], (6,))[:, 5], [9, 16, 20])
-    with pytest.raises(UnsupportedError, match="clipped to the shards"):
+    with pytest.raises(UnsupportedError, match="clipped to their shards"):
         array.read_chunks([[0]])
     (folder / "c/1").unlink()
     assert array[11:14].tolist() == [12, 0, 0]
 
 
-def test_open_array_in_a_store_that_is_reached_by_requests(folder: Path) -> None:
+def test_open_array_reads_clipped_shards_from_a_store_of_requests(folder: Path) -> None:
     store = OtherMemoryStore()
     for name in ("zarr.json", "c/0", "c/1"):
         data = default_buffer_prototype().buffer.from_bytes((folder / name).read_bytes())
@@ -337,14 +340,14 @@ def test_open_array_in_a_store_that_is_reached_by_requests(folder: Path) -> None
     np.testing.assert_array_equal(open_array(store, clip=True)[3:19:2], np.arange(4, 20, 2))
 
 
-def test_the_chunk_at_the_edge_of_the_array_is_not_clipped_to_it(folder: Path) -> None:
-    """Inner chunk (1,) of the second shard has the elements 17 to 21 of an array of 20; chunk (2,) is empty."""
+def test_chunk_at_the_array_edge_is_not_clipped_to_the_array(folder: Path) -> None:
+    """Inner chunk (1,) of the second shard holds elements 17 to 21 of an array of 20; chunk (2,) is absent."""
     assert entries_of((folder / "c/1").read_bytes(), 3) == [(0, 5), (5, 5), (ABSENT, ABSENT)]
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_zarr_refuses_such_metadata_before_any_codec_is_asked(folder: Path, own: bool) -> None:
-    """So there is no way through zarr, and nothing that `attach` or `enable` could be told."""
+def test_zarr_refuses_clipped_metadata_before_any_codec(folder: Path, own: bool) -> None:
+    """zarr cannot open such an array, so `attach` and `enable` need no option `clip`."""
     config = {"codecs.sharding_indexed": "shardcodec.ShardingCodec"} if own else {}
     with zarr.config.set(config), pytest.raises(ValueError, match="divisible"):
         zarr.open_array(folder, mode="r")
@@ -353,7 +356,7 @@ def test_zarr_refuses_such_metadata_before_any_codec_is_asked(folder: Path, own:
 @example(threads=1, staging=1)
 @given(threads=st.integers(1, 4), staging=st.integers(1, 64))
 @no_deadline
-def test_little_memory_and_several_threads(threads: int, staging: int) -> None:
+def test_small_memory_budget_and_threads_give_equal_results(threads: int, staging: int) -> None:
     with shardcodec.options(threads=threads, staging_nbytes=staging):
         blob = shardcodec.encode(TWELVE, twelve())
         assert bytes(shardcodec.decode(blob, twelve())) == bytes(TWELVE)

@@ -1,12 +1,16 @@
-# test_conditional.py - updates of objects that others update at the same time, without locks
+# test_conditional.py - updates of objects that other clients update at the same time, without locks
 # SPDX-License-Identifier: MIT
-"""Object stores refuse to exchange an object that is not as it was read; then the update begins anew."""
+"""An object store refuses a conditional put if the object has changed since it was read; the update starts again."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,28 +20,36 @@ import zarr
 from helpers import bits, checked, create, letters, letters_spec, random_array, zarrs_view
 
 import shardcodec
+from shardcodec.access.array_request import Part, Request
+from shardcodec.access.array_write import write_request
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.conditional_write import update
 from shardcodec.access.regions import Box
-from shardcodec.access.write import WriteItem
+from shardcodec.compat import default_spec
 from shardcodec.options import Options
+from shardcodec.storage import conditions, locks, object_store
 from shardcodec.storage.requests import Answer, Changed
-from shardcodec.zarr_plugin import conditions, remotes, write_request
 
-# ---- a store that does what a test tells it
+# ---- a store with a callback between reading and writing
 
 CHAIN = compiled(letters_spec().chain)
 
 
-class Store:
-    """Objects that have a number with each change."""
+class Store(object_store.ObjectStore):
+    """A store in memory: each change of an object increments its version."""
 
     def __init__(self, **objects: bytes) -> None:
+        self._base = SimpleNamespace(supports_deletes=True, read_only=False)
+        self._inner, self._is_conditional = None, True
         self.objects = {key: (0, blob) for key, blob in objects.items()}
         self.tries: list[str] = []
-        self.meanwhile: Any = lambda key: None  # between reading and writing
+        self.meanwhile: Any = lambda key: None  # called between reading and writing
 
-    async def get(self, key: str) -> Answer | None:
+    def lock_names(self, keys: Sequence[str]) -> list[str]:
+        return [f"{id(self)}/{key}" for key in keys]
+
+    index_names = lock_names
+
+    async def _get(self, key: str, options: Any, *, owns: bool = False) -> Answer | None:
         await asyncio.sleep(0)
         if key not in self.objects:
             return None
@@ -72,11 +84,12 @@ def put_word(
     store: Store, word: str, *keys: str, at: tuple[int, int] = (0, 0), timeout: float = 60.0
 ) -> None:
     value = np.frombuffer(word.encode(), "u1").reshape(2, 2)
-    items = [WriteItem(CHAIN, None, None, Box(at, (2, 2), None, (0, 0)), key) for key in keys]
-    asyncio.run(update(items, value, (0, 1), Options(threads=1, lock_timeout=timeout), store, 4))
+    parts = [Part(key, CHAIN, Box(at, (2, 2), None, (0, 0))) for key in keys]
+    request = Request(store, parts, range(len(parts)), (0, 1), value, default_spec())
+    asyncio.run(write_request(request, Options(threads=1, lock_timeout=timeout)))
 
 
-def test_an_update_of_what_nobody_else_changes() -> None:
+def test_update_without_conflict_puts_each_object_once() -> None:
     store = Store(a=letters(), b=letters())
     put_word(store, "ZERO", "a", "b", "new")
     assert store.words("a") == store.words("b") == "ZERO one. two. tres"
@@ -84,7 +97,7 @@ def test_an_update_of_what_nobody_else_changes() -> None:
     assert sorted(store.tries) == ["a", "b", "new"]
 
 
-def test_an_update_begins_anew_when_somebody_was_faster() -> None:
+def test_update_restarts_if_another_client_was_faster() -> None:
     store = Store(a=letters(), b=letters())
     changed = [letters().replace(b"one.", b"ONE."), letters().replace(b"one.", b"Uno.")]
 
@@ -96,41 +109,84 @@ def test_an_update_begins_anew_when_somebody_was_faster() -> None:
     put_word(store, "ZERO", "a", "b")
     assert store.words("a") == "ZERO ONE. two. tres"
     assert store.words("b") == "ZERO one. two. tres"
-    assert sorted(store.tries) == ["a", "a", "a", "b"]  # only what was changed is done again
+    assert sorted(store.tries) == ["a", "a", "a", "b"]  # only the changed object is written again
 
 
-def test_an_object_that_appears_meanwhile() -> None:
+def test_object_that_appears_during_an_update_is_merged() -> None:
     store = Store()
     store.meanwhile = lambda key: store.objects.setdefault(key, (7, letters()))
     put_word(store, "ZERO", "a")
     assert store.words("a") == "ZERO one. two. tres"
 
 
-def test_an_object_that_is_deleted_meanwhile() -> None:
+def test_object_that_is_deleted_during_an_update_is_created_again() -> None:
     store = Store(a=letters())
     store.meanwhile = lambda key: store.objects.clear() if len(store.tries) == 1 else None
     put_word(store, "ZERO", "a")
     assert store.words("a") == "ZERO .... .... ...."
 
 
-def test_an_update_gives_up_at_last_and_says_where() -> None:
+def test_update_gives_up_after_the_timeout_and_names_the_shard() -> None:
     store = Store(a=letters(), b=letters())
     store.meanwhile = lambda key: store.replace(key, letters()) if key == "b" else None
-    with pytest.raises(shardcodec.LockError, match="shard 'b': others changed it") as raised:
+    with pytest.raises(
+        shardcodec.LockError,
+        match=r"shard 'b': expected to update it within 0\.05 s, but other writers changed it",
+    ) as raised:
         put_word(store, "ZERO", "a", "b", timeout=0.05)
     assert raised.value.shard == "b"
     assert raised.value.n_tries == store.tries.count("b") > 1  # type: ignore[attr-defined]
     assert store.words("b") == "zero one. two. tres"
 
 
-def test_erasing_what_is_not_there_stores_nothing() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock of deadlines, which stands still unless a test sets `now`."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("shardcodec.storage.store.time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_each_group_has_its_own_deadline(clock: SimpleNamespace) -> None:
+    """A write of many objects takes longer than `lock_timeout`; losing one race at its end is no error."""
+    names = [f"o{i}" for i in range(4)]
+    store = Store(**dict.fromkeys(names, letters()))
+    lost: set[str] = set()
+
+    def be_slow_and_lose_once(key: str) -> None:
+        clock.now += 10
+        if key not in lost:
+            lost.add(key)
+            store.replace(key, letters())
+
+    store.meanwhile = be_slow_and_lose_once
+    with mock.patch("shardcodec.storage.store.GROUP_NBYTES", 1):  # as large objects are
+        put_word(store, "ZERO", *names, timeout=25)
+    assert all(store.words(name) == "ZERO one. two. tres" for name in names)
+
+
+def test_wait_for_a_lock_of_this_process_does_not_count(clock: SimpleNamespace) -> None:
+    store = Store(a=letters())
+    store.meanwhile = lambda key: store.replace(key, letters()) if len(store.tries) == 1 else None
+    (name,) = store.lock_names(["a"])
+    writer = threading.Thread(target=put_word, args=(store, "ZERO", "a"))
+    with locks.table().hold([name]):
+        writer.start()
+        while writer.is_alive() and not locks.table().n_waiting(name):
+            time.sleep(0.01)
+        clock.now += 1000
+    writer.join(60)
+    assert store.words("a") == "ZERO one. two. tres"
+
+
+def test_erasing_an_absent_chunk_stores_nothing() -> None:
     store = Store()
     put_word(store, "....", "a")
     assert store.tries == [] and store.objects == {}
 
 
-def test_the_last_inner_chunk_leaves_an_empty_shard() -> None:
-    """There is no deleting under a condition: somebody else's inner chunk could go with it."""
+def test_erasing_the_last_chunk_leaves_an_empty_shard() -> None:
+    """Object stores have no conditional delete: a delete could remove an inner chunk of another client."""
     store = Store()
     put_word(store, "ZERO", "a")
     put_word(store, "....", "a")
@@ -147,20 +203,20 @@ def test_damage_stops_an_update() -> None:
     assert raised.value.shard == "a" and store.tries == []
 
 
-# ---- through zarr, with an obstore
+# ---- through zarr, with obstore
 
 obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
 
 
 @pytest.fixture
 def no_locks() -> Iterator[None]:
-    """As in two processes: the writers of one know nothing of the other's locks."""
-    with mock.patch.object(write_request, "lock_keys_async", return_value=[]):
+    """Switch off the locks of this process, as if each writer ran in its own process."""
+    with mock.patch.object(locks.LockTable, "hold_async", return_value=contextlib.nullcontext()):
         yield
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_of_many_writers_none_loses_anything() -> None:
+def test_many_writers_lose_no_update() -> None:
     from zarr.storage import ObjectStore
 
     shared = obstore.MemoryStore()
@@ -188,14 +244,14 @@ def test_of_many_writers_none_loses_anything() -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_a_foreign_writer_between_reading_and_writing() -> None:
+def test_write_by_zarr_between_read_and_put_is_kept() -> None:
     from zarr.storage import ObjectStore
 
     shared = obstore.MemoryStore()
     array = checked(ObjectStore(shared))
     array[...] = 1
     other = zarrs_view(array)
-    put = remotes.ObstoreRemote.put
+    put = object_store.ObjectStore.put
     n_tries = 0
 
     async def put_second(self: Any, key: str, data: Any, expected: Any) -> None:
@@ -205,17 +261,17 @@ def test_a_foreign_writer_between_reading_and_writing() -> None:
             await other.async_array.setitem(np.s_[:4, :3], 2)
         await put(self, key, data, expected)
 
-    with mock.patch.object(remotes.ObstoreRemote, "put", put_second):
+    with mock.patch.object(object_store.ObjectStore, "put", put_second):
         array[4:8, 3:6] = 3
     assert n_tries == 2
     assert (array[:4, :3] == 2).all() and (array[4:8, 3:6] == 3).all() and array[0, 5] == 1
 
 
-def test_only_updates_have_a_condition() -> None:
+def test_only_updates_are_conditional() -> None:
     from zarr.storage import ObjectStore
 
     array = checked(ObjectStore(obstore.MemoryStore()))
-    with mock.patch.object(remotes.ObstoreRemote, "put", side_effect=AssertionError):
+    with mock.patch.object(object_store.ObjectStore, "put", side_effect=AssertionError):
         array[...] = 1
         array[:8] = 2
     array[4:12] = 3
@@ -226,7 +282,7 @@ def test_only_updates_have_a_condition() -> None:
     assert bits(array[...]) == bits(expected) == bits(zarrs_view(array)[...])
 
 
-def test_unsharded_chunks() -> None:
+def test_unsharded_chunks_are_updated_and_deleted() -> None:
     from zarr.storage import ObjectStore
 
     shared = obstore.MemoryStore()
@@ -234,16 +290,16 @@ def test_unsharded_chunks() -> None:
     array[2:14, 3:20] = 7
     array[2:14, 3:20] = -1
     assert (zarrs_view(array)[...] == -1).all()
-    array[:8, :12] = -1  # a whole chunk: that is deleted
+    array[:8, :12] = -1  # a whole chunk of fill value: the object is deleted
     assert {meta["path"] for meta in shared.list().collect()} == {"c/0/1", "c/1/0", "c/1/1", "zarr.json"}
 
 
-def test_a_store_that_turns_out_to_know_no_conditions(tmp_path: Any) -> None:
-    """As S3 with ``conditional_put="disabled"``: the last writer wins, and a warning says so."""
+def test_store_without_conditions_warns_and_the_last_writer_wins(tmp_path: Any) -> None:
+    """S3 behaves like this with ``conditional_put="disabled"``."""
     from zarr.storage import ObjectStore
 
     with (
-        mock.patch.object(remotes, "CONDITIONAL", ("LocalStore",)),
+        mock.patch.object(object_store, "CONDITIONAL", ("LocalStore",)),
         mock.patch.multiple(conditions, _checked=set(), _told=set()),
     ):
         array = checked(ObjectStore(obstore.LocalStore(str(tmp_path))))
@@ -255,7 +311,7 @@ def test_a_store_that_turns_out_to_know_no_conditions(tmp_path: Any) -> None:
     assert bits(zarrs_view(array)[...]) == bits(expected)
 
 
-def test_a_read_only_store() -> None:
+def test_read_only_store_refuses_writes() -> None:
     from zarr.storage import ObjectStore
 
     store = ObjectStore(obstore.MemoryStore())
@@ -267,9 +323,33 @@ def test_a_read_only_store() -> None:
     assert array[1, 1] == 1
 
 
-def test_tags_that_name_no_exact_bytes_are_no_condition() -> None:
-    version_of = remotes.version_of
+def test_weak_entity_tags_are_not_used_as_conditions() -> None:
+    version_of = object_store.version_of
     assert version_of({"e_tag": 'W/"5"', "version": None}) is None
     assert version_of({"e_tag": None, "version": None}) is None
     assert version_of({"e_tag": '"5"', "version": None}) == {"e_tag": '"5"'}
     assert version_of({"e_tag": '"5"', "version": "2"}) == {"e_tag": '"5"', "version": "2"}
+
+
+def test_event_loops_that_probe_one_store_at_a_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `asyncio.Lock` works on one event loop only, but an array is used on several."""
+    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+    store = object_store.ObjectStore(zarr.storage.ObjectStore(obstore.LocalStore(tmp_path)))
+    places: list[str] = []
+
+    async def probe(_store: Any, key: str) -> None:
+        places.append(key)
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(conditions, "_reason_against", probe)
+    monkeypatch.setattr(conditions, "_checked", set())
+
+    async def put_all(names: Sequence[str]) -> None:
+        await asyncio.wait_for(asyncio.gather(*(store.put(name, b"", None) for name in names)), 30)
+
+    work = [lambda part=part: asyncio.run(put_all([f"{part}{i}" for i in range(3)])) for part in "ab"]
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(one) for one in work]:
+            each.result()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    assert len(places) <= 2  # one for each event loop

@@ -1,6 +1,6 @@
-# test_conditional_memory.py - what a partial write of a large shard in an object store takes
+# test_conditional_memory.py - the memory that a partial write of a large shard in an object store takes
 # SPDX-License-Identifier: MIT
-"""The new object is made of the old one's memory, so that an update holds the shard once."""
+"""An update builds the new object in the memory of the old one, so it holds the shard once."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ import numpy as np
 import pytest
 import zarr
 from helpers import bits, create, letters, letters_spec, random_array, zarrs_view
+from servers.http_objects import serving
 from spec_json import CRC, LITTLE
-from web import serving
 from zarr.codecs import ZstdCodec
 
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.regions import Box
+from shardcodec.access.write_plan import ONTO, PlanItem, Update
 from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.storage import object_store
 from shardcodec.storage.requests import OwnBytes
-from shardcodec.zarr_plugin import remotes
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
-# Prints how many MiB more than before are resident at most during a write of two rows of a shard of so many.
+# Prints by how many MiB the peak of resident memory grows during a small write to a shard of the given size.
 CLIENT = """
 import os, struct, sys
 import numpy as np
@@ -67,12 +69,12 @@ def set_values(name):
     kv[struct.pack(">2I", 1, 1)] = b"7" * (64 << 10)
 
 update = globals()[sys.argv[3]]
-update("small")  # imports, threads, connections
+update("small")  # first use: imports, threads, connections
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
 update("large")
 print(peak() - before, flush=True)
-os._exit(0)  # a thread of obstore that is just telling a result would abort a process that ends
+os._exit(0)  # at a normal exit, a thread of obstore that delivers a result would abort the process
 """
 
 
@@ -81,7 +83,7 @@ def shards(shape: tuple[int, ...], at_start: bool) -> Any:
 
 
 def put_array(objects: Any, name: str, mib: int, *, at_start: bool) -> None:
-    """Make an array of one shard, of 1 MiB for each 256 rows, in a server's memory."""
+    """Make an array of one shard, 1 MiB for each 256 rows, in the memory of a server."""
     store = zarr.storage.MemoryStore()
     array = zarr.create_array(
         store,
@@ -116,8 +118,8 @@ def extra_mib(objects: Any, mib: int, way: str) -> int:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc/self/clear_refs")
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 @pytest.mark.parametrize("way", ["assign", "write_chunks", "set_values"])
-def test_an_update_holds_a_shard_once(way: str, at_start: bool) -> None:
-    """It held the old shard, the new one and, while that grew, another copy of it: three times its size."""
+def test_update_holds_the_shard_once(way: str, at_start: bool) -> None:
+    """An update once held the old shard, the new one and a copy made while that grew: three times its size."""
     mib = int(os.environ.get("SHARDCODEC_TEST_SHARD_MIB", "32"))
     with serving() as objects:
         for name, size in (("small", 16), ("large", mib)):
@@ -128,10 +130,10 @@ def test_an_update_holds_a_shard_once(way: str, at_start: bool) -> None:
 
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 @pytest.mark.parametrize("compressors", [None, [ZstdCodec(level=1)]], ids=["raw", "zstd"])
-def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
+def test_object_equals_one_made_beside_the_old_one(
     at_start: bool, compressors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slots are used again, dead bytes packed, inner chunks erased and merged: all in the old object's memory."""
+    """Slots are reused, dead bytes packed, inner chunks erased and merged: all in the memory of the old object."""
     import obstore
 
     stores = [obstore.store.MemoryStore() for _ in range(2)]
@@ -149,7 +151,7 @@ def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
         values[box] = part
         blobs = []
         for array, store, own_nbytes in zip(arrays, stores, (1 << 60, 0), strict=True):
-            monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
+            monkeypatch.setattr(object_store, "OWN_NBYTES", own_nbytes)
             array[box] = part
             found = [
                 bytes(obstore.get(store, m["path"]).bytes())
@@ -166,10 +168,10 @@ def test_the_object_is_the_same_as_one_that_is_made_beside_the_old_one(
 
 
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
-def test_values_are_the_same_as_those_that_are_written_beside_the_old_object(
+def test_values_equal_those_written_beside_the_old_object(
     at_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values take the old object's memory too, also such as are views of it."""
+    """Values of a key-value store, also views of the old object, are written into the memory of the old object."""
     import obstore
 
     grid = {
@@ -188,7 +190,7 @@ def test_values_are_the_same_as_those_that_are_written_beside_the_old_object(
             for at in rng.integers(0, 16, 3)
         }
         for kv, own_nbytes in zip(kvs, (1 << 60, 0), strict=True):
-            monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
+            monkeypatch.setattr(object_store, "OWN_NBYTES", own_nbytes)
             with kv.transaction(atomic=True) as together:
                 for key, value in changes.items():
                     if value is None:
@@ -203,11 +205,11 @@ def test_values_are_the_same_as_those_that_are_written_beside_the_old_object(
         assert blobs[0] == blobs[1]
 
 
-def test_a_failed_update_leaves_the_object_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old object's memory is spoilt when an error comes late; the object in the store is not touched by that."""
+def test_failed_update_leaves_the_object_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late error leaves the buffer of the old object changed, but the object in the store is not touched."""
     import obstore
 
-    monkeypatch.setattr(remotes, "OWN_NBYTES", 0)
+    monkeypatch.setattr(object_store, "OWN_NBYTES", 0)
     store = obstore.store.MemoryStore()
     array = create(zarr.storage.ObjectStore(store), shards=(16, 24), compressors=[ZstdCodec(level=1)])
     array[...] = random_array((16, 24), "int32")
@@ -220,31 +222,24 @@ def test_a_failed_update_leaves_the_object_as_it_was(monkeypatch: pytest.MonkeyP
     assert bytes(obstore.get(store, name).bytes()) == bytes(blob)
 
 
-def test_a_plan_that_would_write_beyond_the_old_object_is_refused() -> None:
-    """The engine does not rely on its caller for that."""
+def test_plan_that_writes_outside_the_old_object_is_refused() -> None:
+    """The engine checks this itself and does not rely on its caller."""
     chain = compiled(letters_spec().chain)
     old = OwnBytes.of_size(len(letters()))
     old[:] = np.frombuffer(letters(), "u1")
     entries = np.full((4, 2), 2**64 - 1, "u8")
-    box = ((0, 0), (2, 2), None, (0, 0))
+    box = Box((0, 0), (2, 2), None, (0, 0))
+    towards = "expected a carried run to move towards the start and to end by"
     for carries, data_offset, match in [
-        ([(0, 16, 0)], 1000, "inside the old object of"),
-        ([(0, 16, 4)], 20, "got 16 bytes from 0 to 4"),
-        ([(0, 16, 0)], 8, "got 16 bytes from 0 to 0"),
+        ([(0, 16, 0)], 1000, "expected new chunks inside the old object of 84 bytes, got offset 1000"),
+        ([(0, 16, 4)], 20, f"{towards} 20, got 16 bytes from 0 to 4"),
+        ([(0, 16, 0)], 8, f"{towards} 8, got 16 bytes from 0 to 0"),
     ]:
-        plan = (
-            old,
-            old.size,
-            entries,
-            np.array(carries, "u8"),
-            entries.copy(),
-            data_offset,
-            None,
-            "onto",
-            None,
+        update = Update(
+            old, old.size, None, entries, entries.copy(), np.array(carries, "u8"), data_offset, ONTO
         )
         with pytest.raises(ValueError, match=match):
-            native.load().write([(chain, None, box, plan)], np.zeros((2, 2), "u1"), (0, 1))
-    plan = (bytes(old), old.size, entries, np.empty((0, 3), "u8"), entries.copy(), 0, None, "onto", None)
+            native.load().write([PlanItem(chain, None, box, None, update)], np.zeros((2, 2), "u1"), (0, 1))
+    update = Update(bytes(old), old.size, None, entries, entries.copy(), np.empty((0, 3), "u8"), 0, ONTO)
     with pytest.raises((BufferError, ValueError)):
-        native.load().write([(chain, None, box, plan)], np.zeros((2, 2), "u1"), (0, 1))
+        native.load().write([PlanItem(chain, None, box, None, update)], np.zeros((2, 2), "u1"), (0, 1))

@@ -1,6 +1,6 @@
 # test_destinations.py - the argument `out` of all functions that have it
 # SPDX-License-Identifier: MIT
-"""What cannot be read into is refused before anything is read, with what was expected and what was found."""
+"""An unsuitable `out` is refused before anything is read; the error says what was expected and found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardcodec import ShardSpec
 
 Read = Callable[..., Any]
 
-# What each function takes: shards of 8 x 12 elements of int32, inner chunks of 4 x 3.
+# The shape of `out` for each function: shards of 8 x 12 elements of int32, inner chunks of 4 x 3.
 SHAPES = {
     "decode": (8, 12),
     "Shard.read_region": (8, 12),
@@ -53,13 +53,13 @@ def function(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Read, tupl
     ids=lambda wrong: type(wrong).__name__,
 )
 def test_only_a_numpy_array_is_a_destination(function: tuple[Read, tuple[int, ...]], wrong: Any) -> None:
-    """Four of five raised AttributeError, and one of them took a memoryview for an array."""
+    """Four of five functions raised AttributeError, and one accepted a memoryview as an array."""
     read, _ = function
     with pytest.raises(TypeError, match=f"out: expected a numpy array, got {type(wrong).__name__}"):
         read(wrong)
 
 
-def test_a_destination_has_the_shape_and_dtype_of_what_is_read(
+def test_destination_needs_shape_dtype_and_write_access(
     function: tuple[Read, tuple[int, ...]],
 ) -> None:
     read, shape = function

@@ -1,6 +1,6 @@
 # test_empty_values.py - inner chunks of no bytes, wherever their entries point
 # SPDX-License-Identifier: MIT
-"""A value of no bytes is one: whatever happens to the bytes of others, it stays, and so does the shard."""
+"""A value of zero bytes is present: changes of other values keep it, and the shard stays readable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def key(*indices: int) -> bytes:
 
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_an_empty_value_outlives_the_bytes_before_it(tmp_path: Path, location: str, strategy: str) -> None:
+def test_empty_value_survives_changes_of_the_bytes_before_it(
+    tmp_path: Path, location: str, strategy: str
+) -> None:
     store = ShardedKeyValueStore(
         tmp_path / "shard", grid_shape=(4,), index_codecs=[LITTLE, CRC], index_location=location
     )
@@ -34,7 +36,7 @@ def test_an_empty_value_outlives_the_bytes_before_it(tmp_path: Path, location: s
 
 
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_an_empty_value_behind_bytes_of_the_user(tmp_path: Path, location: str) -> None:
+def test_empty_value_and_footer_survive_updates(tmp_path: Path, location: str) -> None:
     spec = shardcodec.ShardSpec((4,), (1,), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC], location)
     shard = shardcodec.open_shard(tmp_path / "shard", None, spec, mode="r+")
     shard.write_encoded([(0,), (1,), (2,)], [b"a" * 100, b"x" * 500, b""], footer=b"foot")
@@ -47,7 +49,7 @@ def test_an_empty_value_behind_bytes_of_the_user(tmp_path: Path, location: str) 
 
 
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_an_empty_value_is_not_aligned_and_others_are(tmp_path: Path, location: str) -> None:
+def test_empty_values_are_not_aligned(tmp_path: Path, location: str) -> None:
     spec = shardcodec.ShardSpec((6,), (1,), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC], location)
     values = [b"a" * 100, b"b" * 7, b"c" * 600, b"", b"e" * 5, b"f" * 900]
     shard = shardcodec.open_shard(tmp_path / "shard", None, spec, mode="r+")
@@ -68,7 +70,7 @@ def test_an_empty_value_is_not_aligned_and_others_are(tmp_path: Path, location: 
 
 
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_aligning_what_lay_close_together_moves_each_by_itself(tmp_path: Path, location: str) -> None:
+def test_aligning_adjacent_chunks_moves_each_one(tmp_path: Path, location: str) -> None:
     spec = shardcodec.ShardSpec((4,), (1,), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC], location)
     shard = shardcodec.open_shard(tmp_path / "shard", None, spec, mode="r+")
     shard.write_encoded([(0,), (1,), (2,), (3,)], [b"x" * 9000, b"a" * 100, b"b" * 7, b"c" * 600])

@@ -1,6 +1,6 @@
-# test_encoded.py - inner chunks that are encoded already, laid into shards
+# test_encoded.py - inner chunks that are already encoded, put into shards
 # SPDX-License-Identifier: MIT
-"""Shards of letters are put together from words; what is not named stays, bit by bit."""
+"""Shards of letters are put together from words; inner chunks that are not named keep their bytes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.shard_change import Change
 from shardcodec.access.write_encoded import EncodedItem, check_size, ordered, write_encoded
+from shardcodec.access.write_plan import ChunkBytes, PlanItem
 from shardcodec.options import resolve
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
@@ -43,7 +44,7 @@ def chain(**keywords: Any) -> Any:
 def write(old: Any, chunks: dict[int, Any], keep_empty: bool = False, **keywords: Any) -> Any:
     wanted = Change.of(chunks, (), "lexicographic") if None in chunks.values() else Change(chunks)
     item = EncodedItem(chain(**keywords), None, old, wanted.chunks, "c/0", wanted.gone)
-    (result,) = write_encoded([item], resolve(), keep_empty=keep_empty)
+    (result,) = write_encoded([item], resolve(), keep_empty=keep_empty).objects
     return None if result is None else bytes(result)
 
 
@@ -55,7 +56,7 @@ def shown(blob: Any, **keywords: Any) -> str:
 
 
 @LOCATIONS
-def test_chunks_are_laid_out_in_the_order_given(at_start: bool) -> None:
+def test_chunks_are_laid_out_in_the_given_order(at_start: bool) -> None:
     blob = write(None, {2: WORDS[2], 0: WORDS[0], 3: WORDS[3], 1: WORDS[1]}, at_start=at_start)
     assert shown(blob, at_start=at_start) == LETTERS
     first = letters_index_nbytes() if at_start else 0
@@ -70,15 +71,15 @@ def test_chunks_that_are_not_given_are_absent(at_start: bool) -> None:
     assert len(blob) == letters_index_nbytes() + 4
 
 
-def test_nothing_at_all_is_no_object() -> None:
+def test_shard_without_chunks_is_no_object() -> None:
     assert write(None, {}) is None
     assert write(None, {0: None, 1: None, 2: None, 3: None}) is None
     assert write(letters(), {0: None, 1: None, 2: None, 3: None}) is None
     assert write(None, {}, keep_empty=True) == assemble(b"", [(ABSENT, ABSENT)] * 4)
 
 
-def test_any_sizes_are_stored_as_they_are() -> None:
-    """The key-value view of shards knows no sizes; a value of no bytes is a value."""
+def test_chunks_of_any_size_are_stored_unchanged() -> None:
+    """The key-value view of shards has no fixed sizes; a value of zero bytes is a value."""
     blob = write(None, {0: b"", 1: b"x" * 70000, 3: memoryview(b"ab")})
     entries = entries_of(blob, 4)
     assert [n for _, n in entries] == [0, 70000, ABSENT, 2]
@@ -91,7 +92,7 @@ def test_any_sizes_are_stored_as_they_are() -> None:
 
 @LOCATIONS
 @pytest.mark.parametrize("replaced", [{1: b"1111"}, {1: b"1111", 3: None}, {0: None}, {}])
-def test_the_others_stay(at_start: bool, replaced: dict[int, Any]) -> None:
+def test_other_chunks_stay(at_start: bool, replaced: dict[int, Any]) -> None:
     blob = write(letters(at_start=at_start), replaced, at_start=at_start)
     words = [word.decode() for word in WORDS]
     for i, word in replaced.items():
@@ -99,13 +100,13 @@ def test_the_others_stay(at_start: bool, replaced: dict[int, Any]) -> None:
     assert shown(blob, at_start=at_start) == " ".join(words)
 
 
-def test_a_slot_of_the_same_size_is_used_again() -> None:
+def test_slot_of_the_same_size_is_reused() -> None:
     blob = write(letters(), {2: b"2222"})
     assert len(blob) == len(letters())
     assert entries_of(blob, 4) == entries_of(letters(), 4)
 
 
-def test_carried_chunks_stay_at_their_offsets() -> None:
+def test_carried_chunks_keep_their_offsets() -> None:
     old = write(None, {0: b"aaaa", 1: b"bbbbb", 2: b"cc"}, codecs=LOOSE)
     new = write(old, {1: b"BBB"}, codecs=LOOSE)
     before, after = entries_of(old, 4), entries_of(new, 4)
@@ -113,11 +114,11 @@ def test_carried_chunks_stay_at_their_offsets() -> None:
     assert after[1] == (11, 3)
 
 
-def test_a_shard_whose_every_chunk_is_given_is_not_read() -> None:
+def test_shard_with_every_chunk_given_is_not_read() -> None:
     assert shown(write(b"rubbish", dict(enumerate(WORDS)))) == LETTERS
 
 
-def test_a_damaged_neighbour_stops_the_write(tmp_path: Path) -> None:
+def test_damaged_entry_of_another_chunk_stops_the_write(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     bad = assemble(b"zeroone.", [(0, 4), (4, 4), (ABSENT, ABSENT), (90, 4)])
     path.write_bytes(bad)
@@ -129,7 +130,7 @@ def test_a_damaged_neighbour_stops_the_write(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["shard"]
 
 
-def test_an_old_object_shorter_than_an_index() -> None:
+def test_old_object_shorter_than_an_index_is_refused() -> None:
     with pytest.raises(shardcodec.ShardFormatError, match="too short"):
         write(b"abc", {0: b"0000"})
 
@@ -140,7 +141,7 @@ def test_an_old_object_shorter_than_an_index() -> None:
 @pytest.mark.threads
 @LOCATIONS
 @pytest.mark.parametrize("threads", [1, 4])
-def test_many_files_at_once(tmp_path: Path, at_start: bool, threads: int) -> None:
+def test_many_files_are_written_in_one_call(tmp_path: Path, at_start: bool, threads: int) -> None:
     spec = shardcodec.ShardSpec(
         (64, 64), (1, 1), "uint8", 0, codecs=RAW, index_location="start" if at_start else "end"
     )
@@ -157,7 +158,7 @@ def test_many_files_at_once(tmp_path: Path, at_start: bool, threads: int) -> Non
             )
             for i, shard in enumerate(shards)
         ]
-        assert write_encoded(items, resolve(argument={"threads": threads})) == [None] * 6
+        assert write_encoded(items, resolve(argument={"threads": threads})).objects == [None] * 6
     for i, shard in enumerate(shards):
         assert (shardcodec.decode((tmp_path / f"c/{i}").read_bytes(), spec) == shard).all()
 
@@ -166,13 +167,13 @@ def test_many_files_at_once(tmp_path: Path, at_start: bool, threads: int) -> Non
 @pytest.mark.parametrize(
     ("n_chunks", "step"), [(300, 1), (300, 3), (300, 150)], ids=["all but one", "dense", "sparse"]
 )
-def test_slots_in_files_are_written_among_what_is_copied(
+def test_slots_in_files_are_written_among_copied_bytes(
     tmp_path: Path, at_start: bool, n_chunks: int, step: int
 ) -> None:
-    """Many are joined with it in memory, in pieces that inner chunks straddle; a few are written each by itself.
+    """Many slots are merged with the copied bytes in memory; a few are written one by one.
 
-    The old shard has its inner chunks in no order. Of those that are given some have the size of the old ones, in any
-    order too; some do not, and some go.
+    The old shard has its inner chunks in random order, and some cross the pieces in which bytes are copied. The new
+    inner chunks are in random order too: some have the old size, some another size, and some are erased.
     """
     rng = np.random.default_rng(step)
     sizes = rng.integers(1, 9000, n_chunks)
@@ -204,11 +205,11 @@ def test_slots_in_files_are_written_among_what_is_copied(
 
 @LOCATIONS
 @pytest.mark.parametrize("gone", [{0}, {3}, {0, 3}, {0, 1, 3}])
-def test_what_is_erased_at_either_end_is_no_header_or_footer(
+def test_erased_chunks_at_either_end_do_not_become_header_or_footer(
     tmp_path: Path, at_start: bool, gone: set[int]
 ) -> None:
-    """Packing small inner chunks to an alignment makes an object longer: it was given up, and a dead inner chunk that came
-    first was the header's from then on."""
+    """Packing to an alignment can make the object longer. Packing was then skipped, and a dead first inner chunk became
+    a part of the header."""
     path, spec = tmp_path / "shard", letters_spec(at_start=at_start)
     with shardcodec.ShardWriter(path, spec, header=b"head") as writer:
         writer.footer = b"foot"
@@ -216,7 +217,7 @@ def test_what_is_erased_at_either_end_is_no_header_or_footer(
             writer.write_encoded(divmod(position, 2), word)
     shard = shardcodec.open_shard(path, None, spec, mode="r+")
     shard.erase([divmod(position, 2) for position in gone], alignment=64)
-    assert shard.header.rstrip(b"\0") == b"head"  # what aligns the first inner chunk counts too
+    assert shard.header.rstrip(b"\0") == b"head"  # the padding that aligns the first inner chunk counts too
     assert shard.footer == b"foot"
     left = [None if position in gone else word for position, word in enumerate(WORDS)]
     assert [
@@ -225,8 +226,8 @@ def test_what_is_erased_at_either_end_is_no_header_or_footer(
 
 
 @LOCATIONS
-def test_bytes_that_overlapping_chunks_leave_at_the_end_are_no_footer(tmp_path: Path, at_start: bool) -> None:
-    """Those that are left share so many bytes that packing them would take more than there are."""
+def test_bytes_left_by_overlapping_chunks_do_not_become_a_footer(tmp_path: Path, at_start: bool) -> None:
+    """The remaining chunks share bytes, so packing them would need more space than the object has."""
     first = letters_index_nbytes() if at_start else 0
     body = bytes(range(65, 85))
     pairs = [(first, 2), (first + 2, 16), (first + 2, 16), (first + 18, 2)]
@@ -239,11 +240,11 @@ def test_bytes_that_overlapping_chunks_leave_at_the_end_are_no_footer(tmp_path: 
     assert [bytes(v) for v in shard.read_encoded([(0, 1), (1, 0)])] == [body[2:18]] * 2
 
 
-def test_a_file_without_chunks_is_removed(tmp_path: Path) -> None:
+def test_file_without_chunks_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(letters())
     item = EncodedItem(chain(), str(path), None, {}, "", np.arange(4))
-    assert write_encoded([item], resolve()) == [None]
+    assert write_encoded([item], resolve()).objects == [None]
     assert not path.exists()
 
 
@@ -269,38 +270,38 @@ def test_any_sequence_of_writes_equals_a_dict(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("position", [4, -1, 2**64])
-def test_positions_outside_the_shard(position: int) -> None:
+def test_positions_outside_the_shard_are_refused(position: int) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        native.load().write_encoded([(chain(), None, [position], [b"x"], None, None)])
+        native.load().write([PlanItem(chain(), None, None, ChunkBytes([position], [b"x"]))])
 
 
-def test_engine_refuses_what_does_not_fit_together() -> None:
+def test_engine_refuses_inconsistent_arguments() -> None:
     engine = native.load()
     with pytest.raises(ValueError, match="expected 2 buffers, one per position, got 1"):
-        engine.write_encoded([(chain(), None, [0, 1], [b"x"], None, None)])
+        engine.write([PlanItem(chain(), None, None, ChunkBytes([0, 1], [b"x"]))])
     with pytest.raises(TypeError):
-        engine.write_encoded([(chain(), b"path", [0], [b"x"], None, None)])
+        engine.write([PlanItem(chain(), b"path", None, ChunkBytes([0], [b"x"]))])
     leaf = compiled(shardcodec.ChainSpec((4,), "uint8", 0, ["bytes"]))
     with pytest.raises(ValueError, match="one by one"):
-        engine.write_encoded([(leaf, None, [0], [b"x"], None, None)])
+        engine.write([PlanItem(leaf, None, None, ChunkBytes([0], [b"x"]))])
 
 
-def test_codecs_behind_the_sharding_hide_the_chunks() -> None:
+def test_codecs_after_sharding_are_refused() -> None:
     spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 0, codecs=RAW, after=["crc32c"])
     with pytest.raises(shardcodec.UnsupportedError, match="'c/1'"):
         write_encoded([EncodedItem(compiled(spec.chain), None, None, {0: b"abcd"}, "c/1")], resolve())
 
 
-def test_sizes_are_checked_where_they_are_fixed() -> None:
+def test_sizes_are_checked_if_the_codecs_fix_them() -> None:
     check_size(chain(), 3, 4)
     check_size(chain(codecs=LOOSE), 3, 400)
-    with pytest.raises(ValueError, match=r"inner chunk \(1, 1\): 5 bytes given, .* has 4"):
+    with pytest.raises(ValueError, match=r"inner chunk \(1, 1\): expected 4 bytes, .* got 5"):
         check_size(chain(), 3, 5)
 
 
 @pytest.mark.parametrize("grid", [(1,), (5,), (4, 4), (3, 7), (2, 3, 5), ()])
 @pytest.mark.parametrize("order", ["morton", "lexicographic", "colexicographic"])
-def test_ordered_is_a_part_of_the_whole_order(grid: tuple[int, ...], order: str) -> None:
+def test_ordered_subset_equals_part_of_the_whole_order(grid: tuple[int, ...], order: str) -> None:
     n = int(np.prod(grid))
     whole = np.empty(n, dtype=np.uint64)
     native.load().order(whole, grid, order)

@@ -1,6 +1,6 @@
-# test_file_attributes.py - what a shard that is replaced keeps of the old file
+# test_file_attributes.py - what a replaced shard keeps of the old file
 # SPDX-License-Identifier: MIT
-"""Owner, group, mode, ACLs and extended attributes of a shard survive a write that replaces the file, where that is permitted."""
+"""A write that replaces a file keeps owner, group, mode, ACLs and extended attributes, as far as permitted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing owners needs
 
 
 def acl(mode: int, user: int, rights: int) -> bytes:
-    """An access ACL: the mode's bits, and a user more."""
+    """Return an access ACL: the bits of the mode and one more user."""
     everyone = 0xFFFFFFFF
     entries = [
         (0x01, mode >> 6 & 7, everyone),
@@ -55,7 +55,7 @@ def array(tmp_path: Path) -> Any:
 
 @pytest.fixture(params=["part", "all", "key-value store", "stream"])
 def write(request: pytest.FixtureRequest, array: Any) -> Callable[[], None]:
-    """Every way to replace a shard."""
+    """Return each way to replace a shard in turn."""
 
     def stream() -> None:
         spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
@@ -75,7 +75,7 @@ def write(request: pytest.FixtureRequest, array: Any) -> Callable[[], None]:
     return {"part": part, "all": whole, "key-value store": value, "stream": stream}[request.param]
 
 
-def test_owner_and_mode(array: Any, write: Callable[[], None]) -> None:
+def test_replaced_shard_keeps_owner_and_mode(array: Any, write: Callable[[], None]) -> None:
     path = shard_path(array)
     os.chown(path, USER, GROUP)
     path.chmod(0o4750)
@@ -86,7 +86,7 @@ def test_owner_and_mode(array: Any, write: Callable[[], None]) -> None:
     assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (USER, GROUP, 0o4750)
 
 
-def test_attributes(array: Any, write: Callable[[], None]) -> None:
+def test_replaced_shard_keeps_attributes_and_acl(array: Any, write: Callable[[], None]) -> None:
     path = shard_path(array)
     path.chmod(0o640)
     set_attribute(path, "user.note", b"measured in May")
@@ -101,8 +101,8 @@ def test_attributes(array: Any, write: Callable[[], None]) -> None:
     assert path.stat().st_mode == mode
 
 
-def test_a_default_acl_of_the_folder_does_not_open_the_shard_to_others(array: Any) -> None:
-    """A new file inherits it; the replaced one had none, and had its reasons."""
+def test_default_acl_of_the_folder_is_not_added_to_the_shard(array: Any) -> None:
+    """A new file inherits the default ACL; the old file had none, so other users must not get access."""
     path = shard_path(array)
     path.chmod(0o660)
     set_attribute(path.parent, "system.posix_acl_default", acl(0o660, OTHER_USER, 6))
@@ -123,21 +123,21 @@ def as_user(work: Callable[[], None], groups: list[int]) -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user may use; pytest's own are for root."""
+    """Make a folder that every user may use; pytest's own folders are for root."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         yield Path(folder)
 
 
 def replace(path: Path) -> None:
-    """As a writer does: the engine alone, since a user of the tests cannot read their modules."""
+    """Replace a file as a writer does; only the engine, because the other user cannot read our Python modules."""
     file = native.load().NewFile(str(path))
     file.write(b"new", 0)
     file.commit()
 
 
-def test_a_colleague_of_the_group_keeps_the_group(open_folder: Path) -> None:
-    """He cannot give the file away, so it becomes his; set-user-ID is for the old owner only."""
+def test_replacement_by_a_group_member_keeps_the_group(open_folder: Path) -> None:
+    """The new owner is the writer, who cannot give files away; set-user-ID is dropped with the old owner."""
     path = open_folder / "x"
     path.write_bytes(b"old")
     os.chown(path, OTHER_USER, GROUP)
@@ -149,7 +149,7 @@ def test_a_colleague_of_the_group_keeps_the_group(open_folder: Path) -> None:
     assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (USER, GROUP, 0o2664)
 
 
-def test_rights_of_a_group_do_not_pass_to_another(open_folder: Path) -> None:
+def test_group_rights_do_not_pass_to_another_group(open_folder: Path) -> None:
     path = open_folder / "x"
     path.write_bytes(b"old")
     os.chown(path, OTHER_USER, GROUP)
@@ -160,8 +160,8 @@ def test_rights_of_a_group_do_not_pass_to_another(open_folder: Path) -> None:
     assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (USER, OTHER_GROUP, 0o644)
 
 
-def test_a_full_disk_is_no_permission(tmp_path: Path) -> None:
-    """An attribute that finds no room stops the write; one that is not permitted does not."""
+def test_full_disk_during_attribute_copy_stops_the_write(tmp_path: Path) -> None:
+    """An attribute that does not fit on the disk stops the write; one that is not permitted is skipped."""
     path = tmp_path / "x"
     path.write_bytes(b"old")
     set_attribute(path, "user.note", b"text")

@@ -1,6 +1,6 @@
-# test_file_updates.py - partial writes of files: what is kept, what is packed, what stops them
+# test_file_updates.py - partial writes of files: what is kept, when a shard is packed, which damage stops a write
 # SPDX-License-Identifier: MIT
-"""A partial write may touch nothing but the inner chunks it names."""
+"""A partial write changes only the inner chunks that it covers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ZSTD = ZstdCodec(level=1)
 
 
 def letters_array(folder: Path, *, at_start: bool = False, checksums: bool = False, blob: bytes = b"") -> Any:
-    """An array of one shard of 4 x 4 letters, stored as given."""
+    """Make an array of one shard of 4 x 4 letters, stored as given."""
     inner = [BytesCodec(), Crc32cCodec()] if checksums else [BytesCodec()]
     codec = ShardingCodec(chunk_shape=(2, 2), codecs=inner, index_location="start" if at_start else "end")
     zarr.create_array(
@@ -47,25 +47,25 @@ def letters_array(folder: Path, *, at_start: bool = False, checksums: bool = Fal
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_untouched_chunks_stay_where_they_are(tmp_path: Path, at_start: bool) -> None:
+def test_untouched_chunks_keep_their_offsets(tmp_path: Path, at_start: bool) -> None:
     array = letters_array(tmp_path / "a", at_start=at_start, blob=letters(at_start=at_start))
     old = shard_path(array).read_bytes()
     array[:2, 2:] = 49
     new = shard_path(array).read_bytes()
     before, after = entries_of(old, 4, at_start=at_start), entries_of(new, 4, at_start=at_start)
-    assert after == before  # the new chunk is as large as the old one, and takes its place
+    assert after == before  # the new chunk has the size of the old one and takes its slot
     assert len(new) == len(old)
     assert text_of(zarrs_view(array)[...]) == "zero 1111 two. tres"
 
 
-def test_part_of_a_chunk_is_merged_with_the_rest(tmp_path: Path) -> None:
+def test_partly_written_chunk_is_merged_with_the_rest(tmp_path: Path) -> None:
     array = letters_array(tmp_path / "a", blob=letters())
     array[1:3, 1:3] = 95
     assert text_of(zarrs_view(array)[...]) == "zer_ on_. t_o. _res"
 
 
-def test_encoded_bytes_are_copied_and_not_encoded_again(tmp_path: Path) -> None:
-    """What is carried has a skippable frame in front, which no encoder of ours would make."""
+def test_carried_chunks_are_copied_and_not_encoded_again(tmp_path: Path) -> None:
+    """The carried chunk starts with a skippable frame, which our encoder never writes."""
     inner = [BytesCodec(), ZSTD]
     codec = ShardingCodec(chunk_shape=(2, 2), codecs=inner)
     zarr.create_array(
@@ -92,10 +92,10 @@ def test_encoded_bytes_are_copied_and_not_encoded_again(tmp_path: Path) -> None:
     assert chunk_bytes(new, entries[1]) == frame
 
 
-def test_headers_and_gaps_stay_while_chunks_keep_their_places(tmp_path: Path) -> None:
-    """But what follows the last inner chunk goes: a table of values there would be wrong about the new ones.
+def test_header_and_gaps_stay_but_the_footer_goes(tmp_path: Path) -> None:
+    """The bytes after the last inner chunk are dropped: a table of values there would be wrong after the update.
 
-    It used to stay where the new inner chunk had the size of the old one, and only there.
+    They once stayed if the new inner chunk had the size of the old one, and only then.
     """
     blob = assemble(b"HEADzeroone.GAPtwo.tresTAIL", [(4, 4), (8, 4), (15, 4), (19, 4)])
     array = letters_array(tmp_path / "a", blob=blob)
@@ -105,8 +105,8 @@ def test_headers_and_gaps_stay_while_chunks_keep_their_places(tmp_path: Path) ->
     assert entries_of(new, 4) == [(4, 4), (8, 4), (15, 4), (19, 4)]
 
 
-def test_a_chunk_of_another_size_goes_behind_all_others(tmp_path: Path) -> None:
-    """And the old bytes stay: a reader that holds the old index finds the old chunk."""
+def test_chunk_of_another_size_is_placed_after_all_others(tmp_path: Path) -> None:
+    """The old bytes stay, so a reader that holds the old index finds the old chunk."""
     array = create(tmp_path / "a", shape=(4, 4), shards=(4, 4), chunks=(2, 2), compressors=ZSTD)
     array[...] = random_array((4, 4), array.dtype)
     old = shard_path(array).read_bytes()
@@ -118,14 +118,14 @@ def test_a_chunk_of_another_size_goes_behind_all_others(tmp_path: Path) -> None:
     assert new[: len(old) - 68] == old[:-68]
 
 
-def test_shared_ranges_survive_an_update_of_one(tmp_path: Path) -> None:
+def test_shared_range_survives_an_update_of_one_chunk(tmp_path: Path) -> None:
     blob = assemble(b"zero", [(0, 4)] * 4)
     array = letters_array(tmp_path / "a", blob=blob)
     array[0, 0] = 90
     assert text_of(zarrs_view(array)[...]) == "Zero zero zero zero"
 
 
-def test_more_than_half_dead_is_packed(tmp_path: Path) -> None:
+def test_shard_with_more_than_half_dead_bytes_is_packed(tmp_path: Path) -> None:
     array = create(tmp_path / "a", shape=(4, 4), shards=(4, 4), chunks=(2, 2), compressors=ZSTD)
     expected = random_array((4, 4), array.dtype)
     array[...] = expected
@@ -139,7 +139,7 @@ def test_more_than_half_dead_is_packed(tmp_path: Path) -> None:
     assert (zarrs_view(array)[...] == expected).all()
 
 
-def test_emptied_chunks_are_packed_away(tmp_path: Path) -> None:
+def test_shard_with_erased_chunks_is_packed(tmp_path: Path) -> None:
     array = letters_array(tmp_path / "a", blob=letters())
     array[:2] = 46
     array[2:, :2] = 46
@@ -155,13 +155,13 @@ N = 16  # bytes of four words
     ("entries", "what"),
     [
         ([(0, 4), (4, 4), (8, 4), (N, 4)], "into the index"),
-        ([(0, 4), (4, 4), (8, 4), (N + 68, 4)], "behind the end"),
+        ([(0, 4), (4, 4), (8, 4), (N + 68, 4)], "after the end"),
         ([(0, 4), (4, 4), (8, 4), (2**64 - 4, 8)], "wrap-around"),
         ([(0, 4), (4, 4), (8, 4), (ABSENT, 4)], "half empty"),
         ([(0, 4), (4, 4), (8, 4), (0, ABSENT)], "half empty"),
     ],
 )
-def test_a_damaged_entry_that_would_be_carried(
+def test_damaged_carried_entry_stops_the_update(
     tmp_path: Path, entries: list[tuple[int, int]], what: str
 ) -> None:
     blob = assemble(b"zeroone.two.tres", entries)
@@ -177,18 +177,18 @@ def test_a_damaged_entry_that_would_be_carried(
 
 
 @pytest.mark.parametrize("blob", [b"", b"short", letters()[:-1], letters()[:-1] + b"\0"])
-def test_an_index_that_cannot_be_read(tmp_path: Path, blob: bytes) -> None:
+def test_unreadable_index_stops_an_update_but_not_an_overwrite(tmp_path: Path, blob: bytes) -> None:
     array = letters_array(tmp_path / "a", blob=blob or b"x")
     shard_path(array).write_bytes(blob)
     with pytest.raises((shardcodec.ShardFormatError, shardcodec.ChecksumError)) as raised:
         array[0, 0] = 90
     assert raised.value.shard == "c/0/0"
     assert shard_path(array).read_bytes() == blob
-    array[...] = 90  # a full overwrite heals
+    array[...] = 90  # a full overwrite repairs the shard
     assert (zarrs_view(array)[...] == 90).all()
 
 
-def test_a_damaged_chunk_that_would_be_merged(tmp_path: Path) -> None:
+def test_damaged_chunk_stops_a_merge_but_not_an_overwrite(tmp_path: Path) -> None:
     blob = bytearray(letters(checksums=True))
     blob[9] ^= 1
     array = letters_array(tmp_path / "a", checksums=True, blob=bytes(blob))
@@ -196,11 +196,11 @@ def test_a_damaged_chunk_that_would_be_merged(tmp_path: Path) -> None:
         array[0, 3] = 90
     assert raised.value.chunk_coords == (0, 1)
     assert shard_path(array).read_bytes() == bytes(blob)
-    array[:2, 2:] = 90  # replaced whole, so what it held does not matter
+    array[:2, 2:] = 90  # overwritten completely, so its old bytes are not read
     assert text_of(zarrs_view(array)[...]) == "zero ZZZZ two. tres"
 
 
-def test_unsharded_chunks_keep_their_rest_or_stop(tmp_path: Path) -> None:
+def test_unsharded_chunks_are_merged_and_damage_stops_the_merge(tmp_path: Path) -> None:
     array = create(tmp_path / "a", shards=None, chunks=(8, 12), compressors=[Crc32cCodec()])
     array[...] = 5
     array[2, 3] = 6
@@ -226,7 +226,7 @@ def test_nested_shards_are_merged_whole(tmp_path: Path) -> None:
     assert bits(zarrs_view(array)[...]) == bits(expected)
 
 
-# ---- damage: what is carried over must be good, what is replaced may be anything
+# ---- damage: carried inner chunks must be valid, replaced ones need not be
 
 
 FAR = (900, 4)
@@ -234,9 +234,9 @@ FAR = (900, 4)
 
 @pytest.mark.parametrize("bad", [FAR, (ABSENT, 4), (0, 5), (0, 3), (5, 0)])
 @pytest.mark.parametrize("selection", [(slice(0, 2), slice(0, 2)), (slice(2, 4), slice(0, 4)), (3, 3)])
-def test_a_bad_entry_that_is_carried_stops_an_update(tmp_path: Path, bad: Any, selection: Any) -> None:
-    """Uncompressed inner chunks of a wrong length were once copied as they were: the update made a new file, with a fresh
-    checksum, of a shard that nobody could read."""
+def test_bad_carried_entry_stops_the_update(tmp_path: Path, bad: Any, selection: Any) -> None:
+    """Uncompressed inner chunks of a wrong length were once copied unchanged: the update made a new file with a valid
+    checksum of a shard that no reader could read."""
     blob = assemble(b"zeroone.two.tres", [(0, 4), bad, (8, 4), (12, 4)])
     array = letters_array(tmp_path / "a", blob=blob)
     with pytest.raises(shardcodec.ShardFormatError) as raised:
@@ -248,9 +248,7 @@ def test_a_bad_entry_that_is_carried_stops_an_update(tmp_path: Path, bad: Any, s
 
 @pytest.mark.parametrize("bad", [FAR, (ABSENT, 4), (0, 5), (0, 3), (5, 0), (14, 4)])
 @pytest.mark.parametrize("at_start", [False, True])
-def test_a_bad_entry_is_healed_by_writing_the_whole_inner_chunk(
-    tmp_path: Path, bad: Any, at_start: bool
-) -> None:
+def test_bad_entry_is_repaired_by_writing_the_whole_chunk(tmp_path: Path, bad: Any, at_start: bool) -> None:
     first = 68 if at_start else 0
     entries = [(first, 4), bad, (first + 8, 4), (first + 12, 4)]
     array = letters_array(
@@ -258,7 +256,7 @@ def test_a_bad_entry_is_healed_by_writing_the_whole_inner_chunk(
     )
     with pytest.raises(shardcodec.ShardFormatError):
         array[0, 2] = 49
-    if bad not in [(0, 5), (0, 3), (5, 0)]:  # all others may be in a wrong place: it takes a word of the user
+    if bad not in [(0, 5), (0, 3), (5, 0)]:  # all other entries may be shifted too: needs the option
         with pytest.raises(shardcodec.ShardFormatError):
             array[:2, 2:] = 49
     with shardcodec.options(allow_in_index=True):
@@ -267,8 +265,8 @@ def test_a_bad_entry_is_healed_by_writing_the_whole_inner_chunk(
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_entries_in_the_index_on_demand(tmp_path: Path, at_start: bool) -> None:
-    """Nobody would look into an index on purpose; but what can be read that way can also be kept by an update."""
+def test_entries_inside_the_index_need_an_option(tmp_path: Path, at_start: bool) -> None:
+    """No writer makes such entries on purpose, but an update can keep what the option makes readable."""
     first = 68 if at_start else 0
     entries = [(first, 4), (66, 4) if at_start else (14, 4), (first + 8, 4), (first + 12, 4)]
     blob = assemble(b"zeroone.two.tres", entries, at_start=at_start)
@@ -281,11 +279,11 @@ def test_entries_in_the_index_on_demand(tmp_path: Path, at_start: bool) -> None:
         assert word == (blob[66:70] if at_start else blob[14:18])
         array[3, 3] = 49
         assert shard_path(array).read_bytes() != blob
-    assert array[:2, 2:].tobytes() == word  # it lies outside the new index
+    assert array[:2, 2:].tobytes() == word  # the copy lies outside the new index
     assert zarrs_view(array)[2:, :].tobytes() == b"twtro.e1"
 
 
-def test_entries_in_the_index_of_a_nested_shard_on_demand() -> None:
+def test_entries_inside_a_nested_index_need_an_option() -> None:
     spec = shardcodec.ShardSpec((4, 4), (2, 4), "uint8", 46, [sharding([1, 4])])
     inner = assemble(b"abcd", [(0, 4), (2, 4)])
     blob = assemble(inner, [(ABSENT, ABSENT), (0, len(inner))])

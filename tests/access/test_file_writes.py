@@ -1,6 +1,6 @@
-# test_file_writes.py - what a write does to files: names, modes, links, litter, and the bytes it keeps
+# test_file_writes.py - the effect of a write on files: names, modes, links, temporary files, kept bytes
 # SPDX-License-Identifier: MIT
-"""Writes through zarr's LocalStore, looked at from outside, in the folder."""
+"""Writes through zarr's LocalStore; the tests inspect the folder afterwards."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from helpers import (
     files_below,
     random_array,
     shard_path,
+    small_disk,
     zarrs_view,
 )
 
@@ -38,7 +39,7 @@ DURABILITY = pytest.mark.parametrize("durability", ["rename", "fsync"])
 
 
 @DURABILITY
-def test_first_write_makes_folders_and_nothing_else(tmp_path: Path, durability: str) -> None:
+def test_first_write_makes_folders_and_the_shard_only(tmp_path: Path, durability: str) -> None:
     array = create(tmp_path / "a")
     with shardcodec.options(durability=durability):
         array[:8, :12] = 5
@@ -56,7 +57,7 @@ def test_rewriting_leaves_no_litter(tmp_path: Path, durability: str) -> None:
     assert files_below(tmp_path / "a") == ["c/0/0", "c/0/1", "c/1/0", "c/1/1", "zarr.json"]
 
 
-async def test_zarrs_listings_show_only_what_is_stored(tmp_path: Path) -> None:
+async def test_zarr_lists_only_stored_objects(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path)
     array = create(group.store, name="a")
     array[...] = 1
@@ -73,7 +74,7 @@ def test_members_of_a_group_are_its_arrays(tmp_path: Path) -> None:
     assert [name for name, _ in group.members(max_depth=None)] == ["a"]
 
 
-def test_an_emptied_shard_is_deleted(tmp_path: Path) -> None:
+def test_shard_without_chunks_is_deleted(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     array[...] = 5
     array[:8, :12] = -1
@@ -84,7 +85,7 @@ def test_an_emptied_shard_is_deleted(tmp_path: Path) -> None:
     assert not shard_path(array, "c/1/0").exists()
 
 
-def test_writing_nothing_over_nothing_makes_nothing(tmp_path: Path) -> None:
+def test_writing_the_fill_value_to_an_absent_shard_makes_no_file(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     array[...] = -1
     array[0, 0] = -1
@@ -114,7 +115,7 @@ def test_mode_bits_are_kept(tmp_path: Path, mode: int, selection: Any) -> None:
     assert (array[selection] == 6).all()
 
 
-def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
+def test_new_file_obeys_the_umask(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     before = os.umask(0o027)
     try:
@@ -125,7 +126,7 @@ def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("selection", [np.s_[:8, :12], np.s_[0, 0]])
-def test_a_symbolic_link_is_followed(tmp_path: Path, selection: Any) -> None:
+def test_symbolic_link_is_followed(tmp_path: Path, selection: Any) -> None:
     array = create(tmp_path / "a")
     array[:8, :12] = 5
     target = tmp_path / "elsewhere/shard"
@@ -139,7 +140,7 @@ def test_a_symbolic_link_is_followed(tmp_path: Path, selection: Any) -> None:
     assert bits(array[7, 3:]) == bits(zarrs_view(array)[7, 3:])
 
 
-def test_a_relative_link_in_a_linked_folder_is_followed(tmp_path: Path) -> None:
+def test_relative_link_in_a_linked_folder_is_followed(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     array[...] = 5
     shutil.move(tmp_path / "a/c/0", tmp_path / "zero")
@@ -152,7 +153,7 @@ def test_a_relative_link_in_a_linked_folder_is_followed(tmp_path: Path) -> None:
     assert zarrs_view(array)[0, 0] == 6 and zarrs_view(array)[0, 1] == 5
 
 
-def test_a_dangling_link_is_an_absent_shard(tmp_path: Path) -> None:
+def test_dangling_link_is_an_absent_shard(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     shard_path(array).parent.mkdir(parents=True)
     shard_path(array).symlink_to(tmp_path / "nowhere/at/all")
@@ -161,7 +162,7 @@ def test_a_dangling_link_is_an_absent_shard(tmp_path: Path) -> None:
     assert array[0, 0] == 6 and zarrs_view(array)[0, 0] == 6
 
 
-def test_another_hard_link_keeps_the_old_bytes(tmp_path: Path) -> None:
+def test_other_hard_link_keeps_the_old_bytes(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     array[:8, :12] = 5
     backup = tmp_path / "backup"
@@ -174,11 +175,11 @@ def test_another_hard_link_keeps_the_old_bytes(tmp_path: Path) -> None:
     assert not shard_path(array).exists()
 
 
-# ---- what stands in the way
+# ---- obstacles
 
 
 @pytest.mark.parametrize("selection", [np.s_[:8, :12], np.s_[0, 0]])
-def test_a_folder_in_the_place_of_a_shard(tmp_path: Path, selection: Any) -> None:
+def test_folder_in_place_of_a_shard_raises_eisdir(tmp_path: Path, selection: Any) -> None:
     array = create(tmp_path / "a")
     shard_path(array).mkdir(parents=True)
     (shard_path(array) / "precious").write_text("data")
@@ -188,7 +189,7 @@ def test_a_folder_in_the_place_of_a_shard(tmp_path: Path, selection: Any) -> Non
     assert files_below(tmp_path / "a") == ["c/0/0/precious", "zarr.json"]
 
 
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_raises_enotdir(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     (tmp_path / "a/c").write_text("in the way")
     assert (array[...] == -1).all()
@@ -199,8 +200,8 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
 
 
 @contextmanager
-def nobody() -> Iterator[Path]:
-    """A folder of a user who is not root, and that user: permissions do not bind root."""
+def unprivileged_folder() -> Iterator[Path]:
+    """Become a user other than root, since permissions do not bind root; yield a folder of this user."""
     folder = Path(tempfile.mkdtemp())
     if os.geteuid() != 0:
         yield folder
@@ -216,8 +217,8 @@ def nobody() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("selection", [np.s_[:8, :12], np.s_[0, 0], np.s_[...]])
-def test_a_folder_that_is_read_only(selection: Any) -> None:
-    with nobody() as folder:
+def test_read_only_folder_raises_permission_error(selection: Any) -> None:
+    with unprivileged_folder() as folder:
         array = create(folder / "a")
         array[:8, :12] = 5
         before = shard_path(array).read_bytes()
@@ -231,8 +232,8 @@ def test_a_folder_that_is_read_only(selection: Any) -> None:
         assert files_below(folder / "a") == ["c/0/0", "zarr.json"]
 
 
-def test_a_shard_that_may_not_be_read() -> None:
-    with nobody() as folder:
+def test_unreadable_shard_can_only_be_overwritten() -> None:
+    with unprivileged_folder() as folder:
         array = create(folder / "a")
         array[:8, :12] = 5
         shard_path(array).chmod(0)
@@ -240,7 +241,7 @@ def test_a_shard_that_may_not_be_read() -> None:
             array[0, 0]
         with pytest.raises(PermissionError):
             array[0, 0] = 6
-        array[:8, :12] = 7  # a full overwrite does not read
+        array[:8, :12] = 7  # a full overwrite does not read the old shard
         assert stat.S_IMODE(shard_path(array).stat().st_mode) == 0
         shard_path(array).chmod(0o600)
         assert (array[:8, :12] == 7).all()
@@ -248,18 +249,13 @@ def test_a_shard_that_may_not_be_read() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small tmpfs is not possible here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    """Mount a file system of 256 KiB."""
+    with small_disk(tmp_path / "tiny", 256 << 10):
+        yield tmp_path / "tiny"
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_no_space_left(tiny: Path, whole: bool) -> None:
+def test_full_disk_keeps_the_old_shard_and_leaves_no_litter(tiny: Path, whole: bool) -> None:
     array = create(tiny / "a", shape=(256, 256), shards=(256, 256), chunks=(64, 64), dtype="u2", fill_value=0)
     values = random_array((256, 256), "u2")
     array[...] = values

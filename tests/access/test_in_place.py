@@ -1,6 +1,6 @@
-# test_in_place.py - the strategy "in_place": when it applies, what it leaves in the file, and what it costs readers
+# test_in_place.py - the write strategy "in_place": when it applies, what it leaves in the file, what it costs readers
 # SPDX-License-Identifier: MIT
-"""Kills, errors and journals are in tests/faults/test_in_place.py, readers beside a writer in test_live_readers.py."""
+"""For kills, errors and journals see tests/faults/test_in_place.py; for concurrent readers test_live_readers.py."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ZSTD_CRC = [*ZSTD, Crc32cCodec()]
 def _local(tmp_path: Path) -> None:
     with descriptor(tmp_path) as fd:
         if not file_system.is_local(fd):
-            pytest.skip("nothing is updated in place on this file system")
+            pytest.skip("this file system does not support updates in place")
 
 
 def make(folder: Path, codecs: list[Any], location: str = "end", **options: Any) -> Any:
-    """An array of one shard of 4 x 4 inner chunks, full of numbers that do not compress."""
+    """Make an array of one shard of 4 x 4 inner chunks, full of random numbers that do not compress."""
     with quiet():
         zarr.create_array(
             folder,
@@ -56,7 +56,7 @@ def noise(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(1, 2**31 - 1, shape, dtype=np.int32)
 
 
-def looks(array: Any) -> tuple[int, int]:
+def inode_and_size(array: Any) -> tuple[int, int]:
     found = shard_path(array).stat()
     return found.st_ino, found.st_size
 
@@ -65,7 +65,7 @@ def spec_of(array: Any) -> shardcodec.ShardSpec:
     return shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
 
 
-# ---- which slots
+# ---- slots
 
 USUAL: dict[str, Any] = {
     "index_nbytes": 148,
@@ -91,7 +91,7 @@ USUAL: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_what_may_be_overwritten(facts: dict[str, Any], may: bool) -> None:
+def test_may_overwrite_depends_on_the_facts(facts: dict[str, Any], may: bool) -> None:
     assert may_overwrite(Facts(**(USUAL | facts))) == may
 
 
@@ -103,7 +103,7 @@ def test_what_may_be_overwritten(facts: dict[str, Any], may: bool) -> None:
     st.booleans(),
 )
 def test_slots_share_no_byte(chunks: list[Any], flags: int, at_start: bool) -> None:
-    """Against a naive twin, byte by byte; inner chunks may overlap each other and the index."""
+    """Compared byte by byte with sets of offsets; inner chunks may overlap each other and the index."""
     index_nbytes, nbytes = 8, 60
     entries = np.array([(ABSENT, ABSENT) if c is None else c for c in chunks], dtype=np.uint64)
     replaced = np.array([flags >> i & 1 for i in range(len(chunks))], dtype=np.bool_)
@@ -118,7 +118,7 @@ def test_slots_share_no_byte(chunks: list[Any], flags: int, at_start: bool) -> N
         return
     for i, chunk in enumerate(chunks):
         if replaced[i] and not bytes_of[i] and chunk is not None:
-            continue  # a place for no bytes, kept or not
+            continue  # an entry of no bytes may be kept or not
         others: set[int] = set().union(*(bytes_of[j] for j in range(len(chunks)) if j != i), index)
         stays = chunk is not None and (not replaced[i] or not bytes_of[i] & others)
         assert (found.entries[i] == (entries[i] if stays else ABSENT)).all()
@@ -128,38 +128,40 @@ def test_slots_share_no_byte(chunks: list[Any], flags: int, at_start: bool) -> N
 @pytest.mark.parametrize(
     ("codecs", "fits"), [(RAW, True), (CRC, True), (ZSTD_CRC, True), (ZSTD, False)], ids=str
 )
-def test_what_fits_its_slot(tmp_path: Path, codecs: list[Any], fits: bool, location: str) -> None:
-    """Smaller encodings fit where a checksum would tell that they were read with the size of the old one."""
+def test_encoding_that_fits_its_slot_is_written_in_place(
+    tmp_path: Path, codecs: list[Any], fits: bool, location: str
+) -> None:
+    """A smaller encoding fits only if a checksum shows a reader that it used the size of the old one."""
     array = make(tmp_path / "a", codecs, location, write_strategy="in_place")
-    before = looks(array)
+    before = inode_and_size(array)
     expected = array[...]
     for value in (1, noise((8, 8), 1)):
         array[8:16, 8:16] = value
         expected[8:16, 8:16] = value
         assert (array[...] == expected).all()
         assert (zarrs_view(array)[...] == expected).all()
-        assert looks(array)[0] == before[0]
+        assert inode_and_size(array)[0] == before[0]
         if fits and codecs is not ZSTD_CRC:
-            assert looks(array) == before
+            assert inode_and_size(array) == before
         if not isinstance(value, int):
             break
-        assert (looks(array) == before) == fits
+        assert (inode_and_size(array) == before) == fits
     assert files_below(tmp_path) == ["a/c/0/0", "a/zarr.json"]
 
 
-def test_an_inner_chunk_that_grows_is_appended(tmp_path: Path) -> None:
+def test_chunk_that_grows_is_appended(tmp_path: Path) -> None:
     array = make(tmp_path / "a", ZSTD_CRC, write_strategy="in_place")
     with shardcodec.options(compact=False):
         array[8:16, 8:16] = 1
-        before = looks(array)
-        array[8:16, 8:24] = noise((8, 16), 2)  # one has a slot, the other lost its own
-    assert looks(array)[0] == before[0]
-    assert looks(array)[1] > before[1]
+        before = inode_and_size(array)
+        array[8:16, 8:24] = noise((8, 16), 2)  # one chunk has a slot, the other one outgrew its slot
+    assert inode_and_size(array)[0] == before[0]
+    assert inode_and_size(array)[1] > before[1]
     assert (zarrs_view(array)[8:16, 8:24] == noise((8, 16), 2)).all()
 
 
-def test_a_shared_slot_is_left_alone(tmp_path: Path) -> None:
-    """Two inner chunks that refer to the same bytes: one is written, the other keeps its value."""
+def test_shared_slot_is_not_overwritten(tmp_path: Path) -> None:
+    """Two inner chunks refer to the same bytes: one is written, and the other keeps its value."""
     array = make(tmp_path / "a", RAW)
     path = shard_path(array)
     with shardcodec.open_shard(path, None, spec_of(array)) as shard:
@@ -177,50 +179,50 @@ def test_a_shared_slot_is_left_alone(tmp_path: Path) -> None:
     assert (zarrs_view(array)[...] == array[...]).all()
 
 
-# ---- how it is chosen
+# ---- how the strategy is chosen
 
 
-def test_every_way_to_choose_it(tmp_path: Path) -> None:
+def test_every_way_to_choose_in_place_works(tmp_path: Path) -> None:
     array = make(tmp_path / "a", RAW)
-    inode, size = looks(array)
+    inode, size = inode_and_size(array)
     attached = shardcodec.attach(array, write_strategy="in_place")
     pickle.loads(pickle.dumps(attached))[:8, :8] = 1
     with shardcodec.options(write_strategy="in_place"):
         array[:8, :8] = 2
     with shardcodec.open_shard(shard_path(array), None, spec_of(array), mode="r+") as shard:
         shard.write_chunks([(0, 0)], np.full((1, 8, 8), 3, dtype="int32"), strategy="in_place")
-    assert looks(array) == (inode, size)
+    assert inode_and_size(array) == (inode, size)
     assert (zarrs_view(array)[:8, :8] == 3).all()
     assert "in_place" not in json.dumps(array.metadata.to_dict())
     array[:8, :8] = 4
-    assert looks(array)[0] != inode, "by itself a shard is replaced"
+    assert inode_and_size(array)[0] != inode, "the default strategy replaces the file"
 
 
 # ---- readers
 
 
-def test_caches_and_open_handles(tmp_path: Path) -> None:
-    """What is kept of a shard is not believed after an update in place, however short the time between two of them."""
+def test_caches_and_open_handles_notice_updates_in_place(tmp_path: Path) -> None:
+    """A cached index is not used after an update in place, even if two updates follow within one clock tick."""
     array = make(tmp_path / "a", ZSTD_CRC, write_strategy="in_place")
     cached = ours(tmp_path / "a", index_cache=1 << 20, open_files=4)
     lean = shardcodec.open_array(tmp_path / "a")
     written = [array[8:16, 8:16]]
     with shardcodec.open_shard(shard_path(array), None, spec_of(array)) as shard:
         for value in range(1, 30):
-            # every third is appended: the others have no room for what does not compress
+            # every third value does not compress and is appended, because it does not fit the slot
             written.append(np.full((8, 8), value) if value % 3 else noise((8, 8), value))
             array[8:16, 8:16] = written[-1]
             for found in (array[8:16, 8:16], cached[8:16, 8:16], lean[8:16, 8:16]):
                 assert (found == written[-1]).all()
-            # an open shard is what it was when it was opened, unless that is gone
+            # an open shard shows its state when it was opened, unless these bytes were overwritten
             found = shard.read_chunks([(1, 1)])[0]
             assert any((found == values).all() for values in written)
         assert (shard.refresh().read_chunks([(1, 1)])[0] == written[-1]).all()
 
 
 @pytest.mark.parametrize(("codecs", "more"), [(CRC, 0), (RAW, 1)], ids=["crc", "raw"])
-def test_what_it_costs_readers(tmp_path: Path, codecs: list[Any], more: int) -> None:
-    """Nothing where there are checksums, else one look at the open file; and nobody looks for a journal."""
+def test_readers_need_at_most_one_more_call(tmp_path: Path, codecs: list[Any], more: int) -> None:
+    """With checksums a reader makes no extra call, without them one fstat; it never searches for a journal."""
     make(tmp_path / "a", codecs)
     code = (
         MARK

@@ -1,6 +1,6 @@
-# test_live_readers.py - reading a shard that another process updates all the time
+# test_live_readers.py - reads of a shard that another process updates continuously
 # SPDX-License-Identifier: MIT
-"""What readers without locks see: each inner chunk whole, and for ours never an error."""
+"""Readers take no locks: each inner chunk is seen whole, and our readers never fail."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def make(folder: Path, location: str, *, checksum: bool = True, side: int = 8) -
 
 @contextmanager
 def writer(folder: Path, strategy: str, side: int = 8) -> Iterator[None]:
-    """A process that writes one number after the other into two inner chunks."""
+    """Start a process that writes increasing numbers into two inner chunks until the block ends."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         try:
             array = ours(folder)
-            # packing moves inner chunks, and zarr fails when that happens between its two looks
+            # packing moves inner chunks; zarr fails if that happens between its read of the index and of the chunk
             with shardcodec.options(write_strategy=strategy, threads=1, compact=False):
                 for value in range(2, 1_000_000):
                     array[side : 2 * side, side : 3 * side] = value
@@ -90,7 +90,7 @@ def test_readers_see_whole_inner_chunks(
             found = array[4:20, 4:28]
             first, second = found[4:12, 4:12], found[4:12, 12:20]
             assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
-            assert last <= first[0, 0], "what was seen is not unseen"
+            assert last <= first[0, 0], "a later read returned an older value"
             last = int(first[0, 0])
             rest = np.ones(found.shape, dtype=bool)
             rest[4:12, 4:20] = False
@@ -98,9 +98,8 @@ def test_readers_see_whole_inner_chunks(
             reads += 1
             try:
                 cell = theirs[8:16, 8:16]
-            except (
-                Exception
-            ):  # zarr reads from where the index began to the end of the file, which may be further by now
+            except Exception:
+                # zarr reads from the index to the end of the file, which may have grown meanwhile
                 failures += 1
             else:
                 assert (cell == cell[0, 0]).all()
@@ -109,13 +108,13 @@ def test_readers_see_whole_inner_chunks(
         assert failures == 0
 
 
-def test_raw_inner_chunks_that_are_overwritten(tmp_path: Path) -> None:
-    """Nothing in the bytes tells that they are half of each: the journal does, and the times of the file."""
-    side = 128  # 64 KiB: it takes a while to write that
+def test_raw_chunks_overwritten_in_place_are_seen_whole(tmp_path: Path) -> None:
+    """The bytes do not show a torn write; the journal and the times of the file do."""
+    side = 128  # 64 KiB, so that writing takes some time
     array = make(tmp_path / "a", "end", checksum=False, side=side)
     with descriptor(tmp_path) as fd:
         if not file_system.is_local(fd):
-            pytest.skip("nothing is updated in place on this file system")
+            pytest.skip("this file system does not support updates in place")
     box = np.s_[side : 2 * side, side : 3 * side]
     lean = shardcodec.open_array(tmp_path / "a")
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
@@ -135,8 +134,8 @@ def test_raw_inner_chunks_that_are_overwritten(tmp_path: Path) -> None:
                 found = look()
                 first, second = found[:, :side], found[:, side:]
                 assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
-                assert last <= first[0, 0], "what was seen is not unseen"
+                assert last <= first[0, 0], "a later read returned an older value"
                 last = int(first[0, 0])
                 reads += 1
     assert last > 2 and reads > 10
-    assert shard_path(array).stat().st_ino == inode, "it was in place"
+    assert shard_path(array).stat().st_ino == inode, "the updates were not in place"

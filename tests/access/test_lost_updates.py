@@ -1,9 +1,9 @@
-# test_lost_updates.py - many writers on one shard: nobody's update is lost
+# test_lost_updates.py - many writers on one shard: no update is lost
 # SPDX-License-Identifier: MIT
-"""Threads and processes that write to the same shards at the same time, each its own elements.
+"""Threads and processes write to the same shards at the same time, each one its own elements.
 
-Every writer looks at its own elements after each of its writes. Nobody else writes them, so anything but what it has
-just written is a lost update, and is seen where it happens. zarr itself keeps one or two of 64 such writes.
+Each writer reads its own elements after each of its writes. No other writer changes them, so any difference is a lost
+update, and it is noticed where it happens. zarr itself keeps one or two of 64 such writes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crew import PATIENCE, Crew, in_processes, in_threads
 from helpers import create, files_below, ours, zarrs_view
+from workers import PATIENCE, Workers, in_processes, in_threads
 
 import shardcodec
 
@@ -56,7 +56,7 @@ def barrier(n: int) -> Any:
 
 
 @strategies
-def test_64_threads(tmp_path: Path, strategy: str) -> None:
+def test_64_threads_lose_no_update(tmp_path: Path, strategy: str) -> None:
     array = grid(tmp_path, 8, **chosen(strategy))
     array[:] = 0
     together = threading.Barrier(64)
@@ -75,7 +75,7 @@ def test_64_threads(tmp_path: Path, strategy: str) -> None:
 
 @strategies
 @pytest.mark.parametrize("at_start", [False, True])
-def test_8_processes(tmp_path: Path, strategy: str, at_start: bool) -> None:
+def test_8_processes_lose_no_update(tmp_path: Path, strategy: str, at_start: bool) -> None:
     grid(tmp_path, 4, at_start=at_start)[:] = 0
 
     def work(number: int) -> None:
@@ -92,8 +92,8 @@ def test_8_processes(tmp_path: Path, strategy: str, at_start: bool) -> None:
 
 
 @strategies
-def test_8_processes_within_the_same_inner_chunks(tmp_path: Path, strategy: str) -> None:
-    """Each has one row of every inner chunk: read, changed and encoded anew by all of them."""
+def test_8_processes_within_the_same_inner_chunks_lose_no_update(tmp_path: Path, strategy: str) -> None:
+    """Each process has one row of every inner chunk, so all of them read, change and encode each inner chunk again."""
     array = create(tmp_path, shape=(8, 24), shards=(8, 24), chunks=(8, 6), fill_value=0)
     array[:] = 0
 
@@ -108,7 +108,7 @@ def test_8_processes_within_the_same_inner_chunks(tmp_path: Path, strategy: str)
 
 
 def grid(folder: Path, n: int, *, at_start: bool = False, **options: Any) -> Any:
-    """An array that is one shard of n x n inner chunks of 4 x 4."""
+    """Make an array that is one shard of n x n inner chunks of 4 x 4."""
     create(
         folder,
         shape=(4 * n, 4 * n),
@@ -127,12 +127,12 @@ def check_grid(array: Any, n: int, turn: int) -> None:
         assert not lost.any(), f"{lost.sum()} inner chunks lost"
 
 
-# ---- shards that come and go
+# ---- shards that are created and deleted
 
 
 @strategies
-def test_creation_races(tmp_path: Path, strategy: str) -> None:
-    """Every round begins without a shard: of all who make one, one is first, and the others add theirs to it."""
+def test_processes_that_create_the_same_shard_lose_no_update(tmp_path: Path, strategy: str) -> None:
+    """Each round starts without a shard: one process creates it, and the others add their inner chunks."""
     array = create(tmp_path, shape=(4 * ROUNDS, 32), shards=(4, 32), chunks=(4, 4), fill_value=0)
     together = barrier(PROCESSES)
 
@@ -149,8 +149,8 @@ def test_creation_races(tmp_path: Path, strategy: str) -> None:
 
 
 @strategies
-def test_whole_and_partial_creation(tmp_path: Path, strategy: str) -> None:
-    """One writes the whole shard, others a part each: whoever comes after the whole one keeps his part."""
+def test_whole_and_partial_creation_lose_no_later_update(tmp_path: Path, strategy: str) -> None:
+    """One process writes the whole shard, the others a part each: a part written after the whole shard is kept."""
     array = create(tmp_path, shape=(4 * ROUNDS, 32), shards=(4, 32), chunks=(4, 4), fill_value=0)
     together = barrier(PROCESSES)
 
@@ -172,8 +172,8 @@ def test_whole_and_partial_creation(tmp_path: Path, strategy: str) -> None:
 
 
 @strategies
-def test_deletion_races(tmp_path: Path, strategy: str) -> None:
-    """All erase what they have, and write it again: again and again the shard is empty and goes."""
+def test_processes_that_delete_the_shard_lose_no_update(tmp_path: Path, strategy: str) -> None:
+    """All processes erase their inner chunks and write them again, so the shard is often empty and deleted."""
     array = create(tmp_path, shape=(4, 32), shards=(4, 32), chunks=(4, 4), fill_value=0)
 
     def work(number: int) -> None:
@@ -191,7 +191,7 @@ def test_deletion_races(tmp_path: Path, strategy: str) -> None:
     assert files_below(tmp_path) == ["zarr.json"]
 
 
-def test_writes_that_are_left_to_zarr(tmp_path: Path) -> None:
+def test_writes_by_zarrs_pipeline_lose_no_update(tmp_path: Path) -> None:
     """Half of the processes write through zarr's own pipeline, under our locks."""
     array = create(tmp_path, shape=(4 * ROUNDS, 32), shards=(4, 32), chunks=(4, 4), fill_value=0)
     together = barrier(PROCESSES)
@@ -203,7 +203,8 @@ def test_writes_that_are_left_to_zarr(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         array = ours(tmp_path, strict=False)
-        reader = ours(tmp_path)  # zarr's own opens a shard twice, and may find another one the second time
+        # zarr's reader opens a shard twice, and may find another file the second time
+        reader = ours(tmp_path)
         if number % 2:
             array._async_array.codec_pipeline._prepare = decline
         for turn in range(ROUNDS):
@@ -218,7 +219,7 @@ def test_writes_that_are_left_to_zarr(tmp_path: Path) -> None:
     assert not lost.any(), f"{lost.sum()} of {lost.size} inner chunks lost"
 
 
-def test_gathered_writes_of_8_processes(tmp_path: Path) -> None:
+def test_group_writes_of_8_processes_lose_no_update(tmp_path: Path) -> None:
     array = create(tmp_path, shape=(16, 32), shards=(16, 32), chunks=(8, 8), fill_value=0)
 
     def work(number: int) -> None:
@@ -233,11 +234,11 @@ def test_gathered_writes_of_8_processes(tmp_path: Path) -> None:
     assert (zarrs_view(array)[:] == ROUNDS).all()
 
 
-# ---- others at the same time
+# ---- killed writers and readers
 
 
 @strategies
-def test_a_killed_writer_stops_nobody(tmp_path: Path, strategy: str) -> None:
+def test_killed_writer_blocks_no_other_writer(tmp_path: Path, strategy: str) -> None:
     array = grid(tmp_path, 4)
     array[:] = 0
 
@@ -246,17 +247,17 @@ def test_a_killed_writer_stops_nobody(tmp_path: Path, strategy: str) -> None:
         row, column = divmod(number, 4)
         chunk = np.s_[row * 4 : row * 4 + 4, column * 4 : column * 4 + 4]
         turn = 0
-        while number < 4 or turn < ROUNDS:  # the first four go on until they are killed
+        while number < 4 or turn < ROUNDS:  # the first four run until they are killed
             turn += 1
             array[chunk] = 10_000 * number + turn
             assert (array[chunk] == 10_000 * number + turn).all()
 
-    crew = Crew(PROCESSES, work)
-    for member in crew.members[:4]:
+    workers = Workers(PROCESSES, work)
+    for member in workers.members[:4]:
         member.join(0.05)
         assert member.pid is not None
         os.kill(member.pid, signal.SIGKILL)
-    crew.join()
+    workers.join()
     values = zarrs_view(array)[:]
     for number in range(PROCESSES):
         row, column = divmod(number, 4)
@@ -271,8 +272,8 @@ def test_a_killed_writer_stops_nobody(tmp_path: Path, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "in_place"])
 @pytest.mark.parametrize("checksums", [True, False])
-def test_readers_meanwhile_see_the_old_or_the_new(tmp_path: Path, strategy: str, checksums: bool) -> None:
-    """Each inner chunk holds one number; numbers never fall; nothing fails."""
+def test_readers_see_the_old_or_the_new_shard(tmp_path: Path, strategy: str, checksums: bool) -> None:
+    """Each inner chunk holds one number, numbers never decrease, and no read fails."""
     array = create(
         tmp_path,
         shape=(4, 32),
@@ -297,9 +298,9 @@ def test_readers_meanwhile_see_the_old_or_the_new(tmp_path: Path, strategy: str,
             assert (values >= before).all()
             before = values
 
-    crew = Crew(5, work)
-    for member in crew.members[:3]:
+    workers = Workers(5, work)
+    for member in workers.members[:3]:
         member.join(PATIENCE)
     stop.set()
-    crew.join()
+    workers.join()
     assert (array[:, :24] == 59).all()

@@ -1,6 +1,6 @@
-# test_opens.py - how often files are opened, as the kernel counts it
+# test_opens.py - how often files are opened, counted by the kernel
 # SPDX-License-Identifier: MIT
-"""One open for a shard and call, whatever the number of chunks and boxes: opening is what a parallel file system does worst."""
+"""A call opens each shard once, for any number of chunks and boxes: parallel file systems are slow at opening files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from system_calls import MARK, calls_of
 
 
 def opens_of(tmp_path: Path, code: str) -> list[str]:
-    """Names below c/ that the code opened, between its marks "begin" and "end"."""
+    """Return the names below c/ that the code opened between its two marks."""
     lines = calls_of(tmp_path, code, "openat,open")
     return [line.split('"')[1] for line in lines if "/c/" in line and " = -1" not in line]
 
 
 @pytest.fixture
 def array(tmp_path: Path) -> Path:
-    """Four shards of 64 inner chunks."""
+    """Make four shards of 64 inner chunks."""
     made = create(tmp_path / "a", shape=(64, 64), shards=(32, 32), chunks=(4, 4), dtype="u1", fill_value=0)
     made[...] = np.arange(64 * 64).reshape(64, 64) % 251
     return tmp_path / "a"
@@ -41,7 +41,7 @@ SHARDS = ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
         "lean.read_chunks([(i, j) for i in range(16) for j in range(16)])",
     ],
 )
-def test_a_call_opens_each_shard_once(tmp_path: Path, array: Path, selection: str) -> None:
+def test_each_call_opens_each_shard_once(tmp_path: Path, array: Path, selection: str) -> None:
     code = (
         MARK
         + f"""
@@ -55,7 +55,7 @@ mark()
     assert sorted(name.partition("/a/")[2] or name[2:] for name in opens_of(tmp_path, code)) == SHARDS
 
 
-def test_kept_files_are_not_opened_again(tmp_path: Path, array: Path) -> None:
+def test_cached_files_are_not_opened_again(tmp_path: Path, array: Path) -> None:
     code = (
         MARK
         + """

@@ -1,6 +1,6 @@
-# test_placement.py - where carried inner chunks go, as arithmetic
+# test_placement.py - where carried inner chunks go: pure arithmetic
 # SPDX-License-Identifier: MIT
-"""Placement decides with numbers alone; each test plays its decision out on a string of bytes as well."""
+"""Placement is computed from numbers alone; the tests also apply each placement to a string of bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mask(n: int, *replaced: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def carried(placement: Placement, old: bytes) -> bytes:
-    """The new object as far as it is copied; bytes that nobody copies are dots."""
+    """Apply the copies to the old object; bytes of the new one that are not copied are dots."""
     new = bytearray(b"." * placement.data_offset)
     for source, nbytes, to in placement.carries.tolist():
         assert nbytes > 0
@@ -42,7 +42,7 @@ def chunks(entries: np.ndarray[Any, Any], blob: bytes) -> list[bytes | None]:
     return [None if (o, n) == GONE else blob[o : o + n] for o, n in entries.tolist()]
 
 
-# Four chunks of three bytes; the index that follows takes four bytes of an imaginary kind.
+# Four chunks of three bytes; the index after them takes four bytes, and its content does not matter.
 OLD = b"aaabbbcccdddINDX"
 FOUR = index((0, 3), (3, 3), (6, 3), (9, 3))
 
@@ -52,7 +52,7 @@ def settle(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Pl
     return place(entries, mask(len(entries), *replaced), **(sizes | changes))
 
 
-def test_what_follows_the_last_chunk_is_left_behind() -> None:
+def test_bytes_after_the_last_chunk_are_dropped() -> None:
     placement = settle((1,), index((0, 3), (3, 3), (6, 3), GONE), new_nbytes=3)
     assert placement.carries.tolist() == [[0, 9, 0]]
     assert placement.data_offset == 9
@@ -61,7 +61,7 @@ def test_what_follows_the_last_chunk_is_left_behind() -> None:
     assert placement.data_offset == 9
 
 
-def test_nothing_replaced_keeps_everything_where_it_is() -> None:
+def test_nothing_replaced_keeps_all_offsets() -> None:
     placement = settle(())
     assert not placement.compact
     assert placement.carries.tolist() == [[0, 12, 0]]
@@ -69,19 +69,19 @@ def test_nothing_replaced_keeps_everything_where_it_is() -> None:
     assert placement.data_offset == 12
 
 
-def test_one_replaced_stays_behind_as_dead_bytes() -> None:
+def test_replaced_chunk_stays_as_dead_bytes() -> None:
     placement = settle((1,))
     assert not placement.compact
     assert placement.entries.tolist() == [[0, 3], list(GONE), [6, 3], [9, 3]]
     assert carried(placement, OLD) == b"aaabbbcccddd"
 
 
-def test_less_than_half_dead_is_kept() -> None:
+def test_less_than_half_dead_is_not_packed() -> None:
     assert not settle((0,)).compact
 
 
 def test_half_dead_is_packed() -> None:
-    """zarr's own suite counts the bytes of a shard of two inner chunks of which one was erased."""
+    """zarr's test suite counts the bytes of a shard of two inner chunks after one was erased."""
     assert settle((0, 2)).compact
 
 
@@ -100,33 +100,33 @@ def test_everything_replaced_carries_nothing() -> None:
     assert placement.data_offset == 0
 
 
-def test_neighbours_in_both_objects_move_as_one_run() -> None:
+def test_adjacent_chunks_move_as_one_run() -> None:
     placement = settle((0,), dead_share=0.0)
     assert placement.compact
     assert placement.carries.tolist() == [[3, 9, 0]]
     assert carried(placement, OLD) == b"bbbcccddd"
 
 
-def test_a_gap_that_alignment_makes_ends_a_run() -> None:
+def test_gap_made_by_alignment_ends_a_run() -> None:
     packed = settle((), index((4, 3), (7, 3)), dead_share=0.0, alignment=4)
     assert packed.carries.tolist() == [[4, 3, 0], [7, 3, 4]]
     assert chunks(packed.entries, carried(packed, OLD)) == [b"bbc", b"ccd"]
 
 
-def test_a_gap_ends_a_run() -> None:
+def test_gap_ends_a_run() -> None:
     placement = settle((1,), dead_share=0.0)
     assert placement.carries.tolist() == [[0, 3, 0], [6, 6, 3]]
     assert carried(placement, OLD) == b"aaacccddd"
 
 
-def test_packing_follows_the_old_file_and_not_the_grid() -> None:
+def test_packing_keeps_the_order_of_the_old_file() -> None:
     entries = index((9, 3), GONE, (0, 3), (3, 3))
     placement = settle((), entries, dead_share=0.0)
     assert placement.carries.tolist() == [[0, 6, 0], [9, 3, 6]]
     assert placement.entries.tolist() == [[6, 3], list(GONE), [0, 3], [3, 3]]
 
 
-def test_a_dead_share_of_one_packs_only_what_is_dead_throughout() -> None:
+def test_dead_share_of_one_packs_only_a_completely_dead_shard() -> None:
     assert not settle((0, 1, 2), dead_share=1.0).compact
     assert settle((0, 1, 2, 3), dead_share=1.0).compact
 
@@ -137,13 +137,13 @@ def test_replaced_chunks_of_fixed_size_keep_their_slots() -> None:
     assert placement.entries.tolist() == FOUR.tolist()
 
 
-def test_a_slot_of_another_size_is_not_used_again() -> None:
+def test_slot_of_another_size_is_not_reused() -> None:
     entries = index((0, 2), (3, 3), (6, 3), (9, 3))
     assert settle((0, 1), entries, new_nbytes=3).entries.tolist() == [list(GONE), [3, 3], [6, 3], [9, 3]]
 
 
-def test_what_is_encoded_already_takes_slots_of_its_own_size() -> None:
-    """Once only where all inner chunks have one size: a shard of values in a key-value store grew to twice its size."""
+def test_encoded_chunks_take_slots_of_their_own_size() -> None:
+    """Slots were reused only if all inner chunks had one size: a shard of a key-value store grew to twice its size."""
     entries = index((0, 2), (2, 4), (6, 3), (9, 3))
     sizes = new_sizes({0: 2, 1: 3, 3: 3}, 4)
     assert sizes.tolist() == [2, 3, GONE[0], 3]
@@ -152,19 +152,19 @@ def test_what_is_encoded_already_takes_slots_of_its_own_size() -> None:
     assert placement.data_offset == 12
 
 
-def test_a_slot_that_is_not_aligned_is_not_used_again() -> None:
+def test_unaligned_slot_is_not_reused() -> None:
     entries = index((0, 2), (4, 2), (6, 2), (9, 2))
     placement = settle((0, 1, 2, 3), entries, new_nbytes=2, alignment=4, dead_share=1.0)
     assert placement.entries.tolist() == [[0, 2], [4, 2], list(GONE), list(GONE)]
 
 
-def test_a_slot_that_another_chunk_refers_to_is_not_used_again() -> None:
+def test_shared_slot_is_not_reused() -> None:
     entries = index((0, 3), (0, 3), (6, 3), (9, 3))
     assert settle((0,), entries, new_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
 
 
 @pytest.mark.parametrize("replaced", [(), (2,), (0, 1, 2, 3)])
-def test_an_index_at_the_start_keeps_its_room(replaced: tuple[int, ...]) -> None:
+def test_index_at_the_start_keeps_its_space(replaced: tuple[int, ...]) -> None:
     old = b"INDXaaabbbcccddd"
     entries = index((4, 3), (7, 3), (10, 3), (13, 3))
     placement = settle(replaced, entries, index_at_start=True)
@@ -175,14 +175,14 @@ def test_an_index_at_the_start_keeps_its_room(replaced: tuple[int, ...]) -> None
         assert after in (before, None)
 
 
-def test_an_object_that_is_only_an_index() -> None:
+def test_object_that_is_only_an_index_is_placed() -> None:
     for at_start in (False, True):
         placement = settle((), index(GONE, GONE), shard_nbytes=4, index_at_start=at_start)
         assert placement.carries.shape == (0, 3)
         assert placement.data_offset == 4 * at_start
 
 
-def test_a_chunk_of_no_bytes_is_kept_as_present() -> None:
+def test_empty_chunk_stays_present() -> None:
     entries = index((0, 3), (3, 0), (3, 3), GONE)
     assert settle((), entries, shard_nbytes=10).entries.tolist() == entries.tolist()
     packed = settle((0,), entries, shard_nbytes=10, dead_share=0.0)
@@ -191,8 +191,8 @@ def test_a_chunk_of_no_bytes_is_kept_as_present() -> None:
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_a_chunk_of_no_bytes_stays_within_what_is_carried(at_start: bool) -> None:
-    """What follows the last bytes of inner chunks is left behind, and with it the place of one that has none."""
+def test_empty_chunk_is_moved_inside_the_carried_bytes(at_start: bool) -> None:
+    """The bytes after the last inner chunk are dropped, so an empty chunk that points there gets a new offset."""
     entries = index((4, 3), GONE, (12, 0))
     placement = settle((1,), entries, dead_share=1.0, index_at_start=at_start)
     assert placement.entries.tolist() == [[4, 3], list(GONE), [7, 0]]
@@ -208,9 +208,9 @@ def test_chunks_that_share_a_range_stay_readable() -> None:
 
 
 @pytest.mark.parametrize("alignment", [1, 4])
-def test_sizes_whose_sum_wraps_are_not_packed(alignment: int) -> None:
-    """An index may claim the same bytes again and again, in a sparse file of any size: a sum that had wrapped said that
-    packing would save much, where it multiplies them."""
+def test_sizes_whose_sum_overflows_are_not_packed(alignment: int) -> None:
+    """In a sparse file, many entries may claim the same bytes. A sum of sizes that overflowed made packing look useful,
+    although packing multiplies these bytes."""
     half = 1 << 62
     entries = index(*[(0, half)] * 5)
     for dead_share in (0.0, 0.5, PACK):
@@ -220,7 +220,7 @@ def test_sizes_whose_sum_wraps_are_not_packed(alignment: int) -> None:
         assert not placement.compact
 
 
-def test_what_has_to_be_packed_may_grow_by_alignment_but_not_by_shared_bytes() -> None:
+def test_forced_packing_may_grow_by_alignment_but_not_by_shared_bytes() -> None:
     assert not settle((0,), dead_share=0.0, alignment=16).compact
     packed = settle((0,), dead_share=PACK, alignment=16)
     assert packed.entries.tolist() == index(GONE, (0, 3), (16, 3), (32, 3)).tolist()
@@ -228,7 +228,7 @@ def test_what_has_to_be_packed_may_grow_by_alignment_but_not_by_shared_bytes() -
     assert not settle((0,), index((0, 3), (3, 9), (3, 9), (3, 9)), dead_share=PACK).compact
 
 
-def test_the_old_index_is_not_touched() -> None:
+def test_old_index_is_not_modified() -> None:
     entries = FOUR.copy()
     settle((0, 1, 3), entries)
     assert (entries == FOUR).all()
@@ -236,7 +236,7 @@ def test_the_old_index_is_not_touched() -> None:
 
 @st.composite
 def old_objects(draw: st.DrawFn) -> tuple[bytes, Any, int]:
-    """Chunks anywhere in a body, also upon each other, some absent: (body, entries, n)."""
+    """Draw chunks anywhere in a body, also overlapping, some absent; return body, entries and n."""
     body = bytes(draw(st.lists(st.integers(1, 255), max_size=40)))
     n = draw(st.integers(1, 8))
     entries = []
@@ -279,16 +279,16 @@ def test_carried_chunks_keep_their_bytes(
         assert (placement.entries[keep] == entries[keep]).all()
     elif alignment > 1:
         assert (present[present[:, 1] > 0, 0] % alignment == 0).all()
-    elif len(placement.carries):  # packed bytes touch each other and overlap nowhere
+    elif len(placement.carries):  # packed bytes are contiguous and do not overlap
         ends = placement.carries[:, 2] + placement.carries[:, 1]
         assert placement.carries[:, 2].tolist() == [first, *ends[:-1].tolist()]
         assert ends[-1] == placement.data_offset
 
 
-# ---- inner chunks that overlap the index, where the user lets them
+# ---- inner chunks that overlap the index, where the caller allows it
 
 
-def test_an_index_at_the_end_stays_for_the_chunks_that_overlap_it() -> None:
+def test_old_index_at_the_end_is_kept_for_chunks_that_overlap_it() -> None:
     entries = index((0, 3), (11, 3), (6, 3), (13, 3))
     placement = settle((0, 3), entries, new_nbytes=3)
     assert placement.data_offset == 16
@@ -296,7 +296,7 @@ def test_an_index_at_the_end_stays_for_the_chunks_that_overlap_it() -> None:
     assert placement.entries.tolist() == index(GONE, (11, 3), (6, 3), GONE).tolist()
 
 
-def test_the_front_of_a_shard_is_copied_for_the_chunks_that_overlap_an_index_there() -> None:
+def test_start_of_the_shard_is_copied_for_chunks_that_overlap_an_index_there() -> None:
     old = b"INDXaaabbbcccddd"
     entries = index((2, 3), (7, 3), (0, 3), (13, 3))
     placement = settle((1,), entries, index_at_start=True)
@@ -306,7 +306,7 @@ def test_the_front_of_a_shard_is_copied_for_the_chunks_that_overlap_an_index_the
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_a_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> None:
+def test_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> None:
     entries = index((5, 3), (1, 3) if at_start else (11, 3), (8, 3), (11, 1))
     placement = settle((1,), entries, index_at_start=at_start, new_nbytes=3)
     assert placement.entries[1].tolist() == list(GONE)
@@ -315,8 +315,8 @@ def test_a_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> 
 @pytest.mark.parametrize(
     ("alignment", "counts"), [(0, True), (1, True), (512, True), (3, False), (1 << 31, False)]
 )
-def test_a_mark_with_an_alignment_that_nobody_writes_is_none(alignment: int, counts: bool) -> None:
-    """Packing takes powers of two only: a file that says 3 stopped every update that packed, with an error of no shard."""
+def test_mark_with_an_impossible_alignment_is_ignored(alignment: int, counts: bool) -> None:
+    """Packing needs a power of two: a mark that says 3 stopped every packing update, and the error named no shard."""
     end = 12 + user_bytes.MARK.size
     where = user_bytes.Extents(0, 0, 12, end)
     mark = user_bytes.MARK.pack(user_bytes.MAGIC, 12, end, 0, 0, alignment, 0)[:-4]

@@ -1,6 +1,6 @@
-# test_remote.py - reading by requests: how many, how many at a time, and objects that change meanwhile
+# test_remote.py - reads by requests: their number, their concurrency, and objects that change during a read
 # SPDX-License-Identifier: MIT
-"""`access.read_remote` over a store in memory that keeps a record and does what a test tells it."""
+"""`access.read_remote` over a store in memory that records requests and can change objects before it answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Request = tuple[str, Any]
 
 
 class Store:
-    """Objects in memory. With `tells`, answers name size and version, and versions are conditions."""
+    """Objects in memory. With `tells`, answers report size and version, and requests can be bound to a version."""
 
     numbers = itertools.count()
 
@@ -75,7 +75,7 @@ TELLS = pytest.mark.parametrize("tells", [False, True], ids=["bytes only", "size
 
 
 def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits = FAR, **options: Any) -> Any:
-    """Rows of shards of letters, one shard below the other."""
+    """Read rows of shards of letters, one shard below the other."""
     start, stop, _ = rows.indices(4)
     n = stop - start
     out = np.zeros((len(keys) * n, 4), "u1")
@@ -89,7 +89,7 @@ def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits 
 
 
 def names_in(store: Store, keys: list[str]) -> list[str]:
-    """Each store of these tests is another one."""
+    """Return names of objects; each store has a number, so no test shares them with another."""
     return [f"{store.number}/{key}" for key in keys]
 
 
@@ -97,7 +97,7 @@ def shouting(blob: bytes) -> bytes:
     return blob.replace(b"zero", b"ZERO").replace(b"one.", b"ONE.")
 
 
-# ---- what is better fetched whole
+# ---- whole shards
 
 
 def chain_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str = "uint8") -> Any:
@@ -107,23 +107,23 @@ def chain_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str = 
 @pytest.mark.parametrize(
     ("shape", "chunk_shape", "n_wanted", "is_whole"),
     [
-        ((1 << 20,), (1 << 10,), 1, True),  # what is not wanted is less than a round trip's worth
+        ((1 << 20,), (1 << 10,), 1, True),  # the rest has fewer bytes than a round trip is worth
         ((1 << 21,), (1 << 10,), 1, False),
-        ((1 << 21,), (1 << 10,), 1024, True),  # half of it, but the other half is no more than that
+        ((1 << 21,), (1 << 10,), 1024, True),  # half of the shard; the other half is just worth a round trip
         ((1 << 24,), (1 << 20,), 12, False),
         ((1 << 24,), (1 << 20,), 13, True),  # four fifths
         ((1 << 26,), (1 << 20,), 64, True),
-        ((1 << 27,), (1 << 20,), 128, False),  # all of it, but much: ranges, side by side
+        ((1 << 27,), (1 << 20,), 128, False),  # the whole of a large shard: concurrent ranges
         ((1 << 27,), (1 << 27,), 1, False),
     ],
 )
-def test_what_is_fetched_whole(
+def test_shard_is_fetched_whole_if_the_rest_is_small(
     shape: tuple[int, ...], chunk_shape: tuple[int, ...], n_wanted: int, is_whole: bool
 ) -> None:
     assert wants_whole(chain_of(shape, chunk_shape), n_wanted, Limits(1)) is is_whole
 
 
-def test_what_is_not_sharded_is_fetched_whole() -> None:
+def test_chunk_without_shard_is_fetched_whole() -> None:
     chain = chain_of((1 << 27,), (1 << 20,)).inner
     assert wants_whole(chain, 1, Limits(1))
 
@@ -132,11 +132,11 @@ def test_what_is_not_sharded_is_fetched_whole() -> None:
 
 
 @TELLS
-def test_letters_by_index_and_ranges(tells: bool) -> None:
+def test_part_of_a_shard_takes_index_and_range(tells: bool) -> None:
     store = Store({"a": letters()}, tells=tells)
     out, missing = read(store, ["a"], np.s_[:2])
     assert out.tobytes() == text_as_rows("zero", "one.") and missing == []
-    end = 8 if tells else 84  # behind what is wanted: room for all entries
+    end = 8 if tells else 84  # proves that the object is as long as all entries require
     assert store.requests == [("a", "last 68"), ("a", (0, end))]
 
 
@@ -145,7 +145,7 @@ def text_as_rows(left: str, right: str) -> bytes:
 
 
 @TELLS
-def test_an_index_at_the_start(tells: bool) -> None:
+def test_index_at_the_start_takes_a_range_request(tells: bool) -> None:
     chain = compiled(letters_spec(at_start=True).chain)
     store = Store({"a": letters(at_start=True)}, tells=tells)
     out = np.zeros((2, 4), "u1")
@@ -155,7 +155,7 @@ def test_an_index_at_the_start(tells: bool) -> None:
     assert store.requests == [("a", (0, 68)), ("a", (76, 84))]
 
 
-def test_several_shards_are_under_way_at_a_time_but_no_more_requests_than_allowed() -> None:
+def test_shards_are_read_concurrently_within_the_limit_of_requests() -> None:
     keys = [f"{i}" for i in range(20)]
     store = Store({key: letters() for key in keys if key not in ("3", "17")})
     out, missing = read(store, keys, np.s_[:2])
@@ -169,7 +169,7 @@ def test_several_shards_are_under_way_at_a_time_but_no_more_requests_than_allowe
     assert True in kinds[:15] and False in kinds[-15:]  # indexes and ranges are mixed
 
 
-def test_one_request_at_a_time() -> None:
+def test_limit_of_one_request_is_kept() -> None:
     keys = [f"{i}" for i in range(6)]
     store = Store({key: letters() for key in keys})
     out, _ = read(store, keys, limits=Limits(n_requests=1, budget_nbytes=1))
@@ -177,10 +177,10 @@ def test_one_request_at_a_time() -> None:
     assert store.n_most == 1
 
 
-def test_whole_shards_count_as_what_they_decode_to_or_as_their_index() -> None:
-    """Eight shards of 32 MiB are 256 MiB; their indexes, added to that, kept the eighth waiting until another was decoded.
+def test_whole_shard_counts_in_the_budget_as_the_larger_of_data_and_index() -> None:
+    """Eight shards of 32 MiB fill the budget of 256 MiB; with their indexes added, the eighth had to wait.
 
-    Here the index is the larger of the two.
+    Here the index is larger than the data.
     """
     keys = [f"{i}" for i in range(8)]
     for n_together in (8, 7):
@@ -190,7 +190,7 @@ def test_whole_shards_count_as_what_they_decode_to_or_as_their_index() -> None:
         assert store.n_most == n_together and len(store.requests) == 8
 
 
-def test_a_budget_of_bytes() -> None:
+def test_budget_limits_held_bytes() -> None:
     async def work(budget: ByteBudget, nbytes: int) -> None:
         nonlocal held
         async with budget.hold(nbytes):
@@ -201,7 +201,7 @@ def test_a_budget_of_bytes() -> None:
 
     async def all_work() -> None:
         budget = ByteBudget(100)
-        # a single one that is larger goes alone
+        # a request beyond the budget runs alone
         await asyncio.gather(*(work(budget, n) for n in [30, 60, 5, 1000, 100, 20, 90, 1, 1, 1, 50, 50]))
 
     held = 0
@@ -209,7 +209,7 @@ def test_a_budget_of_bytes() -> None:
     assert held == 0
 
 
-def test_who_waits_for_bytes_can_be_cancelled() -> None:
+def test_waiting_for_the_budget_can_be_cancelled() -> None:
     async def work() -> None:
         budget = ByteBudget(10)
         async with budget.hold(10):
@@ -227,8 +227,8 @@ def test_who_waits_for_bytes_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("tells", "moved"), [(True, False), (True, True), (False, True)])
-def test_an_object_that_is_exchanged_is_read_anew(tells: bool, moved: bool) -> None:
-    """Where the store names versions, always; else where it can be told: when the bytes do not fit the old index."""
+def test_replaced_object_is_read_again(tells: bool, moved: bool) -> None:
+    """With versions always; without versions if the bytes do not fit the old index."""
     new = shouting(letters())
     if moved:
         places = [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1, 2**64 - 1)]
@@ -246,7 +246,7 @@ def test_an_object_that_is_exchanged_is_read_anew(tells: bool, moved: bool) -> N
     assert [wanted for _, wanted in store.requests].count("last 68") == 2
 
 
-def test_an_object_that_is_exchanged_all_the_time_is_read_by_one_request() -> None:
+def test_object_that_is_always_replaced_is_fetched_whole() -> None:
     store = Store({"a": letters()}, tells=True)
     n = 0
 
@@ -260,11 +260,11 @@ def test_an_object_that_is_exchanged_all_the_time_is_read_by_one_request() -> No
     out, _ = read(store, ["a"], np.s_[:2])
     assert out.tobytes() == text_as_rows("zero", "one.")
     assert store.requests[-1] == ("a", "all")
-    assert len(store.requests) == 3 * 2 + 1 + 1
+    assert len(store.requests) == 3 * 2 + 1
 
 
 @TELLS
-def test_an_object_that_is_deleted_meanwhile_is_missing(tells: bool) -> None:
+def test_object_deleted_during_the_read_is_missing(tells: bool) -> None:
     store = Store({"a": letters()}, tells=tells)
     store.before = lambda request: store.objects.clear() if isinstance(request[1], tuple) else None
     out, missing = read(store, ["a"], np.s_[:2])
@@ -272,7 +272,7 @@ def test_an_object_that_is_deleted_meanwhile_is_missing(tells: bool) -> None:
 
 
 @TELLS
-def test_damage_is_reported_when_the_index_is_the_same_as_before(tells: bool) -> None:
+def test_damage_is_reported_if_the_index_is_unchanged(tells: bool) -> None:
     store = Store({"a": letters()[3:]}, tells=tells)
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         read(store, ["a"], np.s_[2:])
@@ -281,8 +281,8 @@ def test_damage_is_reported_when_the_index_is_the_same_as_before(tells: bool) ->
 
 
 @TELLS
-def test_a_lost_head_is_noticed_by_a_read_of_another_inner_chunk(tells: bool) -> None:
-    """Only the entry of the last inner chunk is wrong, and the first two are read: they used to be other bytes, without an error."""
+def test_lost_head_is_detected_by_a_read_of_another_inner_chunk(tells: bool) -> None:
+    """Only the entry of the last inner chunk is wrong, and the first two are read; once that returned wrong bytes."""
     store = Store({"a": letters()[3:]}, tells=tells)
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         read(store, ["a"], np.s_[:2])
@@ -290,7 +290,7 @@ def test_a_lost_head_is_noticed_by_a_read_of_another_inner_chunk(tells: bool) ->
     assert read(store, ["a"], np.s_[:2], allow_in_index=True)[0].tobytes() == text_as_rows("oone", ".two")
 
 
-def test_an_index_longer_than_its_object() -> None:
+def test_object_shorter_than_its_index_raises() -> None:
     for n in (0, 5, 67):
         store = Store({"a": letters()[-n:] if n else b""}, tells=True)
         with pytest.raises(shardcodec.ShardFormatError) as raised:
@@ -298,10 +298,10 @@ def test_an_index_longer_than_its_object() -> None:
         assert (raised.value.nbytes, raised.value.limit) == (n, 68)
 
 
-# ---- indexes that are kept
+# ---- cached indexes
 
 
-def test_an_index_is_kept_with_the_version_that_it_belongs_to() -> None:
+def test_index_is_cached_with_its_version() -> None:
     store = Store({"a": letters()}, tells=True)
     for _ in range(2):
         out, _ = read(store, ["a"], np.s_[:2])
@@ -310,7 +310,7 @@ def test_an_index_is_kept_with_the_version_that_it_belongs_to() -> None:
 
 
 @pytest.mark.parametrize("rows", [np.s_[:2], np.s_[2:]])
-def test_a_kept_index_of_an_object_that_was_exchanged(rows: slice) -> None:
+def test_cached_index_of_a_replaced_object_is_refreshed(rows: slice) -> None:
     store = Store({"a": letters()}, tells=True)
     read(store, ["a"], rows)
     store.objects["a"] = assemble(b"ONE.two.", [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1,) * 2])
@@ -320,8 +320,8 @@ def test_a_kept_index_of_an_object_that_was_exchanged(rows: slice) -> None:
     assert read(store, ["a"], rows)[1] == [0]
 
 
-def test_a_kept_index_that_has_nothing_of_what_is_wanted_is_asked_for_anew() -> None:
-    """No request for a range would tell that the object is another one now."""
+def test_cached_index_is_confirmed_if_no_range_is_requested() -> None:
+    """No request for a range would show that the object was replaced."""
     absent = (2**64 - 1, 2**64 - 1)
     store = Store({"a": assemble(b"twotres.", [absent, absent, (0, 4), (4, 4)])}, tells=True)
     for _ in range(2):
@@ -330,7 +330,7 @@ def test_a_kept_index_that_has_nothing_of_what_is_wanted_is_asked_for_anew() -> 
     assert read(store, ["a"], np.s_[:2])[0].tobytes() == text_as_rows("zero", "one.")
 
 
-def test_without_versions_an_index_is_kept_only_if_objects_are_said_not_to_change() -> None:
+def test_index_without_version_is_cached_only_if_immutable() -> None:
     store = Store({"a": letters()})
     for _ in range(2):
         read(store, ["a"], np.s_[:2])
@@ -340,21 +340,21 @@ def test_without_versions_an_index_is_kept_only_if_objects_are_said_not_to_chang
         read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84), (0, 76), (0, 76)]
     store.requests.clear()
-    remote_indexes.drop(names_in(store, ["a"]))  # as whoever writes it does
+    remote_indexes.drop(names_in(store, ["a"]))  # as every writer does
     read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84)]
     read(store, ["a"], np.s_[:2], immutable=True, index_cache=0)
     assert len(store.requests) == 4
 
 
-def test_a_wrong_word_about_objects_that_do_not_change_is_noticed_where_it_can_be() -> None:
+def test_wrong_option_immutable_is_detected_by_bytes_that_do_not_fit() -> None:
     store = Store({"a": letters()})
     read(store, ["a"], np.s_[:2], immutable=True)
     store.objects["a"] = assemble(b"ONE.two.", [(2**64 - 1, 2**64 - 1), (0, 4), (4, 4), (2**64 - 1,) * 2])
     assert read(store, ["a"], np.s_[2:], immutable=True)[0].tobytes() == text_as_rows("two.", "....")
 
 
-def test_the_index_of_a_shard_that_was_fetched_whole_is_kept() -> None:
+def test_index_of_a_whole_shard_is_cached() -> None:
     store = Store({"a": letters()}, tells=True)
     near = Limits(n_requests=4)
     for _ in range(2):
@@ -379,11 +379,11 @@ def test_requests_and_bytes_are_counted() -> None:
 
 
 class Lost(Exception):
-    """What a store raises."""
+    """An error of the store."""
 
 
 @pytest.mark.parametrize("at", ["all", "last 68", (0, 84)])
-def test_an_error_of_the_store_passes_and_nothing_goes_on_behind_it(at: Any) -> None:
+def test_error_of_the_store_is_raised_after_all_requests_have_ended(at: Any) -> None:
     keys = [f"{i}" for i in range(20)]
     store = Store({key: letters() for key in keys})
 

@@ -1,6 +1,6 @@
-# test_shard.py - one shard as a map from places to inner chunks
+# test_shard.py - one shard as a map from grid positions to inner chunks
 # SPDX-License-Identifier: MIT
-"""`open_shard` on files, bytes and zarr's stores: every test runs on each kind that it makes sense for."""
+"""`open_shard` on files, bytes and zarr's stores: each test runs on every kind of store that it applies to."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Opener = Callable[..., Any]
     params=["file", "folder", "bytes", "LocalStore", "MemoryStore", "StorePath", "other", "obstore"]
 )
 def put(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """Store a shard's bytes somewhere and open it; None: there is no object."""
+    """Return a function that stores the bytes of a shard and opens it; None stores no object."""
 
     def stored(store: Any, blob: bytes | None) -> Any:
         if blob is not None:
@@ -84,17 +84,17 @@ def put(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
 
 def padded(at_start: bool = False) -> bytes:
-    """Header, two chunks with a gap between them, footer."""
+    """Return a shard with a header, two inner chunks with a gap between them, and a footer."""
     first = letters_index_nbytes() if at_start else 0
     entries = [(first + 6, 4), (ABSENT, ABSENT), (ABSENT, ABSENT), (first + 13, 4)]
     return assemble(b"header" + WORDS[0] + b"gap" + WORDS[3] + b"footer", entries, at_start=at_start)
 
 
-# ---- looking
+# ---- properties
 
 
 @LOCATIONS
-def test_index_state_and_gaps(put: Opener, at_start: bool) -> None:
+def test_index_state_gaps_and_user_bytes_are_shown(put: Opener, at_start: bool) -> None:
     shard = put(padded(at_start), letters_spec(at_start=at_start), "r")
     first = letters_index_nbytes() if at_start else 0
     assert shard.exists
@@ -113,7 +113,7 @@ def test_index_state_and_gaps(put: Opener, at_start: bool) -> None:
         shard.index[0, 0] = 1
 
 
-def test_an_object_that_is_not_there(put: Opener) -> None:
+def test_absent_object_has_no_chunks(put: Opener) -> None:
     shard = put(None, letters_spec(), "r")
     assert not shard.exists
     assert shard.nbytes == 0
@@ -126,7 +126,7 @@ def test_an_object_that_is_not_there(put: Opener) -> None:
     assert (shard.read_region() == 46).all()
 
 
-def test_overlaps_are_named(put: Opener) -> None:
+def test_overlapping_chunks_are_named(put: Opener) -> None:
     blob = assemble(b"abcdef", [(0, 4), (2, 4), (ABSENT, ABSENT), (ABSENT, ABSENT)])
     assert put(blob, letters_spec(), "r").overlaps() == [((0, 0), (0, 1))]
 
@@ -135,23 +135,23 @@ def test_overlaps_are_named(put: Opener) -> None:
 
 
 @LOCATIONS
-def test_chunks_as_they_are_stored(put: Opener, at_start: bool) -> None:
+def test_encoded_chunks_are_read(put: Opener, at_start: bool) -> None:
     shard = put(padded(at_start), letters_spec(at_start=at_start), "r")
     assert shard.read_encoded([(1, 1), (0, 1), (0, 0), (1, 1)]) == [WORDS[3], None, WORDS[0], WORDS[3]]
     assert shard.read_encoded([]) == []
     assert shard.read_encoded(np.empty((0, 2), dtype=int)) == []
 
 
-def test_ranges_of_bytes(put: Opener) -> None:
+def test_byte_ranges_are_read_inside_the_shard_only(put: Opener) -> None:
     shard = put(padded(), letters_spec(), "r")
     assert shard.read_range(0, 10) == b"header" + WORDS[0]
     assert shard.read_range(len(padded()), 0) == b""
     for offset, nbytes in ((-1, 2), (0, -1), (1, len(padded()))):
-        with pytest.raises(ValueError, match="not inside"):
+        with pytest.raises(ValueError, match="expected a range inside its"):
             shard.read_range(offset, nbytes)
 
 
-def test_chunks_decoded(put: Opener) -> None:
+def test_chunks_are_decoded_into_any_memory_layout(put: Opener) -> None:
     shard = put(letters(), letters_spec(), "r")
     chunks = shard.read_chunks([(1, 0), (0, 1)])
     assert [chunk.tobytes() for chunk in chunks] == [WORDS[2], WORDS[1]]
@@ -163,7 +163,7 @@ def test_chunks_decoded(put: Opener) -> None:
 @pytest.mark.parametrize(
     "selection", [None, np.s_[1:3, 1:4], np.s_[2], np.s_[..., 3], np.s_[::3, ::2], np.s_[1:1]]
 )
-def test_regions(put: Opener, selection: Any) -> None:
+def test_regions_equal_decode(put: Opener, selection: Any) -> None:
     for blob in (letters(), padded()):
         shard = (
             put(blob, letters_spec(), "r") if blob == letters() else open_shard(blob, None, letters_spec())
@@ -175,8 +175,8 @@ def test_regions(put: Opener, selection: Any) -> None:
         assert (out == expected).all()
 
 
-def test_what_is_read_belongs_together(tmp_path: Path) -> None:
-    """A shard that is replaced while it is looked at stays the one that was opened."""
+def test_handle_keeps_reading_the_opened_shard(tmp_path: Path) -> None:
+    """A shard that is replaced meanwhile stays the one that was opened, until `refresh`."""
     path = tmp_path / "shard"
     path.write_bytes(letters())
     shard = open_shard(path, None, letters_spec())
@@ -188,7 +188,7 @@ def test_what_is_read_belongs_together(tmp_path: Path) -> None:
     assert shard.refresh().read_encoded(ALL) == [b"new!", None, None, None]
 
 
-def test_a_remote_shard_is_asked_for_index_and_ranges() -> None:
+def test_remote_shard_is_read_by_index_and_ranges() -> None:
     store = RecordingStore(MemoryStore())
     sync(store.set("s", default_buffer_prototype().buffer.from_bytes(letters())))
     shard = open_shard(store, "s", letters_spec())
@@ -198,7 +198,7 @@ def test_a_remote_shard_is_asked_for_index_and_ranges() -> None:
 
 
 @given(layouts(), st.integers(0, 2**32 - 1), st.data())
-def test_equals_the_twin(layout: Layout, seed: int, data: st.DataObject) -> None:
+def test_random_reads_and_writes_equal_the_reference(layout: Layout, seed: int, data: st.DataObject) -> None:
     meta = layout.meta
     spec = ShardSpec.from_json(
         meta.configuration, shard_shape=meta.shape, dtype=meta.dtype, fill_value=meta.fill_value
@@ -223,7 +223,7 @@ def test_equals_the_twin(layout: Layout, seed: int, data: st.DataObject) -> None
 
 
 @LOCATIONS
-def test_written_chunks_and_the_others(put: Opener, at_start: bool) -> None:
+def test_writes_keep_the_other_chunks(put: Opener, at_start: bool) -> None:
     spec = letters_spec(at_start=at_start)
     shard = put(letters(at_start=at_start), spec)
     shard.write_encoded([(0, 1)], [b"1111"])
@@ -239,15 +239,15 @@ def test_written_chunks_and_the_others(put: Opener, at_start: bool) -> None:
     assert text_of(shardcodec.decode(shard.tobytes(), spec)) == ".... 1111 .... 3333"
 
 
-def test_a_damaged_chunk_is_dropped_by_name(put: Opener) -> None:
-    """No update drops it silently; who has looked may erase it, and then the shard can be written to again."""
+def test_damaged_chunk_can_be_erased(put: Opener) -> None:
+    """No update drops a damaged chunk silently, but the caller may erase it; then the shard can be written again."""
     bad = assemble(b"zeroone.", [(0, 4), (4, 4), (ABSENT, ABSENT), (90, 4)])
     shard = put(bad, letters_spec())
     for update in (lambda: shard.write_encoded([(1, 0)], [b"2222"]), lambda: shard.erase([(0, 0)])):
         with pytest.raises(shardcodec.ShardFormatError) as caught:
             update()
         assert caught.value.chunk_coords == (1, 1)
-    with pytest.raises(shardcodec.ShardFormatError):  # perhaps it tells that all others are in a wrong place
+    with pytest.raises(shardcodec.ShardFormatError):  # the damage may mean that all other entries are shifted
         shard.erase([(1, 1)])
     with shardcodec.options(allow_in_index=True):
         shard.erase([(1, 1)])
@@ -255,21 +255,21 @@ def test_a_damaged_chunk_is_dropped_by_name(put: Opener) -> None:
     assert text_of(shard.read_region()) == "zero one. 2222 ...."
 
 
-def test_a_shard_is_made_by_its_first_chunk(put: Opener) -> None:
+def test_first_chunk_creates_the_shard(put: Opener) -> None:
     shard = put(None, letters_spec())
     shard.write_encoded([(1, 0)], [b"made"])
     assert shard.exists
     assert text_of(shard.read_region()) == ".... .... made ...."
 
 
-def test_an_emptied_shard_has_no_chunks(put: Opener) -> None:
+def test_erased_shard_has_no_chunks(put: Opener) -> None:
     shard = put(letters(), letters_spec())
     shard.erase(ALL)
     assert not shard.state().any()
     assert (shard.read_region() == 46).all()
 
 
-def test_an_emptied_file_goes(tmp_path: Path) -> None:
+def test_erased_file_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(letters())
     shard = open_shard(tmp_path, "shard", letters_spec(), mode="r+")
     shard.erase(ALL)
@@ -278,7 +278,7 @@ def test_an_emptied_file_goes(tmp_path: Path) -> None:
 
 
 @LOCATIONS
-def test_header_and_footer_are_kept_when_asked(put: Opener, at_start: bool) -> None:
+def test_header_and_footer_are_kept_on_request(put: Opener, at_start: bool) -> None:
     shard = put(padded(at_start), letters_spec(at_start=at_start))
     shard.write_encoded([(0, 1), (1, 0)], [b"1111", b"2222"], keep_user_bytes=True)
     assert (shard.header, shard.footer) == (b"header", b"footer")
@@ -294,7 +294,9 @@ def test_header_and_footer_are_kept_when_asked(put: Opener, at_start: bool) -> N
 
 @LOCATIONS
 @pytest.mark.parametrize("strategy", ["replace", "append"])
-def test_strategies(tmp_path: Path, at_start: bool, strategy: str) -> None:
+def test_each_write_strategy_keeps_chunks_and_user_bytes(
+    tmp_path: Path, at_start: bool, strategy: str
+) -> None:
     spec = ShardSpec((64, 64), (16, 16), "uint8", 0, LOOSE, index_location="start" if at_start else "end")
     rng = np.random.default_rng(4)
     array = rng.integers(1, 9, (64, 64), dtype=np.uint8)
@@ -320,11 +322,24 @@ def test_strategies(tmp_path: Path, at_start: bool, strategy: str) -> None:
         shard.erase([(0, 0)], strategy="hope")
 
 
-def test_not_asked_for_they_are_bytes_like_any(put: Opener) -> None:
+def test_footer_is_dropped_without_keep_user_bytes(put: Opener) -> None:
     shard = put(padded(), letters_spec())
     shard.write_encoded([(0, 1)], [b"1111"])
     assert shard.footer == b""
     assert text_of(shard.read_region()) == "zero 1111 .... tres"
+
+
+@LOCATIONS
+def test_alignment_is_not_guessed_from_one_inner_chunk(at_start: bool) -> None:
+    """Offset 0 of one chunk is a multiple of every alignment, so an update once padded all other chunks to 4096."""
+    spec = letters_spec(at_start=at_start)
+    writer = ShardWriter(None, spec)
+    writer.write_encoded((0, 0), b"zero")
+    shard = open_shard(writer.commit(), None, spec, mode="r+")
+    assert shard.alignment == 1
+    before = shard.nbytes
+    shard.write_encoded([(0, 1)], [b"one."], keep_user_bytes=True)
+    assert (shard.nbytes, shard.alignment) == (before + 4, 1)
 
 
 @LOCATIONS
@@ -344,7 +359,7 @@ def test_alignment_is_kept(at_start: bool, codecs: Any) -> None:
         assert shard.alignment == 512
     before = shard.nbytes
     shard.erase([(0, 0), (0, 1)], keep_user_bytes=True)
-    assert shard.nbytes < before, "what was the first chunk does not become header"
+    assert shard.nbytes < before, "the erased first chunk must not become a header"
     shard.erase([(2, 0), (1, 1)], keep_user_bytes=True)
     assert shard.compact() > 0
     assert shard.alignment == 512
@@ -353,18 +368,18 @@ def test_alignment_is_kept(at_start: bool, codecs: Any) -> None:
     assert (shard.read_chunks([(3, 2)])[0] == array[48:, 32:48]).all()
 
 
-def test_a_footer_alone_is_an_object(put: Opener) -> None:
+def test_footer_alone_makes_an_object(put: Opener) -> None:
     shard = put(None, letters_spec())
     shard.write_encoded([], [], footer=b"just this")
     assert shard.exists
     assert shard.header + shard.footer == b"just this"
 
 
-# ---- arrays of zarr
+# ---- shards of zarr arrays
 
 
 @LOCATIONS
-def test_shards_of_zarrs_arrays(tmp_path: Path, at_start: bool) -> None:
+def test_shards_of_zarr_arrays_are_read_and_written(tmp_path: Path, at_start: bool) -> None:
     array = checked(tmp_path / "a", at_start=at_start)
     values = np.arange(16 * 24, dtype="int32").reshape(16, 24)
     zarrs_view(array)[...] = values
@@ -379,7 +394,7 @@ def test_shards_of_zarrs_arrays(tmp_path: Path, at_start: bool) -> None:
     assert (zarrs_view(array)[...] == values).all()
 
 
-def test_transposes_before_the_sharding() -> None:
+def test_transpose_before_sharding_is_applied() -> None:
     before = [{"name": "transpose", "configuration": {"order": [1, 0]}}]
     spec = ShardSpec((4, 6), (3, 2), "uint8", 0, RAW, before=before)
     array = np.arange(1, 25, dtype=np.uint8).reshape(4, 6)
@@ -393,7 +408,7 @@ def test_transposes_before_the_sharding() -> None:
 
 
 @pytest.mark.parametrize("kind", ["checksum", "range", "half", "short"])
-def test_damage_is_told(put: Opener, kind: str) -> None:
+def test_damage_is_reported_with_its_position(put: Opener, kind: str) -> None:
     blob = letters(checksums=True)
     spec = letters_spec(codecs=[*RAW, "crc32c"])
     entries = entries_of(blob, 4)
@@ -432,7 +447,7 @@ def test_damage_is_told(put: Opener, kind: str) -> None:
 # ---- arguments
 
 
-def test_bad_arguments(put: Opener) -> None:
+def test_bad_arguments_are_refused(put: Opener) -> None:
     shard = put(letters(), letters_spec())
     with pytest.raises(IndexError):
         shard.read_encoded([(0, 2)])
@@ -444,9 +459,9 @@ def test_bad_arguments(put: Opener) -> None:
         shard.read_region(out=np.zeros((4, 4), np.int8))
     with pytest.raises(ValueError, match="second time"):
         shard.write_encoded([(0, 0), (0, 0)], [b"aaaa", b"bbbb"])
-    with pytest.raises(ValueError, match="1 places, but 2 chunks"):
+    with pytest.raises(ValueError, match="expected 1 items, one for each position, got 2"):
         shard.write_encoded([(0, 0)], [b"aaaa", b"bbbb"])
-    with pytest.raises(ValueError, match="5 bytes given"):
+    with pytest.raises(ValueError, match="got 5"):
         shard.write_encoded([(0, 0)], [b"aaaaa"])
     with pytest.raises(ValueError, match="power of two"):
         shard.write_encoded([(0, 0)], [b"aaaa"], alignment=3)
@@ -455,7 +470,7 @@ def test_bad_arguments(put: Opener) -> None:
     assert shard.tobytes() == letters()
 
 
-def test_reading_only(put: Opener) -> None:
+def test_read_only_handle_refuses_writes(put: Opener) -> None:
     shard = put(letters(), letters_spec(), "r")
     for write in (
         lambda: shard.erase(ALL),

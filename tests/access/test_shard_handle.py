@@ -1,6 +1,6 @@
-# test_shard_handle.py - handles on one shard: opened, handed on, let go of
+# test_shard_handle.py - handles of one shard: how they are opened, pickled and closed
 # SPDX-License-Identifier: MIT
-"""`open_shard` and the life of what it returns; what a handle reads and writes is in test_shard.py."""
+"""`open_shard` and the life of a handle; for its reads and writes see test_shard.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pickle
 from pathlib import Path
 
 import pytest
-from helpers import RAW, letters, letters_spec
-from zarr.storage import LocalStore, MemoryStore
+import zarr
+from helpers import RAW, create, letters, letters_spec, store_of
+from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 import shardcodec
 from shardcodec import ShardSpec, open_shard
+from shardcodec.compat import sync
 
 
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mode"):
         open_shard(letters(), None, letters_spec(), mode="w")
     with pytest.raises(ValueError, match="key"):
@@ -26,7 +28,7 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         open_shard(5, None, letters_spec())
     with pytest.raises(TypeError, match="no option"):
         open_shard(letters(), None, letters_spec(), colour="red")
-    with pytest.raises(TypeError, match="ShardSpec, not dict"):
+    with pytest.raises(TypeError, match="expected a ShardSpec, got dict"):
         open_shard(letters(), None, {})  # type: ignore[arg-type]
     with pytest.raises(shardcodec.UnsupportedError):
         open_shard(b"", None, ShardSpec((4, 4), (2, 2), "uint8", 0, RAW, after=["crc32c"]))
@@ -37,7 +39,9 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["r", "r+"])
-def test_a_handle_goes_to_another_process(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handle_is_pickled_to_another_process(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shard").write_bytes(letters())
     monkeypatch.chdir(tmp_path)
     for place in (("shard", None), (tmp_path, "shard"), (LocalStore(tmp_path), "shard"), (letters(), None)):
@@ -56,7 +60,35 @@ def test_a_handle_goes_to_another_process(tmp_path: Path, mode: str, monkeypatch
             assert again.read_encoded([(0, 0)]) == [b"else"]
 
 
-def test_context_manager_closes(tmp_path: Path) -> None:
+def test_handles_on_an_object_store_are_pickled(tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
+    store = ObjectStore(obstore.LocalStore(tmp_path))
+    create(store)[...] = 5
+    spec = ShardSpec.from_metadata(zarr.open_array(store).metadata.to_dict())
+    shard = pickle.loads(pickle.dumps(open_shard(store, "c/0/0", spec, mode="r+")))
+    shard.erase([(0, 0)])
+    array = pickle.loads(pickle.dumps(shardcodec.open_array(store)))
+    assert array[0, 0] == -1 and array[-1, -1] == 5
+
+
+def test_opening_a_shard_creates_no_folder(tmp_path: Path) -> None:
+    for read_only in (False, True):
+        store = LocalStore(tmp_path / "none", read_only=read_only)
+        assert not open_shard(store, "c/0", letters_spec()).exists
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_near_shard_opens_on_the_event_loop_of_zarr(kind: str, tmp_path: Path) -> None:
+    store = store_of(kind, tmp_path)
+
+    async def is_there() -> bool:
+        return open_shard(store, "c/0", letters_spec()).exists
+
+    assert sync(is_there()) is False
+
+
+def test_context_manager_closes_the_handle(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(letters())
     with open_shard(tmp_path, "shard", letters_spec()) as shard:
         assert shard.exists
@@ -65,10 +97,10 @@ def test_context_manager_closes(tmp_path: Path) -> None:
     assert not shard.exists
 
 
-def test_a_forgotten_handle_holds_nothing(tmp_path: Path) -> None:
-    """What it opened is closed with its last reference, not when cycles are collected: descriptors are few."""
+def test_dropped_handle_closes_its_file(tmp_path: Path) -> None:
+    """The file is closed with the last reference, not at the next garbage collection: descriptors are limited."""
     if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("/proc is not there")
+        pytest.skip("no /proc/self/fd")
     (tmp_path / "shard").write_bytes(letters())
 
     def n_open() -> int:

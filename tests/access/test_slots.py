@@ -1,6 +1,6 @@
-# test_slots.py - one shard written by threads and processes at once
+# test_slots.py - several threads and processes write one shard together
 # SPDX-License-Identifier: MIT
-"""`ShardWriter.create`, `join` and `commit`: no locks, nothing lost, and nothing left by those who give up."""
+"""`ShardWriter.create`, `join` and `commit`: no locks, no lost chunk, no litter after an abort."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from helpers import (
     files_below,
     letters,
     letters_spec,
+    number_spec,
+    numbers,
     run_python,
     text_of,
     zarrs_view,
@@ -32,24 +34,16 @@ import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
+CODECS = [LITTLE, CRC]
 ALL = [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def number_spec(at_start: bool = False) -> ShardSpec:
-    location: Any = "start" if at_start else "end"
-    return ShardSpec((32, 48), (8, 8), "uint16", 0, [LITTLE, CRC], index_location=location)
-
-
-def numbers() -> np.ndarray[Any, Any]:
-    return np.random.default_rng(5).integers(1, 50, (32, 48), dtype=np.uint16)
 
 
 def cell(array: np.ndarray[Any, Any], at: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return array[at[0] * 8 : at[0] * 8 + 8, at[1] * 8 : at[1] * 8 + 8]
 
 
-def rank_of(token: bytes, rank: int, n_ranks: int) -> list[list[int]]:
-    """Write every n-th inner chunk in a process of its own; return what it says it has stored."""
+def write_as_rank(token: bytes, rank: int, n_ranks: int) -> list[list[int]]:
+    """Write every n-th inner chunk in a separate process; return the positions that it reports."""
     code = f"""
         import json
         import numpy as np
@@ -66,25 +60,25 @@ def rank_of(token: bytes, rank: int, n_ranks: int) -> list[list[int]]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def littered(folder: Path) -> list[str]:
+def names_below(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
-# ---- together
+# ---- several writers
 
 
 def test_processes_write_one_shard(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     at_start = True
-    token = ShardWriter.create(path, number_spec(at_start))
+    token = ShardWriter.create(path, number_spec(CODECS, at_start=at_start))
     assert files_below(tmp_path) != ["shard"]
     with ThreadPoolExecutor(2) as pool:
-        present = list(pool.map(lambda rank: rank_of(token, rank, 2), range(2)))
+        present = list(pool.map(lambda rank: write_as_rank(token, rank, 2), range(2)))
     assert not path.exists()
     ShardWriter.join(token).commit(np.concatenate(present))
-    assert littered(tmp_path) == ["shard"]
+    assert names_below(tmp_path) == ["shard"]
     blob = path.read_bytes()
-    assert (shardcodec.decode(blob, number_spec(at_start)) == numbers()).all()
+    assert (shardcodec.decode(blob, number_spec(CODECS, at_start=at_start)) == numbers()).all()
     assert all(offset % 4096 == 0 for offset, _ in entries_of(blob, 24, at_start=at_start))
 
 
@@ -92,7 +86,7 @@ def test_processes_write_one_shard(tmp_path: Path) -> None:
 @pytest.mark.parametrize("durability", ["rename", "fsync"])
 def test_threads_write_one_shard(tmp_path: Path, durability: str) -> None:
     path = tmp_path / "new/folder/shard"
-    token = ShardWriter.create(path, number_spec(), alignment=1, durability=durability)
+    token = ShardWriter.create(path, number_spec(CODECS), alignment=1, durability=durability)
     part = ShardWriter.join(token)
     array, failures = numbers(), []
 
@@ -111,8 +105,8 @@ def test_threads_write_one_shard(tmp_path: Path, durability: str) -> None:
     assert not failures
     part.commit(part.present)
     blob = path.read_bytes()
-    assert len(blob) == 24 * 132 + number_spec().index_nbytes
-    assert (shardcodec.decode(blob, number_spec()) == array).all()
+    assert len(blob) == 24 * 132 + number_spec(CODECS).index_nbytes
+    assert (shardcodec.decode(blob, number_spec(CODECS)) == array).all()
 
 
 def test_slots_follow_the_order(tmp_path: Path) -> None:
@@ -125,7 +119,7 @@ def test_slots_follow_the_order(tmp_path: Path) -> None:
 
 
 @LOCATIONS
-def test_header_and_footer(tmp_path: Path, at_start: bool) -> None:
+def test_header_and_footer_are_written(tmp_path: Path, at_start: bool) -> None:
     spec = letters_spec(at_start=at_start)
     token = ShardWriter.create(tmp_path / "s", spec, header=b"header", order="lexicographic")
     part = ShardWriter.join(token)
@@ -140,7 +134,7 @@ def test_header_and_footer(tmp_path: Path, at_start: bool) -> None:
     assert b"gone" not in shard.tobytes()
 
 
-def test_in_a_hierarchy_nobody_lists_the_file_in_the_making(tmp_path: Path) -> None:
+def test_unfinished_file_is_not_listed_in_the_hierarchy(tmp_path: Path) -> None:
     array = create(tmp_path / "a.zarr")
     array[...] = 1
     before = files_below(tmp_path / "a.zarr")
@@ -151,17 +145,17 @@ def test_in_a_hierarchy_nobody_lists_the_file_in_the_making(tmp_path: Path) -> N
         part.write_chunk((0, 0), np.full((4, 3), 9, "int32"))
         assert (zarrs_view(array)[...] == 1).all()
     ShardWriter.join(token).commit(part.present)
-    assert littered(tmp_path / "a.zarr") == sorted(["c", "c/0", "c/1", *before])
+    assert names_below(tmp_path / "a.zarr") == sorted(["c", "c/0", "c/1", *before])
     assert os.listdir(tmp_path) == ["a.zarr"]
     values = zarrs_view(array)[...]
     assert (values[:4, :3] == 9).all()
     assert (values[4:8, :12] == -1).all()
 
 
-# ---- what is not there
+# ---- absent chunks, aborts and kills
 
 
-def test_chunks_that_nobody_declares_are_absent(tmp_path: Path) -> None:
+def test_chunks_that_no_rank_declares_are_absent(tmp_path: Path) -> None:
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     with ShardWriter.join(token) as part:
         part.write_chunk((0, 0), np.full((2, 2), 46, np.uint8))
@@ -174,7 +168,7 @@ def test_chunks_that_nobody_declares_are_absent(tmp_path: Path) -> None:
     assert ShardWriter.create(tmp_path / "t", letters_spec(), write_empty_chunks=True)
 
 
-def test_a_shard_of_nothing(tmp_path: Path) -> None:
+def test_shard_without_chunks_is_written(tmp_path: Path) -> None:
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     with ShardWriter.join(token) as part:
         pass
@@ -183,21 +177,21 @@ def test_a_shard_of_nothing(tmp_path: Path) -> None:
     assert (shardcodec.decode((tmp_path / "s").read_bytes(), letters_spec()) == 46).all()
 
 
-def test_abort_leaves_what_was_there(tmp_path: Path) -> None:
+def test_abort_keeps_the_old_shard(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(letters())
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     other = ShardWriter.join(token)
     ShardWriter.join(token).abort()
-    assert littered(tmp_path) == ["s"]
+    assert names_below(tmp_path) == ["s"]
     assert (tmp_path / "s").read_bytes() == letters()
     with pytest.raises(FileNotFoundError):
         ShardWriter.join(token)
     other.write_encoded((0, 0), b"lost")
     other.close()
-    assert littered(tmp_path) == ["s"]
+    assert names_below(tmp_path) == ["s"]
 
 
-def test_committed_twice(tmp_path: Path) -> None:
+def test_second_commit_is_refused(tmp_path: Path) -> None:
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     late = ShardWriter.join(token)
     ShardWriter.join(token).commit([])
@@ -209,7 +203,7 @@ def test_committed_twice(tmp_path: Path) -> None:
         late.commit([])
 
 
-def test_a_shard_that_could_not_be_locked_is_joined_again(tmp_path: Path) -> None:
+def test_commit_is_repeated_after_a_lock_timeout(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"old")
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     with ShardWriter.join(token) as part:
@@ -224,7 +218,7 @@ def test_a_shard_that_could_not_be_locked_is_joined_again(tmp_path: Path) -> Non
     assert text_of(shardcodec.decode((tmp_path / "s").read_bytes(), letters_spec())) == ".... .... .... kept"
 
 
-def test_a_killed_rank_leaves_its_chunks_absent(tmp_path: Path) -> None:
+def test_killed_rank_leaves_its_chunks_absent(tmp_path: Path) -> None:
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     code = f"""
         import os, signal
@@ -241,7 +235,7 @@ def test_a_killed_rank_leaves_its_chunks_absent(tmp_path: Path) -> None:
     assert text_of(shardcodec.decode((tmp_path / "s").read_bytes(), letters_spec())) == ".... .... .... kept"
 
 
-def test_a_killed_creator_is_cleaned_up_after(tmp_path: Path) -> None:
+def test_litter_of_a_killed_creator_is_removed(tmp_path: Path) -> None:
     create(tmp_path / "a.zarr")
     code = f"""
         import os, signal
@@ -262,7 +256,7 @@ def test_a_killed_creator_is_cleaned_up_after(tmp_path: Path) -> None:
 # ---- arguments
 
 
-def test_chunks_given_twice(tmp_path: Path) -> None:
+def test_chunk_given_twice_is_refused(tmp_path: Path) -> None:
     token = ShardWriter.create(tmp_path / "s", letters_spec())
     part, other = ShardWriter.join(token), ShardWriter.join(token)
     part.write_encoded((0, 1), b"aaaa")
@@ -277,9 +271,9 @@ def test_chunks_given_twice(tmp_path: Path) -> None:
     part.commit(part.present)
 
 
-def test_chunks_that_do_not_fit(tmp_path: Path) -> None:
+def test_chunks_of_wrong_size_or_position_are_refused(tmp_path: Path) -> None:
     part = ShardWriter.join(ShardWriter.create(tmp_path / "s", letters_spec()))
-    with pytest.raises(ValueError, match="5 bytes given"):
+    with pytest.raises(ValueError, match="got 5"):
         part.write_encoded((0, 0), b"aaaaa")
     with pytest.raises(IndexError):
         part.write_encoded((0, 2), b"aaaa")
@@ -297,17 +291,17 @@ def test_chunks_that_do_not_fit(tmp_path: Path) -> None:
     assert part.spec == letters_spec()
 
 
-def test_what_cannot_be_shared(tmp_path: Path) -> None:
+def test_codecs_of_variable_size_and_bad_alignment_are_refused(tmp_path: Path) -> None:
     gzip = [*RAW, named("gzip", level=1)]
     for spec in (letters_spec(codecs=gzip), ShardSpec((4, 4), (2, 2), "u1", 0, RAW, after=["crc32c"])):
         with pytest.raises(shardcodec.UnsupportedError, match="fixed size"):
             ShardWriter.create(tmp_path / "s", spec)
     with pytest.raises(ValueError, match="power of two"):
         ShardWriter.create(tmp_path / "s", letters_spec(), alignment=100)
-    assert littered(tmp_path) == []
+    assert names_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("token", [b"", b"{}", b"[]", b'{"format": "other"}', b"\xff\xfe", "text", None, 7])
-def test_what_is_no_token(token: Any) -> None:
-    with pytest.raises(ValueError, match="no token"):
+def test_invalid_token_is_refused(token: Any) -> None:
+    with pytest.raises(ValueError, match="expected a token"):
         ShardWriter.join(token)

@@ -1,6 +1,6 @@
 # test_staged.py - sharded arrays with codecs that have no native code
 # SPDX-License-Identifier: MIT
-"""The shard stays native, the codecs are zarr's: what either pipeline writes, the other one reads, bit for bit."""
+"""The shard is native, the codecs are zarr's: each pipeline reads what the other one writes, bit by bit."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from shardcodec import UnsupportedError
 
 @pytest.fixture(params=KINDS_OF_STORE)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Codecs that are awaited once failed in object stores alone: small updates under a condition ran on the event loop."""
+    """Codecs that must be awaited once failed in object stores: small conditional updates ran on the event loop."""
     return store_of(request.param, tmp_path / "array")
 
 
 def check_both_ways(array: Any, values: np.ndarray[Any, Any]) -> None:
-    """Full and partial writes and reads, each by one pipeline and looked at by the other."""
+    """Write and read the whole array and parts of it through one pipeline, and compare with the other one."""
     whole, other = (slice(None),) * values.ndim, zarrs_view(array)
     twin = np.full(values.shape, array.fill_value, dtype=values.dtype)
     steps = [whole, np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7], np.s_[5, 6]]
@@ -60,31 +60,31 @@ def check_both_ways(array: Any, values: np.ndarray[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("codecs", INNER)
-def test_codecs_of_inner_chunks(codecs: str) -> None:
+def test_codecs_of_inner_chunks_agree_with_zarr(codecs: str) -> None:
     check_both_ways(make(MemoryStore(), INNER[codecs]()), random_array(SHAPE, "int32"))
 
 
 @pytest.mark.parametrize("codecs", ["bz2", "awaited"])
-def test_stores(store: Any, codecs: str) -> None:
+def test_every_store_agrees_with_zarr(store: Any, codecs: str) -> None:
     check_both_ways(make(store, INNER[codecs]()), random_array(SHAPE, "int32"))
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_codecs_around_the_sharding(store: Any, around: str) -> None:
+def test_codecs_around_the_sharding_agree_with_zarr(store: Any, around: str) -> None:
     array = make(store, [BytesCodec(), ZstdCodec()], **AROUND[around])
     check_both_ways(array, random_array(array.shape, "int32"))
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_codecs_around_the_sharding_and_within(around: str) -> None:
+def test_codecs_around_and_inside_the_sharding_agree_with_zarr(around: str) -> None:
     array = make(MemoryStore(), INNER["bz2"](), **AROUND[around])
     check_both_ways(array, random_array(array.shape, "int32"))
 
 
-def test_codecs_after_the_sharding_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_codecs_after_the_sharding_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     from shardcodec.zarr_plugin import array_codecs
 
-    array_codecs._say_once.cache_clear()
+    array_codecs._log_once.cache_clear()
     with caplog.at_level("INFO", logger="shardcodec"):
         for _ in range(3):
             make(MemoryStore(), [BytesCodec()], after=[ZstdCodec(), Crc32cCodec()])[...] = 1
@@ -94,7 +94,7 @@ def test_codecs_after_the_sharding_are_noted_once(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("dtype", ["uint8", ">f8", "complex64", "bool", "datetime64[s]", "U3", "S5"])
-def test_dtypes(dtype: str) -> None:
+def test_every_dtype_agrees_with_zarr(dtype: str) -> None:
     values = random_array(SHAPE, "int32").astype(dtype)
     with quiet():
         array = make(MemoryStore(), [BytesCodec(), Turned()], dtype=np.dtype(dtype), fill_value=values[0, 0])
@@ -102,7 +102,7 @@ def test_dtypes(dtype: str) -> None:
 
 
 def texts(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """Elements of variable length, empty ones among them."""
+    """Return elements of variable length, some of them empty."""
     made = np.empty(int(np.prod(shape)), dtype=object)
     for i in range(made.size):
         text = "\N{GREEK SMALL LETTER MU}x" * (i % 5)
@@ -112,7 +112,7 @@ def texts(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("dtype", ["str", "bytes"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_elements_of_variable_length(store: Any, dtype: str, compressed: bool) -> None:
+def test_elements_of_variable_length_agree_with_zarr(store: Any, dtype: str, compressed: bool) -> None:
     zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
     with quiet():
         zarr.create_array(
@@ -140,8 +140,8 @@ def test_elements_of_variable_length(store: Any, dtype: str, compressed: bool) -
 
 
 @pytest.mark.parametrize("dtype", ["str", "bytes"])
-def test_elements_of_variable_length_by_ranges(dtype: str) -> None:
-    """As from large shards in object stores: such reads failed, because ranges were planned on the elements' bytes."""
+def test_elements_of_variable_length_are_read_by_ranges(dtype: str) -> None:
+    """Large shards in object stores are read like this. It failed: ranges were planned with a fixed element size."""
     store = RecordingStore(OtherMemoryStore())
     zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
     with quiet():
@@ -159,8 +159,8 @@ def test_elements_of_variable_length_by_ranges(dtype: str) -> None:
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("codecs", ["bz2", "awaited"])
-def test_what_is_erased_in_part_is_erased(store: Any, around: str, codecs: str) -> None:
-    """Object stores cannot delete under a condition: where codecs follow the sharding, the old elements stayed."""
+def test_chunks_erased_in_part_hold_the_fill_value(store: Any, around: str, codecs: str) -> None:
+    """Object stores have no conditional delete. If codecs followed the sharding, the old elements stayed."""
     array = make(store, INNER[codecs](), **AROUND[around])
     rows = AROUND[around].get("chunks", SHARD)[0]
     array[...] = 5
@@ -170,7 +170,7 @@ def test_what_is_erased_in_part_is_erased(store: Any, around: str, codecs: str) 
     assert (zarrs_view(array)[:rows] == -1).all()
 
 
-def test_an_array_of_fill_value_leaves_no_objects(tmp_path: Path) -> None:
+def test_array_of_fill_value_leaves_no_objects(tmp_path: Path) -> None:
     array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
     array[...] = 1
     assert shard_path(array).exists()
@@ -193,15 +193,15 @@ def test_empty_chunks_are_stored_on_request(around: Any) -> None:
     assert stored[0] == stored[1]
 
 
-def test_a_partial_write_neither_decodes_nor_moves_the_others(tmp_path: Path) -> None:
+def test_partial_write_neither_decodes_nor_moves_other_chunks(tmp_path: Path) -> None:
     array = make(LocalStore(tmp_path / "a"), INNER["at once"]())
     array[...] = random_array(SHAPE, "int32")
     path, n = shard_path(array), 8
     old = path.read_bytes()
     Turned.n_decoded = Turned.n_encoded = 0
-    array[0:4, 0:3] = 7  # one inner chunk, whole
+    array[0:4, 0:3] = 7  # one whole inner chunk
     assert (Turned.n_decoded, Turned.n_encoded) == (0, 1)
-    array[0, 4] = 8  # one element of the next
+    array[0, 4] = 8  # one element of the next inner chunk
     assert (Turned.n_decoded, Turned.n_encoded) == (1, 2)
     new = path.read_bytes()
     before, after = entries_of(old, n), entries_of(new, n)
@@ -210,7 +210,7 @@ def test_a_partial_write_neither_decodes_nor_moves_the_others(tmp_path: Path) ->
         assert chunk_bytes(old, entry) == chunk_bytes(new, entry)
 
 
-def test_a_partial_read_decodes_what_it_needs() -> None:
+def test_partial_read_decodes_only_touched_chunks() -> None:
     array = make(MemoryStore(), INNER["at once"]())
     array[...] = random_array(SHAPE, "int32")
     Turned.n_decoded = 0
@@ -218,19 +218,18 @@ def test_a_partial_read_decodes_what_it_needs() -> None:
     assert Turned.n_decoded == 2
 
 
-def test_a_partial_read_asks_a_store_for_what_it_needs() -> None:
+def test_partial_read_requests_only_touched_chunks() -> None:
     store = RecordingStore(OtherMemoryStore())
     array = make(store, INNER["at once"](), shape=(640, 640), chunks=(640, 640), inner=(160, 160))
     array[...] = random_array((640, 640), "int32")
     store.forget()
     assert array[0, 0] == random_array((640, 640), "int32")[0, 0]
-    assert (
-        len(store.chunk_requests()) == 3
-    )  # index, inner chunk, and one byte that shows how long the object is
+    # index, inner chunk, and one byte that shows the length of the object
+    assert len(store.chunk_requests()) == 3
 
 
 @pytest.mark.parametrize("order", ["morton", "lexicographic", "colexicographic"])
-def test_inner_chunks_lie_in_the_order_asked_for(order: str) -> None:
+def test_inner_chunks_follow_the_chosen_order(order: str) -> None:
     staged, native = MemoryStore(), MemoryStore()
     arrays = [make(staged, INNER["at once"]()), make(native, [BytesCodec()])]
     for array in arrays:
@@ -247,8 +246,8 @@ def test_inner_chunks_lie_in_the_order_asked_for(order: str) -> None:
     assert first == second
 
 
-def test_an_update_may_be_appended(tmp_path: Path) -> None:
-    """How a shard is changed is the engine's affair, whatever the codecs."""
+def test_update_can_be_appended(tmp_path: Path) -> None:
+    """The write strategy is independent of the codecs."""
     array = make(LocalStore(tmp_path / "a"), INNER["bz2"](), shape=(64, 64), chunks=(64, 64), inner=(8, 8))
     twin = random_array((64, 64), "int32")
     array[...] = twin
@@ -260,7 +259,7 @@ def test_an_update_may_be_appended(tmp_path: Path) -> None:
     assert bits(array[...]) == bits(zarrs_view(array)[...]) == bits(twin)
 
 
-def test_what_is_fetched_is_counted(tmp_path: Path) -> None:
+def test_opens_requests_and_bytes_are_counted(tmp_path: Path) -> None:
     array = make(LocalStore(tmp_path / "a"), INNER["at once"]())
     array[...] = random_array(SHAPE, "int32")
     before = shardcodec.stats()
@@ -281,7 +280,7 @@ def test_arrays_without_shards_are_left_to_zarr() -> None:
         strict[...]
 
 
-# ---- any selection
+# ---- random selections
 
 
 @st.composite
@@ -298,8 +297,8 @@ def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_box_through_any_chain(data: st.DataObject) -> None:
-    """Random boxes written by either pipeline, the twin an array in memory; budgets from nothing to plenty."""
+def test_random_boxes_through_random_chains_equal_an_array(data: st.DataObject) -> None:
+    """Either pipeline writes random boxes, with memory budgets from 1 byte to 1 MiB; the reference is a numpy array."""
     perm = data.draw(st.permutations(range(3)))
     codec = data.draw(st.sampled_from([Turned, TurnedAtOnce]))
     after = data.draw(st.sampled_from([(), (Turned(),)]))
@@ -329,8 +328,8 @@ def test_any_box_through_any_chain(data: st.DataObject) -> None:
         assert bits(array[...]) == bits(other[...]) == bits(twin)
 
 
-def test_strings_in_one_shard_by_their_own_codec() -> None:
-    """The list of codecs that zarr makes for text, written by hand."""
+def test_strings_with_an_explicit_codec_are_read_and_written() -> None:
+    """The list of codecs that zarr makes for strings, given explicitly."""
     sharding = ShardingCodec(chunk_shape=(3,), codecs=[VLenUTF8Codec(), ZstdCodec()])
     with quiet():
         store = MemoryStore()

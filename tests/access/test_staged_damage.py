@@ -1,6 +1,6 @@
-# test_staged_damage.py - what goes wrong in shards whose codecs have no native code
+# test_staged_damage.py - errors in shards whose codecs have no native code
 # SPDX-License-Identifier: MIT
-"""Damaged shards and codecs that fail: the error names the shard and the inner chunk."""
+"""Damaged shards and failing codecs: the error names the shard and the inner chunk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardcodec import CodecError, ShardFormatError
 
 
 def damage(path: Path, entry: int, change: Any) -> None:
-    """Change an entry of the index of a shard of 8 inner chunks, its checksum with it."""
+    """Change an entry of the index of a shard of 8 inner chunks, and the checksum to match."""
     blob = path.read_bytes()
     entries = entries_of(blob, 8)
     entries[entry] = change(*entries[entry])
@@ -29,7 +29,7 @@ def damage(path: Path, entry: int, change: Any) -> None:
 
 
 @pytest.mark.parametrize("codecs", ["at once", "awaited"])
-def test_damaged_entries_are_named(tmp_path: Path, codecs: str) -> None:
+def test_damaged_entry_is_named(tmp_path: Path, codecs: str) -> None:
     array = make(LocalStore(tmp_path / "a"), INNER[codecs]())
     array[...] = random_array(SHAPE, "int32")
     damage(shard_path(array), 5, lambda offset, nbytes: (offset, 10**6))
@@ -47,7 +47,7 @@ def test_damaged_entries_are_named(tmp_path: Path, codecs: str) -> None:
 
 @pytest.mark.parametrize("codecs", ["bz2", "at once", "awaited"])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_codec_that_fails_is_named_with_its_chunk(tmp_path: Path, codecs: str, threads: int) -> None:
+def test_failing_codec_names_the_lowest_chunk(tmp_path: Path, codecs: str, threads: int) -> None:
     array = make(LocalStore(tmp_path / "a"), INNER[codecs]())
     array[...] = random_array(SHAPE, "int32")
     for entry in (6, 3):
@@ -61,11 +61,11 @@ def test_a_codec_that_fails_is_named_with_its_chunk(tmp_path: Path, codecs: str,
         array[0:4, 10] = 1
     assert info.value.chunk_coords == (0, 3)
     assert shard_path(array).read_bytes() == stored
-    array[0:8, 0:12] = 1  # what is overwritten whole is not looked at
+    array[0:8, 0:12] = 1  # fully overwritten inner chunks are not decoded
     assert np.all(array[0:8, 0:12] == 1)
 
 
-def test_a_damaged_object_behind_other_codecs(tmp_path: Path) -> None:
+def test_damaged_object_with_codecs_after_sharding_is_named(tmp_path: Path) -> None:
     array = make(LocalStore(tmp_path / "a"), [BytesCodec()], after=[of_numcodecs.BZ2(level=1)])
     array[...] = 1
     path = shard_path(array, "c/1/1")
@@ -75,8 +75,8 @@ def test_a_damaged_object_behind_other_codecs(tmp_path: Path) -> None:
     assert info.value.shard == "c/1/1"
 
 
-def test_the_lowest_object_counts(tmp_path: Path) -> None:
-    """An entry that is bad in a later object, a chunk that cannot be decoded in an earlier one."""
+def test_error_of_the_lowest_object_is_reported(tmp_path: Path) -> None:
+    """A later object has a bad entry, an earlier one a chunk that cannot be decoded."""
     array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
     array[...] = random_array(SHAPE, "int32")
     damage(shard_path(array, "c/1/0"), 0, lambda offset, nbytes: (offset, 10**6))
@@ -86,11 +86,11 @@ def test_the_lowest_object_counts(tmp_path: Path) -> None:
     assert info.value.shard == "c/0/1"
 
 
-class Misshapen(TurnedAtOnce):
-    """Decodes to fewer bytes than a chunk has."""
+class FailingEncoder(TurnedAtOnce):
+    """A codec that cannot encode."""
 
     def to_dict(self) -> Any:
-        return {"name": "misshapen", "configuration": {}}
+        return {"name": "failing_encoder", "configuration": {}}
 
     def _encode_sync(self, data: Any, spec: Any) -> Any:
         raise ZeroDivisionError("cannot")
@@ -99,11 +99,11 @@ class Misshapen(TurnedAtOnce):
         raise ZeroDivisionError("cannot")
 
 
-register_codec("misshapen", Misshapen)
+register_codec("failing_encoder", FailingEncoder)
 
 
-def test_a_codec_that_cannot_encode_stops_the_write(tmp_path: Path) -> None:
-    array = make(LocalStore(tmp_path / "a"), [BytesCodec(), Misshapen()])
+def test_codec_that_cannot_encode_stops_the_write(tmp_path: Path) -> None:
+    array = make(LocalStore(tmp_path / "a"), [BytesCodec(), FailingEncoder()])
     with pytest.raises(CodecError, match="ZeroDivisionError: cannot") as info:
         array[5, 7] = 1
     assert info.value.chunk_coords == (1, 2)

@@ -1,4 +1,4 @@
-# test_staged_memory.py - what is held in memory where codecs have no native code
+# test_staged_memory.py - memory that codecs without native code take
 # SPDX-License-Identifier: MIT
 """Chunks between a store and a codec are bounded by the option ``staging_nbytes``."""
 
@@ -20,7 +20,7 @@ import shardcodec
 
 
 class Counted(TurnedAtOnce):
-    """Counts the chunks that it has handed out and that are still alive."""
+    """A codec that counts the bytes of the decoded chunks that are still alive."""
 
     live = 0
     most = 0
@@ -50,14 +50,14 @@ class Counted(TurnedAtOnce):
 
 
 class _Tracked(np.ndarray):  # type: ignore[type-arg]
-    """An array that weak references can point to."""
+    """An array with weak references."""
 
 
 register_codec("counted", Counted)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_decoded_chunks_do_not_pile_up(threads: int) -> None:
+def test_decoded_chunks_are_released_early(threads: int) -> None:
     store = MemoryStore()
     array = make(store, [BytesCodec(), Counted()], shape=(512, 512), chunks=(512, 512), inner=(32, 32))
     values = random_array((512, 512), "int32")
@@ -71,7 +71,7 @@ def test_decoded_chunks_do_not_pile_up(threads: int) -> None:
 def test_encoded_chunks_are_fetched_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the budget is for what waits, and it is fetched in as many steps as that takes."""
+    """Half of the budget is for encoded chunks that wait for the codec; they are fetched in several steps."""
     from shardcodec.access.staged import read
 
     array = make(
@@ -80,13 +80,13 @@ def test_encoded_chunks_are_fetched_within_the_budget(
     values = random_array((256, 256), "int32")
     array[...] = values
     waiting: list[int] = []
-    decode_all = read._Reading.decode_all
+    decode_all = read._Reader.decode_all
 
     def record(self: Any) -> None:
         waiting.append(sum(piece.data.nbytes for piece in self.pieces))
         decode_all(self)
 
-    monkeypatch.setattr(read._Reading, "decode_all", record)
+    monkeypatch.setattr(read._Reader, "decode_all", record)
     with shardcodec.options(staging_nbytes=20 << 10):
         assert bits(array[...]) == bits(values)
     assert sum(waiting) == values.nbytes

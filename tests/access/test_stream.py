@@ -1,6 +1,6 @@
-# test_stream.py - shards written piece by piece
+# test_stream.py - shards written inner chunk by inner chunk
 # SPDX-License-Identifier: MIT
-"""`ShardWriter`: what it lays out, who reads it, and what is left when it does not come to its end."""
+"""`ShardWriter`: its layout, other readers of it, and what an aborted or killed writer leaves."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from helpers import (
     files_below,
     letters,
     letters_spec,
+    number_spec,
+    numbers,
     run_python,
     text_of,
 )
@@ -35,26 +37,12 @@ from shardcodec import ShardSpec, ShardWriter, native
 from shardcodec.access.inner_chunks import coordinates
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
+CODECS = [LITTLE, zstd(), CRC]
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def word(i: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(WORDS[i], dtype=np.uint8).reshape(2, 2)
-
-
-def number_spec(at_start: bool = False, codecs: Any = None) -> ShardSpec:
-    return ShardSpec(
-        (32, 48),
-        (8, 8),
-        "uint16",
-        0,
-        codecs or [LITTLE, zstd(), CRC],
-        index_location="start" if at_start else "end",
-    )
-
-
-def numbers() -> np.ndarray[Any, Any]:
-    return np.random.default_rng(5).integers(1, 50, (32, 48), dtype=np.uint16)
 
 
 def pieces(
@@ -67,11 +55,11 @@ def pieces(
     }
 
 
-# ---- what is written
+# ---- layout
 
 
 @LOCATIONS
-def test_chunks_lie_as_they_came(at_start: bool) -> None:
+def test_chunks_are_stored_in_the_order_of_the_calls(at_start: bool) -> None:
     writer = ShardWriter(None, letters_spec(at_start=at_start))
     for i in (2, 0, 3, 1):
         writer.write_chunk(PLACES[i], word(i))
@@ -80,15 +68,15 @@ def test_chunks_lie_as_they_came(at_start: bool) -> None:
     assert sorted(range(4), key=lambda i: entries_of(blob, 4, at_start=at_start)[i]) == [2, 0, 3, 1]
 
 
-def test_a_batch_is_laid_out_in_order() -> None:
+def test_batch_is_laid_out_in_the_chosen_order() -> None:
     writer = ShardWriter(None, letters_spec(), order="lexicographic")
     writer.write_chunks(PLACES[::-1], np.stack([word(i) for i in (3, 2, 1, 0)]))
     assert writer.commit() == letters()
 
 
 @LOCATIONS
-def test_header_footer_alignment(at_start: bool) -> None:
-    spec = number_spec(at_start)
+def test_header_footer_and_alignment_are_written(at_start: bool) -> None:
+    spec = number_spec(CODECS, at_start=at_start)
     writer = ShardWriter(None, spec, header=b"HEAD" * 9, alignment=512)
     array = numbers()
     for at, chunk in pieces(array, (8, 8)).items():
@@ -103,7 +91,7 @@ def test_header_footer_alignment(at_start: bool) -> None:
     assert body.startswith(b"HEAD" * 9)
     assert body.endswith(b"the last word")
     last = max(offset + nbytes for offset, nbytes in entries)
-    assert blob[last + 56 : last + 69] == b"the last word"  # behind the mark
+    assert blob[last + 56 : last + 69] == b"the last word"  # after the mark
     used = np.zeros(len(blob), dtype=bool)
     for offset, nbytes in entries:
         used[offset : offset + nbytes] = True
@@ -111,11 +99,11 @@ def test_header_footer_alignment(at_start: bool) -> None:
     used[first : first + 36] = used[last : last + 69] = True
     used[:n] |= at_start
     used[len(blob) - n :] |= not at_start
-    assert not np.frombuffer(blob, dtype=np.uint8)[~used].any(), "gaps hold zeros"
+    assert not np.frombuffer(blob, dtype=np.uint8)[~used].any(), "a gap holds bytes other than zero"
     assert (shardcodec.decode(blob, spec) == array).all()
 
 
-def test_chunks_that_are_not_given_or_empty_are_absent() -> None:
+def test_chunks_not_given_or_empty_are_absent() -> None:
     writer = ShardWriter(None, letters_spec())
     writer.write_chunk((0, 1), word(1))
     writer.write_chunk((1, 1), np.full((2, 2), 46, dtype=np.uint8))
@@ -125,14 +113,14 @@ def test_chunks_that_are_not_given_or_empty_are_absent() -> None:
     assert [n for _, n in entries_of(writer.commit(), 4)] == [ABSENT, ABSENT, ABSENT, 4]
 
 
-def test_a_shard_of_nothing_is_an_index() -> None:
+def test_shard_without_chunks_is_an_index() -> None:
     blob = ShardWriter(None, letters_spec(), footer=b"end").commit()
-    assert blob[56:59] == b"end"  # behind the mark
+    assert blob[56:59] == b"end"  # after the mark
     assert (shardcodec.decode(blob, letters_spec()) == 46).all()
 
 
-def test_encoded_chunks_are_stored_as_they_are() -> None:
-    spec = number_spec()
+def test_encoded_chunks_are_stored_unchanged() -> None:
+    spec = number_spec(CODECS)
     array = numbers()
     writer = ShardWriter(None, spec)
     for at, chunk in pieces(array, (8, 8)).items():
@@ -141,8 +129,8 @@ def test_encoded_chunks_are_stored_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("alignment", [1, 64])
-def test_joined_chunks_are_stored_as_they_are(alignment: int) -> None:
-    spec = number_spec()
+def test_joined_chunks_are_stored_unchanged(alignment: int) -> None:
+    spec = number_spec(CODECS)
     array = numbers()
     chunks = {at: shardcodec.encode(chunk, spec.inner) for at, chunk in pieces(array, (8, 8)).items()}
     writer = ShardWriter(None, spec, alignment=alignment, header=b"x")
@@ -160,7 +148,7 @@ def test_joined_chunks_are_stored_as_they_are(alignment: int) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[4], [4, 5], [8, 0]])
-def test_joined_chunks_of_sizes_that_cannot_be(sizes: list[int]) -> None:
+def test_joined_chunks_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     writer = ShardWriter(None, letters_spec())
     with pytest.raises(ValueError, match="bytes"):
         writer.write_joined([(0, 0), (0, 1)], sizes, b"zeroone.")
@@ -168,7 +156,7 @@ def test_joined_chunks_of_sizes_that_cannot_be(sizes: list[int]) -> None:
 
 
 def test_other_byte_orders_and_types_are_cast() -> None:
-    spec = number_spec()
+    spec = number_spec(CODECS)
     array = numbers()
     writer = ShardWriter(None, spec)
     for i, (at, chunk) in enumerate(pieces(array, (8, 8)).items()):
@@ -179,7 +167,7 @@ def test_other_byte_orders_and_types_are_cast() -> None:
 
 
 @given(layouts(), st.integers(0, 2**32 - 1), st.data())
-def test_the_twin_reads_it(layout: Layout, seed: int, data: st.DataObject) -> None:
+def test_reference_reads_written_shards(layout: Layout, seed: int, data: st.DataObject) -> None:
     meta = layout.meta
     spec = ShardSpec.from_json(
         meta.configuration, shard_shape=meta.shape, dtype=meta.dtype, fill_value=meta.fill_value
@@ -200,7 +188,7 @@ def test_the_twin_reads_it(layout: Layout, seed: int, data: st.DataObject) -> No
 # ---- files
 
 
-def test_nothing_is_seen_before_commit(tmp_path: Path) -> None:
+def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
     path = tmp_path / "c" / "0"
     writer = ShardWriter(path, letters_spec())
     for i, at in enumerate(PLACES):
@@ -212,7 +200,7 @@ def test_nothing_is_seen_before_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["rename", "fsync"])
-def test_an_old_shard_is_replaced_and_its_mode_kept(tmp_path: Path, durability: str) -> None:
+def test_old_shard_is_replaced_and_its_mode_kept(tmp_path: Path, durability: str) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -225,7 +213,7 @@ def test_an_old_shard_is_replaced_and_its_mode_kept(tmp_path: Path, durability: 
     assert files_below(tmp_path) == ["shard"]
 
 
-def test_an_exception_aborts(tmp_path: Path) -> None:
+def test_exception_aborts_the_writer(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"old")
     writer = ShardWriter(path, letters_spec())
@@ -241,8 +229,8 @@ def test_an_exception_aborts(tmp_path: Path) -> None:
 
 
 @LOCATIONS
-def test_a_shard_that_could_not_be_locked_is_committed_later(tmp_path: Path, at_start: bool) -> None:
-    """Hours of streaming were thrown away because somebody else had the old shard for a minute."""
+def test_commit_is_repeated_after_a_lock_timeout(tmp_path: Path, at_start: bool) -> None:
+    """Hours of streaming were lost because another process had locked the old shard for a minute."""
     path = tmp_path / "shard"
     path.write_bytes(b"old")
     with shardcodec.options(lock_timeout=0.01):
@@ -263,18 +251,18 @@ def test_a_shard_that_could_not_be_locked_is_committed_later(tmp_path: Path, at_
     assert files_below(tmp_path) == ["shard"]
 
 
-def test_a_writer_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
+def test_dropped_writer_leaves_no_file(tmp_path: Path) -> None:
     ShardWriter(tmp_path / "shard", letters_spec(), header=b"abc")
     assert files_below(tmp_path) == []
 
 
-def test_a_folder_in_the_place_of_the_shard(tmp_path: Path) -> None:
+def test_folder_in_place_of_the_shard_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shard").mkdir()
     with pytest.raises(IsADirectoryError):
         ShardWriter(tmp_path / "shard", letters_spec())
 
 
-def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path) -> None:
+def test_killed_writer_leaves_the_old_shard(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(letters())
     code = f"""
@@ -290,8 +278,8 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path) -> None:
     assert path.read_bytes() == letters()
 
 
-def test_a_chunk_that_failed_may_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It used to count as given, so that the shard could be committed without it."""
+def test_failed_chunk_can_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed chunk once counted as written, so the shard could be committed without it."""
 
     class Full:
         def write(self, data: Any, offset: int) -> None:
@@ -313,7 +301,7 @@ def test_a_chunk_that_failed_may_be_given_again(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.threads
 def test_threads_write_one_shard(tmp_path: Path) -> None:
-    spec = number_spec()
+    spec = number_spec(CODECS)
     array = numbers()
     parts = list(pieces(array, (8, 8)).items())
     failures: list[BaseException] = []
@@ -338,7 +326,7 @@ def test_threads_write_one_shard(tmp_path: Path) -> None:
 # ---- arguments
 
 
-def test_a_chunk_given_twice() -> None:
+def test_chunk_given_twice_is_refused() -> None:
     writer = ShardWriter(None, letters_spec())
     writer.write_chunk((0, 1), word(1))
     with pytest.raises(ValueError, match=r"inner chunk \(0, 1\) is given a second time"):
@@ -363,7 +351,7 @@ def test_a_chunk_given_twice() -> None:
         (("a", "b"), TypeError),
     ],
 )
-def test_places_that_there_are_not(coords: Any, error: type[Exception]) -> None:
+def test_invalid_positions_are_refused(coords: Any, error: type[Exception]) -> None:
     writer = ShardWriter(None, letters_spec())
     with pytest.raises(error):
         writer.write_chunk(coords, word(0))
@@ -371,13 +359,13 @@ def test_places_that_there_are_not(coords: Any, error: type[Exception]) -> None:
         writer.write_encoded(coords, b"abcd")
 
 
-def test_values_that_do_not_fit() -> None:
+def test_values_of_wrong_shape_or_type_are_refused() -> None:
     writer = ShardWriter(None, letters_spec())
     with pytest.raises(ValueError, match="shape"):
         writer.write_chunk((0, 0), np.zeros((2, 3), dtype=np.uint8))
     with pytest.raises(TypeError):
         writer.write_chunk((0, 0), np.zeros((2, 2), dtype=np.int32))
-    with pytest.raises(ValueError, match="3 bytes given"):
+    with pytest.raises(ValueError, match="got 3"):
         writer.write_encoded((0, 0), b"abc")
     with pytest.raises(ValueError, match="shape"):
         writer.write_chunks(PLACES, np.zeros((3, 2, 2), dtype=np.uint8))
@@ -388,17 +376,17 @@ def test_values_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("alignment", [0, 3, -4, 2**31, 4096.0, "512"])
-def test_alignments_that_are_none(alignment: Any) -> None:
+def test_invalid_alignment_is_refused(alignment: Any) -> None:
     with pytest.raises(ValueError, match="power of two"):
         ShardWriter(None, letters_spec(), alignment=alignment)
 
 
-def test_codecs_behind_the_sharding() -> None:
+def test_codecs_after_sharding_are_refused() -> None:
     with pytest.raises(shardcodec.UnsupportedError):
         ShardWriter(None, ShardSpec((4, 4), (2, 2), "uint8", 0, RAW, after=["crc32c"]))
 
 
-def test_coordinates_and_positions_of_one_chunk() -> None:
+def test_rank_0_shard_has_one_chunk() -> None:
     assert coordinates(0, ()) == ()
     writer = ShardWriter(None, ShardSpec((), (), "uint8", 0, RAW))
     writer.write_chunk((), np.uint8(7))

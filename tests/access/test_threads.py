@@ -1,6 +1,6 @@
-# test_threads.py - many threads at once on one array, and on one shard of it
+# test_threads.py - many threads at once on one array and on one shard
 # SPDX-License-Identifier: MIT
-"""No update is lost, no read is torn, no thread waits for ever."""
+"""No update is lost, no read is torn, no thread waits forever."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crew import in_threads
 from helpers import RecordingStore, bits, create, ours, random_array, shard_path, zarrs_view
+from workers import in_threads
 from zarr.storage import MemoryStore
 
 import shardcodec
@@ -33,7 +33,7 @@ ONE_SHARD: dict[str, Any] = {"shape": (64, 64), "shards": (64, 64), "chunks": (8
 
 
 @pytest.mark.parametrize("round_no", range(3))
-def test_64_threads_write_an_inner_chunk_of_one_shard_each(store: Any, round_no: int) -> None:
+def test_64_threads_write_one_inner_chunk_each(store: Any, round_no: int) -> None:
     array = create(store, **ONE_SHARD)
 
     def write(number: int) -> None:
@@ -45,14 +45,14 @@ def test_64_threads_write_an_inner_chunk_of_one_shard_each(store: Any, round_no:
     assert bits(zarrs_view(array)[...]) == bits(expected.astype("int64"))
 
 
-def test_64_threads_write_an_element_of_one_inner_chunk_each(store: Any) -> None:
+def test_64_threads_write_one_element_each_of_one_inner_chunk(store: Any) -> None:
     array = create(store, shape=(8, 8), shards=(8, 8), chunks=(8, 8), dtype="int64")
     in_threads(64, lambda number: array.__setitem__((number // 8, number % 8), number))
     assert array[...].ravel().tolist() == list(range(64))
 
 
 def test_handles_of_one_array_share_its_locks(tmp_path: Path) -> None:
-    """Opened again, through a link, with options, or falling back to zarr: still one writer at a time."""
+    """The array is opened again, through a link, with options, with writes left to zarr: still one writer at a time."""
     create(tmp_path / "a", **ONE_SHARD)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     handles = [
@@ -93,15 +93,15 @@ def test_threads_write_different_shards(store: Any) -> None:
     assert bits(zarrs_view(array)[...]) == bits(values)
 
 
-def test_writers_of_several_shards_do_not_block_each_other(store: Any) -> None:
-    """Each request spans all shards, in other rows."""
+def test_writers_of_several_shards_do_not_deadlock(store: Any) -> None:
+    """Each request covers all shards, in different rows."""
     array = create(store, shape=(64, 64), shards=(64, 16), chunks=(8, 8), dtype="int64")
     in_threads(8, lambda n: array.__setitem__(np.s_[8 * n : 8 * n + 8], n))
     assert array[::8, 0].tolist() == list(range(8))
 
 
-def test_readers_see_the_old_shard_or_the_new_one(store: Any) -> None:
-    """Whole overwrites: whatever the moment, all elements are of one generation."""
+def test_readers_see_the_old_or_the_new_shard(store: Any) -> None:
+    """The array is overwritten as a whole, so at any time all elements have the same value."""
     array = create(store, shape=(64, 64), shards=(64, 64), chunks=(16, 16), dtype="int64")
     array[...] = 0
     done = threading.Event()
@@ -121,8 +121,8 @@ def test_readers_see_the_old_shard_or_the_new_one(store: Any) -> None:
     in_threads(4, work)
 
 
-def test_readers_of_untouched_chunks_see_nothing_of_a_writer(tmp_path: Path) -> None:
-    """Raw chunks without checksums: a moved chunk would be read as another one."""
+def test_readers_of_untouched_chunks_are_not_disturbed_by_a_writer(tmp_path: Path) -> None:
+    """The chunks have no checksums, so a moved chunk would be read as another one."""
     array = create(tmp_path, **ONE_SHARD)
     values = np.kron(np.arange(64).reshape(8, 8), np.ones((8, 8), int)).astype("int64")
     array[...] = values
@@ -131,7 +131,7 @@ def test_readers_of_untouched_chunks_see_nothing_of_a_writer(tmp_path: Path) -> 
 
     def work(number: int) -> None:
         if number == 0:
-            for generation in range(20):  # fewer than would make it pack
+            for generation in range(20):  # too few to cause packing
                 array[0, 0] = generation
             done.set()
             return
@@ -158,7 +158,7 @@ def test_large_requests_of_many_threads_share_the_pool(tmp_path: Path) -> None:
     in_threads(8, work)
 
 
-def test_an_error_in_one_thread_is_that_threads_error(tmp_path: Path) -> None:
+def test_error_is_raised_only_in_the_thread_that_caused_it(tmp_path: Path) -> None:
     array = create(tmp_path, shape=(64, 64), shards=(8, 64), chunks=(4, 8), dtype="int64")
     array[...] = 5
     shard_path(array, "c/3/0").write_bytes(b"broken")

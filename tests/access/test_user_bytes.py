@@ -1,6 +1,6 @@
 # test_user_bytes.py - header, footer and alignment after each kind of update
 # SPDX-License-Identifier: MIT
-"""They were guessed from gaps, and lost in 34 of these 64 combinations; now every write of ours marks them."""
+"""Header and footer were guessed from gaps, and 34 of these 64 combinations lost them; now every write marks them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def chunk(number: int) -> Any:
 def made(
     path: Path, spec: Any, n: int, alignment: int, header: bytes = HEADER, footer: bytes = FOOTER
 ) -> Any:
-    """A shard with its first n places written."""
+    """Write a shard with the first n places."""
     with shardcodec.ShardWriter(path, spec, header=header, footer=footer, alignment=alignment) as writer:
         for number, place in enumerate(PLACES[:n]):
             writer.write_chunk(place, chunk(number)[0])
@@ -70,7 +70,7 @@ locations = pytest.mark.parametrize("location", ["start", "end"])
 def check(
     shard: Any, twin: dict[Any, int], alignment: int, header: bytes = HEADER, footer: bytes = FOOTER
 ) -> None:
-    """All is there, and every inner chunk where it shall be."""
+    """Check user bytes, alignment and every inner chunk."""
     assert (shard.header, shard.footer, shard.alignment) == (header, footer, alignment)
     for place in np.ndindex(*shard.grid_shape):
         assert (shard.read_chunks([place]) == twin.get(place, -1)).all()
@@ -79,7 +79,7 @@ def check(
     blob, n = shard.tobytes(), shard.spec.index_nbytes
     body = blob[n:] if shard.spec.index_location == "start" else blob[:-n]
     assert body.startswith(header)
-    assert body.endswith(footer)  # where programs look that know its size
+    assert body.endswith(footer)  # where a program that knows the size of the footer looks
 
 
 @locations
@@ -96,7 +96,7 @@ def test_every_update_keeps_header_footer_and_alignment(
         update(shard, place, number)
         twin[place] = number
         check(shard, twin, alignment)
-    while len(twin) > 1:  # down to one inner chunk
+    while len(twin) > 1:  # until one inner chunk is left
         place, _ = twin.popitem()
         strategy = "append" if update is append else "in_place" if update is in_place else "replace"
         shard.erase([place], strategy=strategy, keep_user_bytes=strategy == "replace" or None)
@@ -105,8 +105,10 @@ def test_every_update_keeps_header_footer_and_alignment(
 
 @locations
 @pytest.mark.parametrize(("header", "footer"), [*itertools.product([b"", HEADER], [b"", FOOTER])])
-def test_a_shard_without_inner_chunks(tmp_path: Path, location: str, header: bytes, footer: bytes) -> None:
-    """Its footer was taken for a header, also after an erase of all that gives a footer; `compact` deleted it."""
+def test_shard_without_chunks_keeps_header_and_footer(
+    tmp_path: Path, location: str, header: bytes, footer: bytes
+) -> None:
+    """Its footer was read as a header, also after everything was erased with a new footer; `compact` deleted it."""
     shard = made(tmp_path / "shard", spec_of(location), 0, 64, header, footer)
     check(shard, {}, 64, header, footer)
     shard.compact()
@@ -120,8 +122,8 @@ def test_a_shard_without_inner_chunks(tmp_path: Path, location: str, header: byt
 
 
 @locations
-def test_a_long_footer_of_a_shard_without_inner_chunks(tmp_path: Path, location: str) -> None:
-    """The mark is before it, so it is looked for from the end on, some bytes at a time; here it lies across two of these parts."""
+def test_long_footer_of_a_shard_without_chunks_is_found(tmp_path: Path, location: str) -> None:
+    """The mark is before the footer, so it is searched from the end, block by block; here it lies across two blocks."""
     for n in ((1 << 20) - 56 - 20, (1 << 20) - 20, (5 << 19) + 3):
         footer = b"f" * n
         shard = made(tmp_path / "shard", spec_of(location), 0, 1, footer=footer)
@@ -129,7 +131,7 @@ def test_a_long_footer_of_a_shard_without_inner_chunks(tmp_path: Path, location:
 
 
 @locations
-def test_slots_of_several_processes(tmp_path: Path, location: str) -> None:
+def test_slots_of_several_processes_keep_user_bytes(tmp_path: Path, location: str) -> None:
     spec = spec_of(location)
     token = shardcodec.ShardWriter.create(tmp_path / "shard", spec, header=HEADER, alignment=512)
     with shardcodec.ShardWriter.join(token) as part:
@@ -142,8 +144,8 @@ def test_slots_of_several_processes(tmp_path: Path, location: str) -> None:
 
 
 @locations
-def test_memory_and_other_updates(tmp_path: Path, location: str) -> None:
-    """Bytes in memory, a group of writes, a key-value store: each way to a write keeps them."""
+def test_shards_in_memory_and_group_writes_keep_user_bytes(tmp_path: Path, location: str) -> None:
+    """Bytes in memory and a group of writes: each way to write keeps header, footer and alignment."""
     spec = spec_of(location)
     shard = made(tmp_path / "shard", spec, 1, 64)
     other = shardcodec.open_shard((tmp_path / "shard").read_bytes(), None, spec, mode="r+")
@@ -158,10 +160,10 @@ def test_memory_and_other_updates(tmp_path: Path, location: str) -> None:
 
 @updates
 @locations
-def test_without_user_bytes_nothing_is_marked(
+def test_without_user_bytes_no_mark_is_written(
     tmp_path: Path, location: str, update: Callable[..., None]
 ) -> None:
-    """A new shard, and one that is replaced, are what they were before there were marks."""
+    """A new or a replaced shard has no bytes besides its inner chunks and index."""
     path = tmp_path / "shard"
     shard = made(path, spec_of(location), 3, 1, b"", b"")
     assert path.stat().st_size == 3 * 16 + shard.spec.index_nbytes
@@ -172,8 +174,8 @@ def test_without_user_bytes_nothing_is_marked(
     assert (shard.header, shard.footer) == (b"", b"")
 
 
-def remarked(blob: bytes, at: int, **changes: int) -> bytes:
-    """The shard with another mark, whose checksum is right."""
+def with_mark(blob: bytes, at: int, **changes: int) -> bytes:
+    """Return the shard with a changed mark whose checksum is valid."""
     names = ("magic", "own", "end", "header", "footer", "alignment", "checksum")
     fields = dict(zip(names, MARK.unpack_from(blob, at), strict=True)) | changes
     told = MARK.pack(*fields.values())[:-4]
@@ -189,15 +191,15 @@ def remarked(blob: bytes, at: int, **changes: int) -> bytes:
         {"footer": 4000}, {"alignment": 3}, {"alignment": 2**31}, {"checksum": 1},
     ],
 )  # fmt: skip
-def test_a_mark_that_cannot_be_true_is_ignored(tmp_path: Path, n: int, changes: dict[str, int]) -> None:
-    """What it says comes from disk: it is compared with the shard, and nothing is read or written beyond that."""
+def test_impossible_mark_is_ignored(tmp_path: Path, n: int, changes: dict[str, int]) -> None:
+    """The mark comes from disk, so it is compared with the shard: no byte outside the shard is read or written."""
     spec = spec_of("end")
     made(tmp_path / "shard", spec, n, 1)
     blob = (tmp_path / "shard").read_bytes()
-    blob = remarked(blob, blob.rindex(MAGIC), **changes)
+    blob = with_mark(blob, blob.rindex(MAGIC), **changes)
     shard = shardcodec.open_shard(blob, None, spec, mode="r+")
     body = blob[: -spec.index_nbytes]
-    end = len(HEADER) + 16 * n  # what the gaps tell
+    end = len(HEADER) + 16 * n  # the end according to the gaps
     assert (shard.header, shard.footer) == ((HEADER, body[end:]) if n else (body, b""))
     keep(shard, (1, 1), 9)
     assert (shard.read_chunks([(1, 1)]) == 9).all()

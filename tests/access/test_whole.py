@@ -1,8 +1,8 @@
 # test_whole.py - encode and decode: one shard in memory
 # SPDX-License-Identifier: MIT
-"""The codec without zarr. What comes out is compared bit by bit, the layout with bytes written by hand.
+"""The codec without zarr. Values are compared bit by bit, the layout with bytes written by hand.
 
-Random specs against the naive twin are in tests/property; here is what a draw would seldom hit.
+Random specs are compared with the reference implementation in tests/property; here are cases that are rarely drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import shardcodec
 from shardcodec import ShardSpec, decode, encode
 
 ORDERS = {
-    "morton": [0, 3, 1, 4, 2, 5],  # 2 x 3: the first axis is the faster one
+    "morton": [0, 3, 1, 4, 2, 5],  # 2 x 3: the first axis varies fastest
     "lexicographic": [0, 1, 2, 3, 4, 5],
     "colexicographic": [0, 3, 1, 4, 2, 5],
 }
@@ -41,7 +41,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("at_start", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
-def test_letters(at_start: bool, crc: bool) -> None:
+def test_letters_are_encoded_and_decoded(at_start: bool, crc: bool) -> None:
     spec = letters_spec(at_start=at_start, crc=crc)
     blob = letters(at_start=at_start, crc=crc)
     array = decode(blob, spec)
@@ -51,7 +51,7 @@ def test_letters(at_start: bool, crc: bool) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_orders(order: str) -> None:
+def test_orders_place_the_chunks(order: str) -> None:
     spec = ShardSpec((4, 6), (2, 2), "uint8", 0, RAW)
     array = np.arange(1, 25, dtype="uint8").reshape(4, 6)
     blob = encode(array, spec, order=order)
@@ -60,8 +60,8 @@ def test_orders(order: str) -> None:
     assert (decode(blob, spec) == array).all()
 
 
-def test_morton_of_an_uneven_grid() -> None:
-    """zarr's sequence for 3 x 5."""
+def test_morton_order_of_an_uneven_grid_equals_zarr() -> None:
+    """The expected sequence for 3 x 5 is zarr's."""
     spec = ShardSpec((3, 5), (1, 1), "uint8", 0, RAW)
     blob = encode(np.arange(1, 16, dtype="uint8").reshape(3, 5), spec)
     expected = [0, 5, 1, 6, 10, 11, 2, 7, 3, 8, 12, 13, 4, 9, 14]
@@ -69,7 +69,7 @@ def test_morton_of_an_uneven_grid() -> None:
     assert [b - 1 for b in blob[:15]] == expected
 
 
-def test_the_order_of_the_options_counts() -> None:
+def test_order_of_the_options_is_used() -> None:
     spec = ShardSpec((4, 6), (2, 2), "uint8", 0, RAW)
     array = np.arange(1, 25, dtype="uint8").reshape(4, 6)
     with shardcodec.options(order="lexicographic"):
@@ -77,13 +77,13 @@ def test_the_order_of_the_options_counts() -> None:
         assert encode(array, spec, order="morton") != encode(array, spec)
 
 
-def test_an_unknown_order() -> None:
+def test_unknown_order_is_refused() -> None:
     with pytest.raises(ValueError, match="order"):
         encode(np.zeros((4, 4), "u1"), letters_spec(), order="hilbert")
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_an_empty_shard_is_an_index_and_nothing_else(at_start: bool) -> None:
+def test_empty_shard_is_only_an_index(at_start: bool) -> None:
     spec = letters_spec(at_start=at_start)
     blob = encode(np.full((4, 4), 46, "u1"), spec)
     assert blob == assemble(b"", [(ABSENT, ABSENT)] * 4)
@@ -100,7 +100,7 @@ def test_empty_chunks_are_left_out_or_stored() -> None:
     assert bits(decode(sparse, letters_spec())) == bits(decode(full, letters_spec())) == bits(array)
 
 
-def test_gaps_headers_and_footers_are_read_over() -> None:
+def test_gaps_headers_and_footers_are_skipped() -> None:
     body = b"HEADtres..one.zeroFOOT"
     blob = assemble(body, [(14, 4), (10, 4), (ABSENT, ABSENT), (4, 4)])
     assert text_of(decode(blob, letters_spec())) == "zero one. .... tres"
@@ -111,19 +111,19 @@ def test_shared_and_overlapping_ranges_are_read() -> None:
     assert text_of(decode(blob, letters_spec())) == "zero one. zero eron"
 
 
-# ---- what goes in
+# ---- input
 
 
 @pytest.mark.parametrize(
     ("value", "dtype"), [(7, "uint8"), (7, "int32"), (1.5, "float32"), (True, "bool"), (3, "float64")]
 )
-def test_a_scalar_fills_the_shard(value: Any, dtype: str) -> None:
+def test_scalar_fills_the_shard(value: Any, dtype: str) -> None:
     spec = ShardSpec((4, 4), (2, 2), dtype, 0, RAW if np.dtype(dtype).itemsize == 1 else [LITTLE])
     array = decode(encode(value, spec), spec)
     assert array.dtype == dtype and (array == value).all()
 
 
-def test_a_scalar_that_does_not_fit_is_refused() -> None:
+def test_scalar_out_of_range_is_refused() -> None:
     spec = ShardSpec((4, 4), (2, 2), "uint8", 0, RAW)
     for value in (1.5, 300, -1, "x"):
         with pytest.raises((TypeError, ValueError, OverflowError)):
@@ -135,7 +135,7 @@ def test_a_scalar_that_does_not_fit_is_refused() -> None:
     [
         ("U3", "abcdef"),
         ("S3", b"abcdef"),
-        ("S3", "YWJj"),  # base64 of b"abc", as a fill value in JSON would be spelt
+        ("S3", "YWJj"),  # base64 of b"abc", as in JSON fill values
         ("V4", b"abcdef"),
         ("M8[D]", np.datetime64("2020-01-01T12:00:01")),
         ("m8[s]", np.timedelta64(1500, "ms")),
@@ -152,10 +152,10 @@ def test_a_scalar_that_does_not_fit_is_refused() -> None:
         ),
     ],
 )
-def test_a_scalar_that_would_be_cut_is_refused(dtype: Any, value: Any) -> None:
-    """Only integers were looked at: text was cut to the dtype's length, times to its unit, complex numbers to the real part."""
+def test_scalar_that_would_lose_information_is_refused(dtype: Any, value: Any) -> None:
+    """Only integers were checked: text was cut to its length, times to their unit, complex numbers to the real part."""
     spec = ShardSpec((2,), (1,), dtype, np.zeros((), dtype)[()], RAW if dtype in ("S3", "V4") else [LITTLE])
-    with pytest.raises(TypeError, match="is no"):
+    with pytest.raises(TypeError, match="cannot represent"):
         encode(value, spec)
 
 
@@ -171,7 +171,7 @@ def test_a_scalar_that_would_be_cut_is_refused(dtype: Any, value: Any) -> None:
         ("f4", 0.1),
         ("f4", np.float64(0.1)),
         ("f4", float("nan")),
-        ("f4", np.longdouble(0.1)),  # was asked for its Python value again and again
+        ("f4", np.longdouble(0.1)),  # was converted to a Python value endlessly
         ("c8", np.clongdouble(1 + 2j)),
         ("c8", 1 + 2j),
         ("c8", 3),
@@ -179,14 +179,14 @@ def test_a_scalar_that_would_be_cut_is_refused(dtype: Any, value: Any) -> None:
         ([("a", "i2"), ("b", "f4")], np.array((7, 2.5), dtype=[("a", "i8"), ("b", "f8")])[()]),
     ],
 )
-def test_a_scalar_of_another_type_that_fits_is_taken(dtype: Any, value: Any) -> None:
+def test_scalar_of_another_type_that_fits_is_accepted(dtype: Any, value: Any) -> None:
     spec = ShardSpec((2,), (1,), dtype, np.zeros((), dtype)[()], RAW if dtype in ("S3", "V4") else [LITTLE])
     expected = np.full(2, value, dtype) if spec.dtype.names is None else np.array([(7, 2.5)] * 2, dtype)
     assert bits(decode(encode(value, spec), spec)) == bits(expected)
 
 
-def test_an_array_of_rank_0_is_cast_as_any_array() -> None:
-    """The whole array of a shard without axes; it was cut as scalars were."""
+def test_array_of_rank_0_is_cast_like_other_arrays() -> None:
+    """It is the whole array of a shard without axes; it was cut like scalars were."""
     spec = ShardSpec((), (), "U3", "", [LITTLE])
     assert decode(encode(np.array("ab"), spec), spec) == np.array("ab")
     for value, dtype in (("abcdef", "U3"), (0.1, "f4"), (5, "i4")):
@@ -195,7 +195,7 @@ def test_an_array_of_rank_0_is_cast_as_any_array() -> None:
             encode(np.array(value), spec)
 
 
-def test_arguments_of_another_type_are_named() -> None:
+def test_arguments_of_wrong_type_are_named() -> None:
     for spec in (None, {"name": "sharding_indexed"}):
         with pytest.raises(TypeError, match="expected a ShardSpec or a ChainSpec"):
             encode(np.zeros(2, "u1"), spec)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_arguments_of_another_type_are_named() -> None:
             decode(letters(), letters_spec(), out=out)  # type: ignore[call-overload]
 
 
-def test_safe_casts_only() -> None:
+def test_only_safe_casts_are_accepted() -> None:
     spec = ShardSpec((4, 4), (2, 2), "int32", 0, [LITTLE])
     array = np.arange(16, dtype="int16").reshape(4, 4)
     assert (decode(encode(array, spec), spec) == array).all()
@@ -213,14 +213,14 @@ def test_safe_casts_only() -> None:
             encode(array.astype(dtype), spec)
 
 
-def test_another_shape_is_refused() -> None:
+def test_other_shapes_are_refused() -> None:
     for shape in ((4, 5), (4,), (1, 4, 4), (0,), (1, 1)):
         with pytest.raises(ValueError, match="shape"):
             encode(np.zeros(shape, "u1"), letters_spec())
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "reversed", "strided", "broadcast", "swapped", "read-only"])
-def test_the_memory_of_the_input_does_not_matter(layout: str) -> None:
+def test_memory_layout_of_the_input_does_not_matter(layout: str) -> None:
     spec = ShardSpec((4, 6), (2, 3), "int32", 0, [LITTLE, CRC])
     array = random_array((4, 6), "int32")
     given = array
@@ -243,7 +243,7 @@ def test_the_memory_of_the_input_does_not_matter(layout: str) -> None:
     assert bits(decode(encode(given, spec), spec)) == bits(array)
 
 
-# ---- what comes out
+# ---- output
 
 ARRAY = random_array((6, 8), "int32", seed=3)
 SPEC = ShardSpec((6, 8), (3, 2), "int32", -1, [LITTLE, zstd()])
@@ -276,7 +276,7 @@ BLOB = encode(ARRAY, SPEC)
         np.s_[:100, -100:],
     ],
 )
-def test_selections(selection: Any) -> None:
+def test_selections_equal_numpy(selection: Any) -> None:
     expected = ARRAY if selection is None else ARRAY[selection]
     result = decode(BLOB, SPEC, selection)
     assert isinstance(result, np.ndarray)
@@ -304,19 +304,19 @@ def test_selections(selection: Any) -> None:
         (None, 1),
     ],
 )
-def test_what_is_no_selection(selection: Any) -> None:
+def test_invalid_selections_are_refused(selection: Any) -> None:
     with pytest.raises(IndexError):
         decode(BLOB, SPEC, selection)
 
 
-def test_a_step_of_nothing() -> None:
+def test_step_of_zero_is_refused() -> None:
     with pytest.raises((IndexError, ValueError)):
         decode(BLOB, SPEC, np.s_[::0])
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "reversed", "strided", "transposed"])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_out_may_lie_in_memory_as_it_likes(layout: str, swapped: bool) -> None:
+def test_out_may_have_any_memory_layout(layout: str, swapped: bool) -> None:
     dtype = ARRAY.dtype.newbyteorder() if swapped else ARRAY.dtype
     memory = np.full((2 * 6, 3 * 8), -9, dtype)
     out = {
@@ -333,7 +333,7 @@ def test_out_may_lie_in_memory_as_it_likes(layout: str, swapped: bool) -> None:
     assert (memory[outside] == -9).all()
 
 
-def test_out_of_a_part() -> None:
+def test_out_of_a_selection_is_filled() -> None:
     out = np.zeros((2, 3), "int32")
     assert decode(BLOB, SPEC, np.s_[1:5:3, 2:5], out=out) is out
     assert (out == ARRAY[1:5:3, 2:5]).all()
@@ -342,7 +342,7 @@ def test_out_of_a_part() -> None:
     assert single == ARRAY[4, 5]
 
 
-def test_out_that_does_not_fit() -> None:
+def test_out_of_wrong_shape_or_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="shape"):
         decode(BLOB, SPEC, out=np.empty((8, 6), "int32"))
     with pytest.raises(TypeError, match="dtype"):
@@ -355,7 +355,7 @@ def test_out_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, "numpy", "offset", "int32"])
-def test_any_buffer_is_taken(kind: Any) -> None:
+def test_any_buffer_is_accepted(kind: Any) -> None:
     blob: Any
     if kind == "numpy":
         blob = np.frombuffer(BLOB, dtype="u1")
@@ -364,19 +364,19 @@ def test_any_buffer_is_taken(kind: Any) -> None:
     elif kind == "int32":
         blob = np.frombuffer(BLOB + bytes(-len(BLOB) % 4), dtype="int32")
         if len(BLOB) % 4:
-            pytest.skip("the shard is no whole number of items")
+            pytest.skip("the size of the shard is not a multiple of the item size")
     else:
         blob = kind(BLOB)
     assert bits(decode(blob, SPEC)) == bits(ARRAY)
 
 
 @pytest.mark.parametrize("what", [None, "a path", 7, [1, 2], np.zeros((4, 4), "u1")[:, ::2]])
-def test_what_is_no_buffer(what: Any) -> None:
-    """Above all: no object is not an empty one, and a text is not a file to open."""
+def test_other_objects_are_refused(what: Any) -> None:
+    """In particular, None is not an empty shard, and a string is not a file to open."""
     with pytest.raises((TypeError, ValueError, BufferError)):
         decode(what, SPEC)
 
 
-def test_zero_bytes_are_no_shard() -> None:
+def test_zero_bytes_are_not_a_shard() -> None:
     with pytest.raises(shardcodec.ShardFormatError, match="at least 132 bytes, got 0"):
         decode(b"", SPEC)

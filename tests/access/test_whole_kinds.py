@@ -1,6 +1,6 @@
-# test_whole_kinds.py - encode and decode: ranks, nesting, codecs around, data types
+# test_whole_kinds.py - encode and decode: ranks, nesting, codecs around the sharding, data types
 # SPDX-License-Identifier: MIT
-"""What a shard may be made of, each kind at least once by hand; nothing but bits is compared."""
+"""Each part that a shard can be made of occurs at least once; values are compared bit by bit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from shardcodec import ChainSpec, ShardSpec, decode, encode
 
 @pytest.mark.parametrize("ndim", range(6))
 @pytest.mark.parametrize("at_start", [False, True])
-def test_ranks(ndim: int, at_start: bool) -> None:
+def test_every_rank_is_encoded_and_decoded(ndim: int, at_start: bool) -> None:
     shape = (4, 6, 2, 3, 4)[:ndim]
     chunk = (2, 3, 1, 3, 2)[:ndim]
     location: Any = "start" if at_start else "end"
@@ -41,7 +41,7 @@ def test_ranks(ndim: int, at_start: bool) -> None:
     assert bits(decode(encode(array, spec), spec, part)) == bits(array[part])
 
 
-def test_rank_0_is_a_shard_of_one_chunk() -> None:
+def test_rank_0_shard_has_one_chunk() -> None:
     spec = ShardSpec((), (), "int32", 0, [LITTLE])
     blob = encode(np.int32(-5), spec)
     assert entries_of(blob, 1) == [(0, 4)]
@@ -54,11 +54,11 @@ def test_rank_0_is_a_shard_of_one_chunk() -> None:
 NESTED = named("sharding_indexed", **config(chunk_shape=[1, 3], codecs=[LITTLE, zstd()]))
 
 
-def test_nested_shards() -> None:
+def test_nested_shards_are_encoded_and_decoded() -> None:
     spec = ShardSpec((4, 12), (2, 6), "int32", 7, [NESTED, CRC])
     array = random_array((4, 12), "int32")
-    array[:2, :6] = 7  # an inner shard that is empty
-    array[2, 6:9] = 7  # an inner chunk of an inner shard
+    array[:2, :6] = 7  # an empty nested shard
+    array[2, 6:9] = 7  # an empty inner chunk of a nested shard
     blob = encode(array, spec)
     assert entries_of(blob, 4)[0] == (ABSENT, ABSENT)
     assert bits(decode(blob, spec)) == bits(array)
@@ -66,7 +66,7 @@ def test_nested_shards() -> None:
         assert bits(decode(blob, spec, part)) == bits(array[part])
 
 
-def test_a_nested_shard_that_is_empty_but_there() -> None:
+def test_empty_but_stored_nested_shard_is_read() -> None:
     spec = ShardSpec((4, 12), (2, 6), "int32", 7, [NESTED])
     inner = assemble(b"", [(ABSENT, ABSENT)] * 4)
     blob = assemble(inner, [(0, len(inner)), *[(ABSENT, ABSENT)] * 3])
@@ -74,7 +74,7 @@ def test_a_nested_shard_that_is_empty_but_there() -> None:
     assert (decode(blob, spec, np.s_[0, 1:3]) == 7).all()
 
 
-def test_a_transpose_before_the_shard() -> None:
+def test_transpose_before_the_shard_is_applied() -> None:
     spec = ShardSpec((4, 6, 2), (1, 2, 3), "int16", 0, [BIG, CRC], before=[transpose(2, 0, 1)])
     array = random_array((4, 6, 2), "int16")
     blob = encode(array, spec)
@@ -85,7 +85,7 @@ def test_a_transpose_before_the_shard() -> None:
     assert bits(decode(blob, spec, np.s_[1:4, 3, ::1])) == bits(array[1:4, 3])
 
 
-def test_a_transpose_inside_the_shard() -> None:
+def test_transpose_inside_the_shard_is_applied() -> None:
     spec = ShardSpec((4, 6), (2, 3), "int16", 0, [transpose(1, 0), LITTLE])
     array = random_array((4, 6), "int16")
     blob = encode(array, spec)
@@ -95,7 +95,7 @@ def test_a_transpose_inside_the_shard() -> None:
 
 
 @pytest.mark.parametrize("after", [[CRC], [named("gzip", level=1)], [zstd(), CRC]])
-def test_codecs_behind_the_shard(after: Any) -> None:
+def test_codecs_after_the_shard_are_applied(after: Any) -> None:
     spec = ShardSpec((4, 6), (2, 3), "int32", 0, [LITTLE], after=after)
     array = random_array((4, 6), "int32")
     blob = encode(array, spec)
@@ -104,7 +104,7 @@ def test_codecs_behind_the_shard(after: Any) -> None:
     assert bits(decode(encode(np.zeros((4, 6), "int32"), spec), spec)) == bytes(96)
 
 
-def test_a_transposed_index_in_big_endian() -> None:
+def test_transposed_big_endian_index_is_read() -> None:
     spec = ShardSpec((4, 4), (2, 2), "uint8", 46, RAW, [transpose(2, 1, 0), BIG, CRC, CRC])
     array = decode(letters(), letters_spec())
     blob = encode(array, spec, order="lexicographic")
@@ -113,7 +113,7 @@ def test_a_transposed_index_in_big_endian() -> None:
     assert text_of(decode(blob, spec)) == LETTERS
 
 
-def test_a_chain_without_a_shard() -> None:
+def test_chain_without_a_shard_is_encoded_and_decoded() -> None:
     chain = ChainSpec((4, 6), "int32", 0, [transpose(1, 0), LITTLE, CRC])
     array = random_array((4, 6), "int32")
     blob = encode(array, chain)
@@ -127,13 +127,13 @@ NAN_PAYLOAD = np.array([0x7FF8000000000123, 0xFFF0000000000001, 0x80000000000000
 
 
 @pytest.mark.parametrize("fill", [0.0, -0.0, np.nan, 1.5])
-def test_payloads_of_nan_and_negative_zero_are_kept(fill: float) -> None:
+def test_nan_payloads_and_negative_zero_are_kept(fill: float) -> None:
     spec = ShardSpec((4, 4), (1, 1), "float64", fill, [LITTLE])
     array = np.resize(NAN_PAYLOAD, (4, 4))
     assert bits(decode(encode(array, spec), spec)) == bits(array)
 
 
-def test_emptiness_is_bitwise() -> None:
+def test_empty_chunks_are_found_by_comparing_bits() -> None:
     spec = ShardSpec((2,), (1,), "float64", 0.0, [LITTLE])
     assert [n for _, n in entries_of(encode(np.array([0.0, -0.0]), spec), 2)] == [ABSENT, 8]
     spec = ShardSpec((2,), (1,), "float64", np.nan, [LITTLE])
@@ -158,7 +158,7 @@ DTYPES: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("dtype", "fill"), DTYPES, ids=[str(np.dtype(d)) for d, _ in DTYPES])
 @pytest.mark.parametrize("endian", [LITTLE, BIG])
-def test_data_types(dtype: Any, fill: Any, endian: Any) -> None:
+def test_every_data_type_is_encoded_and_decoded(dtype: Any, fill: Any, endian: Any) -> None:
     dtype = np.dtype(dtype)
     rng = np.random.default_rng(1)
     if dtype.kind in "US":
@@ -180,7 +180,7 @@ def test_data_types(dtype: Any, fill: Any, endian: Any) -> None:
 
 
 @pytest.mark.threads
-def test_threads_give_equal_bytes() -> None:
+def test_any_number_of_threads_gives_equal_bytes() -> None:
     spec = ShardSpec((64, 64, 64), (8, 8, 8), "uint16", 0, [LITTLE, zstd(), CRC])
     array = random_array(spec.shard_shape, "uint16")
     blobs: list[bytes] = []

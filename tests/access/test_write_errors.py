@@ -1,8 +1,8 @@
-# test_write_errors.py - what a user sees when a file system says no
+# test_write_errors.py - errors of the file system during a write
 # SPDX-License-Identifier: MIT
-"""Full disks, limits, read-only mounts and missing rights, through zarr arrays.
+"""Full disks, limits, read-only mounts and missing permissions, through zarr arrays.
 
-Each time: an error that names the file, the old data as it was, nothing left behind, and work goes on afterwards.
+Each time the error names the file, the old data stay, no temporary file is left, and later writes work.
 """
 
 from __future__ import annotations
@@ -18,53 +18,50 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import create, files_below, in_child, random_array, shard_path
+from helpers import create, files_below, in_child, random_array, shard_path, small_disk
 
 import shardcodec
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 MODES = [{}, {"durability": "fsync"}]
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount, or become somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount or change the user")
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)]
-    if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of 1 MiB."""
+    with small_disk(tmp_path / "disk", 1 << 20):
+        yield tmp_path / "disk"
 
 
 def large(folder: Path) -> Any:
-    """One shard of 512 KiB, in an array of several."""
+    """Make an array whose shards have 512 KiB each."""
     return create(folder, shape=(1024, 512), shards=(256, 512), chunks=(64, 64), fill_value=0)
 
 
 @needs_root
 @pytest.mark.parametrize("choices", MODES)
-@pytest.mark.parametrize("kind", ["whole", "part", "gathered"])
-def test_a_full_disk(small_disk: Path, choices: dict[str, str], kind: str) -> None:
-    array = large(small_disk / "array")
+@pytest.mark.parametrize("kind", ["whole", "part", "buffered"])
+def test_full_disk_keeps_old_data_and_leaves_no_litter(
+    disk: Path, choices: dict[str, str], kind: str
+) -> None:
+    array = large(disk / "array")
     values = random_array((256, 512), "int32")
     array[:256] = values
-    before = files_below(small_disk)
+    before = files_below(disk)
 
     def write() -> None:
         if kind == "whole":
             array[256:] = 1
         elif kind == "part":
-            array[:128] = 2  # the new file does not fit beside the old one
+            array[:128] = 2  # the new file does not fit while the old one exists
         else:
             with shardcodec.group_writes():
                 array[:128] = 2
 
     with shardcodec.options(**choices):
-        if kind == "gathered":
+        if kind == "buffered":
             with pytest.raises(shardcodec.GroupWriteError) as caught:
                 write()
             error: Any = caught.value.__cause__
@@ -75,17 +72,17 @@ def test_a_full_disk(small_disk: Path, choices: dict[str, str], kind: str) -> No
     assert isinstance(error, OSError)
     assert "c/" in str(error.filename)
     assert (array[:256] == values).all()
-    kept = set(files_below(small_disk))
+    kept = set(files_below(disk))
     assert set(before) <= kept
     assert not [name for name in kept if "shardcodec" in name]
-    for name in kept - set(before):  # shards that did fit are whole
-        (small_disk / name).unlink()
-    array[:256] = 0  # which takes no room, and gives some
+    for name in kept - set(before):  # shards that did fit are complete
+        (disk / name).unlink()
+    array[:256] = 0  # this write needs no space and frees some
     array[:256] = 3
     assert (array[:256] == 3).all()
 
 
-def test_a_limit_of_file_sizes(tmp_path: Path) -> None:
+def test_file_size_limit_names_the_file(tmp_path: Path) -> None:
     array = large(tmp_path)
 
     def child() -> None:
@@ -101,7 +98,7 @@ def test_a_limit_of_file_sizes(tmp_path: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("kind", ["folder", "mount"])
 @pytest.mark.parametrize("write", ["whole", "part", "erase", "new"])
-def test_what_may_not_be_written(kind: str, write: str) -> None:
+def test_missing_permission_keeps_the_old_data(kind: str, write: str) -> None:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     mounted = False
@@ -114,7 +111,7 @@ def test_what_may_not_be_written(kind: str, write: str) -> None:
             commands = [["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder]]
             for command in commands:
                 if subprocess.run(command, check=False, capture_output=True).returncode:
-                    pytest.skip("nothing can be mounted here")
+                    pytest.skip("mounting is not permitted here")
                 mounted = True
 
         def child() -> None:
@@ -134,7 +131,7 @@ def test_what_may_not_be_written(kind: str, write: str) -> None:
         shutil.rmtree(folder)
 
 
-def test_a_folder_in_the_place_of_a_shard(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_shard_is_an_error(tmp_path: Path) -> None:
     array = create(tmp_path)
     shard_path(array).mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
@@ -144,7 +141,7 @@ def test_a_folder_in_the_place_of_a_shard(tmp_path: Path) -> None:
     assert shard_path(array).is_dir()
 
 
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     array = create(tmp_path)
     (tmp_path / "c").write_bytes(b"x")
     with pytest.raises(OSError, match="Not a directory"):

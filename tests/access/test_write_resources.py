@@ -1,6 +1,6 @@
-# test_write_resources.py - how much memory a write takes, and how many threads take part
+# test_write_resources.py - memory and threads that a write takes
 # SPDX-License-Identifier: MIT
-"""In processes of their own: what others have left in memory, or in the pool, must not count."""
+"""Each program runs in its own process, so memory and threads of other tests do not count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc"),
     pytest.mark.skipif(
         bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")),
-        reason="a sanitizer keeps what was freed for a while",
+        reason="a sanitizer keeps freed memory for a while",
     ),
 ]
 
@@ -37,7 +37,7 @@ PROGRAM = """
     before = status("VmRSS:")
     with open("/proc/self/clear_refs", "w") as clear:
         clear.write("5")
-    if kind == "gathered":
+    if kind == "buffered":
         with shardcodec.group_writes(16 << 20):
             for i in range(0, 768, 32):
                 array[i:i + 32, :128] = values[i:i + 32, :128]
@@ -47,9 +47,9 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize(("kind", "most_mib"), [("whole", 40), ("gathered", 80)])
+@pytest.mark.parametrize(("kind", "most_mib"), [("whole", 40), ("buffered", 80)])
 def test_memory_beside_the_array_is_bounded(tmp_path: Path, kind: str, most_mib: int) -> None:
-    """An array of 96 MiB: the encoder holds a few units for each thread, and what is gathered its budget."""
+    """For an array of 96 MiB, the encoder holds a few units per thread; buffered writes stay within their budget."""
     done = run_python(PROGRAM.format(arguments=(str(tmp_path / "a"), kind, "4")))
     assert done.returncode == 0, done.stderr
     peak_mib, _ = map(int, done.stdout.split())
@@ -57,8 +57,8 @@ def test_memory_beside_the_array_is_bounded(tmp_path: Path, kind: str, most_mib:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_all_threads_are_asked_to_help(tmp_path: Path, threads: int) -> None:
-    """The pool makes no thread before one is wanted."""
+def test_all_threads_take_part_in_a_write(tmp_path: Path, threads: int) -> None:
+    """The pool creates no thread before it is needed."""
     done = run_python(PROGRAM.format(arguments=(str(tmp_path / "a"), "whole", str(threads))))
     assert done.returncode == 0, done.stderr
     _, helpers = map(int, done.stdout.split())

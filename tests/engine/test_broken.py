@@ -1,10 +1,9 @@
-# test_broken.py - the matrix of damaged shards in golden/broken, each group in a process of its own
+# test_broken.py - the matrix of damaged shards in golden/broken, each group in its own process
 # SPDX-License-Identifier: MIT
-"""Requirements SC-20 to SC-45 and SC-62: the error that is documented, or the right elements; never anything else.
+"""Requirements SC-20 to SC-45 and SC-62: a damaged shard raises the documented error or gives the right elements.
 
-Read whole, by inner chunk and by element, and updated in part, through files, memory, a store of requests, and `decode`;
-files are updated by each write strategy.
-The address space is limited, and so is the time.
+Each shard is read whole, by inner chunk and by element, and updated in part, through files, memory, a store of
+requests, and `decode`; files are updated with each write strategy. Address space and time are limited.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ TESTS = Path(__file__).resolve().parents[1]
 BROKEN = TESTS / "golden" / "broken"
 
 
-def test_the_fixtures_are_those_of_the_recipe() -> None:
+def test_fixtures_equal_their_recipe() -> None:
     assert json.loads((BROKEN / "cases.json").read_text()) == json.loads(
         json.dumps([asdict(case) for case in make_broken.cases()])
     )
     assert sorted(path.name for path in BROKEN.iterdir()) == ["cases.json", "streams.json"]
 
 
-def test_there_is_a_stream_of_every_codec() -> None:
+def test_every_codec_has_a_stream() -> None:
     names = [made["name"] for made in streams.load()]
     assert names == [name for name, _, _ in streams.recipes()]
 
 
 def test_every_requirement_has_a_case() -> None:
     covered = {rule for case in make_broken.cases() for rule in case.rules.split()}
-    # elsewhere: SC-30 is the limit on memory, SC-38 the nested group; fill values and variable lengths are no damage
+    # tested elsewhere: SC-30 limits memory, SC-38 is the group "nested"; fill values and variable lengths are no damage
     assert covered >= {f"SC-{n}" for n in (*range(20, 30), *range(31, 38), 39, 41, 42, 43, 62)}
 
 
 @pytest.mark.parametrize(
     "group", ["flat", "nested", "append", "in place", "sweeps", "huge", "streams", "stream updates"]
 )
-def test_broken_shards(group: str) -> None:
+def test_broken_shards_raise_documented_errors(group: str) -> None:
     if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread":
-        pytest.skip("one thread at a time, and slowly")
+        pytest.skip("runs in one thread, and slowly")
     paths = [str(Path(shardcodec.__file__).parents[1]), str(TESTS), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [sys.executable, "-P", str(TESTS / "golden" / "run_broken.py"), group],
@@ -59,4 +58,4 @@ def test_broken_shards(group: str) -> None:
         check=False,
     )
     last = run.stdout.rstrip().rpartition("\n")[2]
-    assert run.returncode == 0, f"ended with {run.returncode} at {last!r}\n{run.stderr[-4000:]}"
+    assert run.returncode == 0, f"exit status {run.returncode} at {last!r}\n{run.stderr[-4000:]}"

@@ -1,6 +1,6 @@
-# test_cache.py - the index cache and the cache of open files: what counts as a hit, and what must never be one
+# test_cache.py - the index cache and the cache of open files: what is a hit, and what must be a miss
 # SPDX-License-Identifier: MIT
-"""`storage.index_cache` and csrc/plan/sc_cache.c through the reader."""
+"""`storage.index_cache` and csrc/plan/sc_cache.c, tested through the reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crew import in_threads
 from helpers import (
     CRC,
     LETTERS,
@@ -26,6 +25,7 @@ from helpers import (
     text_of,
 )
 from spec_json import BIG, transpose
+from workers import in_threads
 
 import shardcodec
 from shardcodec import IndexCache, native
@@ -34,7 +34,7 @@ from shardcodec.access.regions import whole
 from shardcodec.errors import ShardFormatError
 from shardcodec.storage import index_cache
 
-# No grain: every file counts as settled at once. The tests that are about the grain say so.
+# Grain 0: every file counts as settled at once. Tests of the grain set another value.
 SETTLED = 0
 
 
@@ -43,7 +43,7 @@ def chain_of(spec: Any) -> Any:
 
 
 class Reader:
-    """The shard of letters in a file, read with a cache."""
+    """A reader of one shard of letters in a file, with a cache."""
 
     def __init__(self, path: Path, cache: IndexCache, spec: Any = None) -> None:
         self.path = path
@@ -85,7 +85,7 @@ OTHER = "zero one. twel tres"
 # ---- hits
 
 
-def test_the_second_read_has_no_index_to_read(file: Path) -> None:
+def test_second_read_does_not_read_the_index(file: Path) -> None:
     reader = reader_of(file)
     assert reader.text() == LETTERS
     assert (reader.done["index_hits"], reader.done["index_misses"], reader.done["reads"]) == (0, 1, 2)
@@ -96,7 +96,7 @@ def test_the_second_read_has_no_index_to_read(file: Path) -> None:
 
 @pytest.mark.parametrize("at_start", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
-def test_every_layout_of_index_is_kept(tmp_path: Path, at_start: bool, crc: bool) -> None:
+def test_every_index_layout_is_cached(tmp_path: Path, at_start: bool, crc: bool) -> None:
     path = tmp_path / "letters"
     path.write_bytes(letters(at_start=at_start, crc=crc))
     reader = Reader(path, IndexCache(1 << 20, _grain_ns=SETTLED), letters_spec(at_start=at_start, crc=crc))
@@ -104,13 +104,13 @@ def test_every_layout_of_index_is_kept(tmp_path: Path, at_start: bool, crc: bool
     assert reader.done["index_hits"] == 1
 
 
-# Pairs that do not lie in C order, or not as numbers of this machine.
+# An index whose pairs are not in C order, or not in the byte order of this machine.
 TURNED = transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("index_codecs", [[BIG, CRC], [BIG], [TURNED, LITTLE, CRC], [LITTLE, CRC, CRC]])
-def test_an_index_is_kept_as_it_was_read(tmp_path: Path, index_codecs: list[Any]) -> None:
-    """Pairs in C order are read to where they are kept, and decoded there; the checksums go with them for a moment."""
+def test_cached_index_equals_the_index_as_read(tmp_path: Path, index_codecs: list[Any]) -> None:
+    """Pairs in C order are read directly into the cache entry and decoded there; the checksums are dropped then."""
     spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 46, RAW, index_codecs)
     values = np.arange(16, dtype=np.uint8).reshape(4, 4)
     path = tmp_path / "letters"
@@ -136,7 +136,7 @@ def test_entries_are_checked_at_each_use(tmp_path: Path) -> None:
     assert reader.cache.info()["hits"] == 2
 
 
-def test_a_damaged_index_is_not_kept(file: Path) -> None:
+def test_damaged_index_is_not_cached(file: Path) -> None:
     blob = bytearray(letters())
     blob[-1] ^= 1
     file.write_bytes(blob)
@@ -147,10 +147,10 @@ def test_a_damaged_index_is_not_kept(file: Path) -> None:
     assert reader.cache.info()["n_indexes"] == 0
 
 
-# ---- what must be a miss
+# ---- misses
 
 
-def test_a_replaced_file_is_read_anew(file: Path) -> None:
+def test_replaced_file_is_read_again(file: Path) -> None:
     reader = reader_of(file)
     reader.text()
     stamps = file.stat()
@@ -162,18 +162,18 @@ def test_a_replaced_file_is_read_anew(file: Path) -> None:
     assert reader.done["index_misses"] == 1
 
 
-def test_a_file_changed_in_place_is_read_anew(file: Path) -> None:
+def test_file_changed_in_place_is_read_again(file: Path) -> None:
     reader = reader_of(file)
     reader.text()
     time.sleep(0.02)  # longer than a tick of the file system's clock
     stamps = file.stat()
     file.write_bytes(other_letters())
-    os.utime(file, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))  # only ctime tells
+    os.utime(file, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))  # only ctime shows the change
     assert reader.text() == OTHER
 
 
-def test_a_file_changed_just_now_is_not_trusted(file: Path) -> None:
-    """Its stamps could be those of the next change too; git calls it racy."""
+def test_file_changed_just_now_is_not_cached(file: Path) -> None:
+    """A later change could leave the same time stamps; git calls such a file racy."""
     reader = Reader(file, IndexCache(1 << 20))
     for _ in range(3):
         reader.text()
@@ -181,7 +181,7 @@ def test_a_file_changed_just_now_is_not_trusted(file: Path) -> None:
     assert reader.cache.info()["n_indexes"] == 0
 
 
-def test_stamps_in_the_future_are_not_trusted(file: Path) -> None:
+def test_time_stamps_in_the_future_are_not_trusted(file: Path) -> None:
     os.utime(file, (time.time() + 1000, time.time() + 1000))
     reader = reader_of(file)
     reader.text()
@@ -189,8 +189,8 @@ def test_stamps_in_the_future_are_not_trusted(file: Path) -> None:
     assert reader.done["index_misses"] == 1
 
 
-def test_another_layout_of_index_is_a_miss(tmp_path: Path) -> None:
-    """The same file, read by somebody who takes its index for one without checksum."""
+def test_other_index_layout_is_a_miss(tmp_path: Path) -> None:
+    """The same file is read with a spec that expects an index without checksum."""
     path = tmp_path / "letters"
     blob = letters(crc=False)
     path.write_bytes(blob)
@@ -201,7 +201,7 @@ def test_another_layout_of_index_is_a_miss(tmp_path: Path) -> None:
     assert Reader(path, cache, letters_spec(crc=False)).text() == LETTERS
 
 
-def test_a_missing_file_is_not_remembered(file: Path) -> None:
+def test_missing_file_is_not_cached(file: Path) -> None:
     reader = reader_of(file, max_open_files=4)
     assert reader.text() == LETTERS
     file.unlink()
@@ -210,10 +210,10 @@ def test_a_missing_file_is_not_remembered(file: Path) -> None:
     assert reader.text() == LETTERS
 
 
-# ---- bounds
+# ---- limits
 
 
-def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+def test_least_recently_used_index_is_evicted_first(tmp_path: Path) -> None:
     paths = [tmp_path / str(i) for i in range(8)]
     cache = IndexCache(1500, _grain_ns=SETTLED)
     readers = [Reader(path, cache) for path in paths]
@@ -221,7 +221,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
         path.write_bytes(letters())
         reader.text()
         readers[0].text()
-        assert readers[0].done["index_hits"] == 1, "it was used a moment ago"
+        assert readers[0].done["index_hits"] == 1, "the index that was just used was evicted"
         assert cache.info()["nbytes"] <= 1500
     info = cache.info()
     assert 0 < info["n_indexes"] < 8
@@ -230,7 +230,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert readers[1].done["index_misses"] == 1
 
 
-def test_an_index_larger_than_the_cache_is_not_kept(file: Path) -> None:
+def test_index_larger_than_the_cache_is_not_cached(file: Path) -> None:
     reader = reader_of(file, max_bytes=100)
     reader.text()
     reader.text()
@@ -238,8 +238,8 @@ def test_an_index_larger_than_the_cache_is_not_kept(file: Path) -> None:
     assert reader.cache.info()["nbytes"] == 0
 
 
-def test_a_large_index_is_kept_at_its_second_reading(tmp_path: Path) -> None:
-    """One element of each of many shards would otherwise pay for decoding every index whole."""
+def test_large_index_is_cached_at_the_second_read(tmp_path: Path) -> None:
+    """Otherwise a read of one element from each of many shards would decode every index completely."""
     n = 20_000
     spec = shardcodec.ShardSpec((n,), (1,), "uint8", 7, [{"name": "bytes"}])
     path = tmp_path / "line"
@@ -263,12 +263,12 @@ def test_a_large_index_is_kept_at_its_second_reading(tmp_path: Path) -> None:
     assert (last["index_hits"], last["bytes_read"]) == (1, 1)
 
 
-# ---- sharing
+# ---- threads, processes and pickles
 
 
 @pytest.mark.threads
 def test_threads_load_an_index_once(tmp_path: Path) -> None:
-    n = 15_000  # as large as is kept at once
+    n = 15_000  # the largest index that is cached at the first read
     spec = shardcodec.ShardSpec((n,), (1,), "uint8", 7, [{"name": "bytes"}])
     path = tmp_path / "line"
     path.write_bytes(shardcodec.encode(np.arange(n, dtype=np.uint8), spec))
@@ -291,8 +291,8 @@ def test_threads_load_an_index_once(tmp_path: Path) -> None:
 
 @pytest.mark.threads
 @pytest.mark.parametrize("max_open_files", [0, 2])
-def test_reads_are_right_while_a_writer_replaces_files(tmp_path: Path, max_open_files: int) -> None:
-    """Same size, other offsets: the index of one version gives wrong letters with the bytes of the other."""
+def test_reads_are_correct_while_a_writer_replaces_files(tmp_path: Path, max_open_files: int) -> None:
+    """The versions differ only in offsets: an index of one version gives wrong letters with the bytes of the other."""
     versions = {LETTERS: letters(), OTHER: other_letters()}
     paths = [tmp_path / str(i) for i in range(4)]
     for path in paths:
@@ -321,8 +321,8 @@ def test_reads_are_right_while_a_writer_replaces_files(tmp_path: Path, max_open_
 
 
 @pytest.mark.threads
-def test_threads_and_evictions(tmp_path: Path) -> None:
-    """An index that is in use outlives its place in the cache."""
+def test_evicted_index_stays_valid_while_in_use(tmp_path: Path) -> None:
+    """Threads use more indexes than the cache can hold."""
     paths = [tmp_path / str(i) for i in range(12)]
     for path in paths:
         path.write_bytes(letters())
@@ -341,11 +341,11 @@ def test_threads_and_evictions(tmp_path: Path) -> None:
 
 
 @pytest.mark.threads
-def test_a_forked_child_begins_with_an_empty_cache(file: Path) -> None:
+def test_forked_child_starts_with_an_empty_cache(file: Path) -> None:
     reader = reader_of(file, max_open_files=4)
     reader.text()
     stop = threading.Event()
-    others = [threading.Thread(target=lambda: [reader_loop(file, reader.cache, stop)]) for _ in range(3)]
+    others = [threading.Thread(target=lambda: [read_until(file, reader.cache, stop)]) for _ in range(3)]
     for other in others:
         other.start()
 
@@ -367,13 +367,13 @@ def test_a_forked_child_begins_with_an_empty_cache(file: Path) -> None:
     assert reader.text() == LETTERS
 
 
-def reader_loop(path: Path, cache: IndexCache, stop: threading.Event) -> None:
+def read_until(path: Path, cache: IndexCache, stop: threading.Event) -> None:
     reader = Reader(path, cache)
     while not stop.is_set():
         reader.text()
 
 
-def test_pickled_it_is_empty_and_of_the_same_size(file: Path) -> None:
+def test_pickled_cache_is_empty_and_of_the_same_size(file: Path) -> None:
     reader = reader_of(file, max_bytes=12345, max_open_files=2)
     reader.text()
     copy = pickle.loads(pickle.dumps(reader.cache))
@@ -381,7 +381,7 @@ def test_pickled_it_is_empty_and_of_the_same_size(file: Path) -> None:
     assert repr(copy) == "IndexCache(12345, max_open_files=2)"
 
 
-def test_sizes_are_checked() -> None:
+def test_negative_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
         IndexCache(-1)
     with pytest.raises(ValueError, match="negative"):
@@ -391,7 +391,7 @@ def test_sizes_are_checked() -> None:
 # ---- open files
 
 
-def test_a_second_call_opens_nothing(file: Path) -> None:
+def test_second_call_opens_no_file(file: Path) -> None:
     reader = reader_of(file, max_open_files=2)
     reader.text()
     assert (reader.done["opens"], reader.done["file_hits"]) == (1, 0)
@@ -399,7 +399,7 @@ def test_a_second_call_opens_nothing(file: Path) -> None:
     assert (reader.done["opens"], reader.done["file_hits"], reader.done["reads"]) == (0, 1, 1)
 
 
-def test_an_open_file_that_was_replaced_is_opened_again(file: Path) -> None:
+def test_replaced_file_is_opened_again(file: Path) -> None:
     reader = reader_of(file, max_open_files=2)
     reader.text()
     new = file.with_name("new")
@@ -409,11 +409,10 @@ def test_an_open_file_that_was_replaced_is_opened_again(file: Path) -> None:
     assert reader.done["opens"] == 1
 
 
-def test_an_immutable_file_is_not_looked_at_again(file: Path) -> None:
-    """The user's word is taken: what was open stays what is read, until this process writes it."""
-    reader = Reader(
-        file, IndexCache(1 << 20, max_open_files=2)
-    )  # with the usual grain: its stamps do not matter
+def test_immutable_file_is_not_checked_again(file: Path) -> None:
+    """With `immutable`, an open file is read until this process writes it."""
+    # with the default grain: the time stamps do not matter
+    reader = Reader(file, IndexCache(1 << 20, max_open_files=2))
     reader.text(immutable=True)
     file.unlink()
     assert reader.text(immutable=True) == LETTERS
@@ -422,7 +421,7 @@ def test_an_immutable_file_is_not_looked_at_again(file: Path) -> None:
     assert reader.text(immutable=True) == ".... .... .... ...."
 
 
-def test_files_under_relative_names_are_not_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_relative_names_are_not_cached(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     reader = reader_of(Path(file.name), max_open_files=2)
     assert [reader.text(immutable=True), reader.text(immutable=True)] == [LETTERS, LETTERS]
@@ -437,7 +436,7 @@ def test_no_descriptor_is_left_open(file: Path) -> None:
         return len(os.listdir("/proc/self/fd"))
 
     if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("/proc is not there")
+        pytest.skip("no /proc/self/fd")
     before = n_open()
     for _ in range(3):
         reader = reader_of(file, max_open_files=8)
@@ -454,7 +453,7 @@ def test_no_descriptor_is_left_open(file: Path) -> None:
 # ---- names
 
 
-def test_an_index_of_a_file_is_not_found_by_key(file: Path) -> None:
+def test_index_of_a_file_is_not_found_by_key(file: Path) -> None:
     reader = reader_of(file)
     reader.text()
     assert reader.cache.get(str(file), reader.chain) is None

@@ -1,6 +1,6 @@
-# test_cache_stores.py - the index cache by key, as stores of objects use it, and as an option of arrays
+# test_cache_stores.py - the index cache by key, as used for object stores, and as an option of arrays
 # SPDX-License-Identifier: MIT
-"""`storage.index_cache` without files of its own; those are in test_cache.py."""
+"""`storage.index_cache` without files; for files see test_cache.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardcodec.storage import index_cache
 # ---- objects of other stores
 
 
-def test_get_and_put_by_key() -> None:
+def test_index_is_put_and_found_by_key() -> None:
     chain = compiled(letters_spec().chain)
     entries = np.arange(8, dtype=np.uint64).reshape(4, 2)
     cache = IndexCache(1 << 16)
@@ -29,13 +29,15 @@ def test_get_and_put_by_key() -> None:
     assert kept is not None
     assert kept.tolist() == entries.tolist()
     assert not kept.flags.writeable
-    assert cache.get("s3://bucket/c/0", compiled(letters_spec(crc=False).chain)) is None, "another layout"
+    assert cache.get("s3://bucket/c/0", compiled(letters_spec(crc=False).chain)) is None, (
+        "the index layout must match"
+    )
     cache.drop(["s3://bucket/c/0"])
     assert cache.get("s3://bucket/c/0", chain) is None
-    assert kept.tolist() == entries.tolist(), "what somebody holds stays"
+    assert kept.tolist() == entries.tolist(), "dropping an index must not change a copy in use"
 
 
-def test_an_index_fetched_before_a_write_is_not_cached_after_it() -> None:
+def test_index_fetched_before_a_write_is_not_cached_after_it() -> None:
     chain = compiled(letters_spec().chain)
     entries = np.zeros((4, 2), np.uint64)
     cache = IndexCache(1 << 16)
@@ -45,8 +47,8 @@ def test_an_index_fetched_before_a_write_is_not_cached_after_it() -> None:
     assert cache.get("key", chain) is None
 
 
-def test_names_with_a_zero_byte_are_told_apart() -> None:
-    """As C strings they would end there, and one state of an object would be taken for another."""
+def test_names_with_a_zero_byte_are_different_keys() -> None:
+    """As C strings they would end at the zero byte, and two states of an object would be confused."""
     chain = compiled(letters_spec().chain)
     cache = IndexCache(1 << 16)
     for n in range(3):
@@ -64,7 +66,7 @@ def test_names_with_a_zero_byte_are_told_apart() -> None:
 # ---- through zarr
 
 
-def test_the_option_turns_it_off(tmp_path: Path) -> None:
+def test_option_switches_the_cache_off(tmp_path: Path) -> None:
     create(tmp_path)[...] = 1
     settled(shard_path(ours(tmp_path)))
     on, off = ours(tmp_path), ours(tmp_path, index_cache=0)
@@ -79,12 +81,12 @@ def test_the_option_turns_it_off(tmp_path: Path) -> None:
 
 
 def settled(path: Path) -> None:
-    """Wait until the usual grain is over."""
+    """Wait until the default grain has passed."""
     while time.time() - path.stat().st_ctime < 2.1:
         time.sleep(0.1)
 
 
-def test_a_write_of_this_process_is_seen_at_once(tmp_path: Path) -> None:
+def test_write_by_this_process_is_visible_at_once(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[...] = 1
     for value in range(5):
@@ -95,7 +97,7 @@ def test_a_write_of_this_process_is_seen_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["index_cache", "open_files"])
-def test_sizes_as_options(name: str) -> None:
+def test_negative_sizes_are_refused_as_options(name: str) -> None:
     with (
         pytest.raises(ValueError, match=f"{name}: expected a number of at least 0"),
         shardcodec.options(**{name: -1}),

@@ -1,6 +1,6 @@
-# test_closer.py - files that were replaced are closed aside
+# test_closer.py - replaced files are closed in the background
 # SPDX-License-Identifier: MIT
-"""A replaced shard of some size is closed by a thread; nobody is to notice but by the time it takes."""
+"""A large replaced shard is closed by a thread; callers notice only a shorter time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def files_without_a_name(pid: int | str = "self") -> list[str]:
         try:
             target = os.readlink(f"/proc/{pid}/fd/{name}")
         except FileNotFoundError:
-            continue  # it was that of the folder
+            continue  # the descriptor of the folder itself
         if target.endswith(" (deleted)"):
             found.append(target)
     return found
@@ -44,11 +44,11 @@ def large_shard(folder: Path) -> zarr.Array:
     return array
 
 
-def test_replaced_files_are_closed_in_the_end(tmp_path: Path) -> None:
+def test_replaced_files_are_closed_eventually(tmp_path: Path) -> None:
     array = shardcodec.attach(large_shard(tmp_path / "a"))
     for i in range(20):
         array[i] = i
-        # before the next file is made, those that were replaced have gone: never more than the last one
+        # earlier replaced files are closed before a new file is made: at most the last one is open
         assert sum(str(tmp_path) in name for name in files_without_a_name()) <= 1
     deadline = time.monotonic() + 60
     while any(str(tmp_path) in name for name in files_without_a_name()):
@@ -64,15 +64,15 @@ for i in range(8):
     child = os.fork()
     if not child:
         os._exit(any(str(FOLDER.parent) in name for name in files_without_a_name()))
-    assert os.waitpid(child, 0)[1] == 0, "a child holds a file that is gone"
+    assert os.waitpid(child, 0)[1] == 0, "a child holds a deleted file"
 """
 
 
 @pytest.mark.skipif(
     bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")),
-    reason="sanitizers hold locks of their own during a fork",
+    reason="sanitizers hold their own locks during a fork",
 )
-def test_a_forked_child_holds_none_of_them(tmp_path: Path) -> None:
+def test_forked_child_holds_no_replaced_file(tmp_path: Path) -> None:
     program = [
         "from __future__ import annotations",
         "import os, pathlib, zarr, shardcodec",

@@ -1,6 +1,6 @@
 # test_codec_blosc.py - the codec "blosc": containers of Blosc1, read and written by our own code
 # SPDX-License-Identifier: MIT
-"""Both directions against C-Blosc (through numcodecs), and headers that no Blosc1 encoder makes."""
+"""Both directions compared with C-Blosc (through numcodecs), and headers that no Blosc1 encoder writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DATA = {
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contexts of their own for each call, as zarr has it; C-Blosc's threads would order blocks by chance."""
+    """Use a separate context for each call, as zarr does; with threads, C-Blosc would order blocks by chance."""
     monkeypatch.setattr(numcodecs.blosc, "use_threads", False)
 
 
@@ -48,7 +48,7 @@ def container(flags: int, typesize: int, nbytes: int, blocksize: int, body: byte
 
 
 def with_blocks(flags: int, typesize: int, nbytes: int, blocksize: int, blocks: list[list[bytes]]) -> bytes:
-    """A container of blocks, each a list of encoded parts."""
+    """Return a container of blocks, each a list of encoded parts."""
     bodies = [b"".join(len(part).to_bytes(4, "little") + part for part in parts) for parts in blocks]
     at = HEADER.size + 4 * len(blocks)
     starts = [at + sum(map(len, bodies[:i])) for i in range(len(blocks))]
@@ -58,7 +58,7 @@ def with_blocks(flags: int, typesize: int, nbytes: int, blocksize: int, blocks: 
 
 
 def patched(stream: bytes, **fields: int) -> bytes:
-    """The container with other numbers in its header."""
+    """Return the container with changed fields in its header."""
     names = ["version", "lz_version", "flags", "typesize", "nbytes", "blocksize", "cbytes"]
     values = dict(zip(names, HEADER.unpack_from(stream), strict=True)) | fields
     return HEADER.pack(*values.values()) + stream[HEADER.size :]
@@ -86,7 +86,7 @@ def check_both_directions(
     )
     assert theirs.decode(ours) == data
     assert native.codec_decode("blosc", ours, len(data)) == data
-    # Size of blocks, splits and flags are C-Blosc's. Whether a chunk is stored hangs on the version of the compressor.
+    # Block size, splits and flags equal C-Blosc's. The version of the compressor decides if a chunk is stored raw.
     assert ours[2] | STORED == stream[2] | STORED
     assert ours[3:12] == stream[3:12]
 
@@ -96,7 +96,7 @@ def check_both_directions(
 @pytest.mark.parametrize("typesize", TYPESIZES)
 def test_c_blosc_agrees(compressor: str, shuffle: str, typesize: int) -> None:
     for level, blocksize in [(1, 0), (5, 0), (9, 0), (0, 0), (4, 200), (3, 4096)]:
-        # the highest level of zstd takes its time
+        # the highest level of zstd is slow
         sizes = SIZES[:8] if compressor == "zstd" and level == 9 else SIZES
         for data, n in itertools.product(DATA.values(), sizes):
             check_both_directions(data[:n], compressor, shuffle, typesize, level, blocksize)
@@ -113,7 +113,7 @@ def test_c_blosc_agrees_on_chunks_of_many_blocks(compressor: str, shuffle: str) 
 
 @pytest.mark.parametrize("compressor", CAN_WRITE)
 @pytest.mark.parametrize("kind", battery.PAYLOADS)
-def test_round_trip(compressor: str, kind: str) -> None:
+def test_round_trip_keeps_data(compressor: str, kind: str) -> None:
     for shuffle in SHUFFLES:
         battery.check_round_trip(
             "blosc", battery.PAYLOADS[kind], level=5, compressor=compressor, shuffle=shuffle, typesize=2
@@ -121,14 +121,14 @@ def test_round_trip(compressor: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_an_empty_chunk_is_a_header(shuffle: str) -> None:
+def test_empty_chunk_is_only_a_header(shuffle: str) -> None:
     ours = native.codec_encode("blosc", b"", compressor="lz4", shuffle=shuffle, typesize=4, level=5)
     assert ours == c_blosc("lz4", shuffle, 4, 5).encode(b"")
     assert native.codec_decode("blosc", ours, 0) == b""
 
 
-def test_bytes_behind_the_last_element_survive_bitshuffle() -> None:
-    """C-Blosc2's decoder forgets them when the number of elements is a multiple of 8."""
+def test_bytes_after_the_last_element_survive_bitshuffle() -> None:
+    """C-Blosc2's decoder loses them if the number of elements is a multiple of 8."""
     data = DATA["walk"][: 8 * 100 * 3 + 2]
     stream = c_blosc("lz4", "bitshuffle", 3, 5).encode(data)
     assert not stream[2] & STORED
@@ -136,22 +136,24 @@ def test_bytes_behind_the_last_element_survive_bitshuffle() -> None:
 
 
 @pytest.mark.parametrize("params", [{"level": 10}, {"level": -1}, {"typesize": 0}, {"typesize": 256}])
-def test_parameters_out_of_range_are_never_encoded(params: dict[str, int]) -> None:
+def test_parameters_out_of_range_are_refused(params: dict[str, int]) -> None:
     with pytest.raises((ValueError, SystemError)):
         native.codec_encode("blosc", b"abc", **params)
 
 
-@pytest.mark.skipif(not battery.IS_SYSTEM_BUILD, reason="only a build against the system's libraries cannot")
-def test_the_system_build_says_that_it_cannot_write_blosclz() -> None:
+@pytest.mark.skipif(
+    not battery.IS_SYSTEM_BUILD, reason="only a build with the system's libraries cannot write blosclz"
+)
+def test_system_build_reports_that_it_cannot_write_blosclz() -> None:
     with pytest.raises(CodecError, match="blosclz"):
         native.codec_encode("blosc", b"abc", compressor="blosclz")
 
 
-# ---------------------------------------------------------------- legal, if unusual
+# ---------------------------------------------------------------- unusual but valid
 
 
-def test_blocks_may_lie_in_any_order() -> None:
-    """C-Blosc's threads write them as they come."""
+def test_blocks_may_be_in_any_order() -> None:
+    """C-Blosc's threads write blocks in the order in which they finish."""
     stream = with_blocks(NO_SPLIT | 1 << 5, 1, 6, 2, [[b"ab"], [b"cd"], [b"ef"]])
     starts = struct.unpack_from("<3I", stream, HEADER.size)
     swapped = bytearray(stream)
@@ -160,15 +162,15 @@ def test_blocks_may_lie_in_any_order() -> None:
     assert native.codec_decode("blosc", bytes(swapped), 6) == b"efabcd"
 
 
-def test_large_elements_are_whole_without_the_flag() -> None:
-    """Containers older than the flag against splitting."""
+def test_large_elements_are_not_split_without_the_flag() -> None:
+    """Such containers are older than the flag that forbids splitting."""
     data = DATA["ramp"]
     stream = c_blosc("lz4", "shuffle", 17, 5).encode(data)
     assert stream[2] & NO_SPLIT
     assert native.codec_decode("blosc", patched(stream, flags=stream[2] & ~NO_SPLIT), len(data)) == data
 
 
-def test_a_stored_chunk_is_not_shuffled_for_any_flags() -> None:
+def test_stored_chunk_is_not_shuffled_for_any_flags() -> None:
     for compressor in range(8):
         assert (
             native.codec_decode("blosc", container(STORED | 1 | compressor << 5, 2, 4, 4, b"abcd"), 4)
@@ -217,14 +219,14 @@ def test_malformed_containers_are_refused(stream: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 15, 20, 23, len(GOOD) - 3, len(GOOD), len(GOOD) + 1, 2**31, 2**32 - 1])
-def test_a_block_outside_is_refused(start: int) -> None:
+def test_block_outside_the_container_is_refused(start: int) -> None:
     stream = bytearray(GOOD)
     struct.pack_into("<I", stream, HEADER.size, start)
     battery.refuses("blosc", bytes(stream), match="block")
 
 
 @pytest.mark.parametrize("size", [101, 201, 2**31, 2**32 - 1])
-def test_a_part_larger_than_its_content_is_refused(size: int) -> None:
+def test_part_larger_than_its_content_is_refused(size: int) -> None:
     stream = bytearray(GOOD)
     struct.pack_into("<I", stream, len(GOOD) - 104, size)
     battery.refuses("blosc", bytes(stream), match="larger")
@@ -232,20 +234,19 @@ def test_a_part_larger_than_its_content_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_every_cut_is_refused(compressor: str, shuffle: str) -> None:
+def test_truncation_at_every_byte_is_refused(compressor: str, shuffle: str) -> None:
     data = battery.PAYLOADS["runs"][:900]
     stream = c_blosc(compressor, shuffle, 4, 5).encode(data)
     assert not stream[2] & STORED
     battery.check_every_cut_is_refused("blosc", stream, len(data))
-    for n in range(
-        HEADER.size, len(stream)
-    ):  # the same with an honest header, so that more than it is looked at
+    for n in range(HEADER.size, len(stream)):
+        # the same with the true size in the header, so that the blocks are checked too
         battery.refuses("blosc", patched(stream[:n], cbytes=n), len(data))
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_mutations(compressor: str, shuffle: str) -> None:
+def test_mutated_containers_do_not_crash(compressor: str, shuffle: str) -> None:
     data = battery.PAYLOADS["runs"][:3600]
     stream = c_blosc(compressor, shuffle, 4, 5, 1024).encode(data)
     battery.check_survives_mutations("blosc", stream, len(data), 1000)
@@ -265,7 +266,7 @@ def blosclz(stream: bytes, nbytes: int) -> bytes:
 
 
 def match(distance: int, length: int) -> bytes:
-    """The control bytes of a match of 3 bytes or more."""
+    """Return the control bytes of a match of 3 bytes or more."""
     far = distance >= 8192
     high, low = (31, 255) if far else divmod(distance - 1, 256)
     extension = b"" if length < 9 else b"\xff" * ((length - 9) // 255) + bytes([(length - 9) % 255])
@@ -289,7 +290,7 @@ def literals(data: bytes) -> bytes:
         max_size=30,
     ),
 )
-def test_blosclz_against_a_naive_twin(first: bytes, steps: list[tuple[int, int, bytes]]) -> None:
+def test_blosclz_equals_a_simple_decoder(first: bytes, steps: list[tuple[int, int, bytes]]) -> None:
     out, stream = bytearray(first), bytearray(literals(first))
     for distance, length, data in steps:
         distance = min(distance, len(out), 8192 + 65_535)
@@ -297,12 +298,12 @@ def test_blosclz_against_a_naive_twin(first: bytes, steps: list[tuple[int, int, 
             out.append(out[-distance])
         out += data
         stream += match(distance, length) + literals(data)
-    if len(stream) < len(out):  # a larger stream is not legal in a container
+    if len(stream) < len(out):  # a container may not hold a larger stream
         assert native.codec_decode("blosc", blosclz(bytes(stream), len(out)), len(out)) == bytes(out)
 
 
 @pytest.mark.parametrize("distance", [8191, 8192, 8193, 8447, 70_000, 8192 + 65_535])
-def test_blosclz_far_matches(distance: int) -> None:
+def test_blosclz_far_matches_are_decoded(distance: int) -> None:
     data = DATA["noise"][:distance]
     stream = (
         literals(data) + match(distance, 20_000)
@@ -327,7 +328,7 @@ def test_blosclz_far_matches(distance: int) -> None:
         lambda _: b"\x00a" + match(9000, 299),
         lambda _: b"\x1fabc",
     ],
-    ids=["empty", "cut", "control behind", "byte behind", "before the start", "too long", "too short",
+    ids=["empty", "cut", "extra control byte", "extra byte", "before the start", "too long", "too short",
          "endless length", "far before the start", "literals cut"],
 )  # fmt: skip
 def test_malformed_blosclz_is_refused(spoil: Callable[[bytes], bytes]) -> None:

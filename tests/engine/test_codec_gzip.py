@@ -1,6 +1,6 @@
-# test_codec_gzip.py - the codecs "gzip" and "zlib": one deflate, two wrappings
+# test_codec_gzip.py - the codecs "gzip" and "zlib": one deflate with two wrappings
 # SPDX-License-Identifier: MIT
-"""The engine reads what Python's gzip module reads, with the same tolerance for padding and the same refusals."""
+"""The engine reads what Python's gzip module reads: it tolerates the same padding and refuses the same streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def raw_deflate(data: bytes) -> bytes:
 def member(
     data: bytes, flags: int = 0, fields: bytes = b"", crc: int | None = None, length: int | None = None
 ) -> bytes:
-    """A gzip member by hand (RFC 1952)."""
+    """Build a gzip member by hand (RFC 1952)."""
     header = b"\x1f\x8b\x08" + bytes([flags]) + bytes(4) + b"\x00\xff" + fields
     if flags & FHCRC:
         header += (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little")
@@ -42,41 +42,41 @@ def member(
 @pytest.mark.parametrize("name", ["gzip", "zlib"])
 @pytest.mark.parametrize("kind", battery.PAYLOADS)
 @pytest.mark.parametrize("level", range(10))
-def test_round_trip(name: str, kind: str, level: int) -> None:
+def test_round_trip_keeps_data(name: str, kind: str, level: int) -> None:
     battery.check_round_trip(name, battery.PAYLOADS[kind], level=level)
 
 
 @pytest.mark.parametrize("name", ["gzip", "zlib"])
 @pytest.mark.parametrize("level", [0, 1, 6])
-def test_the_longest_noise_and_nothing_fit_their_bound(name: str, level: int) -> None:
+def test_noise_and_empty_data_fit_the_bound(name: str, level: int) -> None:
     for data in (b"", *(battery.random.Random(n).randbytes(n) for n in (63, 16_383, 65_536, 200_001))):
         battery.check_round_trip(name, data, level=level)
 
 
 @pytest.mark.parametrize("name", ["gzip", "zlib"])
 @pytest.mark.parametrize("level", [-2, -1, 10])
-def test_a_level_out_of_range_is_never_encoded(name: str, level: int) -> None:
+def test_level_out_of_range_is_refused(name: str, level: int) -> None:
     with pytest.raises((ValueError, SystemError)):
         native.codec_encode(name, TEXT, level=level)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 6, 9])
 def test_equal_levels_give_files_of_about_equal_size(level: int) -> None:
-    """zlib-ng's own level 1 would be 29 % larger here."""
+    """With zlib-ng's own level 1 the data would be 29 % larger."""
     data = battery.field(32_768)
     assert len(native.codec_encode("zlib", data, level=level)) <= 1.08 * len(zlib.compress(data, level))
 
 
 @pytest.mark.parametrize("name", ["gzip", "zlib"])
-def test_every_cut_is_refused(name: str) -> None:
-    # a gzip file without members is legal, and empty
+def test_truncation_at_every_byte_is_refused(name: str) -> None:
+    # a gzip file without members is valid and empty
     stream = native.codec_encode(name, TEXT * 20)
     battery.check_every_cut_is_refused(name, stream, len(TEXT) * 20, start=name == "gzip")
 
 
 @pytest.mark.parametrize("name", ["gzip", "zlib"])
 @pytest.mark.parametrize("kind", ["text", "field", "ramp"])
-def test_mutations(name: str, kind: str) -> None:
+def test_mutated_streams_do_not_crash(name: str, kind: str) -> None:
     data = battery.PAYLOADS[kind][:4000]
     battery.check_survives_mutations(name, native.codec_encode(name, data, level=6), len(data))
 
@@ -100,12 +100,12 @@ def test_python_and_numcodecs_read_gzip(kind: str) -> None:
         assert native.codec_decode("gzip", stream, len(data)) == data
 
 
-def test_a_gzip_file_has_no_time_of_writing() -> None:
+def test_gzip_header_has_no_time() -> None:
     assert native.codec_encode("gzip", TEXT)[4:8] == bytes(4)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=100), st.integers(0, 9)), min_size=1, max_size=5))
-def test_members_may_follow_one_another_with_padding(parts: list[tuple[bytes, int]]) -> None:
+def test_members_and_padding_are_read(parts: list[tuple[bytes, int]]) -> None:
     stream = b"".join(member(data) + bytes(padding) for data, padding in parts)
     content = b"".join(data for data, _ in parts)
     assert gzip.decompress(stream) == content
@@ -122,7 +122,7 @@ def test_members_may_follow_one_another_with_padding(parts: list[tuple[bytes, in
         (FEXTRA | FNAME | FCOMMENT | FHCRC, b"\x03\x00abcchunk\0a comment\0"),
     ],
 )
-def test_optional_fields_of_the_header_are_passed_over(flags: int, fields: bytes) -> None:
+def test_optional_header_fields_are_skipped(flags: int, fields: bytes) -> None:
     assert native.codec_decode("gzip", member(TEXT, flags, fields), len(TEXT)) == TEXT
 
 
@@ -139,21 +139,21 @@ def test_optional_fields_of_the_header_are_passed_over(flags: int, fields: bytes
         member(TEXT, FNAME, b"without end"),
         zlib.compress(TEXT),
     ],
-    ids=["checksum", "length", "second checksum", "garbage", "garbage behind padding", "padding in front",
+    ids=["checksum", "length", "second checksum", "garbage", "garbage after padding", "padding before",
          "reserved flag", "endless name", "zlib"],
 )  # fmt: skip
 def test_malformed_gzip_is_refused(stream: bytes) -> None:
     battery.refuses("gzip", stream)
 
 
-def test_a_member_does_not_reach_into_the_one_before() -> None:
-    """A match of length 3 at offset 1, where the output is not empty but the member's is."""
+def test_match_before_the_start_of_a_member_is_refused() -> None:
+    """A match of length 3 at distance 1: the output has bytes of the member before, but none of this member."""
     reaching = b"\x1f\x8b\x08\0" + bytes(4) + b"\0\xff" + b"\x03\x02\x00"
     trailer = zlib.crc32(b"ccc").to_bytes(4, "little") + (3).to_bytes(4, "little")
-    battery.refuses("gzip", member(b"abc") + reaching + trailer, match="behind the start")
+    battery.refuses("gzip", member(b"abc") + reaching + trailer, match="beyond the start")
 
 
-def test_a_wrong_header_checksum_is_refused() -> None:
+def test_wrong_header_checksum_is_refused() -> None:
     stream = bytearray(member(TEXT, FHCRC))
     stream[4] ^= 1
     battery.refuses("gzip", bytes(stream))
@@ -179,17 +179,17 @@ def test_every_window_and_strategy_is_read(wbits: int, strategy: int) -> None:
     assert native.codec_decode("zlib", c.compress(data) + c.flush(), len(data)) == data
 
 
-def test_a_preset_dictionary_is_refused() -> None:
+def test_preset_dictionary_is_refused() -> None:
     c = zlib.compressobj(6, zdict=b"(0, 1)")
     battery.refuses("zlib", c.compress(TEXT) + c.flush(), match="dictionary")
 
 
 @pytest.mark.parametrize("behind", [b"\0", b"x", zlib.compress(TEXT)])
-def test_bytes_behind_a_zlib_stream_are_refused(behind: bytes) -> None:
+def test_bytes_after_a_zlib_stream_are_refused(behind: bytes) -> None:
     battery.refuses("zlib", zlib.compress(TEXT) + behind, match="behind")
 
 
-def test_a_wrong_adler_checksum_is_refused() -> None:
+def test_wrong_adler_checksum_is_refused() -> None:
     stream = bytearray(zlib.compress(TEXT))
     stream[-1] ^= 1
     battery.refuses("zlib", bytes(stream))

@@ -1,6 +1,6 @@
-# test_codec_lz4.py - the codec "lz4" as numcodecs has it: a size and one raw block
+# test_codec_lz4.py - the codec "lz4" of numcodecs: a size and one raw block
 # SPDX-License-Identifier: MIT
-"""The block tells neither its size nor a checksum, so the size in front of it is all there is to check."""
+"""The block stores neither its size nor a checksum, so only the size in front of it can be checked."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def framed(n: int, block: bytes) -> bytes:
 
 
 def literals(data: bytes) -> bytes:
-    """A block of up to 14 literals."""
+    """Return a block of up to 14 literals."""
     return bytes([len(data) << 4]) + data
 
 
 @pytest.mark.parametrize("kind", battery.PAYLOADS)
 @pytest.mark.parametrize("acceleration", [-1, 0, 1, 7, 65_537, 2**31 - 1])
-def test_round_trip(kind: str, acceleration: int) -> None:
+def test_round_trip_keeps_data(kind: str, acceleration: int) -> None:
     data = battery.PAYLOADS[kind]
     stream = battery.check_round_trip("lz4", data, level=acceleration)
     assert int.from_bytes(stream[:4], "little") == len(data)
@@ -35,19 +35,19 @@ def test_noise_of_any_size_fits_its_bound(n: int) -> None:
     battery.check_round_trip("lz4", battery.random.Random(n).randbytes(n))
 
 
-def test_acceleration_trades_size() -> None:
+def test_acceleration_increases_the_size() -> None:
     data = battery.field(30_000, noise=0)
     assert len(native.codec_encode("lz4", data, level=1)) < len(native.codec_encode("lz4", data, level=500))
 
 
-def test_the_state_that_one_call_leaves_does_not_change_the_next() -> None:
+def test_one_call_does_not_change_the_next() -> None:
     small, large = battery.field(400), battery.field(50_000)
     first = [native.codec_encode("lz4", data) for data in (small, large)]
     assert [native.codec_encode("lz4", data) for data in (small, large)] == first
 
 
 @given(st.binary(max_size=14))
-def test_a_block_by_hand(data: bytes) -> None:
+def test_block_made_by_hand_is_decoded(data: bytes) -> None:
     assert native.codec_decode("lz4", framed(len(data), literals(data)), len(data)) == data
 
 
@@ -65,20 +65,20 @@ def test_a_block_by_hand(data: bytes) -> None:
         framed(12, b"\x10a\x02\x00" + literals(b"bcdef")),
         framed(12, b"\x10a\x00\x00" + literals(b"bcdef")),
     ],
-    ids=["empty", "no block", "too little", "too much", "cut", "byte behind", "beyond lz4", "negative",
+    ids=["empty", "no block", "too little", "too much", "cut", "extra byte", "beyond lz4", "negative",
          "match before the start", "distance 0"],
 )  # fmt: skip
 def test_malformed_streams_are_refused(stream: bytes) -> None:
     battery.refuses("lz4", stream)
 
 
-def test_every_cut_is_refused() -> None:
+def test_truncation_at_every_byte_is_refused() -> None:
     data = b"(0, 1) (1, 0) " * 20
     battery.check_every_cut_is_refused("lz4", native.codec_encode("lz4", data), len(data))
 
 
 @pytest.mark.parametrize("kind", ["text", "field", "ramp"])
-def test_mutations(kind: str) -> None:
+def test_mutated_streams_do_not_crash(kind: str) -> None:
     data = battery.PAYLOADS[kind][:4000]
     battery.check_survives_mutations("lz4", native.codec_encode("lz4", data), len(data))
 

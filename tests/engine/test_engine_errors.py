@@ -1,6 +1,6 @@
-# test_engine_errors.py - hostile shards: each is refused with its numbers, wherever its bytes are
+# test_engine_errors.py - hostile shards are refused with exact numbers, from every source of bytes
 # SPDX-License-Identifier: MIT
-"""Requirements SC-20 to SC-45 as far as they concern one shard, through `decode`, a file, and a store in memory."""
+"""Requirements SC-20 to SC-45 for single shards, through `decode`, a file, and a store in memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Ways:
         self.spec = letters_spec(at_start=at_start, crc=crc, codecs=codecs)
 
     def readers(self, blob: bytes) -> list[Any]:
-        """Functions from a selection to elements."""
+        """Return functions from a selection to elements."""
         for store in self.stores:
             value = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(blob)
             zarr.core.sync.sync(store.set(KEY, value))
@@ -99,13 +99,13 @@ def ways(tmp_path: Path) -> Ways:
 
 @pytest.mark.parametrize("at_start", [False, True])
 @pytest.mark.parametrize("n", [0, 1, 15, 67])
-def test_an_object_shorter_than_its_index(n: int, at_start: bool, tmp_path: Path) -> None:
+def test_object_shorter_than_its_index_is_refused(n: int, at_start: bool, tmp_path: Path) -> None:
     ways = Ways(tmp_path, at_start=at_start)
     ways.refused(letters(at_start=at_start)[:n], ShardFormatError, FULL, np.s_[0, 0], nbytes=n, limit=68)
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_any_flipped_bit_of_the_index(at_start: bool, tmp_path: Path) -> None:
+def test_any_flipped_bit_of_the_index_is_refused(at_start: bool, tmp_path: Path) -> None:
     spec = letters_spec(at_start=at_start)
     blob = letters(at_start=at_start)
     first = 0 if at_start else 16
@@ -120,28 +120,28 @@ def test_any_flipped_bit_of_the_index(at_start: bool, tmp_path: Path) -> None:
     Ways(tmp_path, at_start=at_start).refused(bytes(broken), ChecksumError, FULL, np.s_[0, 0], codec="crc32c")
 
 
-def test_trailing_bytes(tmp_path: Path) -> None:
+def test_trailing_bytes_are_refused_after_an_index_at_the_end(tmp_path: Path) -> None:
     Ways(tmp_path / "a").refused(letters() + b"!", ChecksumError, FULL, np.s_[0, 0])
     Ways(tmp_path / "b", at_start=True).accepted(letters(at_start=True) + b"more", LETTERS)
 
 
-def test_the_index_is_looked_for_where_the_metadata_says(tmp_path: Path) -> None:
+def test_index_is_read_at_the_location_in_the_metadata(tmp_path: Path) -> None:
     Ways(tmp_path / "a", at_start=True).refused(letters(), ChecksumError, FULL, np.s_[0, 0])
     Ways(tmp_path / "b").refused(letters(at_start=True), ChecksumError, FULL, np.s_[0, 0])
     Ways(tmp_path / "c", crc=False, at_start=True).refused(letters(crc=False), ShardFormatError, FULL)
 
 
-def test_a_lost_head_is_noticed(ways: Ways) -> None:
-    """Index and checksum are intact; only the last inner chunk now reaches into the index (SC-33)."""
+def test_missing_first_bytes_are_noticed(ways: Ways) -> None:
+    """Index and checksum are intact, but the last inner chunk now overlaps the index (SC-33)."""
     ways.refused(letters()[3:], ShardFormatError, FULL, np.s_[3, 3], entry=3, offset=12, nbytes=4)
 
 
-def test_an_empty_index_and_no_object(ways: Ways) -> None:
+def test_empty_index_and_absent_object_read_as_fill_value(ways: Ways) -> None:
     ways.accepted(assemble(b"", [(ABSENT, ABSENT)] * 4), ".... .... .... ....")
     assert (ours(ways.stores[1])[FULL] == 46).all()
 
 
-def test_without_a_checksum_a_flip_is_found_by_the_bounds(tmp_path: Path) -> None:
+def test_flipped_bit_without_checksum_is_found_by_the_bounds(tmp_path: Path) -> None:
     blob = bytearray(letters(crc=False))
     blob[16 + 16 + 7] ^= 0x80  # the offset of entry 1
     Ways(tmp_path, crc=False).refused(
@@ -168,7 +168,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_an_entry_that_cannot_be_true(ways: Ways, bad: tuple[int, int]) -> None:
+def test_impossible_entry_is_refused(ways: Ways, bad: tuple[int, int]) -> None:
     blob = assemble(BODY, [(0, 4), bad, (8, 4), (12, 4)])
     selections = (FULL, np.s_[0, 2], np.s_[::3, ::3])
     offset, nbytes = bad
@@ -182,7 +182,7 @@ def test_an_entry_that_cannot_be_true(ways: Ways, bad: tuple[int, int]) -> None:
         nbytes=nbytes,
         limit=84,
     )
-    for read in ways.readers(blob):  # nor can what is not asked for be trusted
+    for read in ways.readers(blob):  # entries of chunks that are not wanted cannot be trusted either
         with pytest.raises(ShardFormatError):
             read(np.s_[2:, 2:])
         with shardcodec.options(allow_in_index=True):
@@ -190,7 +190,7 @@ def test_an_entry_that_cannot_be_true(ways: Ways, bad: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("bad", [(0, 3), (0, 5), (0, 0), (7, 0)])
-def test_an_entry_of_the_wrong_length(ways: Ways, bad: tuple[int, int]) -> None:
+def test_entry_of_the_wrong_length_is_refused(ways: Ways, bad: tuple[int, int]) -> None:
     blob = assemble(BODY, [(0, 4), bad, (8, 4), (12, 4)])
     ways.refused(
         blob,
@@ -205,18 +205,18 @@ def test_an_entry_of_the_wrong_length(ways: Ways, bad: tuple[int, int]) -> None:
     )
 
 
-def test_an_entry_in_an_index_at_the_start(tmp_path: Path) -> None:
+def test_entry_inside_an_index_at_the_start_is_refused(tmp_path: Path) -> None:
     blob = assemble(BODY, [(68, 4), (66, 4), (76, 4), (80, 4)], at_start=True)
     Ways(tmp_path, at_start=True).refused(blob, ShardFormatError, FULL, np.s_[0, 2], entry=1, offset=66)
 
 
-def test_gaps_overlaps_and_shared_ranges(ways: Ways) -> None:
+def test_gaps_overlaps_and_shared_ranges_are_accepted(ways: Ways) -> None:
     ways.accepted(assemble(b"HEAD" + BODY + b"FOOT", [(4, 4), (8, 4), (12, 4), (16, 4)]), LETTERS)
     ways.accepted(assemble(b"zerone.", [(0, 4), (3, 4), (0, 4), (1, 4)]), "zero one. zero eron")
 
 
-def test_a_tail_cut_off_behind_an_index_at_the_start(tmp_path: Path) -> None:
-    """It is an error, whatever is read; with `allow_in_index` what lies before the cut is readable (SC-43)."""
+def test_tail_cut_off_after_an_index_at_the_start_is_refused(tmp_path: Path) -> None:
+    """Every read fails; with `allow_in_index` the inner chunks before the cut are readable (SC-43)."""
     ways = Ways(tmp_path, at_start=True)
     blob = letters(at_start=True)[:-6]
     ways.refused(blob, ShardFormatError, FULL, np.s_[3, 3], np.s_[:2, :2], limit=78)
@@ -226,7 +226,7 @@ def test_a_tail_cut_off_behind_an_index_at_the_start(tmp_path: Path) -> None:
             assert read(np.s_[:2]).tobytes() == b"zeonroe."
 
 
-def test_truncation_at_every_byte(tmp_path: Path) -> None:
+def test_truncation_at_every_byte_is_refused(tmp_path: Path) -> None:
     for at_start in (False, True):
         spec = letters_spec(at_start=at_start)
         blob = letters(at_start=at_start)
@@ -238,7 +238,7 @@ def test_truncation_at_every_byte(tmp_path: Path) -> None:
 # ---- inner chunks (SC-31, SC-32)
 
 
-def test_a_checksum_is_verified_on_partial_reads_too(tmp_path: Path) -> None:
+def test_checksum_is_verified_on_partial_reads_too(tmp_path: Path) -> None:
     ways = Ways(tmp_path, checksums=True)
     for at in range(8, 16):
         blob = bytearray(letters(checksums=True))
@@ -261,7 +261,7 @@ COMPRESSED = [
 
 
 @pytest.mark.parametrize("codec", COMPRESSED, ids=lambda codec: codec["name"])
-def test_malformed_data_of_a_compressor(codec: Any) -> None:
+def test_malformed_compressed_data_is_refused(codec: Any) -> None:
     configuration = dict(codec["configuration"])
     if codec["name"] == "blosc":
         configuration["blocksize"] = 0
@@ -285,7 +285,7 @@ def test_malformed_data_of_a_compressor(codec: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 4096])
-def test_more_or_less_comes_out_of_a_compressor_than_is_due(n: int) -> None:
+def test_decoded_size_must_equal_the_chunk_size(n: int) -> None:
     spec = ShardSpec((4, 4), (2, 2), "uint8", 0, [*RAW, zstd()])
     wrong = encode(np.ones((2 * n,), "u1"), ShardSpec((2 * n,), (n,), "uint8", 0, [*RAW, zstd()]))
     offset, nbytes = entries_of(wrong, 2)[0]
@@ -296,7 +296,7 @@ def test_more_or_less_comes_out_of_a_compressor_than_is_due(n: int) -> None:
         assert raised.value.entry == 0 and raised.value.expected == 4
 
 
-def test_a_fault_in_a_nested_shard_says_so() -> None:
+def test_fault_in_a_nested_shard_is_reported_with_its_level() -> None:
     spec = ShardSpec(
         (4, 12), (2, 6), "uint8", 7, [named("sharding_indexed", **config(chunk_shape=[1, 3], codecs=RAW))]
     )
@@ -311,11 +311,11 @@ def test_a_fault_in_a_nested_shard_says_so() -> None:
         assert decode(blob, spec, np.s_[0, 6:9]).tobytes() == b"abc"
 
 
-# ---- which of several faults
+# ---- several faults
 
 
 def many_chunks(order: str) -> tuple[ShardSpec, bytes]:
-    """8 x 8 inner chunks of 16 KiB each, so that several threads and groups take part."""
+    """Return 8 x 8 inner chunks of 16 KiB each, so that several threads and groups take part."""
     spec = ShardSpec((1024, 1024), (128, 128), "uint8", 0, [*RAW, CRC])
     return spec, encode(random_array((1024, 1024), "u1"), spec, order=order)
 
@@ -323,10 +323,10 @@ def many_chunks(order: str) -> tuple[ShardSpec, bytes]:
 @pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("order", ["lexicographic", "colexicographic", "morton"])
 @pytest.mark.parametrize("faults", [(5, 6), (8, 3), (63, 40, 12), (1, 8), (2, 16)])
-def test_the_lowest_failing_chunk_is_reported(
+def test_lowest_failing_chunk_is_reported(
     where: str, order: str, faults: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """In C order over the grid, whatever the order in the file and the number of threads."""
+    """The lowest in C order over the grid, for any order in the file and any number of threads."""
     spec, blob = many_chunks(order)
     broken = bytearray(blob)
     entries = entries_of(blob, 64)
@@ -352,7 +352,7 @@ def test_the_lowest_failing_chunk_is_reported(
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-def test_the_lowest_failing_shard_is_reported(where: str, tmp_path: Path) -> None:
+def test_lowest_failing_shard_is_reported(where: str, tmp_path: Path) -> None:
     store: Any = LocalStore(tmp_path) if where == "file" else MemoryStore()
     codec = ShardingCodec(chunk_shape=(64, 64), codecs=[BytesCodec(), Crc32cCodec()])
     zarr.create_array(
@@ -378,7 +378,7 @@ def test_the_lowest_failing_shard_is_reported(where: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("faults", [(9, 2), (3, 8), (63, 40, 12)])
-def test_the_lowest_failing_chunk_of_an_update_is_reported(faults: tuple[int, ...], tmp_path: Path) -> None:
+def test_lowest_failing_chunk_of_an_update_is_reported(faults: tuple[int, ...], tmp_path: Path) -> None:
     _, blob = many_chunks("morton")
     broken = bytearray(blob)
     for entry in faults:
@@ -412,10 +412,10 @@ TOO_LARGE = 2**31
     ("codec", "limit"), [(BLOSC, 2**31 - 17), (named("numcodecs.lz4"), 0x7E000000)], ids=["blosc", "lz4"]
 )
 @pytest.mark.parametrize("way", ["encode", "handle", "writer"])
-def test_an_inner_chunk_beyond_the_limit_of_a_codec(
+def test_inner_chunk_beyond_the_limit_of_a_codec_is_refused(
     tmp_path: Path, way: str, codec: Any, limit: int, nested: bool
 ) -> None:
-    """It was a MemoryError, whatever memory there was. The elements take none: they are one, seen 2^32 times."""
+    """It raised MemoryError on any machine. The elements take no memory here: they are one element, broadcast."""
     inner = [named("bytes"), codec]
     if nested:
         inner = [named("sharding_indexed", chunk_shape=[TOO_LARGE], codecs=inner, index_codecs=[LITTLE, CRC])]
@@ -434,7 +434,7 @@ def test_an_inner_chunk_beyond_the_limit_of_a_codec(
     assert bool(error.shard) == (way != "encode")
 
 
-def test_a_partial_write_beyond_the_limit_of_a_codec() -> None:
+def test_partial_write_beyond_the_limit_of_a_codec_is_refused() -> None:
     shape = (TOO_LARGE,)
     array = zarr.create_array({}, shape=shape, chunks=shape, dtype="u1", compressors=BloscCodec(typesize=1))
     array = shardcodec.attach(array)
@@ -442,7 +442,7 @@ def test_a_partial_write_beyond_the_limit_of_a_codec() -> None:
         array[:4] = 1
 
 
-def test_a_hostile_grid_takes_no_memory() -> None:
+def test_hostile_grid_takes_no_memory() -> None:
     """Sizes are compared before anything is allocated (SC-15, SC-30)."""
     spec = ShardSpec((2**30,), (1,), "uint8", 0, RAW)
     for selection in (np.s_[5], np.s_[:10]):

@@ -1,9 +1,10 @@
-# test_fetch.py - inner chunks as they are stored: native OpenShard
+# test_fetch.py - encoded inner chunks, read by the native OpenShard
 # SPDX-License-Identifier: MIT
-"""Encoded inner chunks are the bytes of the file, whatever lies between them; entries are checked when they are used."""
+"""Encoded inner chunks are returned as bytes of the file, with any gaps between them; used entries are checked."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,20 +18,22 @@ from hypothesis import strategies as st
 
 from shardcodec import ChecksumError, ShardFormatError, _native
 from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.regions import Box
+from shardcodec.access.write_plan import PlanItem
 
 CHAIN = compiled(letters_spec().chain)
 BODY = b"".join(WORDS)
 
 
 def opaque_chain(n_chunks: int = 4, *, at_start: bool = False) -> Any:
-    """A shard of inner chunks of any size."""
+    """Return the chain of a shard with inner chunks of any size."""
     leaf = {"shape": (1,), "itemsize": 1, "swap": (), "perm": (0,), "fill": b"\0", "ops": (), "opaque": True}
     index = {"at_start": at_start, "big_endian": False, "n_checksums": 1}
     return _native.Chain(**(leaf | {"shape": (n_chunks,), "opaque": False}), inner=leaf, index=index)
 
 
 def fetch_all(shard: Any, positions: Sequence[int], **arguments: Any) -> list[bytes | str | None]:
-    """Chunks by position, in as many calls as it takes."""
+    """Fetch chunks by position, in as many calls as needed."""
     wanted = np.array(positions, dtype=np.uint64)
     found: list[bytes | str | None] = []
     while len(wanted):
@@ -47,9 +50,26 @@ def fetch_all(shard: Any, positions: Sequence[int], **arguments: Any) -> list[by
     return found
 
 
+def test_garbage_collection_of_a_cycle_closes_the_file(tmp_path: Path) -> None:
+    """The collector clears attributes of a member of a cycle before the member is deallocated."""
+    path = tmp_path / "shard"
+    path.write_bytes(letters())
+    for _ in range(3):
+        chain = compiled(letters_spec().chain)
+        cycle: list[Any] = [
+            _native.OpenShard(chain, str(path)),
+            _native.OpenShard(chain, str(path), _native.Cache(0)),
+        ]
+        cycle.append(cycle)
+        del cycle, chain
+    gc.collect()
+    fds = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    assert str(path) not in [os.readlink(fd) for fd in fds if os.path.lexists(fd)]
+
+
 @pytest.fixture(params=["file", "memory"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Make a source of bytes."""
+    """Return a function that makes a source of bytes."""
 
     def source(blob: bytes) -> Any:
         if request.param == "memory":
@@ -62,7 +82,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_chunks_come_as_they_are_stored(where: Any, at_start: bool) -> None:
+def test_chunks_are_returned_as_stored(where: Any, at_start: bool) -> None:
     chain = compiled(letters_spec(at_start=at_start).chain)
     shard = _native.OpenShard(chain, where(letters(at_start=at_start)))
     assert not shard.missing
@@ -72,7 +92,7 @@ def test_chunks_come_as_they_are_stored(where: Any, at_start: bool) -> None:
     assert fetch_all(shard, []) == []
 
 
-def test_the_index_can_be_had(where: Any) -> None:
+def test_index_is_returned(where: Any) -> None:
     blob = letters()
     shard = _native.OpenShard(CHAIN, where(blob))
     entries = np.empty((4, 2), dtype=np.uint64)
@@ -80,7 +100,7 @@ def test_the_index_can_be_had(where: Any) -> None:
     assert [tuple(e) for e in entries.tolist()] == entries_of(blob, 4)
 
 
-def test_absent_and_missing(where: Any, tmp_path: Path) -> None:
+def test_absent_chunk_is_none_and_missing_shard_has_no_index(where: Any, tmp_path: Path) -> None:
     blob = assemble(b"zero", [(0, 4), (ABSENT, ABSENT), (ABSENT, ABSENT), (ABSENT, ABSENT)])
     assert fetch_all(_native.OpenShard(CHAIN, where(blob)), [1, 0]) == [None, b"zero"]
     for source in (None, str(tmp_path / "nowhere")):
@@ -99,7 +119,7 @@ def test_fetched_bytes_belong_to_the_index_that_was_read(tmp_path: Path) -> None
     assert fetch_all(shard, [0, 1, 2, 3]) == list(WORDS)
 
 
-def test_a_closed_shard_has_nothing(where: Any) -> None:
+def test_closed_shard_refuses_fetches(where: Any) -> None:
     shard = _native.OpenShard(CHAIN, where(letters()))
     shard.close()
     shard.close()
@@ -111,7 +131,7 @@ def test_entries_are_checked_when_they_are_used(where: Any) -> None:
     entries = [(0, 4), (4, 4000), (8, 4), (12, 4)]
     shard = _native.OpenShard(CHAIN, where(assemble(BODY, entries)))
     assert fetch_all(shard, [0, 2], allow_in_index=True) == [WORDS[0], WORDS[2]]
-    for positions in ([0, 1], [0, 2]):  # without checksums in inner chunks all entries count
+    for positions in ([0, 1], [0, 2]):  # inner chunks have no checksums, so all entries are checked
         with pytest.raises(ShardFormatError, match="4000 bytes at offset 4"):
             fetch_all(shard, positions)
     with pytest.raises(ShardFormatError, match="4000 bytes at offset 4") as info:
@@ -122,15 +142,15 @@ def test_entries_are_checked_when_they_are_used(where: Any) -> None:
 
 
 @pytest.mark.parametrize("entry", [(0, ABSENT), (ABSENT, 4), (2**64 - 2, 4), (16, 4), (10, 8)])
-def test_entries_that_cannot_be_true(where: Any, entry: tuple[int, int]) -> None:
+def test_impossible_entries_are_refused(where: Any, entry: tuple[int, int]) -> None:
     shard = _native.OpenShard(CHAIN, where(assemble(BODY, [(0, 4), entry, (8, 4), (12, 4)])))
     with pytest.raises(ShardFormatError) as info:
         fetch_all(shard, [1])
     assert info.value.entry == 1
 
 
-def test_sizes_that_no_native_codec_makes(where: Any) -> None:
-    """Raw inner chunks have one size; those of codecs that are not ours have any."""
+def test_chunk_sizes_are_checked_only_for_codecs_of_fixed_size(where: Any) -> None:
+    """Raw inner chunks have one size; inner chunks of foreign codecs have any size."""
     blob = assemble(BODY, [(0, 3), (3, 4), (7, 0), (7, 9)])
     with pytest.raises(ShardFormatError, match="expected a chunk of 4 bytes, got 3"):
         fetch_all(_native.OpenShard(CHAIN, where(blob)), [0])
@@ -138,7 +158,7 @@ def test_sizes_that_no_native_codec_makes(where: Any) -> None:
     assert fetch_all(shard, range(4)) == [BODY[:3], BODY[3:7], b"", BODY[7:]]
 
 
-def test_a_damaged_index_is_refused(where: Any) -> None:
+def test_damaged_index_is_refused(where: Any) -> None:
     blob = bytearray(letters())
     blob[20] ^= 1
     with pytest.raises(ChecksumError):
@@ -147,7 +167,7 @@ def test_a_damaged_index_is_refused(where: Any) -> None:
         _native.OpenShard(CHAIN, where(letters()[:50]))
 
 
-def test_a_range_of_a_shard() -> None:
+def test_chunks_outside_a_fetched_range_are_elsewhere() -> None:
     entries = np.array([[0, 4], [4, 4], [ABSENT, ABSENT], [12, 4]], dtype=np.uint64)
     part = _native.Fetched(CHAIN, entries, BODY[2:12], 2, fill_absent=False)
     shard = _native.OpenShard(CHAIN, part)
@@ -165,7 +185,7 @@ def test_max_nbytes_bounds_one_fetch(where: Any) -> None:
     assert fetch_all(shard, [0, 1, 2, 3], max_nbytes=1) == list(WORDS)
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments_are_refused() -> None:
     shard = _native.OpenShard(CHAIN, letters())
     with pytest.raises(ValueError, match="no such inner chunk"):
         fetch_all(shard, [4])
@@ -175,7 +195,7 @@ def test_bad_arguments() -> None:
         _native.OpenShard(CHAIN.inner, b"")
 
 
-def test_an_opaque_chain_is_not_decoded() -> None:
+def test_opaque_chain_is_not_decoded() -> None:
     chain = opaque_chain()
     assert chain.is_opaque
     assert not CHAIN.is_opaque
@@ -185,11 +205,11 @@ def test_an_opaque_chain_is_not_decoded() -> None:
     with pytest.raises(ValueError, match="no native code"):
         _native.read([(chain, letters(), ((0,), (4,), None, (0,)))], out, (0,))
     with pytest.raises(ValueError, match="no native code"):
-        _native.write([(chain, None, ((0,), (4,), None, (0,)), None)], out, (0,))
+        _native.write([PlanItem(chain, None, Box((0,), (4,), None, (0,)))], out, (0,))
 
 
-def test_neighbours_share_a_read(tmp_path: Path) -> None:
-    """A gap below the limit is read along, and left out of what is handed over."""
+def test_nearby_chunks_share_a_read(tmp_path: Path) -> None:
+    """A gap up to the limit is read too, but not returned."""
     path = tmp_path / "shard"
     body = b"AA" + b"x" * 10 + b"BBB" + b"y" * 5000 + b"C"
     path.write_bytes(assemble(body, [(0, 2), (12, 3), (5015, 1), (13, 2)]))
@@ -205,7 +225,7 @@ def test_neighbours_share_a_read(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-def test_any_layout_comes_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_layout_is_fetched(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Overlaps, gaps, empty and absent chunks, any order of positions, any budget."""
     body = bytes(range(256)) * 2
     ranges = st.tuples(st.integers(0, 500), st.integers(0, 300)).filter(lambda r: sum(r) <= len(body))
@@ -223,8 +243,8 @@ def test_any_layout_comes_back(data: st.DataObject, tmp_path_factory: pytest.Tem
         assert fetch_all(_native.OpenShard(opaque_chain(len(entries)), source), positions, **limits) == wanted
 
 
-def test_the_index_may_lie_anywhere_in_memory() -> None:
-    """A buffer that begins at an odd address, of another item size than one byte."""
+def test_source_may_have_any_address_and_item_size() -> None:
+    """A buffer at an odd address, and one whose items are larger than one byte."""
     padded = np.frombuffer(b"?" + letters(), dtype=np.uint8)[1:]
     assert fetch_all(_native.OpenShard(CHAIN, padded), [2]) == [WORDS[2]]
     words = np.frombuffer(letters(), dtype="<u4")

@@ -1,6 +1,6 @@
-# test_partial_decode.py - boxes inside of an inner chunk: what is read and decoded for them, and what is not
+# test_partial_decode.py - boxes inside an inner chunk: what is read and decoded for them
 # SPDX-License-Identifier: MIT
-"""Without a checksum, a box costs the bytes of uncompressed rows or the Blosc blocks that it touches, not the inner chunk."""
+"""Without a checksum, only the touched rows of raw chunks or the touched Blosc blocks are read and decoded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPE, INNER = (24, 40, 12), (12, 20, 12)
 
 
 def blosc(shuffle: str = "shuffle", blocksize: int = 256, cname: str = "zstd", typesize: int = 4) -> Any:
-    """zstd keeps to small block sizes; for compressors that split, Blosc takes 64 KiB at least."""
+    """Use zstd to get small blocks; for compressors that split, Blosc takes at least 64 KiB."""
     return named("blosc", cname=cname, clevel=5, shuffle=shuffle, typesize=typesize, blocksize=blocksize)
 
 
@@ -57,15 +57,15 @@ BLOBS = {name: [encode(values, spec) for values in VALUES] for name, spec in SPE
 
 @pytest.mark.parametrize("chain", CHAINS)
 @given(selection=selections())
-def test_any_box(chain: str, selection: tuple[Any, ...]) -> None:
-    """Two shards by turns: what one leaves in the scratch memory must not pass for the other's."""
+def test_random_boxes_equal_numpy(chain: str, selection: tuple[Any, ...]) -> None:
+    """Two shards are read in turn: the scratch memory of one must not be taken for the other's data."""
     for blob, values in zip(BLOBS[chain], VALUES, strict=True):
         assert np.array_equal(decode(blob, SPECS[chain], selection), values[selection])
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same through files, where bytes are read and not only decoded."""
+    """Make an array with and one without shards, in files, where fewer bytes are read and not only decoded."""
     arrays = {}
     for kind, shards in (("shard", (24, 40, 12)), ("chunk", None)):
         folder = tmp_path_factory.mktemp(kind)
@@ -78,7 +78,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["shard", "chunk"])
 @given(selection=selections())
-def test_any_box_of_a_file(files: dict[str, Any], kind: str, selection: tuple[Any, ...]) -> None:
+def test_random_boxes_of_a_file_equal_numpy(
+    files: dict[str, Any], kind: str, selection: tuple[Any, ...]
+) -> None:
     assert np.array_equal(files[kind][selection], VALUES[0][selection])
 
 
@@ -93,19 +95,17 @@ def read_bytes_of(work: Any) -> int:
     ("selection", "nbytes"),
     [
         (np.s_[5, 7], 2),
-        (
-            np.s_[5:8, 3],
-            2 * (2 * 128 + 1),
-        ),  # three rows of one inner chunk, from the first element to the last
+        # three rows of one inner chunk, from the first element to the last
+        (np.s_[5:8, 3], 2 * (2 * 128 + 1)),
         (np.s_[5], 2 * 128 * 2),  # one row of two inner chunks
-        (np.s_[100:200, :128], 2 * 128 * (28 + 72)),  # the end of one inner chunk, the beginning of another
+        (np.s_[100:200, :128], 2 * 128 * (28 + 72)),  # the end of one inner chunk, the start of another
         (np.s_[:128, :128], 2 * 128 * 128),
     ],
 )
-def test_rows_of_uncompressed_inner_chunks(
+def test_only_wanted_rows_of_raw_chunks_are_read(
     tmp_path: Path, at_start: bool, selection: Any, nbytes: int
 ) -> None:
-    """Inner chunks of 32 KiB that lie far apart, so that nothing is read only because it is near."""
+    """Inner chunks of 32 KiB are far apart, so that nothing is read only because it is near."""
     codec = ShardingCodec(
         chunk_shape=(128, 128), codecs=[BytesCodec()], index_location="start" if at_start else "end"
     )
@@ -134,7 +134,7 @@ def test_rows_of_uncompressed_inner_chunks(
 
 
 def far_apart() -> tuple[Any, bytes]:
-    """Values, and a shard whose uncompressed inner chunks lie so far apart that no gap between them is read."""
+    """Return values, and a shard whose raw inner chunks are so far apart that no gap between them is read."""
     values = random_array((1024, 2048), "int16")
     body, entries = b"", []
     for r, c in itertools.product((0, 512), (0, 1024)):
@@ -143,11 +143,11 @@ def far_apart() -> tuple[Any, bytes]:
     return values, assemble(body, entries)
 
 
-@pytest.mark.parametrize("tells_sizes", [False, True])
-def test_rows_through_requests(tells_sizes: bool) -> None:
-    """Where the store tells how large the object is, its index can be judged without the bytes. Where it does not, inner
-    chunks come whole, and one byte shows that the object is as long as all entries say."""
-    if tells_sizes:
+@pytest.mark.parametrize("gives_sizes", [False, True])
+def test_rows_of_raw_chunks_are_requested_if_the_store_gives_sizes(gives_sizes: bool) -> None:
+    """If the store gives the size of the object, the index can be checked without the data. If not, inner chunks are
+    requested whole, and one byte shows that the object is as long as its entries say."""
+    if gives_sizes:
         obstore = pytest.importorskip("obstore.store")
         store: Any = zarr.storage.ObjectStore(obstore.MemoryStore())
     else:
@@ -173,14 +173,14 @@ def test_rows_through_requests(tells_sizes: bool) -> None:
         (np.s_[500:600, :1024], 2048 * 100, 2),
         (np.s_[9], 2048 * 2, 2),
     ):
-        due = 68 + rows if tells_sizes else 68 + (n_chunks << 20) + 1
+        due = 68 + rows if gives_sizes else 68 + (n_chunks << 20) + 1
         assert read_bytes_of(lambda s=selection: got.append(array[s])) == due
         assert np.array_equal(got.pop(), values[selection])
     assert np.array_equal(array[::50, 3::7], values[::50, 3::7])
     assert np.array_equal(array.oindex[[3, 200, 5], [1, 130]], values[np.ix_([3, 200, 5], [1, 130])])
 
 
-def test_a_row_of_an_uncompressed_chunk_outside_a_shard(tmp_path: Path) -> None:
+def test_row_of_an_unsharded_raw_chunk_is_read(tmp_path: Path) -> None:
     array = create(tmp_path, shape=(512, 512), shards=None, chunks=(256, 512), dtype="int32")
     values = random_array((512, 512), "int32")
     array[...] = values
@@ -189,7 +189,7 @@ def test_a_row_of_an_uncompressed_chunk_outside_a_shard(tmp_path: Path) -> None:
     assert np.array_equal(got[0], values[300])
 
 
-def test_a_small_read_of_an_uncompressed_inner_chunk_checks_its_size(tmp_path: Path) -> None:
+def test_small_read_of_a_raw_chunk_checks_its_size(tmp_path: Path) -> None:
     array = create(tmp_path, shape=(256, 256), shards=(256, 256), chunks=(128, 128), dtype="int16")
     array[...] = random_array((256, 256), "int16")
     path = tmp_path / "c/0/0"
@@ -201,7 +201,7 @@ def test_a_small_read_of_an_uncompressed_inner_chunk_checks_its_size(tmp_path: P
             array[1, 1]
 
 
-def test_an_uncompressed_inner_chunk_with_a_checksum_is_read_whole(tmp_path: Path) -> None:
+def test_raw_chunk_with_a_checksum_is_read_whole(tmp_path: Path) -> None:
     codec = ShardingCodec(chunk_shape=(128, 128), codecs=[BytesCodec(), Crc32cCodec()])
     zarr.create_array(
         tmp_path,
@@ -225,7 +225,7 @@ def test_an_uncompressed_inner_chunk_with_a_checksum_is_read_whole(tmp_path: Pat
 @pytest.mark.parametrize("cname", ["lz4", "zstd", "zlib"])
 @pytest.mark.parametrize("checked", [False, True])
 def test_only_the_blocks_of_a_box_are_decoded(cname: str, checked: bool) -> None:
-    """The last block is damaged: rows in others do not care, unless a checksum is there to be kept."""
+    """The last block is damaged: boxes in other blocks are read, unless the inner chunk has a checksum."""
     codecs = [LITTLE, blosc("shuffle", 4096, cname), *([CRC] if checked else [])]
     spec = ShardSpec((128, 1024), (128, 1024), "int32", 0, codecs)
     values = np.arange(128 * 1024, dtype="int32").reshape(128, 1024) // 7
@@ -252,7 +252,7 @@ def last_block(container: Any, blocksize: int) -> int:
     return int.from_bytes(container[at : at + 4], "little")
 
 
-def test_the_framing_of_all_blocks_is_checked() -> None:
+def test_framing_of_all_blocks_is_checked() -> None:
     """The table of block offsets is checked for every block."""
     spec = ShardSpec((64, 256), (64, 256), "int32", 0, [LITTLE, blosc("shuffle", 4096)])
     blob = encode(np.arange(64 * 256, dtype="int32").reshape(64, 256) // 7, spec)

@@ -1,6 +1,6 @@
-# test_parts.py - the reading engine with several parts of one object: boxes, lists, points
+# test_parts.py - the read engine with several parts of one object: boxes, lists, points
 # SPDX-License-Identifier: MIT
-"""Selections agree with numpy on the decoded array, at a cost of one decode per inner chunk and one open per file."""
+"""Selections equal numpy indexing; each inner chunk is decoded once and each file opened once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHAPE = (12, 20, 16)
 CHUNK = (4, 5, 8)
 ZSTD = zstd()
 
-# inner codecs; the chain of the object around them
+# codecs around and inside the shard
 CHAINS: dict[str, tuple[Any, ...]] = {
     "raw": (sharding(CHUNK),),
     "zstd": (sharding(CHUNK, [LITTLE, ZSTD]),),
@@ -39,7 +39,7 @@ CHAINS: dict[str, tuple[Any, ...]] = {
     "transposed": (transpose(2, 0, 1), sharding((8, 4, 5), [transpose(1, 0, 2), LITTLE, ZSTD])),
     "nested": (sharding(CHUNK, [sharding((2, 5, 4), [LITTLE, ZSTD])]),),
     "no shard": (LITTLE, ZSTD),
-    "behind a codec": (sharding(CHUNK), ZSTD),
+    "codec after the shard": (sharding(CHUNK), ZSTD),
     "columns first": (sharding(CHUNK, [transpose(2, 1, 0), LITTLE]),),
     "flat chunks": (sharding((1, 20, 4)),),
     "in blocks": (sharding((12, 20, 8), [LITTLE, blosc("lz4", "noshuffle", 4, clevel=1, blocksize=1024)]),),
@@ -47,7 +47,7 @@ CHAINS: dict[str, tuple[Any, ...]] = {
 
 
 class Object:
-    """One encoded object, some inner chunks of it absent, and its values."""
+    """An encoded object with some absent inner chunks, and its values."""
 
     def __init__(self, codecs: Any, dtype: str = "int32") -> None:
         from shardcodec.format.chain_spec import ChainSpec
@@ -72,7 +72,7 @@ def thing(request: pytest.FixtureRequest) -> Object:
 
 @pytest.fixture(params=["bytes", "file"])
 def source(request: pytest.FixtureRequest, thing: Object, tmp_path: Path) -> str:
-    """Where the object is: of a file only what is wanted may be read."""
+    """Return the source: bytes, or a path, of which only the wanted bytes may be read."""
     if request.param == "bytes":
         return "bytes"
     (tmp_path / "object").write_bytes(thing.bytes)
@@ -84,7 +84,7 @@ def positions(*numbers: int) -> Any:
 
 
 def lists(selection: Any) -> tuple[Lists, tuple[int, ...]]:
-    """Lists for slices and sequences, as many axes; the shape of the result."""
+    """Return `Lists` for slices and sequences, one per axis, and the shape of the result."""
     start, count, step, froms, tos = [], [], [], [], []
     for part, extent in zip(selection, SHAPE, strict=True):
         if isinstance(part, slice):
@@ -105,7 +105,7 @@ def lists(selection: Any) -> tuple[Lists, tuple[int, ...]]:
 
 
 def grid(selection: Any) -> Any:
-    """The same for numpy."""
+    """Return the same selection for numpy."""
     return np.ix_(
         *(range(n)[s] if isinstance(s, slice) else s for s, n in zip(selection, SHAPE, strict=True))
     )
@@ -128,7 +128,7 @@ COMBINATIONS = {
 
 @pytest.mark.parametrize("layout", ["C", "F", "strided"])
 @pytest.mark.parametrize("case", COMBINATIONS)
-def test_lists(thing: Object, source: str, case: str, layout: str) -> None:
+def test_lists_equal_numpy(thing: Object, source: str, case: str, layout: str) -> None:
     selection = COMBINATIONS[case]
     parts, shape = lists(selection)
     expected = thing.values[grid(selection)]
@@ -145,7 +145,7 @@ def test_lists(thing: Object, source: str, case: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 5000])
-def test_points(thing: Object, source: str, n: int) -> None:
+def test_points_equal_numpy(thing: Object, source: str, n: int) -> None:
     rng = np.random.default_rng(n)
     froms = tuple(rng.integers(0, extent, n).astype(np.uint64) for extent in SHAPE)
     to = rng.permutation(n).astype(np.uint64)
@@ -162,7 +162,7 @@ def test_points(thing: Object, source: str, n: int) -> None:
         assert stats["chunks_decoded"] + stats["chunks_filled"] == wanted.sum()
 
 
-def test_a_box_around_points_holds_them_all(thing: Object, source: str) -> None:
+def test_points_along_each_axis_equal_numpy(thing: Object, source: str) -> None:
     out = np.zeros(300, "int32")
     for axis, extent in enumerate(SHAPE):
         line = [3 * np.ones(300, np.uint64) for _ in SHAPE]
@@ -172,8 +172,8 @@ def test_a_box_around_points_holds_them_all(thing: Object, source: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3, 40])
-def test_boxes(thing: Object, source: str, n: int) -> None:
-    """As a loader asks for them: an array of samples, whose first axis the object has not."""
+def test_boxes_equal_numpy(thing: Object, source: str, n: int) -> None:
+    """A data loader reads like this: into an array of samples, whose first axis is not an axis of the object."""
     rng = np.random.default_rng(n)
     size = np.array([3, 7, 4])
     start = np.stack(
@@ -198,7 +198,7 @@ def test_boxes(thing: Object, source: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("source", [None, "/nowhere/at all"])
-def test_an_object_that_does_not_exist_is_filled(thing: Object, source: Any) -> None:
+def test_absent_object_reads_as_the_fill_value(thing: Object, source: Any) -> None:
     out = np.zeros((3, 4, 16), "int32")
     parts, _ = lists(([5, 1, 9], [0, 2, 1, 2], slice(None)))
     item = (thing.chain, source, parts)
@@ -215,7 +215,7 @@ def test_an_object_that_does_not_exist_is_filled(thing: Object, source: Any) -> 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float64", "complex128"])
 @pytest.mark.parametrize("endian", ["little", "big"])
-def test_sizes_of_elements(dtype: str, endian: str) -> None:
+def test_elements_of_every_size_are_read(dtype: str, endian: str) -> None:
     thing = Object((sharding(CHUNK, [named("bytes", endian=endian)]),), dtype)
     parts, shape = lists(COMBINATIONS["all"])
     out = np.zeros(shape, dtype)
@@ -223,7 +223,7 @@ def test_sizes_of_elements(dtype: str, endian: str) -> None:
     assert np.array_equal(out, thing.values[np.ix_([3, 2, 8, 5], [1, 19, 1, 0, 7], [7, 8, 0])])
 
 
-def test_a_file_is_opened_once_and_each_inner_chunk_decoded_once(tmp_path: Path) -> None:
+def test_file_is_opened_once_and_each_chunk_decoded_once(tmp_path: Path) -> None:
     thing = Object(CHAINS["zstd"])
     path = tmp_path / "shard"
     path.write_bytes(thing.bytes)
@@ -231,14 +231,15 @@ def test_a_file_is_opened_once_and_each_inner_chunk_decoded_once(tmp_path: Path)
     out = np.zeros(3000, "int32")
     stats = thing.read(Points(0, froms, None), out, (-1,) * 3, str(path))
     assert stats["opens"] == 1
-    assert stats["chunks_decoded"] == 2  # (0, 0, 0), which holds two of the three, and the last
+    # chunk (0, 0, 0), which holds two of the three points, and the last chunk
+    assert stats["chunks_decoded"] == 2
     assert np.array_equal(
         out[::1000], [thing.values[0, 0, 0], thing.values[1, 1, 1], thing.values[-1, -1, -1]]
     )
 
 
-def test_a_whole_chunk_is_decoded_into_the_output(tmp_path: Path) -> None:
-    """Lists that come to a box of an inner chunk cost what a box costs: here one read each, no copy."""
+def test_whole_chunk_is_decoded_into_the_output(tmp_path: Path) -> None:
+    """Lists that select a box of an inner chunk cost as much as a box: here one read each, without a copy."""
     thing = Object((sharding((1, 20, 16)),))
     path = tmp_path / "shard"
     path.write_bytes(thing.bytes)
@@ -250,7 +251,7 @@ def test_a_whole_chunk_is_decoded_into_the_output(tmp_path: Path) -> None:
     assert np.array_equal(out, thing.values[[9, 2, 5]])
 
 
-def test_of_uncompressed_chunks_only_the_selected_bytes_are_read(tmp_path: Path) -> None:
+def test_only_wanted_bytes_of_raw_chunks_are_read(tmp_path: Path) -> None:
     thing = Object((sharding((12, 20, 16)),))
     path = tmp_path / "shard"
     path.write_bytes(thing.bytes)
@@ -271,7 +272,7 @@ def index_of(chain: Any, blob: Any) -> Any:
     return stored[: 16 * chain.n_chunks].view(np.uint64).reshape(-1, 2)
 
 
-def test_the_lowest_inner_chunk_is_blamed() -> None:
+def test_lowest_failing_chunk_is_reported() -> None:
     thing = Object(CHAINS["zstd"])
     entries = index_of(thing.chain, thing.bytes)
     damaged = bytearray(thing.bytes)
@@ -288,16 +289,16 @@ def test_the_lowest_inner_chunk_is_blamed() -> None:
 
 
 def updated(thing: Object, parts: Any, value: Any, axes: Any) -> Any:
-    """The object after a write, decoded; checked to be carried over where nothing was written."""
+    """Return the decoded object after a write."""
     options = resolve()
     item = WriteItem(thing.chain, None, thing.bytes, parts, "k")
-    (result,) = write([item], value, axes, options)
+    (result,) = write([item], value, axes, options).objects
     return shardcodec.decode(bytes(result), thing.spec)
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "strided"])
 @pytest.mark.parametrize("case", COMBINATIONS)
-def test_writing_lists(thing: Object, case: str, layout: str) -> None:
+def test_written_lists_equal_numpy(thing: Object, case: str, layout: str) -> None:
     selection = COMBINATIONS[case]
     parts, shape = lists(selection)
     numbers = np.arange(np.prod(shape), dtype="int32").reshape(shape)
@@ -305,14 +306,14 @@ def test_writing_lists(thing: Object, case: str, layout: str) -> None:
     value = {"C": numbers.copy(), "F": np.asfortranarray(numbers), "strided": value}[layout]
     value[...] = numbers
     expected = thing.values.copy()
-    expected[grid(selection)] = numbers  # of repeats the last one counts
+    expected[grid(selection)] = numbers  # the last of several values for one element is kept
     assert np.array_equal(updated(thing, parts, value, (0, 1, 2)), expected)
     expected[grid(selection)] = 5
     assert np.array_equal(updated(thing, parts, np.array(5, "int32"), (-1, -1, -1)), expected)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 5000])
-def test_writing_points(thing: Object, n: int) -> None:
+def test_written_points_equal_numpy(thing: Object, n: int) -> None:
     rng = np.random.default_rng(n)
     froms = tuple(rng.integers(0, extent, n).astype(np.uint64) for extent in SHAPE)
     to = rng.permutation(n)
@@ -329,8 +330,7 @@ def test_writing_points(thing: Object, n: int) -> None:
     assert np.array_equal(updated(thing, parts, np.array(7, "int32"), (-1,) * 3), expected)
 
 
-def test_writing_boxes(thing: Object) -> None:
-    """The last of several overlapping boxes determines the result."""
+def test_last_of_overlapping_boxes_is_kept(thing: Object) -> None:
     rng = np.random.default_rng(1)
     start = np.stack([rng.integers(0, n - 3, 30) for n in SHAPE], 1)
     value = rng.integers(0, 9999, (30, 3, 2, 3)).astype("int32")
@@ -343,22 +343,22 @@ def test_writing_boxes(thing: Object) -> None:
     assert np.array_equal(updated(thing, parts, value, (1, 2, 3)), expected)
 
 
-def test_writing_parts_of_an_object_that_does_not_exist(thing: Object) -> None:
+def test_written_point_creates_an_absent_object(thing: Object) -> None:
     item = WriteItem(thing.chain, None, None, Points(0, (positions(1),) * 3, None), "k")
-    (result,) = write([item], np.array([3], "int32"), (-1,) * 3, resolve())
+    (result,) = write([item], np.array([3], "int32"), (-1,) * 3, resolve()).objects
     expected = np.full(SHAPE, 7, "int32")
     expected[1, 1, 1] = 3
     assert np.array_equal(shardcodec.decode(bytes(result), thing.spec), expected)
     item = WriteItem(thing.chain, None, None, Points(0, (positions(1),) * 3, None), "k")
-    assert write([item], np.array([7], "int32"), (-1,) * 3, resolve()) == [None]
+    assert write([item], np.array([7], "int32"), (-1,) * 3, resolve()).objects == [None]
 
 
-def test_only_touched_inner_chunks_are_encoded() -> None:
+def test_only_touched_chunks_are_encoded() -> None:
     thing = Object(CHAINS["zstd"])
     before = index_of(thing.chain, thing.bytes)
     where = (positions(0, 11, 1), positions(0, 19, 1), positions(0, 15, 1))
     item = WriteItem(thing.chain, None, thing.bytes, Points(0, where, None), "k")
-    (result,) = write([item], np.arange(3, dtype="int32"), (-1,) * 3, resolve())
+    (result,) = write([item], np.arange(3, dtype="int32"), (-1,) * 3, resolve()).objects
     after = index_of(thing.chain, result)
     changed_entries = np.flatnonzero((before != after).any(axis=1))
     assert changed_entries.tolist() == [0, 23]
@@ -366,7 +366,7 @@ def test_only_touched_inner_chunks_are_encoded() -> None:
         assert bytes(result)[offset : offset + nbytes] == thing.bytes[offset : offset + nbytes]
 
 
-# ---- arguments that would reach outside
+# ---- hostile arguments
 
 GOOD_LISTS = ((0, 0, 0), (2, 20, 16), None, (0, 0, 0), (positions(1, 5), None, None), (None, None, None))
 THREE = (positions(1, 2), positions(1, 2), positions(1, 2))
@@ -447,7 +447,7 @@ def test_selections_that_reach_outside_are_refused(case: str) -> None:
 
 
 def test_valid_selections_are_accepted() -> None:
-    """The arguments that the hostile ones are made from."""
+    """These are the arguments from which the hostile ones are made."""
     thing = Object(CHAINS["zstd"])
     thing.read(GOOD_LISTS, np.zeros((2, 20, 16), "int32"), (0, 1, 2))
     thing.read((0, THREE, None), np.zeros(2, "int32"), (-1,) * 3)
@@ -459,7 +459,7 @@ def test_elements_of_another_size_are_refused() -> None:
         Object(CHAINS["zstd"]).read(GOOD_LISTS, np.zeros((2, 20, 16), "int64"), (0, 1, 2))
 
 
-def test_box_is_still_a_box() -> None:
+def test_box_is_accepted() -> None:
     thing = Object(CHAINS["zstd"])
     out = np.zeros((3, 4, 5), "int32")
     thing.read(Box((1, 2, 3), (3, 4, 5), None, (0, 0, 0)), out, (0, 1, 2))

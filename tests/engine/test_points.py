@@ -1,6 +1,6 @@
-# test_points.py - the reading engine with very many points, and with very large numbers
+# test_points.py - the read engine with very many points and very large coordinates
 # SPDX-License-Identifier: MIT
-"""Points are divided among inner chunks by multiplication, and checked in blocks: what those ways could miss."""
+"""Points are assigned to inner chunks by multiplication, and checked in blocks; these tests cover the edges of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILL = 9
 
 
 def empty_shard(shape: Any, chunk_shape: Any) -> tuple[Any, bytes]:
-    """A compiled shard that has no inner chunk, and its bytes."""
+    """Return a compiled shard without inner chunks, and its bytes."""
     chain = compiled(
         ChainSpec.from_json([sharding(chunk_shape)], shape=shape, dtype="uint8", fill_value=FILL), True
     )
@@ -32,7 +32,7 @@ def empty_shard(shape: Any, chunk_shape: Any) -> tuple[Any, bytes]:
     "extent", [1, 2, 3, 7, 641, 2**16 + 1, 2**31 + 7, 2**32 - 1, 2**32, 2**32 + 1, 2**40]
 )
 def test_points_find_their_inner_chunks(extent: int, n: int) -> None:
-    """Numbers around the edges of inner chunks, also those too large for the cheap way to divide them."""
+    """Coordinates at the edges of inner chunks, also those too large for a division by multiplication."""
     n_chunks = 9
     chain, shard = empty_shard((extent * n_chunks,), (extent,))
     rng = np.random.default_rng(n)
@@ -45,7 +45,7 @@ def test_points_find_their_inner_chunks(extent: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 1, 1023, 1024, 1025, 2047, 2048, 2499])
-def test_the_first_wrong_position_is_named(bad: int) -> None:
+def test_first_wrong_position_is_named(bad: int) -> None:
     chain, shard = empty_shard((12, 20), (4, 5))
     out = np.zeros(2500, "uint8")
     numbers = np.full(2500, 5, np.uint64)

@@ -1,6 +1,6 @@
-# test_ranks.py - arrays without axes, with many, and with axes of no length
+# test_ranks.py - arrays without axes, with many axes, and with axes of length 0
 # SPDX-License-Identifier: MIT
-"""Requirements SC-39 and SC-40: nothing depends on a usual number of axes, on any path."""
+"""Requirements SC-39 and SC-40: no code path depends on a usual number of axes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(store: Any, shape: tuple[int, ...], shard: Any, inner: Any, codecs: str
 
 
 def long_axes(rank: int, extent: int, n: int = 4) -> tuple[int, ...]:
-    """A shape most of whose axes have length 1."""
+    """Return a shape of which most axes have length 1."""
     return tuple(
         extent if axis % max(1, rank // n) == 0 and axis < n * max(1, rank // n) else 1
         for axis in range(rank)
@@ -57,7 +57,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("codecs", CHAINS)
 @pytest.mark.parametrize("rank", RANKS)
-def test_ranks_through_zarr(store: Any, rank: int, codecs: str) -> None:
+def test_every_rank_works_through_zarr(store: Any, rank: int, codecs: str) -> None:
     shape, shard, inner = (long_axes(rank, n) for n in (5, 4, 2))
     array = make(store, shape, shard, inner, codecs)
     values = random_array(shape, "int16")
@@ -76,7 +76,7 @@ def test_ranks_through_zarr(store: Any, rank: int, codecs: str) -> None:
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("at", ["start", "end"])
-def test_ranks_of_single_shards(rank: int, at: Any) -> None:
+def test_every_rank_works_for_single_shards(rank: int, at: Any) -> None:
     shard, inner = long_axes(rank, 4), long_axes(rank, 2)
     spec = ShardSpec(shard, inner, "int16", -1, index_location=at)
     values = random_array(shard, "int16")
@@ -88,7 +88,7 @@ def test_ranks_of_single_shards(rank: int, at: Any) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 5, 12])
-def test_ranks_against_the_twin(rank: int) -> None:
+def test_every_rank_equals_the_reference(rank: int) -> None:
     shard, inner = long_axes(rank, 4, 2), long_axes(rank, 2, 2)
     spec = ShardSpec(shard, inner, "int16", -1)
     values = random_array(shard, "int16")
@@ -101,7 +101,7 @@ def test_ranks_against_the_twin(rank: int) -> None:
 
 @pytest.mark.parametrize("codecs", CHAINS)
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0), (3, 0, 5), (0, 0)])
-def test_axes_of_length_0(tmp_path: Path, shape: tuple[int, ...], codecs: str) -> None:
+def test_axes_of_length_0_are_read_and_written(tmp_path: Path, shape: tuple[int, ...], codecs: str) -> None:
     for store in (LocalStore(tmp_path / codecs), MemoryStore(), OtherMemoryStore()):
         array = make(store, shape, (4,) * len(shape), (2,) * len(shape), codecs)
         assert array[...].shape == shape
@@ -120,7 +120,7 @@ def test_axes_of_length_0(tmp_path: Path, shape: tuple[int, ...], codecs: str) -
 
 
 @pytest.mark.parametrize("codecs", CHAINS)
-def test_empty_selections(codecs: str) -> None:
+def test_empty_selections_are_read_and_written(codecs: str) -> None:
     array = make(MemoryStore(), (6, 6), (4, 4), (2, 2), codecs)
     array[...] = 1
     assert array[2:2].shape == (0, 6)

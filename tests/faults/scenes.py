@@ -1,6 +1,6 @@
-# scenes.py - one write, done again from the same beginning for each of its calls, which is the last one or fails
+# scenes.py - one write, repeated from the same start with a fault at each of its system calls
 # SPDX-License-Identifier: MIT
-"""What test_faults.py and test_in_place.py share: the scene of a write, faults in it, and what is asked after each of them."""
+"""Shared by test_faults.py and test_in_place.py: the write, the faults in it, and the checks after each fault."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from crew import forked
 from helpers import files_below, ours, quiet, shard_path, tensorstores_view, zarrs_view
+from workers import forked
 from zarr.codecs import ShardingCodec
 
 import shardcodec
@@ -28,22 +28,25 @@ __all__ = [
     "SMALL",
     "Scene",
     "calls_of",
+    "check_error_at_every_call",
+    "check_kill_at_every_call",
+    "check_kill_inside_every_write",
     "each_of",
     "each_with_every_error",
-    "fail_at_every_call",
-    "fault_in",
-    "is_killed_at_every_call",
-    "is_torn_in_every_write",
+    "faults_in_each_call",
     "was_killed",
     "with_fault",
 ]
 
-SIDE = 4  # of an inner chunk
+SIDE = 4  # elements along an axis of an inner chunk
 SMALL, LARGE = 3, 18  # inner chunks along an axis: indexes of 148 and 5188 bytes, below and above one page
 
 
 def each_of(cases: Iterable[object], quick: Collection[object] = ()) -> pytest.MarkDecorator:
-    """Run a test for each case: the quick ones always (without any, the first one, as a slow test), all others at night."""
+    """Run a test for each case: quick cases always, the others at night.
+
+    Without quick cases, the first case runs as a slow test.
+    """
     chosen = list(cases)
     marks = [() if case in quick else pytest.mark.nightly for case in chosen]
     if not quick:
@@ -53,9 +56,9 @@ def each_of(cases: Iterable[object], quick: Collection[object] = ()) -> pytest.M
 
 
 def each_with_every_error(cases: Iterable[object], quick: Collection[object]) -> pytest.MarkDecorator:
-    """Run a slow test for each quick case with EIO, and at night one for each case and error.
+    """Run a slow test with EIO for each quick case, and at night a test for each case and error.
 
-    ENOSPC is treated as EIO is, everywhere, so the quick cases are enough for it.
+    All code treats ENOSPC like EIO, so it is tested on the quick cases only.
     """
     pairs = [
         pytest.param(
@@ -75,7 +78,7 @@ State = tuple[object, ...]
 
 
 class Scene(ABC):
-    """An array of int32 in square shards, one below the other, and a write of `new` into `box` of what was `old`."""
+    """An array of int32 with square shards in one column, and a write that changes `box` from `old` to `new`."""
 
     has_journals = False
 
@@ -105,7 +108,7 @@ class Scene(ABC):
         self._continued: set[State] = set()
 
     def handle(self) -> Any:
-        """The array, of which nothing has been read; the scenes change no metadata, so those are read once."""
+        """Open the array without reading elements. The metadata are read once, since no scene changes them."""
         return shardcodec.attach(self._array, strict=True)
 
     def write(self) -> None:
@@ -118,12 +121,15 @@ class Scene(ABC):
             if name.removeprefix("a/") not in self.bytes:
                 (self.folder / name).unlink()
         if (self.folder / ".a.shardcodec").is_dir():
-            (self.folder / ".a.shardcodec").rmdir()  # every write begins with the same calls
+            (self.folder / ".a.shardcodec").rmdir()  # every write starts with the same calls
         for name, blob in self.bytes.items():
             (self.folder / "a" / name).write_bytes(blob)
 
     def state(self) -> State:
-        """All that a fault may have left for readers and for the next writer; a journal names the inode of its shard."""
+        """Return all that a fault may leave for readers and for the next writer.
+
+        A journal names the inode of its shard, so the inode counts too.
+        """
         left: list[object] = [self.shard.stat().st_ino if self.has_journals else 0]
         for path in sorted(self.folder.rglob("*")):
             stat = path.stat()
@@ -131,8 +137,10 @@ class Scene(ABC):
             left.append((str(path), stat.st_mode, stat.st_nlink, stat.st_blocks, blob))
         return tuple(left)
 
-    def others_view(self) -> np.ndarray[Any, Any]:
-        """What zarr and TensorStore read. The same state is read once: many faults leave the same."""
+    def view_of_other_readers(self) -> np.ndarray[Any, Any]:
+        """Return the elements that zarr and TensorStore read. Memoised by state, since many faults leave the same
+        state.
+        """
         state = self.state()
         if state not in self._views:
             found = zarrs_view(self._array)[...]
@@ -142,7 +150,7 @@ class Scene(ABC):
         return self._views[state]
 
     def once(self, look: Callable[[], str]) -> str:
-        """What a look at this state tells. The same state is looked at once, with handles that were opened for it."""
+        """Return the result of `look`, which opens its own handles. Memoised by state."""
         state = self.state()
         if state not in self._told:
             self._told[state] = look()
@@ -153,13 +161,13 @@ class Scene(ABC):
 
     @abstractmethod
     def check(self) -> str:
-        """Every reader sees what it may see: the old elements, the new ones or, where that is allowed, a mix; which, is told."""
+        """Check what every reader sees and return it: the "old" elements, the "new" ones or, where allowed, "mixed"."""
 
     @abstractmethod
     def check_no_litter(self) -> None: ...
 
     def check_next_write(self) -> None:
-        """Once for each state, as above."""
+        """Check that the next write succeeds and leaves no litter. Memoised by state."""
         state = self.state()
         if state in self._continued:
             return
@@ -172,8 +180,8 @@ class Scene(ABC):
 # ---- one fault
 
 
-def in_child(work: Callable[[], None]) -> tuple[int, bytes]:
-    """Run it in a forked child: how that ended, and what it had to say."""
+def run_in_child(work: Callable[[], None]) -> tuple[int, bytes]:
+    """Run `work` in a forked child. Return its exit status and its message."""
     read_end, write_end = os.pipe()
 
     def tell() -> None:
@@ -196,13 +204,14 @@ def with_fault(scene: Scene, n: int, action: str, value: int = 0) -> tuple[int, 
         native.load().set_fault(n, action, value)
         scene.write()
 
-    return in_child(work)
+    return run_in_child(work)
 
 
 def failing(scene: Scene, n: int, action: str, value: int, calls: list[str]) -> tuple[int, bytes]:
-    """The same in this process, for a fault that it survives: a fork takes ten times as long as the write.
+    """Run the write with a fault in this process, which survives it: a fork takes ten times as long as the write.
 
-    That nothing is left in the process from one write to the next is seen by the calls, which are those of a new one.
+    The test compares the calls with those of a new process, so it notices anything that an earlier write leaves
+    behind.
     """
     engine = native.load()
     status, told = 0, b""
@@ -213,7 +222,7 @@ def failing(scene: Scene, n: int, action: str, value: int, calls: list[str]) -> 
         status, told = 1, f"{type(error).__name__}: {error}".encode()
     finally:
         made = engine.end_fault()
-        engine.leave_staging()  # as a process does that ends
+        engine.leave_staging()  # as at the exit of a process
     assert made[: n + 1] == calls[: n + 1]
     return status, told
 
@@ -235,12 +244,13 @@ def was_killed(status: int) -> bool:
 # ---- a fault at every call
 
 
-def fault_in(
+def faults_in_each_call(
     scene: Scene, action: str, values: Callable[[str], Iterable[int]]
 ) -> Iterator[tuple[str, int, bytes]]:
-    """The write with a fault in each call, for each of the values that are named for it: call, status, what was said.
+    """Repeat the write with a fault in each call, for each value that `values` returns for the call.
 
-    Afterwards the next write has to work; then the scene is as it was.
+    Yield the call, the exit status and the message. After each fault the next write must succeed. Then the old
+    files are restored.
     """
     n_faults = 0
     for n, call in enumerate(calls := calls_of(scene)):
@@ -252,31 +262,31 @@ def fault_in(
             scene.check_next_write()
             scene.restore()
             n_faults += 1
-    assert n_faults, "no call was chosen"
+    assert n_faults, "`values` chose no call"
 
 
-def is_killed_at_every_call(scene: Scene) -> None:
+def check_kill_at_every_call(scene: Scene) -> None:
     outcomes = []
-    for call, status, told in fault_in(scene, "kill", lambda call: [0]):
+    for call, status, told in faults_in_each_call(scene, "kill", lambda call: [0]):
         assert was_killed(status), (call, told)
         outcomes.append(scene.check())
     assert "mixed" not in outcomes
-    assert outcomes == sorted(outcomes, reverse=True), "once it is new it stays new"
+    assert outcomes == sorted(outcomes, reverse=True), "after a later kill the shard is old again"
     assert {"old", "new"} == set(outcomes)
 
 
-def is_torn_in_every_write(scene: Scene, prefixes: Iterable[int]) -> None:
-    """Killed when some bytes of a write have got through."""
-    for call, status, told in fault_in(
+def check_kill_inside_every_write(scene: Scene, prefixes: Iterable[int]) -> None:
+    """Kill the process after a part of the bytes of each write."""
+    for call, status, told in faults_in_each_call(
         scene, "torn", lambda call: prefixes if call in ("pwrite", "copy_file_range") else ()
     ):
         assert was_killed(status), (call, told)
         assert scene.check() in ("old", "new")
 
 
-def fail_at_every_call(scene: Scene, error: int) -> None:
-    """The write does its work some other way, or raises with the name of the file and has changed nothing."""
-    for call, status, told in fault_in(scene, "error", lambda call: [error]):
+def check_error_at_every_call(scene: Scene, error: int) -> None:
+    """After an error the write succeeds by a fallback, or raises with the name of the file and changes nothing."""
+    for call, status, told in faults_in_each_call(scene, "error", lambda call: [error]):
         outcome = scene.check()
         if status:
             assert b"OSError" in told or b"Error: [Errno" in told, (call, told)

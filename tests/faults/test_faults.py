@@ -1,10 +1,10 @@
-# test_faults.py - a write that is killed, or that fails, at any of the calls that change a file system
+# test_faults.py - a write is killed or fails at each call that changes the file system
 # SPDX-License-Identifier: MIT
 """Kills and errors at every call.
 
-The calls of one write are counted; then the write is done again from the same beginning, once for each call, and that
-call is the last one or fails. Afterwards every inner chunk has its old or its new value, for zarr's own pipeline and for
-TensorStore as well, nothing else has changed, and the next write works and leaves no litter.
+One run counts the system calls of a write. Then the write is repeated from the same start, once for each call, with
+a kill or an error at this call. Afterwards every inner chunk has its old or its new value, for shardcodec, zarr's
+own pipeline and TensorStore; nothing else has changed; and the next write succeeds and leaves no litter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from faults.scenes import (
     SMALL,
     Scene,
     calls_of,
+    check_error_at_every_call,
+    check_kill_at_every_call,
+    check_kill_inside_every_write,
     each_of,
     each_with_every_error,
-    fail_at_every_call,
-    fault_in,
-    is_killed_at_every_call,
-    is_torn_in_every_write,
+    faults_in_each_call,
 )
 from helpers import descriptor, files_below, random_array
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
@@ -35,7 +35,7 @@ from shardcodec.storage import file_system
 
 @dataclass(frozen=True)
 class Case:
-    """One way to write: how many inner chunks along an axis, and the options."""
+    """One way to write: the number of inner chunks along an axis, and the options."""
 
     grid: int
     location: str
@@ -56,15 +56,15 @@ CASES = [
     for strategy, direct in (("replace", True), ("append", True), ("append", False))
     if location == "end" or direct
 ]
-# Killed at each call in every run of the tests: one of each way. The others are slow, all together.
+# Cases of the kill test that run always: one for each strategy and index location. The others run at night.
 QUICK = [case for case in CASES if case.grid == SMALL and case.durability == "rename"]
-# A direct append is one write and whole, which no kill can cut.
+# A direct append is a single write call that a kill cannot cut.
 CUT = [case for case in CASES if (case.strategy, case.location, case.direct) != ("append", "end", True)]
 
 
 @pytest.fixture(autouse=True)
-def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File systems are looked at anew in each test, since some tests forbid what they can do."""
+def _probe_file_systems_again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget probed file systems, since some tests forbid features of theirs."""
     monkeypatch.setattr(file_system, "_known", {})
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
@@ -72,7 +72,7 @@ def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Shards(Scene):
-    """Two shards, and a write that touches four inner chunks of the first in part, one of them absent before."""
+    """Two shards, and a write to parts of four inner chunks of the first shard. One of the four is absent before."""
 
     def __init__(self, folder: Path, case: Case) -> None:
         side = case.grid * SIDE
@@ -84,11 +84,11 @@ class Shards(Scene):
         self.new[self.box] = np.arange(1000, 1000 + (SIDE + 1) * SIDE).reshape(SIDE + 1, SIDE)
 
     def check(self) -> str:
-        """Every view shows, in each inner chunk, the old value or the new one."""
+        """Check that every reader sees the old or the new value of each inner chunk."""
         return self.once(self._seen)
 
     def _seen(self) -> str:
-        found = self.others_view()
+        found = self.view_of_other_readers()
         n = [length // SIDE for length in found.shape]
         same = [(found == due).reshape(n[0], SIDE, n[1], SIDE).all((1, 3)) for due in (self.old, self.new)]
         assert (same[0] | same[1]).all(), np.argwhere(~(same[0] | same[1]))
@@ -105,13 +105,13 @@ class Shards(Scene):
 
 
 @each_of(CASES, QUICK)
-def test_killed_at_every_call(tmp_path: Path, case: Case) -> None:
-    is_killed_at_every_call(Shards(tmp_path, case))
+def test_kill_at_any_call_leaves_old_or_new_chunks(tmp_path: Path, case: Case) -> None:
+    check_kill_at_every_call(Shards(tmp_path, case))
 
 
 @each_of(CUT)
-def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
-    is_torn_in_every_write(Shards(tmp_path, case), (0, 1, 100, 4095, 4096))
+def test_kill_inside_any_write_leaves_old_or_new_chunks(tmp_path: Path, case: Case) -> None:
+    check_kill_inside_every_write(Shards(tmp_path, case), (0, 1, 100, 4095, 4096))
 
 
 # ---- errors
@@ -119,13 +119,13 @@ def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*cannot be locked:RuntimeWarning")
 @each_with_every_error(CASES, QUICK)
-def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
-    fail_at_every_call(Shards(tmp_path, case), error)
+def test_error_at_any_call_raises_or_takes_the_fallback(tmp_path: Path, case: Case, error: int) -> None:
+    check_error_at_every_call(Shards(tmp_path, case), error)
 
 
 @each_of(CASES)
-def test_short_writes(tmp_path: Path, case: Case) -> None:
-    """A write that is cut is continued, or, where it has to be whole, is an error that leaves the old shard."""
+def test_short_write_is_continued(tmp_path: Path, case: Case) -> None:
+    """A short write is continued. If it must be a single call, it raises an error and the old shard stays."""
 
     def limits(call: str) -> tuple[int, ...]:
         if call == "pwrite_once" and case.location == "end" and case.direct:
@@ -133,7 +133,7 @@ def test_short_writes(tmp_path: Path, case: Case) -> None:
         return (1, 100) if call.startswith(("pwrite", "copy")) else ()
 
     scene = Shards(tmp_path, case)
-    for call, status, told in fault_in(scene, "short", limits):
+    for call, status, told in faults_in_each_call(scene, "short", limits):
         if status and call == "pwrite_once":
             assert b"No space left" in told
             assert scene.check() == "old"
@@ -141,11 +141,11 @@ def test_short_writes(tmp_path: Path, case: Case) -> None:
             assert scene.check() == "new", (call, told)
 
 
-# ---- ways
+# ---- system calls
 
 
-def test_what_each_case_does(tmp_path: Path) -> None:
-    """The cases above test what they say: each way to append occurs."""
+def test_each_case_makes_its_system_calls(tmp_path: Path) -> None:
+    """Each way to append occurs among the cases above."""
     for case in CASES:
         folder = tmp_path / str(case)
         folder.mkdir()
@@ -159,9 +159,8 @@ def test_what_each_case_does(tmp_path: Path) -> None:
             calls = [call for call in calls_of(scene) if call not in ("lock", "unlock")]
         if case.strategy == "replace" or (case.durability == "fsync" and not direct and case.grid == LARGE):
             assert "linkat" in calls and "fdatasync" not in calls
-            assert calls.index("close") < calls.index(
-                "linkat"
-            )  # the bytes have arrived before a name shows them
+            # the bytes are stored before a name refers to them
+            assert calls.index("close") < calls.index("linkat")
         elif case.location == "end" and direct:
             barrier = ["fdatasync"] * (case.durability == "fsync") + ["close"]
             assert calls == ["fallocate", "pwrite_once", *barrier]

@@ -1,9 +1,9 @@
-# test_in_place.py - updates in place that are killed, or that fail, at any of the calls that change a file system
+# test_in_place.py - an update in place is killed or fails at each call that changes the file system
 # SPDX-License-Identifier: MIT
-"""The undo journal: an update in place is one step, whatever happens.
+"""The undo journal makes an update in place atomic.
 
-As in test_faults.py the calls of one write are counted, and each of them is the last one or fails. Then shardcodec's readers
-see the whole old shard or the whole new one; so do zarr and TensorStore when the shard has been settled.
+As in test_faults.py, a kill or an error happens at each system call of one write. Then shardcodec's readers see the
+whole old shard or the whole new one. Zarr and TensorStore see the same after the shard has been settled.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from faults.scenes import (
     SMALL,
     Scene,
     calls_of,
+    check_error_at_every_call,
+    check_kill_at_every_call,
+    check_kill_inside_every_write,
     each_of,
     each_with_every_error,
-    fail_at_every_call,
-    fault_in,
-    is_killed_at_every_call,
-    is_torn_in_every_write,
+    faults_in_each_call,
     was_killed,
     with_fault,
 )
@@ -49,7 +49,8 @@ CHAINS: dict[str, Any] = {
     "crc": [BytesCodec(), Crc32cCodec()],
     "zstd": [BytesCodec(), ZstdCodec(level=1), Crc32cCodec()],
 }
-# What is written: inner chunks that all have their slots, a part of them; two of them and one that was absent; one is erased
+# The write: parts of stored inner chunks ("slots"); two stored chunks and an absent one ("mixed"); a chunk is
+# erased.
 BOXES = {
     "slots": np.s_[SIDE + 1 : 2 * SIDE + 2, 2 : SIDE + 2],
     "mixed": np.s_[: SIDE + 2, 2 : SIDE + 2],
@@ -80,7 +81,7 @@ CASES = [
     Case("zstd", "mixed", durability="fsync"),
     Case("crc", "mixed", location="start", durability="fsync"),
     Case("raw", "mixed", direct=False),
-    # what is appended: nothing but an index; where there is no way to do that, it is overwritten in its place
+    # the append is an index only; without direct appends the index is overwritten in place
     Case("crc", "erased", LARGE, "start"),
     Case("crc", "erased", LARGE, durability="fsync", direct=False),
 ]
@@ -89,24 +90,26 @@ assert set(CASES) >= QUICK
 
 
 @pytest.fixture(autouse=True)
-def _own_mind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _probe_file_systems_again(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(file_system, "_known", {})
     with descriptor(tmp_path) as fd:
         if not file_system.is_local(fd):
-            pytest.skip("nothing is updated in place on this file system")
+            pytest.skip("shardcodec does not update files in place on this file system")
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
         monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
 
 
 class Shard(Scene):
-    """One shard, one of whose inner chunks is absent, and a write that touches some of the others."""
+    """One shard with one absent inner chunk, and a write that touches some of the others."""
 
     has_journals = True
 
     def __init__(self, folder: Path, case: Case) -> None:
         side = case.grid * SIDE
-        # nothing that could be compressed, so whatever is new has its place
+        # random bytes do not compress, so each new chunk fits its slot
         old = np.random.default_rng(0).integers(0, 2**31 - 1, (side, side), dtype=np.int32)
         old[:SIDE, SIDE : 2 * SIDE] = -1
         super().__init__(folder, old, CHAINS[case.chain], case.location)
@@ -116,7 +119,7 @@ class Shard(Scene):
         self.new[self.box] = -1 if case.box == "erased" else 1000
 
     def seen(self) -> str:
-        """What shardcodec's readers see: all of them the same."""
+        """Return what shardcodec's readers see. All of them must see the same."""
         return self.once(self._seen)
 
     def _seen(self) -> str:
@@ -131,19 +134,19 @@ class Shard(Scene):
         return self.which(found)
 
     def check(self) -> str:
-        """That, and that the others see the same once it is settled."""
+        """Check that other readers see the same as shardcodec's after the shard has been settled."""
         unsettled, outcome = self.state(), self.seen()
-        assert sorted(self.bytes) == files_below(self.folder / "a"), "nothing shows up in the store"
+        assert sorted(self.bytes) == files_below(self.folder / "a"), "the store must list no new key"
         with shardcodec.open_shard(self.shard, None, self.spec, mode="r+") as shard:
             shard.settle()
         assert os.stat(self.shard).st_nlink == 1
         if self.state() != unsettled:
             assert self.seen() == outcome
-        assert self.which(self.others_view()) == outcome
+        assert self.which(self.view_of_other_readers()) == outcome
         return outcome
 
     def check_no_litter(self) -> None:
-        """No litter; the folder for journals goes when the process ends."""
+        """Check that only the folder for journals is left. It goes when the process exits."""
         native.load().leave_staging()
         assert [p.name for p in self.folder.rglob("*") if "a" not in p.relative_to(self.folder).parts] in (
             [],
@@ -155,14 +158,14 @@ class Shard(Scene):
 
 
 @each_of(CASES, QUICK)
-def test_killed_at_every_call(tmp_path: Path, case: Case) -> None:
-    is_killed_at_every_call(Shard(tmp_path, case))
+def test_kill_at_any_call_leaves_the_old_or_the_new_shard(tmp_path: Path, case: Case) -> None:
+    check_kill_at_every_call(Shard(tmp_path, case))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [Case("raw", "slots"), Case("zstd", "mixed", location="start")], ids=str)
-def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
-    """Without anybody asking for it, and whatever its strategy."""
+def test_next_write_settles_with_any_strategy(tmp_path: Path, case: Case) -> None:
+    """The next write settles the shard without a request, whatever its strategy."""
     scene = Shard(tmp_path, case)
     calls = calls_of(scene)
     for strategy in ("replace", "append", "in_place"):
@@ -180,13 +183,13 @@ def test_the_next_write_settles(tmp_path: Path, case: Case) -> None:
 
 
 @each_of(CASES)
-def test_killed_inside_every_write(tmp_path: Path, case: Case) -> None:
-    is_torn_in_every_write(Shard(tmp_path, case), (0, 1, 30, 100, 4096))
+def test_kill_inside_any_write_leaves_the_old_or_the_new_shard(tmp_path: Path, case: Case) -> None:
+    check_kill_inside_every_write(Shard(tmp_path, case), (0, 1, 30, 100, 4096))
 
 
 @pytest.mark.slow
-def test_killed_while_it_is_settled(tmp_path: Path) -> None:
-    """Settling may be done as often as it takes."""
+def test_kill_during_settling_is_settled_by_the_next_writer(tmp_path: Path) -> None:
+    """Settling is idempotent: it can be interrupted and repeated."""
     scene = Shard(tmp_path, Case("raw", "mixed"))
     calls = calls_of(scene)
     last = max(n for n, call in enumerate(calls) if call == "futimens")
@@ -205,11 +208,14 @@ def test_killed_while_it_is_settled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["array[...]", "shard.read_region()"])
-def test_a_writer_that_begins_during_a_read(tmp_path: Path, how: str) -> None:
-    """The reader has opened the shard and read its index; then a writer dies inside its slots; then the reader goes on."""
+def test_read_beside_a_killed_writer_returns_the_old_elements(tmp_path: Path, how: str) -> None:
+    """The reader opens the shard and reads its index. Then a writer dies inside its slots. Then the reader
+    continues.
+    """
     strace = shutil.which("strace") or pytest.skip("strace is not installed")
     scene = Shard(tmp_path, Case("raw", "slots"))
-    _, slots = (n for n, call in enumerate(calls_of(scene)) if call == "pwrite")  # the first is the journal
+    # the first pwrite is the journal
+    _, slots = (n for n, call in enumerate(calls_of(scene)) if call == "pwrite")
     program = f"""
 import json, os, sys
 import numpy as np
@@ -235,8 +241,8 @@ np.save({str(tmp_path / "found.npy")!r}, {how})
     status, told = with_fault(scene, slots, "torn", 100)
     assert was_killed(status), told
     if reader.wait(60):
-        pytest.skip("strace may not delay calls here")
-    assert scene.shard.read_bytes() != scene.bytes["c/0/0"], "a part of it is new"
+        pytest.skip("strace has no permission to delay calls here")
+    assert scene.shard.read_bytes() != scene.bytes["c/0/0"], "the killed writer changed no byte of the shard"
     assert (np.load(tmp_path / "found.npy") == scene.old).all()
 
 
@@ -249,20 +255,22 @@ def read_if_there(path: Path) -> bytes:
 
 @pytest.mark.filterwarnings("ignore:.*cannot be locked:RuntimeWarning")
 @each_with_every_error(CASES, QUICK)
-def test_errors_at_every_call(tmp_path: Path, case: Case, error: int) -> None:
-    fail_at_every_call(Shard(tmp_path, case), error)
+def test_error_at_any_call_raises_or_takes_the_fallback(tmp_path: Path, case: Case, error: int) -> None:
+    check_error_at_every_call(Shard(tmp_path, case), error)
 
 
 @each_of(CASES)
-def test_short_writes(tmp_path: Path, case: Case) -> None:
+def test_short_write_is_continued(tmp_path: Path, case: Case) -> None:
     scene = Shard(tmp_path, case)
-    for call, _, told in fault_in(scene, "short", lambda call: (1, 100) if call == "pwrite" else ()):
+    for call, _, told in faults_in_each_call(
+        scene, "short", lambda call: (1, 100) if call == "pwrite" else ()
+    ):
         assert scene.check() == "new", (call, told)
 
 
 @pytest.mark.slow
-def test_what_each_case_does(tmp_path: Path) -> None:
-    """The cases above test what they say."""
+def test_each_case_makes_its_system_calls(tmp_path: Path) -> None:
+    """Check the system calls of each case above."""
     for number, case in enumerate(CASES):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -279,14 +287,14 @@ def test_what_each_case_does(tmp_path: Path) -> None:
         assert ("fallocate" in calls) == (
             case.box == "mixed" and case.location == "end" and case.direct and direct
         )
-        assert calls.count("unlink") == 2, "journal and marker"
+        assert calls.count("unlink") == 2, "expected an unlink of the journal and one of the marker"
 
 
-# ---- journals that nobody of ours has written
+# ---- damaged and foreign journals
 
 
-def left_behind(scene: Shard) -> tuple[Path, bytes, bytes]:
-    """Kill a write after its last slot: the journal, what is in it, and the shard."""
+def kill_after_the_last_slot(scene: Shard) -> tuple[Path, bytes, bytes]:
+    """Kill a write after its last slot. Return the path and the bytes of its journal, and the bytes of the shard."""
     calls = calls_of(scene)
     last = max(n for n, call in enumerate(calls) if call == "futimens")
     status, told = with_fault(scene, last, "kill")
@@ -296,14 +304,14 @@ def left_behind(scene: Shard) -> tuple[Path, bytes, bytes]:
     return journal, journal.read_bytes(), scene.shard.read_bytes()
 
 
-def sealed(body: bytes) -> bytes:
+def with_checksum(body: bytes) -> bytes:
     return body + struct.pack("<I", native.load().crc32c(body))
 
 
-def test_a_torn_journal_is_discarded(tmp_path: Path) -> None:
-    """No kill can tear it; but a power cut may, where nothing is synced."""
+def test_torn_journal_is_discarded(tmp_path: Path) -> None:
+    """A kill cannot tear the journal, but a power cut can if nothing is synced."""
     scene = Shard(tmp_path, Case("raw", "slots"))
-    journal, good, shard = left_behind(scene)
+    journal, good, shard = kill_after_the_last_slot(scene)
     assert scene.seen() == "old"
     for n in (*range(0, len(good), 7), len(good) - 1):
         journal.write_bytes(good[:n])
@@ -338,10 +346,10 @@ def test_a_torn_journal_is_discarded(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_journals_that_lie(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Its checksum is right, what it says cannot be: the shard stays as it is."""
+def test_journal_with_impossible_fields_is_discarded(tmp_path: Path, change: dict[str, Any]) -> None:
+    """The checksum is right, but a field is impossible. The shard stays as it is."""
     scene = Shard(tmp_path, Case("raw", "slots"))
-    journal, good, shard = left_behind(scene)
+    journal, good, shard = kill_after_the_last_slot(scene)
     magic, inode, nbytes, begun, n, offset, size = struct.unpack_from("<8sQQqQQQ", good)
     said = {
         "magic": magic,
@@ -353,17 +361,17 @@ def test_journals_that_lie(tmp_path: Path, change: dict[str, Any]) -> None:
         "size": size,
     }
     head = struct.pack("<8sQQqQQQ", *(said | change).values())
-    assert sealed(good[:-4]) == good
-    journal.write_bytes(sealed(head + good[len(head) : -4]))
+    assert with_checksum(good[:-4]) == good
+    journal.write_bytes(with_checksum(head + good[len(head) : -4]))
     assert scene.check() == "new"
     assert scene.shard.read_bytes() == shard
     scene.check_next_write()
 
 
-def test_a_journal_of_another_file(tmp_path: Path) -> None:
-    """The shard was replaced after the kill: its journal says nothing about the new one, and goes."""
+def test_journal_of_a_replaced_shard_is_discarded(tmp_path: Path) -> None:
+    """The shard is replaced after the kill. The journal does not apply to the new file and is deleted."""
     scene = Shard(tmp_path, Case("raw", "slots"))
-    journal, _, _ = left_behind(scene)
+    journal, _, _ = kill_after_the_last_slot(scene)
     other = scene.shard.with_name("other")
     other.write_bytes(scene.bytes["c/0/0"])
     os.replace(other, scene.shard)
@@ -374,10 +382,10 @@ def test_a_journal_of_another_file(tmp_path: Path) -> None:
     scene.check_no_litter()
 
 
-def test_a_journal_that_may_not_be_read(tmp_path: Path) -> None:
-    """Then the old bytes cannot be had: an error, not what is in the shard."""
+def test_read_raises_if_the_journal_is_unreadable(tmp_path: Path) -> None:
+    """Without the journal the old bytes are unknown. The read raises and does not return the bytes of the shard."""
     scene = Shard(tmp_path, Case("raw", "slots"))
-    journal, _, _ = left_behind(scene)
+    journal, _, _ = kill_after_the_last_slot(scene)
     journal.chmod(0)
 
     def read() -> None:
@@ -392,31 +400,31 @@ def test_a_journal_that_may_not_be_read(tmp_path: Path) -> None:
 
 
 def drop_capabilities() -> None:
-    """Root may read everything, by a capability of its own."""
+    """Drop the capability by which root may read every file."""
     header = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
     if ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)):
         raise OSError(ctypes.get_errno(), "capset")
 
 
-# ---- files that are not overwritten
+# ---- files that are replaced instead
 
 
-def in_place(scene: Shard) -> bool:
+def updates_in_place(scene: Shard) -> bool:
     inode = scene.shard.stat().st_ino
     scene.write()
     assert scene.seen() == "new"
     return scene.shard.stat().st_ino == inode
 
 
-def test_several_names(tmp_path: Path) -> None:
+def test_shard_with_several_names_is_replaced(tmp_path: Path) -> None:
     scene = Shard(tmp_path, Case("raw", "slots"))
     os.link(scene.shard, tmp_path / "b")
     assert scene.seen() == "old"
-    assert not in_place(scene)
+    assert not updates_in_place(scene)
     assert (tmp_path / "b").read_bytes() == scene.bytes["c/0/0"]
 
 
-def test_an_index_without_checksum(tmp_path: Path) -> None:
+def test_shard_without_index_checksum_is_replaced(tmp_path: Path) -> None:
     with quiet():
         zarr.create_array(
             tmp_path / "a",
@@ -436,16 +444,16 @@ def test_an_index_without_checksum(tmp_path: Path) -> None:
     assert shard_path(array).stat().st_ino != inode
 
 
-def test_other_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_on_an_unknown_file_system_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Shard(tmp_path, Case("raw", "slots"))
-    assert in_place(scene)
+    assert updates_in_place(scene)
     scene.restore()
     monkeypatch.setattr(file_system, "LOCAL_TYPES", frozenset())
-    assert not in_place(scene)
+    assert not updates_in_place(scene)
 
 
-def test_no_place_for_a_journal(tmp_path: Path) -> None:
-    """Where the staging folder cannot be had, nothing is written into the hierarchy instead."""
+def test_shard_is_replaced_if_there_is_no_folder_for_a_journal(tmp_path: Path) -> None:
+    """If the staging folder cannot be created, no journal is written into the hierarchy instead."""
     scene = Shard(tmp_path, Case("raw", "slots"))
     (tmp_path / ".a.shardcodec").write_text("in the way")
-    assert not in_place(scene)
+    assert not updates_in_place(scene)

@@ -1,7 +1,9 @@
 # test_kills.py - writers that are killed at random times, again and again
 # SPDX-License-Identifier: MIT
-"""What test_faults.py does at each call by design, at moments that nobody chose: in the middle of a system call, between two
-instructions, with several threads at work. A writer goes round the inner chunks and says what it begins and what is done.
+"""Kills at random moments: inside a system call, between two instructions, with several threads at work.
+
+Complements the kills of test_faults.py at each system call. A writer updates one inner chunk after the other, and
+reports the start and the end of each update.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from crew import forked
 from helpers import files_below, ours, quiet, zarrs_view
+from workers import forked
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
@@ -43,13 +45,15 @@ def box(k: int) -> Any:
 
 
 def texture(value: int) -> Any:
-    """Elements that compress to a length of their own for each value, so that inner chunks do not fit each other's place."""
+    """Return elements whose compressed length depends on the value, so that most new chunks do not fit their old
+    slot.
+    """
     return np.where(np.arange(SIDE * SIDE).reshape(SIDE, SIDE) % (value % 7 + 2) == 0, value, -value).astype(
         "int32"
     )
 
 
-def write_for_ever(folder: Path, strategy: str, first: int, report: int) -> None:
+def write_until_killed(folder: Path, strategy: str, first: int, report: int) -> None:
     array = ours(folder)
     with shardcodec.options(write_strategy=strategy, threads=2):
         for value in range(first, 2**31):
@@ -59,9 +63,11 @@ def write_for_ever(folder: Path, strategy: str, first: int, report: int) -> None
 
 
 def killed_writer(folder: Path, strategy: str, first: int, seconds: float) -> bytes:
-    """Its reports. The time runs from the end of its first write, so that it is always killed at work."""
+    """Kill a writer and return its reports. The time starts after its first update, so the kill always hits a
+    running writer.
+    """
     read_end, write_end = os.pipe()
-    pid = forked(lambda: write_for_ever(folder, strategy, first, write_end))
+    pid = forked(lambda: write_until_killed(folder, strategy, first, write_end))
     os.close(write_end)
     with os.fdopen(read_end, "rb", buffering=0) as pipe:
         told = b""
@@ -75,11 +81,14 @@ def killed_writer(folder: Path, strategy: str, first: int, seconds: float) -> by
 
 
 @pytest.mark.skipif(
-    os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread", reason="it ends children forked beside threads"
+    os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread",
+    reason="ThreadSanitizer ends a child that was forked beside threads",
 )
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_killed_at_random_times(tmp_path: Path, strategy: str) -> None:
-    """All that was reported is there, what was under way is there wholly or not at all, and the next writer goes on."""
+def test_kill_at_a_random_time_loses_no_finished_update(tmp_path: Path, strategy: str) -> None:
+    """Finished updates are stored. The update in progress is stored completely or not at all. The next writer
+    succeeds.
+    """
     array = new_array(tmp_path / "a")
     chance = random.Random(strategy)
     expected = np.zeros(array.shape, "int32")
@@ -103,8 +112,9 @@ def test_killed_at_random_times(tmp_path: Path, strategy: str) -> None:
     with shardcodec.options(write_strategy=strategy):
         array[0, 0] = 5
     assert array[0, 0] == 5
-    # In place, what has outgrown its slot is appended: that makes no name, and so takes away none, such as a journal that was
-    # never published. The same bytes again have a slot.
+    # In place, a chunk that has outgrown its slot is appended. An append writes no journal, hence does not delete
+    # one that was never published. Writing the same bytes again has a slot, writes a journal and so deletes such a
+    # leftover.
     with shardcodec.options(write_strategy=strategy):
         array[box(0)] = array[box(0)]
     assert files_below(tmp_path) == ["a/c/0/0", "a/zarr.json"]

@@ -1,10 +1,12 @@
-# test_memory.py - an allocation fails: any one of a call, or it and all that follow
+# test_memory.py - one allocation of a call fails, or one and all that follow
 # SPDX-License-Identifier: MIT
-"""The allocations that C code asks for during a call are counted; then the call is made again, once for each of them, and
-that one fails. It ends with the right answer or with MemoryError, the files hold the old values or the new ones, nothing
-is left beside them, and all that was allocated has been freed.
+"""Failed allocations in C code.
 
-What Python and the codec libraries allocate for themselves is not made to fail, but the making of their contexts is.
+One run counts the allocations of a call. Then the call is repeated, once for each allocation, and this allocation
+fails. The call returns the right answer or raises MemoryError; the files hold the old values or the new ones; no
+litter is left; and all memory is freed.
+
+The allocations of Python and of the codec libraries do not fail, except those that make codec contexts.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ CODECS: dict[str, list[Any]] = {
 OLD = random_array(SHAPE, "int32")
 NEW = OLD + 1000
 NEVER = 2**63
-BOX = np.s_[2:11, 3:14]  # inner chunks in part and wholly, of both shards
+BOX = np.s_[2:11, 3:14]  # partial and whole inner chunks of both shards
 
 pytestmark = pytest.mark.parametrize("and_all_after", [False, True], ids=["one", "all"])
 codecs = pytest.mark.parametrize("name", CODECS)
@@ -58,7 +60,7 @@ def new_array(folder: Path, name: str, location: str = "end") -> Any:
 
 
 def outcome(work: Callable[[], None]) -> bool:
-    """Whether it could be done. Its error, and what that refers to, are gone afterwards."""
+    """Return True if the work succeeded. The error and the objects that it refers to are freed on return."""
     try:
         work()
     except MemoryError:
@@ -67,16 +69,19 @@ def outcome(work: Callable[[], None]) -> bool:
 
 
 def fail_each(work: Callable[[], None], after: Callable[[bool], None], and_all_after: bool) -> int:
-    """Count the allocations of `work`, fail each; `after` is told whether the work was done, and prepares for the next."""
+    """Count the allocations of `work`, then fail each of them.
+
+    `after` gets True if the work succeeded. It checks the result and prepares the next run.
+    """
     engine = native.load()
-    work()  # what is made once is not what is tested
+    work()  # one-time allocations are not tested
     after(True)
     engine.set_memory_fault(NEVER)
     work()
     n_allocations, *_ = engine.end_memory_fault()
     after(True)
     gc.collect()
-    gc.freeze()  # looking for cycles is quick where little is new
+    gc.freeze()  # few new objects make the search for cycles fast
     try:
         for n in range(n_allocations):
             engine.set_memory_fault(n, and_all_after)
@@ -88,14 +93,16 @@ def fail_each(work: Callable[[], None], after: Callable[[bool], None], and_all_a
     finally:
         engine.end_memory_fault()
         gc.unfreeze()
-    assert outcome(work), "all is well afterwards"
+    assert outcome(work), "the work must succeed after the last fault"
     after(True)
     return n_allocations
 
 
 @codecs
 @pytest.mark.parametrize("threads", [1, 2])
-def test_reads(tmp_path: Path, name: str, threads: int, and_all_after: bool) -> None:
+def test_read_without_memory_is_right_or_raises(
+    tmp_path: Path, name: str, threads: int, and_all_after: bool
+) -> None:
     array = new_array(tmp_path, name)
     found: list[Any] = []
 
@@ -115,7 +122,9 @@ def test_reads(tmp_path: Path, name: str, threads: int, and_all_after: bool) -> 
 
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 @pytest.mark.parametrize(("name", "location"), [*((name, "end") for name in CODECS), ("zstd", "start")])
-def test_updates(tmp_path: Path, name: str, location: str, strategy: str, and_all_after: bool) -> None:
+def test_update_without_memory_leaves_the_old_or_the_new_shard(
+    tmp_path: Path, name: str, location: str, strategy: str, and_all_after: bool
+) -> None:
     array = new_array(tmp_path / "a", name, location)
     blobs = {file: (tmp_path / "a" / file).read_bytes() for file in files_below(tmp_path / "a")}
 
@@ -127,7 +136,7 @@ def test_updates(tmp_path: Path, name: str, location: str, strategy: str, and_al
         expected = OLD.copy()
         expected[BOX] = NEW[BOX]
         found = array[...]
-        for rows in (np.s_[:8], np.s_[8:]):  # each shard is the old one or the new one
+        for rows in (np.s_[:8], np.s_[8:]):  # each shard is old or new
             as_new = (found[rows] == expected[rows]).all()
             assert as_new or (not done and (found[rows] == OLD[rows]).all())
         if strategy != "in_place":
@@ -142,8 +151,10 @@ def test_updates(tmp_path: Path, name: str, location: str, strategy: str, and_al
 
 
 @codecs
-def test_whole_shards(tmp_path: Path, name: str, and_all_after: bool) -> None:
-    """Written over old ones, and anew."""
+def test_whole_shard_write_without_memory_leaves_the_old_or_the_new_shard(
+    tmp_path: Path, name: str, and_all_after: bool
+) -> None:
+    """Overwrites of stored shards, and new shards."""
     array = new_array(tmp_path, name)
     (first, second) = (shard_path(array, key) for key in ("c/0/0", "c/1/0"))
 
@@ -165,8 +176,8 @@ def test_whole_shards(tmp_path: Path, name: str, and_all_after: bool) -> None:
     assert first.exists()
 
 
-def test_the_index_cache(tmp_path: Path, and_all_after: bool) -> None:
-    """What does not fit into memory is not cached; the answer is the same."""
+def test_index_that_does_not_fit_into_memory_is_not_cached(tmp_path: Path, and_all_after: bool) -> None:
+    """The index is not cached, and the answer is the same."""
     new_array(tmp_path, "zstd")
     found: list[Any] = []
 
@@ -184,8 +195,8 @@ def test_the_index_cache(tmp_path: Path, and_all_after: bool) -> None:
     assert fail_each(read, check, and_all_after) > 3
 
 
-def test_single_shards(tmp_path: Path, and_all_after: bool) -> None:
-    """Read, and written decoded and encoded."""
+def test_single_shard_without_memory_is_right_or_raises(tmp_path: Path, and_all_after: bool) -> None:
+    """Reads, and writes of decoded and of encoded chunks."""
     array = new_array(tmp_path, "gzip")
     path = shard_path(array)
     blob = path.read_bytes()
@@ -211,7 +222,7 @@ def test_single_shards(tmp_path: Path, and_all_after: bool) -> None:
 
 
 @codecs
-def test_encoded_in_memory(name: str, and_all_after: bool) -> None:
+def test_encode_without_memory_is_right_or_raises(name: str, and_all_after: bool) -> None:
     inner = [codec.to_dict() for codec in CODECS[name]]
     spec = shardcodec.ShardSpec(SHARD, CHUNK, "int32", -1, inner)
     blob = bytes(shardcodec.encode(OLD[:8], spec))

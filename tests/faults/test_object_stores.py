@@ -1,6 +1,6 @@
 # test_object_stores.py - S3 behind a proxy that makes faults
 # SPDX-License-Identifier: MIT
-"""Writes through zarr's `ObjectStore` to a real server (moto): lost answers, refusals, and conditions that nothing looks at."""
+"""Writes through zarr's `ObjectStore` to a real server (moto): lost answers, refusals, and ignored conditions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from spec_json import CRC, LITTLE
 
 import shardcodec
 from shardcodec.kv import FAILED, ShardedKeyValueStore
+from shardcodec.storage import conditions
+from shardcodec.storage import object_store as entity_store
+from shardcodec.storage.object_store import ObjectStore as EntityStore
 from shardcodec.storage.requests import Changed
-from shardcodec.zarr_plugin import conditions, remotes
-from shardcodec.zarr_plugin.remotes import ObstoreRemote
 
 MISSING = missing_for_s3()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
@@ -56,7 +57,7 @@ def object_store(store: Any) -> Any:
 
 
 def array_in(s3: S3Bucket) -> Any:
-    """An array of four shards of 4 x 4 inner chunks; the first is stored, and full of ones."""
+    """Create an array of four shards of 4 x 4 inner chunks. Only the first is stored, with ones."""
     array = checked(object_store(s3.store()))
     array[:8, :12] = 1
     return array
@@ -65,8 +66,8 @@ def array_in(s3: S3Bucket) -> Any:
 # ---- the proxy itself
 
 
-def test_the_proxy_makes_the_faults_it_is_told_to(s3: S3Bucket) -> None:
-    """So that a fault test which passes has met its fault."""
+def test_proxy_makes_the_requested_faults(s3: S3Bucket) -> None:
+    """A fault test that passes must have met its fault."""
     import obstore
 
     store, proxy = s3.store(), s3.proxy
@@ -100,11 +101,13 @@ def test_the_proxy_makes_the_faults_it_is_told_to(s3: S3Bucket) -> None:
     assert "refused" not in s3.names()
 
 
-# ---- errors that no new try cures
+# ---- errors that a retry does not cure
 
 
-def test_a_missing_bucket_raises_the_error_of_the_store_at_once(s3: S3Bucket) -> None:
-    """A put-if-absent into a missing bucket counted as beaten by another writer, and was tried again for a minute."""
+def test_missing_bucket_raises_at_once(s3: S3Bucket) -> None:
+    """The engine took the refusal of a put-if-absent in a missing bucket for another writer's success, and retried
+    for a minute.
+    """
     array = array_in(s3)
     gone = object_store(s3.store(bucket="no-such-bucket"))
     array = zarr.Array(zarr.AsyncArray(array.metadata, zarr.storage.StorePath(gone)))
@@ -119,9 +122,7 @@ def test_a_missing_bucket_raises_the_error_of_the_store_at_once(s3: S3Bucket) ->
 
 
 @pytest.mark.parametrize(("status", "name"), [(403, "PermissionDeniedError"), (401, "UnauthenticatedError")])
-def test_a_forbidden_write_raises_the_error_of_the_store_at_once(
-    s3: S3Bucket, status: int, name: str
-) -> None:
+def test_forbidden_write_raises_at_once(s3: S3Bucket, status: int, name: str) -> None:
     import obstore
 
     array = array_in(s3)
@@ -142,20 +143,22 @@ LOST = pytest.mark.parametrize("what", [What.CUT_AFTER, What.REFUSE_AFTER], ids=
 
 
 @LOST
-def test_an_update_whose_answer_is_lost_is_done_once(s3: S3Bucket, what: What) -> None:
-    """The client repeats the put, which is refused because the first one was stored. It was taken for another writer's then."""
+def test_update_with_a_lost_answer_is_done_once(s3: S3Bucket, what: What) -> None:
+    """The client repeats the put, which is refused because the first one was stored. The engine took the refusal
+    for another writer's.
+    """
     array = array_in(s3)
     array[0, 0] = 2
     s3.proxy.seen.clear()
     with s3.proxy.fault(what, "PUT", "c/0/0", times=1) as fault:
         array[0, 1] = 3
     assert fault.n_done == 1
-    assert s3.proxy.n_seen("PUT") == 2  # by the client; not once more by us
+    assert s3.proxy.n_seen("PUT") == 2  # both by the client; shardcodec does not repeat it
     assert (array[0, :3] == [2, 3, 1]).all()
 
 
 @LOST
-def test_a_put_if_absent_whose_answer_is_lost_is_done_once(s3: S3Bucket, what: What) -> None:
+def test_put_if_absent_with_a_lost_answer_is_done_once(s3: S3Bucket, what: What) -> None:
     array = array_in(s3)
     array[0, 0] = 2
     s3.proxy.seen.clear()
@@ -167,8 +170,8 @@ def test_a_put_if_absent_whose_answer_is_lost_is_done_once(s3: S3Bucket, what: W
 
 
 @LOST
-def test_a_conditional_key_value_write_whose_answer_is_lost_succeeds(s3: S3Bucket, what: What) -> None:
-    """It reported that the condition did not hold, though the value was stored, because of that very value."""
+def test_conditional_kv_write_with_a_lost_answer_succeeds(s3: S3Bucket, what: What) -> None:
+    """The write reported a failed condition, though it had stored the value itself."""
     kv = ShardedKeyValueStore(
         (object_store(s3.store()), "shard"), grid_shape=(4,), index_codecs=[LITTLE, CRC]
     )
@@ -181,7 +184,7 @@ def test_a_conditional_key_value_write_whose_answer_is_lost_succeeds(s3: S3Bucke
     assert dict(kv) == {first: b"old", second: b"new"}
 
 
-def test_a_delete_whose_answer_is_lost_is_repeated(s3: S3Bucket) -> None:
+def test_delete_with_a_lost_answer_is_repeated(s3: S3Bucket) -> None:
     array = array_in(s3)
     with s3.proxy.fault(What.CUT_AFTER, "POST|DELETE", times=1) as fault:
         array[:8, :12] = -1
@@ -190,12 +193,15 @@ def test_a_delete_whose_answer_is_lost_is_repeated(s3: S3Bucket) -> None:
     assert array[0, 0] == -1
 
 
-def test_an_object_of_another_writer_is_not_taken_for_ours(s3: S3Bucket) -> None:
-    """Two writers take the same lock by the same bytes. The one whose put is repeated after a refusal must not believe it has it."""
+def test_equal_object_of_another_writer_is_not_taken_for_the_own(s3: S3Bucket) -> None:
+    """Two writers take the same lock with the same bytes. The writer whose repeated put is refused must not assume
+    that it has the lock.
+    """
     import obstore
 
     async def race() -> None:
-        mine, theirs = ObstoreRemote(s3.store()), ObstoreRemote(s3.store(direct=True))
+        mine = EntityStore(object_store(s3.store()))
+        theirs = EntityStore(object_store(s3.store(direct=True)))
         await theirs.put("lock", b"taken", None)
         with s3.proxy.fault(What.REFUSE, "PUT", "/lock$", times=1), pytest.raises(Changed):
             await mine.put("lock", b"taken", None)
@@ -204,11 +210,11 @@ def test_an_object_of_another_writer_is_not_taken_for_ours(s3: S3Bucket) -> None
     assert bytes(obstore.get(s3.store(), "lock").bytes()) == b"taken"
 
 
-@pytest.mark.parametrize("own_nbytes", [0, 8 << 20], ids=["in several buffers", "in one"])
-def test_where_no_metadata_is_kept_the_bytes_are_compared(
+@pytest.mark.parametrize("own_nbytes", [0, 8 << 20], ids=["several buffers", "one buffer"])
+def test_lost_answer_is_compared_by_bytes_without_object_metadata(
     s3: S3Bucket, own_nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remotes, "OWN_NBYTES", own_nbytes)
+    monkeypatch.setattr(entity_store, "OWN_NBYTES", own_nbytes)
     array = array_in(s3)
     array[0, 0] = 2
     s3.proxy.add(What.STRIP, headers=("x-amz-meta-shardcodecwrite",))
@@ -220,7 +226,7 @@ def test_where_no_metadata_is_kept_the_bytes_are_compared(
     assert (array[0, :3] == [2, 3, 1]).all()
 
 
-def test_a_write_that_stays_without_answer_reports_the_error_of_the_store(s3: S3Bucket) -> None:
+def test_write_without_an_answer_raises_the_error_of_the_store(s3: S3Bucket) -> None:
     import obstore
 
     array = array_in(s3)
@@ -228,27 +234,27 @@ def test_a_write_that_stays_without_answer_reports_the_error_of_the_store(s3: S3
     with s3.proxy.fault(What.CUT_BEFORE, "PUT"), pytest.raises(obstore.exceptions.GenericError):
         array[0, 1] = 3
     assert (array[0, :2] == [2, 1]).all()
-    with s3.proxy.fault(What.REFUSE_AFTER, "PUT", status=400):  # stored, and no client repeats it
+    with s3.proxy.fault(What.REFUSE_AFTER, "PUT", status=400):  # stored; a client does not repeat a 400
         array[0, 1] = 3
     assert array[0, 1] == 3
 
 
-# ---- conditions that nothing looks at
+# ---- servers that ignore conditions
 
 
-def test_a_server_with_conditions_gets_one_probe_and_keeps_nothing_of_it(s3: S3Bucket) -> None:
+def test_server_with_conditions_is_probed_once_and_the_probe_deleted(s3: S3Bucket) -> None:
     array = array_in(s3)
     s3.proxy.seen.clear()
     for column in range(3):
         array[0, column] = 2
     other = shardcodec.attach(zarr.open_array(object_store(s3.store()), mode="r+"), strict=True)
-    other[0, 5] = 2  # by a copy of the store
+    other[0, 5] = 2  # through a copy of the store
     assert s3.proxy.n_seen("PUT", "probe") == 1
     assert s3.names() == ["c/0/0", "zarr.json"]
 
 
-def test_a_proxy_that_removes_conditions_is_noticed(s3: S3Bucket) -> None:
-    """Updates went through as if nothing else were writing; of two at a time one was lost, without a word."""
+def test_removed_conditions_warn_once(s3: S3Bucket) -> None:
+    """Updates ran as if there were no other writers: one of two concurrent updates was lost without a warning."""
     array = array_in(s3)
     s3.proxy.add(What.STRIP, headers=("If-Match", "If-None-Match"))
     with pytest.warns(RuntimeWarning, match=f"{s3.name}.*does not look at the conditions"):
@@ -258,7 +264,7 @@ def test_a_proxy_that_removes_conditions_is_noticed(s3: S3Bucket) -> None:
     assert s3.names() == ["c/0/0", "c/1/1", "zarr.json"]
 
 
-def test_a_probe_that_cannot_be_deleted_is_named(s3: S3Bucket) -> None:
+def test_probe_that_cannot_be_deleted_is_named(s3: S3Bucket) -> None:
     array = array_in(s3)
     s3.proxy.add(What.STRIP, headers=("If-Match", "If-None-Match"))
     s3.proxy.add(What.REFUSE, "POST|DELETE", status=403)
@@ -266,8 +272,8 @@ def test_a_probe_that_cannot_be_deleted_is_named(s3: S3Bucket) -> None:
         array[0, 0] = 2
 
 
-def test_a_proxy_that_removes_entity_tags_is_noticed(s3: S3Bucket) -> None:
-    """Without a tag there is no condition to send."""
+def test_removed_entity_tags_warn_once(s3: S3Bucket) -> None:
+    """A conditional put needs an entity tag."""
     array = array_in(s3)
     s3.proxy.add(What.STRIP, "GET", headers=("ETag",))
     with pytest.warns(RuntimeWarning, match="does not name the states of objects"):
@@ -276,7 +282,7 @@ def test_a_proxy_that_removes_entity_tags_is_noticed(s3: S3Bucket) -> None:
     assert (array[0, :3] == [2, 3, 1]).all()
 
 
-def test_a_store_that_is_configured_without_conditions_is_noticed(s3: S3Bucket) -> None:
+def test_store_configured_without_conditions_warns_once(s3: S3Bucket) -> None:
     array = checked(object_store(s3.store(conditional_put="disabled")))
     with pytest.warns(RuntimeWarning, match="configured to know no conditions"):
         array[0, 0] = 2
@@ -284,8 +290,10 @@ def test_a_store_that_is_configured_without_conditions_is_noticed(s3: S3Bucket) 
     assert (array[0, :3] == [2, 3, -1]).all()
 
 
-def test_a_probe_that_is_forbidden_proves_nothing(s3: S3Bucket) -> None:
-    """Permissions may be for the names of chunks alone. The write is done, and the user knows that nothing is known."""
+def test_forbidden_probe_warns_and_the_write_succeeds(s3: S3Bucket) -> None:
+    """Permissions may allow only the names of chunks. The write succeeds, with a warning that conditions are
+    unknown.
+    """
     array = array_in(s3)
     s3.proxy.add(What.REFUSE, "PUT", "probe", status=403)
     with pytest.warns(RuntimeWarning, match="could not be found out"):

@@ -1,9 +1,9 @@
-# test_power_cuts.py - durability="fsync" when the file system is switched off under a writer
+# test_power_cuts.py - durability="fsync" when the file system is shut down under a writer
 # SPDX-License-Identifier: MIT
 """A file system in a file, mounted as a loop device and shut down while a process writes to it.
 
-The shutdown discards everything that has not reached the device, as a power cut does; mounting it again replays the
-journal. What a write has returned from must be there, and what was under way is there wholly or not at all.
+Like a power cut, the shutdown discards everything that has not reached the device. Mounting it again replays the
+journal. A write that has returned must be stored; a write in progress is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from crew import forked
-from faults.loop import formatted, mounted
+from faults.loop_devices import formatted, mounted
 from helpers import ours, quiet, shard_path, zarrs_view
+from workers import forked
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
@@ -39,7 +39,7 @@ def switch_off(folder: Path) -> None:
 
 
 def write_until_cut(folder: Path, strategy: str, first: int, report: int) -> None:
-    """Write ever larger numbers; say of each that it begins and that it is there."""
+    """Write increasing numbers, and report the start and the end of each write."""
     array = ours(folder)
     with shardcodec.options(write_strategy=strategy, durability="fsync", threads=1):
         for value in range(first, first + 100_000):
@@ -53,9 +53,9 @@ def reported(told: bytes, kind: bytes) -> list[int]:
 
 
 def cut_while_writing(folder: Path, strategy: str, first: int, seconds: float) -> tuple[int, int]:
-    """The last value that was begun, and the last that was reported to be there before the cut.
+    """Return the last value that was started, and the last that was reported as stored before the cut.
 
-    Not what is reported after it: the process lives on here, and XFS then says of a folder that it is synced.
+    Reports after the cut do not count: the process survives it, and XFS then reports a folder as synced.
     """
     read_end, write_end = os.pipe()
 
@@ -76,7 +76,7 @@ def cut_while_writing(folder: Path, strategy: str, first: int, seconds: float) -
 
 
 def settle(array: zarr.Array[Any]) -> None:
-    """What readers other than ours need after a cut during an update in place."""
+    """Settle the shard for readers other than shardcodec's, after a cut during an update in place."""
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
     with shardcodec.open_shard(shard_path(array), None, spec, mode="r+") as shard:
         shard.settle()
@@ -87,7 +87,9 @@ def settle(array: zarr.Array[Any]) -> None:
 @pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 @pytest.mark.parametrize("system", ["ext4", "xfs"])
-def test_the_power_goes(tmp_path: Path, system: str, strategy: str, location: str, grid: int) -> None:
+def test_power_cut_loses_no_finished_write(
+    tmp_path: Path, system: str, strategy: str, location: str, grid: int
+) -> None:
     image, folder = formatted(tmp_path, system)
     side = 4 * grid
     with mounted(image, folder):
@@ -108,7 +110,7 @@ def test_the_power_goes(tmp_path: Path, system: str, strategy: str, location: st
             ours(folder / "a")[...] = 1
         os.sync()
     del array
-    value = 2  # 1 is there
+    value = 2  # 1 is stored
     chance = random.Random(0)
     for _ in range(6):
         with mounted(image, folder):

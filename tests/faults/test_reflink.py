@@ -1,6 +1,6 @@
-# test_reflink.py - file systems whose files share blocks: an update clones what it does not touch
+# test_reflink.py - file systems with shared blocks: an update clones the inner chunks that it does not touch
 # SPDX-License-Identifier: MIT
-"""On a file system in a file, of each kind that can: the carried inner chunks take no room a second time."""
+"""Each kind of file system with reflinks, in a file: carried inner chunks take no additional space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults.loop import formatted, mounted
+from faults.loop_devices import formatted, mounted
 from helpers import create, random_array, shard_path, zarrs_view
 
 import shardcodec
@@ -27,7 +27,7 @@ def used(folder: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["rename", "fsync"])
 @pytest.mark.parametrize("system", ["xfs", "btrfs"])
-def test_what_is_carried_is_cloned(tmp_path: Path, system: str, durability: str) -> None:
+def test_carried_chunks_are_cloned(tmp_path: Path, system: str, durability: str) -> None:
     image, folder = formatted(tmp_path, system)
     with mounted(image, folder):
         side = NBYTES >> 12
@@ -37,7 +37,7 @@ def test_what_is_carried_is_cloned(tmp_path: Path, system: str, durability: str)
         values = random_array(array.shape, "u1")
         array[...] = values
         before = used(folder)
-        old = shard_path(array).open("rb")  # its blocks are not given back
+        old = shard_path(array).open("rb")  # keep its blocks allocated
         native.load().set_fault(0, "count")
         with shardcodec.options(durability=durability):
             array[64:128] = values[64:128] = 7

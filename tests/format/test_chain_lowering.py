@@ -1,6 +1,6 @@
-# test_chain_lowering.py - what of a spec reaches the native chain, against numpy doing the same
+# test_chain_lowering.py - the arguments of the native chain, made from a spec and compared with numpy
 # SPDX-License-Identifier: MIT
-"""Lowering: one permutation, runs to reverse, plain names; nothing that JSON left open."""
+"""Lowering gives one permutation, runs to reverse and plain names; every default of the JSON is filled in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardcodec.format.spec import ShardSpec
 NATIVE, FOREIGN = (LITTLE, BIG) if sys.byteorder == "little" else (BIG, LITTLE)
 
 
-def test_an_array_without_shards() -> None:
+def test_array_without_shards_is_lowered() -> None:
     spec = ChainSpec((4, 6), "int32", 7, [NATIVE, named("zstd", level=3), CRC])
     assert lower(spec) == {
         "shape": (4, 6),
@@ -37,7 +37,7 @@ def test_an_array_without_shards() -> None:
     }
 
 
-def test_a_shard() -> None:
+def test_shard_is_lowered() -> None:
     spec = ShardSpec(
         (4, 6),
         (3, 2),
@@ -72,7 +72,7 @@ def test_a_shard() -> None:
     }
 
 
-def test_nested_shards() -> None:
+def test_nested_shards_are_lowered() -> None:
     inner = sharding(chunk_shape=[1, 3], codecs=[FOREIGN], index_codecs=[BIG], index_location="start")
     low = lower(shard(codecs=[inner, CRC]))
     middle = low["inner"]
@@ -87,7 +87,7 @@ def test_nested_shards() -> None:
     assert leaf["index"] is None
 
 
-def test_no_axes() -> None:
+def test_shard_without_axes_is_lowered() -> None:
     low = lower(shard((), chunk_shape=[]))
     assert (low["shape"], low["perm"], low["index"]["perm"]) == ((), (), None)  # type: ignore[index]
 
@@ -124,19 +124,19 @@ def test_no_axes() -> None:
     ],
     ids=str,
 )
-def test_codecs(codec: Any, op: Any) -> None:
+def test_every_codec_is_lowered(codec: Any, op: Any) -> None:
     assert lower(ChainSpec((4,), "f8", 0, [LITTLE, codec]))["ops"] == (op,)
 
 
 @pytest.mark.parametrize(("typesize", "lowered"), [(1, 1), (255, 255), (256, 1), (2**31 - 1, 1)])
-def test_blosc_has_one_byte_for_the_typesize(typesize: int, lowered: int) -> None:
+def test_blosc_typesize_above_255_becomes_1(typesize: int, lowered: int) -> None:
     codec = named("blosc", cname="lz4", clevel=1, shuffle="shuffle", typesize=typesize, blocksize=0)
     spec = ChainSpec((4,), "i4", 0, [LITTLE, codec])
     assert spec.to_json()[1] == codec
     assert lower(spec)["ops"][0][1]["typesize"] == lowered
 
 
-def test_blosc_with_large_elements() -> None:
+def test_blosc_typesize_of_large_elements_becomes_1() -> None:
     assert lower(ChainSpec((4,), "V255", bytes(255), ["bytes", "blosc"]))["ops"][0][1]["typesize"] == 255
     assert lower(ChainSpec((4,), "V256", bytes(256), ["bytes", "blosc"]))["ops"][0][1]["typesize"] == 1
 
@@ -165,7 +165,7 @@ def test_single_bytes_are_never_reversed(dtype: Any, codec: Any) -> None:
     ],
     ids=str,
 )
-def test_reversed_when_the_stored_order_is_not_the_native_one(dtype: Any, swap: Any) -> None:
+def test_other_byte_order_is_reversed(dtype: Any, swap: Any) -> None:
     fill = "" if dtype == "U3" else (0, 0, (0, b"")) if isinstance(dtype, list) else 0
     assert lower(ChainSpec((4,), dtype, fill, [FOREIGN]))["swap"] == swap
     assert lower(ChainSpec((4,), dtype, fill, [NATIVE]))["swap"] == ()
@@ -174,8 +174,8 @@ def test_reversed_when_the_stored_order_is_not_the_native_one(dtype: Any, swap: 
     )
 
 
-def test_memory_in_the_other_byte_order() -> None:
-    """A big-endian array on a little-endian machine: what needed reversing needs none, and the reverse."""
+def test_array_in_the_other_byte_order_swaps_the_other_way() -> None:
+    """For a big-endian array on a little-endian machine, the other stored order needs a swap."""
     fill = np.array(1 + 2j, "c8")
     other = fill.astype(fill.dtype.newbyteorder("S")).tobytes()
     spec = shard(dtype="c8", fill_value=1 + 2j, codecs=[FOREIGN])
@@ -191,8 +191,8 @@ def test_memory_in_the_other_byte_order() -> None:
 
 
 @given(any_dtypes)
-def test_any_dtype_decodes_as_zarr_does(dtype: np.dtype[Any]) -> None:
-    """Stored bytes, reversed by the lowered runs, are the element; zarr gets it with newbyteorder."""
+def test_any_dtype_decodes_as_in_numpy(dtype: np.dtype[Any]) -> None:
+    """Reversing the lowered runs of the stored bytes gives the element; zarr gets it with newbyteorder."""
     stored = counted_bytes(dtype.itemsize)
     zero = bytes(dtype.itemsize)
     low = lower(ChainSpec((1,), dtype, np.frombuffer(zero, dtype)[0], [FOREIGN]))
@@ -200,7 +200,7 @@ def test_any_dtype_decodes_as_zarr_does(dtype: np.dtype[Any]) -> None:
     for offset, unit, count in low["swap"]:
         for at in range(offset, offset + unit * count, unit):
             element[at : at + unit] = stored[at : at + unit][::-1]
-    # byteswap() knows nothing of structs, so it is asked field by field
+    # byteswap() does not support structs, so the fields are swapped one by one
     assert bytes(element) == byteswapped(dtype, stored)
 
 
@@ -253,20 +253,20 @@ def test_permutations_compose_as_in_numpy(data: st.DataObject, ndim: int) -> Non
     ],
     ids=["axes", "itemsize", "ops", "inner ops"],
 )
-def test_beyond_the_native_limits(spec: Any, actual: int, limit: int) -> None:
-    """The format has no such limits, so it is not the spec that is wrong."""
+def test_spec_beyond_the_native_limits_is_unsupported(spec: Any, actual: int, limit: int) -> None:
+    """The format has no such limits, so this is not a SpecError."""
     with pytest.raises(UnsupportedError) as caught:
         lower(spec)
     assert (caught.value.actual, caught.value.limit) == (actual, limit)
     assert str(actual) in str(caught.value)
 
 
-def test_at_the_native_limits() -> None:
+def test_spec_at_the_native_limits_is_lowered() -> None:
     lower(ChainSpec((1,) * MAX_NDIM, "u1", 0, ["bytes", *["crc32c"] * MAX_OPS]))
     lower(ChainSpec((1,), f"V{MAX_ITEMSIZE}", bytes(MAX_ITEMSIZE), ["bytes"]))
 
 
-def test_a_codec_without_native_code() -> None:
+def test_codec_without_native_code_is_unsupported() -> None:
     class Custom(Codec):
         json_name = "custom"
 

@@ -1,6 +1,6 @@
-# test_errors.py - the exceptions: what they are, what they carry, what survives a trip between processes
+# test_errors.py - the exceptions: their types, their attributes, and how they are copied and pickled
 # SPDX-License-Identifier: MIT
-"""Errors carry their numbers as attributes, through pickling and copying."""
+"""Errors carry their numbers as attributes, and keep them when they are pickled and copied."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_errors_are_instances_of_the_types_that_zarr_raises(
     assert issubclass(kind, also)
 
 
-def test_few_errors_look_like_io() -> None:
-    """A store's own OSError passes untouched, so ours must not be mistaken for one. Waiting for a file, and what is no file, is I/O."""
+def test_only_lock_and_file_errors_are_oserrors() -> None:
+    """A store's OSError passes unchanged, so our other errors must not look like one."""
     io = [name for name in errors.__all__ if issubclass(getattr(errors, name), OSError)]
     assert io == ["LockError", "ShardFileError"]
 
@@ -78,7 +78,7 @@ def test_omitted_context_is_none() -> None:
     [copy.copy, copy.deepcopy, *(lambda e, p=p: pickle.loads(pickle.dumps(e, p)) for p in range(2, 6))],
     ids=["copy", "deepcopy", *(f"pickle-{p}" for p in range(2, 6))],
 )
-def test_survives(kind: type[ShardError], numbers: dict[str, Any], travel: Any) -> None:
+def test_errors_survive_copy_and_pickle(kind: type[ShardError], numbers: dict[str, Any], travel: Any) -> None:
     error = kind("message", **numbers)
     error.add_note("seen by worker 3")
     twin = travel(error)
@@ -90,7 +90,7 @@ def test_survives(kind: type[ShardError], numbers: dict[str, Any], travel: Any) 
 
 
 @each_error
-def test_context_is_added_in_front(kind: type[ShardError], numbers: dict[str, Any]) -> None:
+def test_context_is_added_in_front_of_the_message(kind: type[ShardError], numbers: dict[str, Any]) -> None:
     error = kind("too short", **numbers)
     outer = error.with_context(chunk_coords=(1, 2)).with_context(shard="c/0/7", attempt=2)
     assert type(outer) is kind
@@ -109,22 +109,22 @@ def test_context_keeps_notes_and_survives_pickling() -> None:
     assert str(outer) == "shard 'c/0': stored 1, computed 2"
 
 
-def test_other_context_leaves_the_message_alone() -> None:
+def test_other_context_does_not_change_the_message() -> None:
     assert str(CodecError("bad frame").with_context(level=1, entry=0)) == "bad frame"
 
 
-def test_a_shard_in_memory_has_no_name_to_show() -> None:
-    """Messages began with "shard '':"."""
+def test_shard_without_a_name_is_not_shown() -> None:
+    """Messages once began with "shard '':"."""
     nameless = ShardFormatError("index is short").with_context(shard="", chunk_coords=(0, 1))
     assert str(nameless) == "inner chunk (0, 1): index is short"
     assert str(ShardFormatError("index is short").with_context(shard=0)) == "shard 0: index is short"
 
 
 @pytest.mark.parametrize("name", ["args", "message", "with_context", "_private", "__class__"])
-def test_a_number_cannot_take_the_name_of_the_protocol(name: str) -> None:
+def test_reserved_names_are_refused_as_context(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         ShardError("x", **{name: 1})
 
 
-def test_a_message_is_optional() -> None:
+def test_message_is_optional() -> None:
     assert str(ShardError()) == ShardError().message == ""

@@ -70,7 +70,7 @@ from shardcodec.format.spec import ShardSpec
     ],
     ids=str,
 )
-def test_codec_from_json_and_back(data: Any, codec: Any, written: Any) -> None:
+def test_codec_survives_json(data: Any, codec: Any, written: Any) -> None:
     codecs = [data] if codec.kind == "array -> bytes" else [LITTLE, data]
     spec = ChainSpec((4,), "i4", 0, codecs)
     assert spec.codecs[-1] == codec
@@ -88,8 +88,8 @@ def test_codec_from_json_and_back(data: Any, codec: Any, written: Any) -> None:
     ],
     ids=str,
 )
-def test_blosc_goes_by_the_itemsize(dtype: Any, shuffle: str, typesize: int) -> None:
-    """As zarr does, on both sides of which the JSON has them."""
+def test_blosc_defaults_depend_on_the_itemsize(dtype: Any, shuffle: str, typesize: int) -> None:
+    """zarr does the same if the JSON has no shuffle or typesize."""
     fill = () if isinstance(dtype, list) else ""
     zero = (0, 0) if isinstance(dtype, list) else fill if dtype == "U100" else 0
     spec = ChainSpec((4,), dtype, zero, [LITTLE, named("blosc", cname="lz4", clevel=1)])
@@ -138,7 +138,7 @@ def test_blosc_goes_by_the_itemsize(dtype: Any, shuffle: str, typesize: int) -> 
     ],
     ids=str,
 )
-def test_wrong_codec(data: Any, path: str, words: str) -> None:
+def test_wrong_codec_is_refused(data: Any, path: str, words: str) -> None:
     first = data["name"] in ("bytes", "transpose")
     codecs = [data, *([LITTLE] if data["name"] == "transpose" else [])] if first else [LITTLE, data]
     refused(metadata(*codecs), f"codecs[{0 if first else 1}].configuration.{path}", words)
@@ -159,7 +159,7 @@ def test_wrong_codec(data: Any, path: str, words: str) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_codecs_that_are_not_implemented(data: Any, place: str, codec: str) -> None:
+def test_unsupported_codec_is_named(data: Any, place: str, codec: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         ChainSpec.from_metadata(metadata(sharding(codecs=[LITTLE, data])))
     assert caught.value.codec == codec
@@ -175,32 +175,32 @@ def test_elements_of_several_bytes_need_a_byte_order(dtype: str) -> None:
 
 
 def test_structs_without_a_byte_order_are_little_endian() -> None:
-    """zarr up to 3.1 dropped it when it wrote structs."""
+    """zarr up to 3.1 dropped the byte order when it wrote structs."""
     assert ChainSpec((4,), [("a", "i4")], (0,), ["bytes"]).codecs == (Bytes("little"),)
     assert ChainSpec((4,), [("a", "i1")], (0,), ["bytes"]).codecs == (Bytes(),)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "i1", "u1", "S4", "V4"])
-def test_a_byte_order_without_meaning_is_dropped(dtype: str) -> None:
+def test_byte_order_of_single_bytes_is_dropped(dtype: str) -> None:
     fill = bytes(4) if dtype[0] in "SV" else 0
     assert ChainSpec((4,), dtype, fill, [BIG]) == ChainSpec((4,), dtype, fill, [LITTLE])
     assert ChainSpec((4,), dtype, fill, [BIG]).to_json() == [{"name": "bytes"}]
 
 
-# --- the metadata around it ---
+# --- the metadata around the codecs ---
 
 
 @pytest.mark.parametrize(
     "key", ["zarr_format", "node_type", "shape", "data_type", "chunk_grid", "fill_value", "codecs"]
 )
-def test_metadata_needs(key: str) -> None:
+def test_missing_metadata_is_refused(key: str) -> None:
     refused(metadata(**{key: ...}), key, "missing")
 
 
 @pytest.mark.parametrize(
     ("changes", "path", "words"),
     [
-        ({"zarr_format": 2}, "zarr_format", "expected 3, got 2"),
+        ({"zarr_format": 4}, "zarr_format", "expected 3, got 4"),
         ({"node_type": "group"}, "node_type", "expected 'array', got 'group'"),
         ({"shape": [10, -1]}, "shape[1]", "expected at least 0, got -1"),
         ({"shape": [10]}, "chunk_grid.configuration.chunk_shape", "expected 1 axes, as the array has, got 2"),
@@ -222,11 +222,11 @@ def test_metadata_needs(key: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_metadata(changes: dict[str, Any], path: str, words: str) -> None:
+def test_wrong_metadata_is_refused(changes: dict[str, Any], path: str, words: str) -> None:
     refused(metadata(**changes), path, words)
 
 
-def test_unknown_metadata_may_say_that_it_does_not_matter() -> None:
+def test_unknown_metadata_is_ignored_only_if_it_need_not_be_understood() -> None:
     data = metadata(
         extra={"must_understand": False, "name": "x"}, dimension_names=["a", None], storage_transformers=[]
     )
@@ -243,7 +243,7 @@ def test_unknown_metadata_may_say_that_it_does_not_matter() -> None:
     ],
     ids=str,
 )
-def test_metadata_that_is_not_implemented(changes: dict[str, Any], path: str) -> None:
+def test_unsupported_metadata_is_named(changes: dict[str, Any], path: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         ChainSpec.from_metadata(metadata(**changes))
     assert caught.value.path == path
@@ -251,12 +251,12 @@ def test_metadata_that_is_not_implemented(changes: dict[str, Any], path: str) ->
 
 
 @pytest.mark.parametrize("data", [None, [], "zarr", 3])
-def test_metadata_is_an_object(data: Any) -> None:
+def test_metadata_must_be_an_object(data: Any) -> None:
     with pytest.raises(SpecError, match="expected an object"):
         ChainSpec.from_metadata(data)
 
 
-def test_an_array_without_shards() -> None:
+def test_array_without_shards_is_a_chain() -> None:
     spec = ChainSpec.from_metadata(metadata(transpose(1, 0), BIG, named("zstd", level=3), CRC))
     assert (spec.shape, spec.stored_shape, spec.nbytes) == ((4, 6), (6, 4), 96)
     assert (spec.sharding, spec.inner, spec.serializer) == (None, None, Bytes("big"))
@@ -266,7 +266,7 @@ def test_an_array_without_shards() -> None:
     assert caught.value.path == "codecs"
 
 
-def test_deep_nesting_is_refused_not_crashed_upon() -> None:
+def test_deep_nesting_is_refused() -> None:
     codecs: Any = [LITTLE]
     for _ in range(5000):
         codecs = [sharding(chunk_shape=[4, 6], codecs=codecs)]
@@ -286,7 +286,7 @@ def rectilinear(*chunk_shapes: Any, kind: Any = "inline") -> dict[str, Any]:
     return named("rectilinear", kind=kind, chunk_shapes=list(chunk_shapes))
 
 
-def test_pr1_a_rectilinear_grid() -> None:
+def test_pr1_rectilinear_grid_is_read() -> None:
     grid = rectilinear([4, 2, [6, 2]], 6)
     spec = ShardSpec.from_metadata(metadata(chunk_grid=grid, shape=[15, 20]))
     assert spec.shard_shape == (4, 6)
@@ -323,18 +323,18 @@ def test_pr1_a_rectilinear_grid() -> None:
     ],
     ids=str,
 )
-def test_pr1_wrong_grids(grid: Any, path: str, words: str) -> None:
+def test_pr1_wrong_grids_are_refused(grid: Any, path: str, words: str) -> None:
     refused(metadata(chunk_grid=grid), f"chunk_grid.configuration.{path}", words)
 
 
-def test_pr2_every_edge_is_divided() -> None:
+def test_pr2_inner_chunks_must_divide_every_edge() -> None:
     data = metadata(chunk_grid=rectilinear([4, [3, 2]], 6))
     refused(data, f"{AT}.chunk_shape[0]", "inner chunk size 2 does not divide shard size 3 on axis 0")
     turned = metadata(transpose(1, 0), sharding(chunk_shape=[3, 2]), chunk_grid=rectilinear([4, [3, 2]], 6))
     refused(turned, "codecs[1].configuration.chunk_shape[1]", "does not divide shard size 3 on axis 1")
 
 
-def test_pr2_runs_are_not_unrolled() -> None:
+def test_pr2_runs_are_not_expanded() -> None:
     data = metadata(chunk_grid=rectilinear([[4, 10**18]], 6))
     assert ShardSpec.from_metadata(data).shard_shape == (4, 6)
 
@@ -369,21 +369,21 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "two"), EQUAL, ids=str)
-def test_equal_specs(one: ShardSpec, two: ShardSpec) -> None:
+def test_equal_specs_have_equal_hashes(one: ShardSpec, two: ShardSpec) -> None:
     assert one == two
     assert hash(one) == hash(two)
     assert one.chain == two.chain
 
 
-def test_different_specs() -> None:
+def test_different_specs_are_not_equal() -> None:
     assert len(set(DIFFERENT)) == len(DIFFERENT)
     for i, one in enumerate(DIFFERENT):
         assert [one == two for two in DIFFERENT] == [i == j for j in range(len(DIFFERENT))]
 
 
 @pytest.mark.parametrize("spec", DIFFERENT, ids=str)
-def test_a_spec_survives(spec: ShardSpec) -> None:
-    assert spec.inner and spec.chain  # what is cached must not matter
+def test_spec_survives_pickle_copy_and_repr(spec: ShardSpec) -> None:
+    assert spec.inner and spec.chain  # cached properties must not matter
     for twin in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), dataclasses.replace(spec)):
         assert twin == spec
         assert twin.fill == spec.fill
@@ -391,7 +391,7 @@ def test_a_spec_survives(spec: ShardSpec) -> None:
     assert eval(repr(spec.chain), NAMESPACE) == spec.chain
 
 
-def test_repr_reads_well() -> None:
+def test_repr_is_readable() -> None:
     assert repr(shard(dtype="f4", fill_value="NaN")) == (
         "ShardSpec(shard_shape=(4, 6), chunk_shape=(2, 3), dtype='float32', fill_value='NaN', "
         "codecs=(Bytes(endian='little'),), index_codecs=(Bytes(endian='little'), Crc32c()), index_location='end')"
@@ -401,7 +401,7 @@ def test_repr_reads_well() -> None:
     )
 
 
-def test_a_spec_by_hand() -> None:
+def test_spec_is_made_from_python_values() -> None:
     spec = ShardSpec([4, 6], np.array([2, 3]), np.int32, np.int64(7), [Bytes("big"), "crc32c", CRC])
     assert spec.shard_shape == (4, 6)
     assert all(type(n) is int for n in spec.shard_shape + spec.chunk_shape)
@@ -427,13 +427,13 @@ def test_a_spec_by_hand() -> None:
     ],
     ids=str,
 )
-def test_wrong_by_hand(arguments: tuple[Any, ...], path: str) -> None:
+def test_wrong_python_values_are_refused(arguments: tuple[Any, ...], path: str) -> None:
     with pytest.raises(SpecError) as caught:
         ShardSpec(*arguments)
     assert caught.value.path == path
 
 
-def test_codecs_on_the_wrong_side() -> None:
+def test_codecs_in_the_wrong_place_are_refused() -> None:
     with pytest.raises(SpecError, match="transpose takes an array"):
         ShardSpec((4, 6), (2, 3), "u1", 0, ["bytes"], after=[transpose(1, 0)])
     with pytest.raises(SpecError, match="crc32c takes bytes"):
@@ -452,7 +452,7 @@ def test_codecs_on_the_wrong_side() -> None:
     ],
     ids=str,
 )
-def test_has_checksum(codecs: Any, checksum: bool) -> None:
+def test_has_checksum_depends_on_the_codecs(codecs: Any, checksum: bool) -> None:
     assert shard(codecs=codecs).inner.has_checksum is checksum
 
 
@@ -463,8 +463,8 @@ def test_to_metadata_checks_the_rank() -> None:
     assert (written["attributes"], written["dimension_names"]) == ({"a": 1}, ["x", None])
 
 
-def test_only_numpy_is_needed() -> None:
-    """A spec can be made where zarr is not installed, whatever the package around it imports."""
+def test_specs_import_only_numpy() -> None:
+    """A spec can be made without zarr installed."""
     imported = set()
     for path in [*Path(checks.__file__).parent.glob("*.py"), Path(errors.__file__)]:
         for node in ast.walk(ast.parse(path.read_text())):

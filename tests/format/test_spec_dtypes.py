@@ -1,4 +1,4 @@
-# test_spec_dtypes.py - data types: JSON against numpy, and where a byte order reverses bytes
+# test_spec_dtypes.py - data types: JSON compared with numpy, and the bytes that a byte order reverses
 # SPDX-License-Identifier: MIT
 """Data types: their JSON, their numpy dtypes, and the runs of units in an element."""
 
@@ -37,7 +37,7 @@ JSON_TYPES = [
 
 
 @pytest.mark.parametrize(("data", "dtype"), JSON_TYPES, ids=lambda value: str(value)[:40])
-def test_json_to_numpy_and_back(data: Any, dtype: Any) -> None:
+def test_data_type_survives_json(data: Any, dtype: Any) -> None:
     parsed = parse_data_type(data)
     assert parsed == np.dtype(dtype)
     assert dtype_to_json(parsed) == data
@@ -129,7 +129,7 @@ def test_other_spellings_are_read(data: Any, dtype: Any) -> None:
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_wrong_json(data: Any, path: str, words: str) -> None:
+def test_wrong_json_is_refused(data: Any, path: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_data_type(data)
     assert caught.value.path == path
@@ -168,7 +168,7 @@ def test_byte_order_is_dropped() -> None:
 )
 def test_elements_without_fixed_bytes_are_unsupported(dtype: Any) -> None:
     if dtype == "g" and np.dtype("g") == np.dtype("f8"):
-        pytest.skip("long double is double here")
+        pytest.skip("long double is the same as double on this machine")
     with pytest.raises(UnsupportedError):
         as_dtype(dtype)
 
@@ -181,14 +181,14 @@ def test_extension_types_are_unsupported() -> None:
 
 @pytest.mark.parametrize("value", ["foo", "numpy.datetime64", 123, ["i4"]], ids=str)
 def test_values_that_are_not_data_types_are_refused(value: Any) -> None:
-    """The error was numpy's, without a place."""
+    """The error was numpy's and named no field."""
     with pytest.raises(SpecError, match="dtype: expected a data type, got") as caught:
         ChainSpec((4,), value, 0, [named("bytes", endian="little")])
     assert caught.value.path == "dtype"
 
 
 @pytest.mark.parametrize("dtype", ["S0", "U0", "V0", []], ids=str)
-def test_elements_without_bytes(dtype: Any) -> None:
+def test_elements_of_no_bytes_are_refused(dtype: Any) -> None:
     with pytest.raises(SpecError, match="at least 1 byte"):
         as_dtype(dtype)
 
@@ -202,8 +202,8 @@ def test_elements_without_bytes(dtype: Any) -> None:
     ],
     ids=str,
 )
-def test_structs_that_metadata_cannot_hold(dtype: Any) -> None:
-    """They work in a shard all the same."""
+def test_structs_without_a_data_type_in_zarr_cannot_be_written_to_metadata(dtype: Any) -> None:
+    """They can be used in a shard nevertheless."""
     spec = ChainSpec((4,), dtype, bytes(np.dtype(dtype).itemsize), [named("bytes", endian="little")])
     assert spec.dtype == np.dtype(dtype)
     assert eval(repr(spec), {**vars(sys.modules[ChainSpec.__module__]), "np": np}) == spec
@@ -211,7 +211,7 @@ def test_structs_that_metadata_cannot_hold(dtype: Any) -> None:
         spec.to_metadata((4,))
 
 
-# --- where bytes are reversed ---
+# --- reversed bytes ---
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_structs_that_metadata_cannot_hold(dtype: Any) -> None:
     ],
     ids=str,
 )
-def test_swap_fields(dtype: Any, fields: Any) -> None:
+def test_swap_fields_are_the_reversed_units(dtype: Any, fields: Any) -> None:
     assert swap_fields(np.dtype(dtype)) == fields
 
 
@@ -262,7 +262,7 @@ def test_swap_fields_agree_with_newbyteorder(dtype: np.dtype[Any]) -> None:
     assert all(unit > 1 and count > 0 for _, unit, count in fields)
     ends = [offset + unit * count for offset, unit, count in fields]
     assert all(end <= start for end, (start, _, _) in zip(ends, fields[1:], strict=False))
-    # Reversing the bytes and reading in the other order are the same thing, so this gives the element back.
+    # Reversing the bytes and reading in the other byte order cancel each other, so this gives the element back.
     swapped = np.frombuffer(reversed_units(element, fields), dtype.newbyteorder("S"))
     assert_same_values(swapped, np.frombuffer(element, dtype))
     assert_same_values(other, np.frombuffer(reversed_units(element, fields), dtype))
@@ -272,7 +272,7 @@ def assert_same_values(one: Any, two: Any) -> None:
     if one.dtype.names:
         for name in one.dtype.names:
             assert_same_values(one[name], two[name])
-    elif one.dtype.kind == "U":  # random bytes are no code points, so look at the numbers
+    elif one.dtype.kind == "U":  # random bytes are not code points, so compare the numbers
         numbers = [np.ascontiguousarray(a).view(a.dtype.str[0] + "u4") for a in (one, two)]
         np.testing.assert_array_equal(*numbers)
     elif one.dtype.kind in "SV?b":
@@ -282,6 +282,6 @@ def assert_same_values(one: Any, two: Any) -> None:
 
 
 def test_none_is_refused_as_dtype() -> None:
-    """As which numpy takes None."""
+    """numpy itself accepts None as float64."""
     with pytest.raises(SpecError, match="expected a data type, got None"):
         as_dtype(None)

@@ -1,6 +1,6 @@
-# test_spec_fill.py - fill values: JSON and Python to the bits of one element, and against zarr itself
+# test_spec_fill.py - fill values: from JSON and Python to the bits of one element, and compared with zarr
 # SPDX-License-Identifier: MIT
-"""A fill value is right when its bits are."""
+"""Fill values are compared bit by bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LITTLE_ENDIAN = sys.byteorder == "little"
 
 
 def native(data: bytes) -> bytes:
-    """Bytes written down little-endian, as this machine has them."""
+    """Return little-endian bytes in the order of this machine."""
     return data if LITTLE_ENDIAN else data[::-1]
 
 
@@ -79,7 +79,7 @@ FILLS = [
 
 
 @pytest.mark.parametrize(("dtype", "value", "expected"), FILLS, ids=lambda value: str(value)[:40])
-def test_fill_from_json(dtype: Any, value: Any, expected: bytes) -> None:
+def test_fill_is_read_from_json(dtype: Any, value: Any, expected: bytes) -> None:
     dtype = np.dtype(dtype)
     assert fill_from_json(dtype, value) == expected
     assert fill_bytes(dtype, value) == expected
@@ -137,7 +137,7 @@ def test_struct_from_base64_is_little_endian() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_wrong_fill(dtype: Any, value: Any, path: str, words: str) -> None:
+def test_wrong_fill_in_json_is_refused(dtype: Any, value: Any, path: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
         fill_from_json(np.dtype(dtype), value)
     assert (caught.value.path, words in str(caught.value)) == (path, True), str(caught.value)
@@ -155,7 +155,7 @@ def test_wrong_fill(dtype: Any, value: Any, path: str, words: str) -> None:
         ("i4", np.int64(7), np.int32(7)),
         ("i4", np.array(7, ">i8"), np.int32(7)),
         ("f4", np.float64(0.1), np.float32(0.1)),
-        ("f4", np.longdouble(0.1), np.float32(0.1)),  # RecursionError: a long double is its own Python value
+        ("f4", np.longdouble(0.1), np.float32(0.1)),  # was a RecursionError: its Python value is itself
         ("f4", float("nan"), np.float32("nan")),
         ("f8", float("-inf"), np.float64("-inf")),
         ("f4", 7, np.float32(7)),
@@ -181,7 +181,7 @@ def test_wrong_fill(dtype: Any, value: Any, path: str, words: str) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_fill_from_python(dtype: Any, value: Any, expected: Any) -> None:
+def test_fill_is_taken_from_python(dtype: Any, value: Any, expected: Any) -> None:
     dtype = np.dtype(dtype)
     if expected is None:
         expected = np.array(value, dtype)
@@ -219,7 +219,7 @@ def test_bits_of_a_numpy_scalar_are_kept(bits: int) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_wrong_fill_from_python(dtype: Any, value: Any, words: str) -> None:
+def test_wrong_fill_from_python_is_refused(dtype: Any, value: Any, words: str) -> None:
     with pytest.raises(SpecError) as caught:
         fill_bytes(np.dtype(dtype), value)
     assert words in str(caught.value)
@@ -227,7 +227,7 @@ def test_wrong_fill_from_python(dtype: Any, value: Any, words: str) -> None:
 
 @given(elements)
 @example((np.dtype("f4"), b"\x01\0\x80\x7f"))
-def test_any_element_goes_through_json_and_repr(element: tuple[np.dtype[Any], bytes]) -> None:
+def test_any_element_survives_json_and_repr(element: tuple[np.dtype[Any], bytes]) -> None:
     dtype, fill = element
     data = json.loads(json.dumps(fill_to_json(dtype, fill), allow_nan=False))
     assert fill_from_json(dtype, data) == fill
@@ -235,7 +235,7 @@ def test_any_element_goes_through_json_and_repr(element: tuple[np.dtype[Any], by
     assert fill_bytes(dtype, fill_scalar(dtype, fill)) == fill
 
 
-# --- against zarr ---
+# --- compared with zarr ---
 
 ZARR_ARRAYS: list[tuple[Any, Any]] = [
     ("bool", True),
@@ -272,7 +272,7 @@ ZARR_ARRAYS: list[tuple[Any, Any]] = [
 @pytest.mark.interop
 @pytest.mark.filterwarnings("ignore:.*Zarr V3 specification", "ignore::DeprecationWarning:zarr")
 @pytest.mark.parametrize(("dtype", "fill"), ZARR_ARRAYS, ids=lambda value: str(value)[:50])
-def test_metadata_of_zarr_is_read_and_given_back(dtype: Any, fill: Any) -> None:
+def test_metadata_of_zarr_is_read_and_written_back(dtype: Any, fill: Any) -> None:
     zarr = pytest.importorskip("zarr", minversion="3.1")
     dtype = np.dtype(dtype)
     value = np.array(fill, dtype)[()] if dtype.names else fill
@@ -300,7 +300,7 @@ def test_zarr_reads_our_metadata(dtype: Any, fill: Any) -> None:
         pytest.skip("this zarr reads only the older spelling of structs")
     from zarr.core.buffer import cpu
 
-    # no shards: zarr 3.1 wants to hash a shard's fill value and cannot hash that of raw bytes
+    # no shards: zarr 3.1 hashes the fill value of a shard, and cannot hash raw bytes
     spec = ChainSpec((4,), dtype, fill, [named("bytes", endian="big"), "crc32c"])
     store = zarr.storage.MemoryStore()
     blob = cpu.Buffer.from_bytes(json.dumps(spec.to_metadata((8,))).encode())

@@ -1,6 +1,6 @@
-# test_spec_roundtrip.py - specs through JSON and back: any spec, and those that zarr writes
+# test_spec_roundtrip.py - specs to JSON and back: random specs, and specs that zarr writes
 # SPDX-License-Identifier: MIT
-"""Nothing is lost between a spec and its JSON, whoever wrote the JSON."""
+"""A conversion between a spec and its JSON loses nothing, for our JSON and for zarr's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardcodec.format.codecs import (
 )
 from shardcodec.format.spec import ShardSpec
 
-# --- any spec ---
+# --- random specs ---
 
 shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 bytes_codecs = st.one_of(
@@ -59,7 +59,7 @@ def transposes(ndim: int) -> st.SearchStrategy[list[Any]]:
 
 @st.composite
 def chains(draw: st.DrawFn, shape: tuple[int, ...], depth: int) -> list[Any]:
-    """Codecs for an array of that shape."""
+    """Draw codecs for an array of this shape."""
     before = draw(transposes(len(shape)))
     after = draw(st.lists(bytes_codecs, max_size=2))
     if depth == 0 or draw(st.booleans()):
@@ -99,7 +99,7 @@ def specs(draw: st.DrawFn) -> ChainSpec:
 
 
 @given(specs())
-def test_any_spec_goes_through_json(spec: ChainSpec) -> None:
+def test_random_spec_survives_json_repr_and_pickle(spec: ChainSpec) -> None:
     array_shape = tuple(3 * n for n in spec.shape)
     data = json.loads(json.dumps(spec.to_metadata(array_shape), allow_nan=False))
     assert ChainSpec.from_metadata(data) == spec
@@ -111,7 +111,7 @@ def test_any_spec_goes_through_json(spec: ChainSpec) -> None:
 
 
 @given(specs().filter(lambda spec: spec.sharding is not None))
-def test_any_shard_is_a_chain_and_back(chain: ChainSpec) -> None:
+def test_random_shard_survives_conversion_to_a_chain(chain: ChainSpec) -> None:
     spec = ShardSpec.from_chain(chain)
     assert spec.chain == chain
     assert spec.inner == chain.inner
@@ -125,7 +125,7 @@ def test_any_shard_is_a_chain_and_back(chain: ChainSpec) -> None:
     assert math.prod(spec.grid_shape) * math.prod(spec.chunk_shape) == math.prod(spec.shard_shape)
 
 
-# --- against zarr ---
+# --- compared with zarr ---
 
 
 def zarr_codecs() -> list[tuple[str, Any]]:
@@ -144,7 +144,7 @@ def zarr_codecs() -> list[tuple[str, Any]]:
 @pytest.mark.interop
 @pytest.mark.parametrize("shards", [None, (4, 6)], ids=["chunks", "shards"])
 @pytest.mark.parametrize("which", range(7))
-def test_codecs_of_zarr_are_read_and_given_back(which: int, shards: Any) -> None:
+def test_codecs_of_zarr_are_read_and_written_back(which: int, shards: Any) -> None:
     zarr = pytest.importorskip("zarr", minversion="3.1")
     _, keywords = zarr_codecs()[which]
     array = zarr.create_array(
@@ -158,7 +158,7 @@ def test_codecs_of_zarr_are_read_and_given_back(which: int, shards: Any) -> None
 
 
 @pytest.mark.interop
-def test_nested_shards_of_zarr_are_read_and_given_back() -> None:
+def test_nested_shards_of_zarr_are_read_and_written_back() -> None:
     zarr = pytest.importorskip("zarr", minversion="3.1")
     zc = pytest.importorskip("zarr.codecs")
     nested = zc.ShardingCodec(chunk_shape=(1, 3), codecs=[zc.BytesCodec(endian="big"), zc.GzipCodec()])
@@ -194,7 +194,7 @@ def test_nested_shards_of_zarr_are_read_and_given_back() -> None:
         ("CRC32C", {}, Crc32c()),
     ],
 )
-def test_codecs_of_numcodecs(name: str, keywords: Any, codec: Any) -> None:
+def test_codecs_of_numcodecs_are_read(name: str, keywords: Any, codec: Any) -> None:
     zarr = pytest.importorskip("zarr", minversion="3.1")
     module = pytest.importorskip("zarr.codecs.numcodecs")
     compressor = getattr(module, name)(**keywords)
@@ -205,7 +205,7 @@ def test_codecs_of_numcodecs(name: str, keywords: Any, codec: Any) -> None:
     array[:] = np.arange(8)
     if codec.json_name.startswith("numcodecs."):
         return
-    # The claim is that the bytes are those of the plain codec, so an array that says so reads the same.
+    # The spec claims that these are the bytes of the plain codec, so an array with the plain codec must read the same.
     from zarr.core.buffer import cpu
 
     plain = cpu.Buffer.from_bytes(json.dumps(spec.to_metadata((8,))).encode())

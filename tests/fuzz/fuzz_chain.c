@@ -1,7 +1,8 @@
 /* fuzz_chain.c - hostile shards through the engine: index, ranges, codecs, scatter
  *
- * Random bytes hardly ever pass for a shard. So the input either is one, or it is a list of changes to a valid shard that
- * was encoded here; its index checksum may be mended afterwards, so that wrong entries get past it.
+ * Random bytes are hardly ever a shard. So the input either is the shard, or it is a list of changes to a valid shard
+ * that is encoded here. The index checksum may be corrected afterwards, so that wrong entries are not refused by the
+ * checksum.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
@@ -64,19 +65,19 @@ make_chains(void)
         begin_chain(&leaves[i], i == 3 ? 2 : 4);
         make_shard(&shards[i], &leaves[i]);
     }
-    /* 0: raw, no checksum anywhere. 1: zstd, checksums, index in front. */
+    /* 0: raw, no checksums. 1: zstd, checksums, index at the start. */
     leaves[1].n_ops = 2;
     leaves[1].ops[0] = (struct sc_op){ .codec = SC_CODEC_ZSTD, .level = 1 };
     leaves[1].ops[1] = (struct sc_op){ .codec = SC_CODEC_CRC32C };
     shards[1].index.n_checksums = 1;
     shards[1].index.at_start = true;
-    /* 2: blosc, index big-endian. */
+    /* 2: blosc, big-endian index. */
     leaves[2].n_ops = 1;
     leaves[2].ops[0] = (struct sc_op){
         .codec = SC_CODEC_BLOSC, .level = 5, .compressor = SC_BLOSC_LZ4, .shuffle = SC_BLOSC_SHUFFLE, .typesize = 2
     };
     shards[2].index.big_endian = true;
-    /* 3: a shard in a shard, gzip. */
+    /* 3: nested shard, gzip. */
     leaves[3].n_ops = 1;
     leaves[3].ops[0] = (struct sc_op){ .codec = SC_CODEC_GZIP, .level = 1 };
     begin_chain(&middle, 4);
@@ -90,7 +91,7 @@ make_chains(void)
     shards[4].perm[1] = 0;
 }
 
-/* What is damaged later must be right to begin with. */
+/* The shards must be valid before they are damaged. */
 static void
 check_encoded(const struct sc_chain *shard, const uint8_t *object, uint64_t n, const uint16_t *elements)
 {
@@ -155,9 +156,9 @@ set_up(void)
     encode_all();
 }
 
-/* Rewrite the index checksum, where there is one and the object is long enough to have it. */
+/* Rewrite the index checksum, if there is one and the object is long enough for it. */
 static void
-mend_checksum(const struct sc_chain *shard, uint8_t *object, uint64_t n)
+correct_checksum(const struct sc_chain *shard, uint8_t *object, uint64_t n)
 {
     const struct sc_index_layout *index = &shard->index;
     uint8_t *stored;
@@ -185,11 +186,11 @@ make_object(unsigned which, const uint8_t *head, const uint8_t *rest, size_t siz
             object[(rest[0] | (uint64_t)rest[1] << 8) % *n] = rest[2];
     }
     if (head[1] & 4)
-        mend_checksum(&shards[which], object, *n);
+        correct_checksum(&shards[which], object, *n);
     return object;
 }
 
-/* Everything that damaged bytes may lead to; a complaint about the arguments would be a bug. */
+/* True for every status that damaged bytes may cause; a status about bad arguments would be a bug. */
 static bool
 is_about_data(enum sc_status status)
 {
@@ -222,7 +223,7 @@ read_box(const struct sc_chain *shard, const uint8_t *object, uint64_t n, const 
     free(dst);
 }
 
-/* An index that is read for an update in which the first inner chunk is replaced: that one may be anything. */
+/* Read the index for an update that replaces the first inner chunk: its old entry may have any value. */
 static void
 read_index(const struct sc_chain *shard, const uint8_t *object, uint64_t n, bool allow_in_index)
 {
@@ -237,10 +238,11 @@ read_index(const struct sc_chain *shard, const uint8_t *object, uint64_t n, bool
     memset(replaced, 0, shard->n_chunks);
     replaced[0] = 1;
     sc_where_clear(&where);
-    status = sc_read_index(shard, &source, allow_in_index, NULL, entries, &shard_nbytes, NULL, &where);
+    status = sc_read_index(shard, &source, allow_in_index, NULL, entries, &shard_nbytes, NULL, NULL, &where);
     require(is_about_data(status));
     sc_where_clear(&where);
-    unless_replaced = sc_read_index(shard, &source, allow_in_index, replaced, entries, &shard_nbytes, NULL, &where);
+    unless_replaced =
+        sc_read_index(shard, &source, allow_in_index, replaced, entries, &shard_nbytes, NULL, NULL, &where);
     require(is_about_data(unless_replaced));
     require(status != SC_OK || unless_replaced == SC_OK);
     require(unless_replaced != SC_OK || sc_entry_is_absent(entries[0]) || entries[0].nbytes <= n);

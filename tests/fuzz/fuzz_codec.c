@@ -1,7 +1,8 @@
 /* fuzz_codec.c - hostile streams for every codec, and round trips
  *
- * The first bytes choose the codec, its parameters, the room for the result, and whether the rest is a stream to decode, or
- * data to encode, whose stream is decoded again: whole, or after a few of its bytes were changed.
+ * The first bytes choose the codec, its parameters, the capacity for the result, and whether the rest is a stream or
+ * data. A stream is decoded. Data are encoded, and their stream is decoded again, unchanged and with a few changed
+ * bytes.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
@@ -58,7 +59,7 @@ choose(const uint8_t *head)
     return op;
 }
 
-/* What can be decoded whole can be decoded in part, to the same bytes where they are wanted. */
+/* A stream that can be decoded whole can be decoded in part; the wanted bytes must be equal. */
 static void
 decode_some(const struct sc_op *op, const uint8_t *src, size_t n, size_t room, const uint8_t *whole, size_t nbytes)
 {
@@ -114,7 +115,7 @@ round_trip(const struct sc_op *op, const uint8_t *data, size_t n, const uint8_t 
 
     for (size_t i = 0; i < head[8] % 4u && n_encoded; i++)
         encoded[(head[9 + i] * 257u + head[10 + i]) % (i ? n_encoded : min_u64(n_encoded, 32))] ^= head[12 + i];
-    /* A copy of exact size, so that reading past the stream is seen. */
+    /* A copy of exact size, so that a sanitizer finds a read past the stream. */
     free(decoded);
     decoded = allocate(n_encoded);
     memcpy(decoded, encoded, n_encoded);

@@ -1,6 +1,7 @@
 /* fuzz_index.c - hostile index bytes: decode, check, sort, overlaps, gaps
  *
- * Besides memory errors it looks for wrong answers: a checked entry inside the object, gaps that ascend and touch no entry.
+ * Besides memory errors it finds wrong results: a checked entry must lie inside the object, gaps must ascend and must
+ * not touch an entry.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
@@ -60,7 +61,7 @@ report(const struct sc_entry *entries, size_t n, const struct sc_index_extent *e
     free(scratch);
 }
 
-/* 32 bytes say what the object is like, the rest are pairs; small numbers are as likely as huge ones. */
+/* The first 32 bytes describe the object, the rest are pairs; small numbers are as likely as huge ones. */
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -94,7 +95,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     sc_where_clear(&where);
     if (sc_index_check(entries, n, &extent, allow_in_index, &where)) {
-        /* What is left of a bad index has to be reported on as well: repair does that. */
+        /* Overlaps and gaps must also work on the valid entries of a bad index, because repair uses them. */
         for (size_t i = 0; i < n; i++) {
             if (!sc_entry_is_absent(entries[i]) && sc_entry_check(entries[i], &extent, allow_in_index, &where))
                 entries[i] = (struct sc_entry){ SC_ABSENT, SC_ABSENT };

@@ -1,9 +1,10 @@
-/* fuzz_inflate.c - hostile deflate streams, and what must hold for those that are accepted
+/* fuzz_inflate.c - hostile deflate streams, and checks of the streams that are accepted
  *
- * The first bytes choose the room for the result and whether the rest is a stream, or data to encode, whose stream is
- * decoded whole or after a few of its bits were changed. A stream that decodes must do so into exactly its length and
- * from exactly its bytes, to the same content, and must be refused with one byte less of either. zlib-ng's own decoder is
- * asked about every stream too: it must accept the same ones, and find the same content and the same end.
+ * The first bytes choose the capacity for the result and whether the rest is a stream, or data to encode. The stream of
+ * encoded data is decoded unchanged and with a few changed bits. An accepted stream must decode to the same content
+ * with an output of exactly its size and an input of exactly its bytes, and must be refused with one byte less of
+ * either. zlib-ng's own decoder gets every stream too: it must accept the same streams, with the same content and the
+ * same end.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
@@ -40,7 +41,7 @@ allocate(size_t n)
     return p;
 }
 
-/* The same by the library; whether it accepts. */
+/* Decode with the library; return true if it accepts the stream. */
 static bool
 inflate_by_library(const uint8_t *src, size_t n, size_t room, uint8_t *dst, size_t *consumed, size_t *produced)
 {
@@ -70,7 +71,7 @@ compare_with_library(const uint8_t *src, size_t n, size_t room, bool is_ok, cons
     free(theirs);
 }
 
-/* Decode from and into blocks of exact size, so that touching a byte outside is seen. */
+/* Decode from and into blocks of exact size, so that a sanitizer finds an access outside. */
 static enum sc_status
 inflate_exactly(const uint8_t *src, size_t n, size_t room, uint8_t **dst, size_t *consumed, size_t *produced)
 {
@@ -98,7 +99,7 @@ status_of(const uint8_t *src, size_t n, size_t room)
     return status;
 }
 
-/* Returns whether it was accepted. */
+/* Return true if the stream was accepted. */
 static bool
 decode(const uint8_t *src, size_t n, size_t room)
 {

@@ -1,10 +1,10 @@
-/* standalone.c - drives a libFuzzer target where clang's libFuzzer is not at hand
+/* standalone.c - runs a libFuzzer target if clang's libFuzzer is not available
  *
  *     fuzz_x [-max_total_time=S] [-max_len=N] [-seed=N] [-artifact_prefix=P] [FOLDER or FILE ...]
  *
- * Files alone are run once each, which is how a finding is reproduced. Otherwise inputs from the folders, and none, are
- * mutated blindly until the time is up: no coverage is followed, so targets here build their own valid inputs and let the
- * bytes say what to break. When a sanitizer ends the process the input is left in P followed by "crash".
+ * Each file is run once; this reproduces a finding. Without files, inputs from the folders and empty inputs are mutated
+ * until the time is up. There is no coverage feedback, so the targets build valid inputs themselves, and the bytes
+ * choose what to damage. If a sanitizer ends the process, the input is written to P followed by "crash".
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -59,7 +59,7 @@ save_current(void)
 static void
 run(const uint8_t *data, size_t size)
 {
-    /* A block of its own, so that a read one byte past the input is seen. */
+    /* A separate block, so that a sanitizer finds a read one byte past the input. */
     current.data = malloc(size ? size : 1);
     if (!current.data)
         exit(2);
@@ -108,7 +108,7 @@ load_folder(const char *folder)
     closedir(dir);
 }
 
-/* Numbers at which code that counts bytes tends to be wrong. */
+/* Return often a number at which code that counts bytes tends to be wrong. */
 static uint8_t
 interesting_byte(void)
 {
@@ -133,7 +133,7 @@ mutate(uint8_t *data, size_t size, size_t max_size)
         if (size)
             data[at] ^= (uint8_t)(1u << random_below(8));
         return size;
-    case 3: /* one value over several bytes, as in a number of all ones */
+    case 3: /* one value for several bytes, as in a number of all ones */
         for (uint8_t value = interesting_byte(); n > 0 && at < size; n--)
             data[at++] = value;
         return size;
@@ -179,7 +179,7 @@ fuzz(long seconds, size_t max_size)
             size = mutate(data, size, max_size);
         run(data, size);
     }
-    printf("%lu inputs in %ld s, %zu to start from\n", n_runs, seconds, n_corpus);
+    printf("%lu inputs in %ld s, from a corpus of %zu\n", n_runs, seconds, n_corpus);
     free(data);
 }
 

@@ -1,14 +1,14 @@
-# compare_robustness.py - what each implementation makes of the shards in broken/: the tables of docs/robustness.md
+# compare_robustness.py - how each implementation handles the shards in broken/: the tables of docs/robustness.md
 # SPDX-License-Identifier: MIT
 """Run every implementation on every shard of ``broken/cases.json`` and print tables in Markdown.
 
     PYTHONPATH=tests python -P tests/golden/compare_robustness.py [PEER ...]
 
-Each call runs in a process of its own, with a limit on its time and its address space, so that a crash or a hang is an
-entry of the table. Nothing is timed.
+Each call runs in a separate process with limited time and address space, so a crash or a hang becomes an entry of the
+table. Nothing is timed.
 
-Reading: all of the shard, then one element of a damaged inner chunk (or of the second, where none is). Updating: one
-element of a sound inner chunk; afterwards our own reader looks what became of the damaged one.
+Reading: the whole shard, then one element of a damaged inner chunk (of the second one if none is damaged). Updating:
+one element of a valid inner chunk; then our own reader shows how the damaged one has changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Zarrista:
-    """Another binding of the Rust crate, with no zarr around it."""
+    """Another binding of the Rust crate, without zarr."""
 
     name: str = "zarrista"
 
@@ -68,12 +68,12 @@ ALL: list[Peer] = [US, *PEERS, Zarrista()]
 PACKAGES = {"shardcodec": "shardcodec", "zarr": "zarr", "zarr-fused": "zarr"}
 
 
-# ---- one call in a process of its own
+# ---- one call in a separate process
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a call: a value, an error (its class and its message), or the end of the process."""
+    """The outcome of a call: a value, an error (its class and message), or the end of the process."""
 
     kind: str  # "value", "error", "panic", "crash", "hang"
     value: bytes = b""
@@ -81,7 +81,7 @@ class Answer:
 
 
 def ask(work: Callable[[], Any]) -> Answer:
-    """Call in a forked child, which no peer's threads have been started in."""
+    """Call in a forked child, in which no peer has started threads."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -110,14 +110,14 @@ def ask(work: Callable[[], Any]) -> Answer:
 def attempt(work: Callable[[], Any]) -> Answer:
     try:
         result = work()
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a panic of Rust is not an Exception
         kind = "panic" if type(error).__name__ == "PanicException" else "error"
         return Answer(kind, says=f"{type(error).__name__}: {str(error)[:300]}")
     return Answer("value", b"" if result is None else np.asarray(result).tobytes())
 
 
 def silence() -> None:
-    """Panics and aborts write to the standard error as well."""
+    """Discard standard error: panics and aborts write to it too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     warnings.simplefilter("ignore")
@@ -134,7 +134,7 @@ def limit_memory() -> None:
 
 
 def lay_out(case: Json, folder: Path) -> Path:
-    """The array with its shard in a folder of its own."""
+    """Write the array and its shard to a new folder; return the folder."""
     at = folder / case["name"]
     shard = at / key_of(case)
     shard.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def lay_out(case: Json, folder: Path) -> Path:
 
 
 def inside(case: Json) -> list[int]:
-    """Inner chunks that lie in the array, at least in part."""
+    """Return the inner chunks that lie at least partly inside the array."""
     return [k for k, box in enumerate(boxes(case)) if all(s.stop > s.start for s in box)]
 
 
@@ -159,7 +159,7 @@ def damaged_chunk(case: Json) -> int | None:
 
 
 def judge_reading(case: Json, answer: Answer, wanted: list[int], *, whole: bool) -> str:
-    """One word for an answer; those in capitals are wrong."""
+    """Return one word for an answer; bold words are wrong answers."""
     if answer.kind in ("panic", "crash", "hang"):
         return f"**{answer.kind}**"
     is_bad = any(not is_text(case["chunks"][k]) for k in wanted)
@@ -191,7 +191,7 @@ def reading(peer: Peer, case: Json, folder: Path) -> tuple[str, Answer]:
 
 
 def updating(peer: Peer, case: Json, folder: Path) -> tuple[str, Answer]:
-    """What becomes of the damaged inner chunk when another one is written."""
+    """Write another inner chunk; return what happened to the damaged one."""
     at = lay_out(case, folder)
     shard = at / key_of(case)
     before = shard.read_bytes()
@@ -212,7 +212,7 @@ def fate(case: Json, after: bytes, bad: int) -> str:
     try:
         now = bytes(shardcodec.decode(after, spec_of(case), boxes(case)[bad]).tobytes())
     except shardcodec.ChecksumError:
-        return "carried"  # the bytes as they are, and their checksum still tells
+        return "carried"  # the bytes are unchanged, and their checksum still shows the damage
     except shardcodec.ShardError:
         return "**carried**"
     return "**emptied**" if now == FILL.encode() else "**laundered**"
@@ -271,7 +271,7 @@ QUOTED = [
 
 
 def main(names: list[str]) -> None:
-    import tensorstore  # noqa: F401  # before the forks, once
+    import tensorstore  # noqa: F401  # imported once, before the forks
     import zarrs  # noqa: F401
 
     peers = [peer for peer in ALL if not names or peer.name in names]
@@ -282,9 +282,9 @@ def main(names: list[str]) -> None:
     print(", ".join(version(peer) for peer in peers) + "\n")
     cases = load()
     sound = [case for case in cases if damaged_chunk(case) is None]
-    print("### Shards that are odd, but right\n")
+    print("### Unusual but valid shards\n")
     table(peers, sound, reading)
-    print("\n### Reading: all of the shard / one element of the damaged inner chunk\n")
+    print("\n### Reading: the whole shard / one element of the damaged inner chunk\n")
     said = table(peers, [case for case in cases if case not in sound], reading)
     print("\n### Updating one element of another inner chunk\n")
     table(peers, [case for case in cases if has_neighbours(case)], updating)

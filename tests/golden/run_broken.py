@@ -1,9 +1,9 @@
-# run_broken.py - read and update every broken shard, in every way, within limits
+# run_broken.py - read and update every broken shard in every way, with limited memory
 # SPDX-License-Identifier: MIT
-"""What `tests/engine/test_broken.py` starts in a process of its own: ``run_broken.py GROUP``.
+"""`tests/engine/test_broken.py` runs this program in a separate process: ``run_broken.py GROUP``.
 
-A crash, a hang or a greedy allocation must not take the tests along, and must name the case: each one is announced
-before it runs. The address space is limited to little more than what is in use when the imports are done.
+A crash, a hang or a huge allocation must not stop the other tests, and must name the case: the name of each case is
+printed before it runs. The address space is limited to little more than the imports take.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def load() -> list[Json]:
 
 
 def limit_memory() -> None:
-    """Leave room for the shards and for what a thread or two need, not for what a shard may claim."""
+    """Leave memory for the shards and for a few threads, but not for the sizes that a damaged shard claims."""
     if os.environ.get("SHARDCODEC_TEST_SANITIZER"):
-        return  # a sanitizer takes terabytes of address space for itself
+        return  # a sanitizer itself reserves terabytes of address space
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + ROOM_NBYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -87,7 +87,7 @@ def get(store: Any, key: str) -> bytes | None:
 
 
 class Ways:
-    """Arrays over three kinds of stores, made once for each metadata."""
+    """Arrays over three kinds of stores, opened once for each metadata document."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -124,7 +124,7 @@ Selection = tuple[slice, ...]
 
 
 def boxes(case: Json) -> list[Selection]:
-    """Where each inner chunk lies in the array; of a nested shard, each of its own inner chunks."""
+    """Return the box of each inner chunk in the array; for a nested shard, of each of its own inner chunks."""
     if not case["shape"]:
         return [()]
     corners = product((0, 2), (0, 2))
@@ -133,7 +133,7 @@ def boxes(case: Json) -> list[Selection]:
 
 
 def text(outcome: str, box: Selection) -> bytes:
-    """Elements that a box of an inner chunk with this text has."""
+    """Return the elements of an inner chunk with this text that lie inside the box."""
     if not box:
         return outcome.encode()
     n = [max(0, s.stop - s.start) for s in box]
@@ -145,19 +145,19 @@ def is_text(outcome: str) -> bool:
 
 
 class Checker:
-    """Runs operations and compares what comes of them with what is due."""
+    """Runs operations and compares their results with the expected ones."""
 
     def __init__(self, case: Json, way: str) -> None:
         self.case, self.way = case, way
         self.is_nested = case["inner"] == [4, 4]
         self.failures: Failures = []
-        self.before: list[Any] | None = None  # what the inner chunks of the damaged shard give
+        self.before: list[Any] | None = None  # the results of the inner chunks before an update
 
     def note(self, what: str) -> None:
         self.failures.append(f"{self.case['name']}, {self.way}: {what}")
 
     def due_error(self, outcomes: list[str]) -> str:
-        """Kind of the error when these inner chunks are wanted together; empty where there is none."""
+        """Return the kind of the error of a read of these inner chunks together; empty if no error is expected."""
         if self.case["index"]:
             return str(self.case["index"])
         if self.case["refused"]:
@@ -167,7 +167,7 @@ class Checker:
         return errors[0].partition(" ")[0] if errors else ""
 
     def run(self, what: str, due: str, work: Callable[[], Any], k: int | None = None) -> Any:
-        """Do it; None after an error, due or not."""
+        """Run the operation and note a wrong outcome; return its result, or None after any error."""
         try:
             result = work()
         except shardcodec.ShardError as error:
@@ -193,21 +193,21 @@ class Checker:
                 self.note(f"{what}: {numbers} instead of {self.case['numbers']}")
         elif k is not None and self.case["chunks"].index(self.case["chunks"][k]) == k:
             if self.way == "requests" and error.actual == self.case["numbers"].get("nbytes"):
-                pass  # the size of the object is not known here, and the length alone refutes the entry
+                pass  # the size of the object is unknown, but the length alone shows that the entry is wrong
             elif numbers != self.case["numbers"]:
                 self.note(f"{what}: {numbers} instead of {self.case['numbers']}")
         if self.is_nested:
             if error.chunk_coords != (0, 0):
-                self.note(f"{what}: is said to be in {error.chunk_coords}")
+                self.note(f"{what}: the error names inner chunk {error.chunk_coords}")
         elif not self.case["index"] and k is not None:
             if self.case["refused"]:
                 k = self.case["chunks"].index(BAD_ENTRY)
             grid = (2, 2) if self.case["shape"] else ()
             coords = tuple(int(i) for i in np.unravel_index(k, grid)) if grid else ()
             if error.chunk_coords != coords:
-                self.note(f"{what}: is said to be in {error.chunk_coords} instead of {coords}")
+                self.note(f"{what}: the error names inner chunk {error.chunk_coords} instead of {coords}")
         if error.shard not in (key_of(self.case), ""):
-            self.note(f"{what}: names the shard {error.shard!r}")
+            self.note(f"{what}: the error names the shard {error.shard!r}")
 
     # ---- reading
 
@@ -244,7 +244,7 @@ class Checker:
     # ---- updating
 
     def update(self, array: Any, shard: bytes | None) -> None:
-        """Each inner chunk as a whole, and one element of it."""
+        """Update each inner chunk as a whole, then one element of it."""
         if self.is_nested:
             self.update_box(array, shard, np.s_[1, 6], [], b"#")
             self.update_box(array, shard, np.s_[:, 4:], [], b"#" * 16)
@@ -276,7 +276,10 @@ class Checker:
         *,
         heals: bool = False,
     ) -> None:
-        """`matter`: what the inner chunks give that must be good for this; `heals`: the old index does not matter."""
+        """Update a box and compare everything with the expected result.
+
+        `matter`: results of the inner chunks that must be valid for this update. `heals`: the old index is not needed.
+        """
         what = f"update of {box}"
         key = key_of(self.case)
         put(array.store, key, shard)
@@ -298,14 +301,14 @@ class Checker:
                 self.note(f"{what}: inner chunk {k} gave {old!r} and gives {new!r}")
 
     def is_inside(self, k: int, box: Any) -> bool:
-        """Does the update touch this inner chunk? What it covers of a nested shard is all or one element."""
+        """Return True if the update touches this inner chunk."""
         cells = np.zeros(self.case["array"], bool)
         cells[box] = True
         where = boxes(self.case)[k]
         return bool(cells[where].any())
 
     def values(self, array: Any) -> list[Any]:
-        """What every inner chunk gives now, errors by their kind."""
+        """Return the result of every inner chunk now; errors by the name of their class."""
 
         def value(box: Selection) -> Any:
             try:
@@ -335,11 +338,11 @@ def run_cases(cases: list[Json], folder: Path) -> Iterator[str]:
             yield from checker.failures
 
 
-# ---- what the table has not
+# ---- cases that are not in the table
 
 
 def run_huge(folder: Path) -> Iterator[str]:
-    """1000 bytes that claim to be a shard of 2^30 inner chunks: nothing of that size may be allocated (SC-15, SC-30)."""
+    """Read 1000 bytes as a shard of 2^30 inner chunks: nothing of that size may be allocated (SC-15, SC-30)."""
     ways = Ways(folder)
     for layout in (Layout(shape=(2**30,), inner=(1,)), Layout(at_start=True, shape=(2**30,), inner=(1,))):
         case = {
@@ -369,13 +372,13 @@ def run_huge(folder: Path) -> Iterator[str]:
 
 
 def run_stream_updates(folder: Path) -> Iterator[str]:
-    """A damaged stream stops an update of its own inner chunk, and is carried over by one of its neighbour."""
+    """Check that a damaged stream stops an update of its own inner chunk, and is carried by an update of the other."""
     ways = Ways(folder)
     layout = Layout(shape=(2,), inner=(1,))
     for made in streams.load():
         stream = bytes.fromhex(made["stream"])
         if made["name"].startswith("numcodecs"):
-            continue  # zarr knows these by other names from version to version
+            continue  # their names differ between zarr versions
         codec = Layout(shape=(16, 32), inner=(16, 16)).codec()
         codec["configuration"]["codecs"] = [streams.LITTLE, made["codec"]]
         case = {"codec": codec, "shape": [16, 32], "array": [16, 32], "data_type": "int16"}
@@ -391,7 +394,7 @@ def run_stream_updates(folder: Path) -> Iterator[str]:
             put(array.store, "c/0/0", blob)
             try:
                 array[3, 3] = 7
-                yield f"{made['name']}, {what}: updated all the same"
+                yield f"{made['name']}, {what}: updated nevertheless"
             except (shardcodec.CodecError, shardcodec.ShardFormatError) as error:
                 if error.chunk_coords != (0, 0) or get(array.store, "c/0/0") != blob:
                     yield f"{made['name']}, {what}: {error!r}, or the object has changed"
@@ -399,16 +402,16 @@ def run_stream_updates(folder: Path) -> Iterator[str]:
             expected = streams.content()
             expected[3, 3] = 7
             if array[:, 16:].tobytes() != expected.tobytes():
-                yield f"{made['name']}, {what}: the neighbour is wrong after an update"
+                yield f"{made['name']}, {what}: the other inner chunk is wrong after an update"
             if broken not in (get(array.store, "c/0/0") or b""):
-                yield f"{made['name']}, {what}: was not carried over as it is"
+                yield f"{made['name']}, {what}: was not carried unchanged"
             array[:, :16] = 9
             if (array[:, :16] != 9).any():
                 yield f"{made['name']}, {what}: cannot be replaced"
 
 
 def run_updates_of_files(cases: list[Json], folder: Path, strategy: str) -> Iterator[str]:
-    """What the other strategies change of a damaged file: what they are asked to, or nothing."""
+    """Check that the other write strategies change only the updated inner chunks of a damaged file, or nothing."""
     ways = Ways(folder)
     with shardcodec.options(write_strategy=strategy):
         for case in cases:
@@ -440,7 +443,7 @@ def main(group: str) -> int:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as name:
         warm = zarr.create_array(MemoryStore(), shape=(4,), chunks=(2,), dtype="u1")
-        warm[...] = 1  # the loop and its threads are there
+        warm[...] = 1  # starts the event loop and its threads
         limit_memory()
         failures = list(GROUPS[group](Path(name)))
     print("\n".join(failures), file=sys.stderr)

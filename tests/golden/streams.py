@@ -1,13 +1,14 @@
-# streams.py - compressed inner chunks, cut and altered in every way
+# streams.py - compressed inner chunks that are cut and changed in many ways
 # SPDX-License-Identifier: MIT
-"""Streams of every compressor, as numcodecs makes them, and what must come of their damaged copies.
+"""Streams of every compressor, made with numcodecs, and the expected results of their damaged copies.
 
-``broken/streams.json`` holds one encoded inner chunk of 16 x 16 int16 for each codec; running this file wrote it. Compressors make other bytes from version to version, so nothing compares the file with its recipe, but a missing or
-undecodable stream fails.
+``broken/streams.json`` has one encoded inner chunk of 16 x 16 int16 for each codec; run this file to write it. Versions
+of a compressor write different bytes, so the file is not compared with its recipe, but a missing or undecodable stream
+fails.
 
-A damaged stream is put into a shard of two inner chunks, before a sound one. Without a checksum of its own it may decode to
-other elements; then numcodecs must find the same ones. Where the format has one, it may decode to the right elements (some
-bits mean nothing). With `crc32c` behind it, it may not decode at all.
+A damaged stream is put into a shard of two inner chunks, before a valid one. If the stream has no checksum, it may decode
+to other elements; then numcodecs must decode the same ones. If it has one, it may only decode to the right elements (some
+bits have no meaning). If `crc32c` follows it, it must not decode at all.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ Json = dict[str, Any]
 
 
 def content() -> np.ndarray[Any, np.dtype[np.int16]]:
-    """A field with some noise: compressible, but not too well."""
+    """Return a field with some noise, which compresses, but not too well."""
     noise = np.random.default_rng(5).integers(0, 4, (16, 16))
     return (np.arange(256).reshape(16, 16) // 3 + noise).astype("<i2")
 
 
 def recipes() -> Iterator[tuple[str, Json, bytes]]:
-    """Name, codec as in zarr.json, and the stream."""
+    """Yield name, codec as in zarr.json, and stream."""
     data = content()
     raw = data.tobytes()
     yield "zstd", zstd(3, checksum=False), bytes(numcodecs.Zstd(3).encode(raw))
@@ -73,7 +74,7 @@ def load() -> list[Json]:
 
 
 def peer_decode(name: str, stream: bytes) -> bytes | None:
-    """What numcodecs makes of a stream without a checksum; None where it refuses it."""
+    """Return the bytes that numcodecs decodes from a stream without a checksum; None if it refuses the stream."""
     try:
         match name.partition(" ")[0]:
             case "blosc":
@@ -84,11 +85,11 @@ def peer_decode(name: str, stream: bytes) -> bytes | None:
                 return bytes(numcodecs.Zstd().decode(stream))
     except (RuntimeError, ValueError):
         return None
-    raise ValueError(f"nobody to ask about {name}")
+    raise ValueError(f"no other decoder for {name}")
 
 
 def damaged(stream: bytes, *, thorough: bool) -> Iterator[tuple[str, bytes]]:
-    """Every cut; flipped bits, all of them at both ends; runs of bytes at their extremes."""
+    """Yield the stream cut at every byte, with flipped bits (all bits near both ends), and with extreme numbers."""
     for n in range(len(stream)):
         yield f"cut to {n}", stream[:n]
     for at in range(len(stream)):
@@ -98,7 +99,7 @@ def damaged(stream: bytes, *, thorough: bool) -> Iterator[tuple[str, bytes]]:
             yield f"byte {at} ^ {mask}", stream[:at] + bytes([stream[at] ^ mask]) + stream[at + 1 :]
         for value in (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f") if thorough else ():
             yield f"{value.hex()} at {at}", stream[:at] + value + stream[at + 4 :]
-    yield "a byte more", stream + b"\0"
+    yield "one more byte", stream + b"\0"
     yield "twice", stream + stream
 
 
@@ -123,14 +124,13 @@ def run_stream(made: Json, stream: bytes, *, checked: bool) -> Iterator[str]:
         where = f"{name}{', crc32c' if checked else ''}, {what}"
         whole, part, other = (outcome(blob, spec, s) for s in (np.s_[:, :16], np.s_[5, 7], np.s_[:, 16:]))
         if other != raw:
-            yield f"{where}: the neighbour gives {other!r:.100}"
-        skips = (
-            name.startswith("blosc") and not checked
-        )  # a part needs some blocks, and sees the others' framing alone
+            yield f"{where}: the valid inner chunk gives {other!r:.100}"
+        # a partial read decodes some blocks, and checks only the framing of the others
+        skips = name.startswith("blosc") and not checked
         if isinstance(part, str) != isinstance(whole, str) and not (skips and part == raw[174:176]):
-            yield f"{where}: all gives {whole!r:.100}, a part {part!r}"
+            yield f"{where}: the whole read gives {whole!r:.100}, a partial one {part!r}"
         if isinstance(whole, bytes) and whole[174:176] != part:
-            yield f"{where}: all and a part differ"
+            yield f"{where}: the whole and the partial read differ"
         if broken == stream:
             fault = "is refused" if whole != raw else ""
         elif checked:
@@ -140,15 +140,15 @@ def run_stream(made: Json, stream: bytes, *, checked: bool) -> Iterator[str]:
         elif isinstance(whole, str):
             fault = ""
         elif name in HAS_CHECKSUM:
-            fault = "other elements, in spite of a checksum" if whole != raw else ""
+            fault = "other elements, although the stream has a checksum" if whole != raw else ""
         else:
-            fault = "other elements than numcodecs finds" if whole != peer_decode(name, broken) else ""
+            fault = "other elements than numcodecs decodes" if whole != peer_decode(name, broken) else ""
         if fault:
             yield f"{where}: {fault}"
 
 
 def outcome(blob: bytes, spec: Any, selection: Any) -> bytes | str:
-    """Elements, or the error; what is no error of ours goes up."""
+    """Return the elements, or the text of our error; other exceptions are raised."""
     try:
         return bytes(shardcodec.decode(blob, spec, selection).tobytes())
     except shardcodec.ShardError as error:

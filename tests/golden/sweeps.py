@@ -1,8 +1,8 @@
-# sweeps.py - damage at every position, judged by the naive twin
+# sweeps.py - damage at every position, compared with the reference implementation
 # SPDX-License-Identifier: MIT
-"""Shards cut at every byte, at either end, and indexes with every word at every awkward value.
+"""Shards cut at every byte, at either end, and indexes in which each word takes each critical value.
 
-What is due is what `tests/reference.py` says; it knows neither speed nor cleverness.
+The expected result is that of `tests/reference.py`, which is slow and simple.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LAYOUTS = {
     "start, no checksum": Layout(at_start=True, index_checksums=0),
     "chunks with checksums": Layout(chunk_checksum=True),
 }
-AWKWARD = (0, 1, 3, 5, 13, 16, 60, 63, 64, 76, 79, 80, 81, 2**32 + 4, 2**63 - 1, 2**63, 2**64 - 4, 2**64 - 1)
+CRITICAL = (0, 1, 3, 5, 13, 16, 60, 63, 64, 76, 79, 80, 81, 2**32 + 4, 2**63 - 1, 2**63, 2**64 - 4, 2**64 - 1)
 SELECTIONS = (np.s_[...], np.s_[0, 0], np.s_[:2, 2:4], np.s_[3, 0:4:3])
 
 
 def shards() -> Iterator[tuple[str, Json, bytes]]:
-    """Name, codec, and every damaged shard."""
+    """Yield name, codec and bytes of every damaged shard."""
     for name, layout in LAYOUTS.items():
         yield from cuts(name, layout.codec(), layout.sound())
         if layout.index_checksums == 0:
@@ -54,7 +54,7 @@ def words(name: str, layout: Layout) -> Iterator[tuple[str, Json, bytes]]:
     first = 0 if layout.at_start else len(sound) - layout.index_nbytes
     for word in range(8):
         at = first + 8 * word
-        for value in AWKWARD:
+        for value in CRITICAL:
             bad = sound[:at] + value.to_bytes(8, "little") + sound[at + 8 :]
             yield f"{name}, word {word} is {value}", layout.codec(), bad
 
@@ -83,7 +83,7 @@ def run_sweeps(folder: Path) -> Iterator[str]:
         done = result(lambda: array.__setitem__((1, 1), ord("#")))  # noqa: B023
         stored = get(array.store, "c/0/0") or b""
         if (new is None) != (done is None and stored == blob):
-            yield f"{what}: an update is {'refused' if new else 'done'}"
+            yield f"{what}: an update was {'refused' if new else 'done'}"
         elif new is not None:
             for selection in SELECTIONS:
                 due = result(lambda s=selection: decode_shard(new, meta, s).tobytes())  # noqa: B023
@@ -93,7 +93,7 @@ def run_sweeps(folder: Path) -> Iterator[str]:
 
 
 def result(work: Any) -> Any:
-    """Bytes, "done" for nothing, None for a refusal; what is no error of ours goes up."""
+    """Return the bytes, "done" if there are none, None for an error of ours; other exceptions are raised."""
     try:
         out = work()
     except (shardcodec.ShardError, MalformedShard):

@@ -1,6 +1,6 @@
-# cases.py - the arrays that travel between implementations
+# cases.py - the arrays that implementations exchange
 # SPDX-License-Identifier: MIT
-"""Arrays as plain metadata: no implementation is asked how to spell them, so all are given the same ``zarr.json``."""
+"""Arrays as plain metadata, written by no implementation: all get the same ``zarr.json``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Case:
     outer: tuple[Json, ...] = ()  # bytes -> bytes, after sharding
 
     def metadata(self) -> Json:
-        """What stands in zarr.json."""
+        """Return the content of zarr.json."""
         shards = sharding(
             self.chunk, self.codecs, index_codecs=self.index_codecs, index_location=self.index_location
         )
@@ -55,7 +55,7 @@ class Case:
         }
 
     def create(self, folder: Path) -> Path:
-        """Lay the array into an empty folder; there are no shards yet."""
+        """Write the metadata of the array into an empty folder, without shards."""
         folder.mkdir()
         (folder / "zarr.json").write_text(json.dumps(self.metadata()))
         return folder
@@ -65,17 +65,22 @@ class Case:
         return np.dtype(self.data_type)
 
     @property
+    def whole(self) -> Box:
+        """Return the box of the whole array."""
+        return tuple(slice(0, n) for n in self.shape)
+
+    @property
     def region(self) -> Box:
-        """A box that begins and ends inside of inner chunks and, where there are several, crosses shards."""
+        """Return a box that starts and ends within inner chunks and, if there are several shards, crosses them."""
         return tuple(slice(1, max(2, n - 2)) for n in self.shape)
 
     @property
     def corner(self) -> Box:
-        """A box inside of the first inner chunk."""
+        """Return a box within the first inner chunk."""
         return tuple(slice(0, max(1, n - 1)) for n in self.chunk)
 
     def fill(self) -> Array:
-        """The array when nothing has been written."""
+        """Return the values of the array before any write."""
         if self.dtype.kind == "c":
             real, imaginary = map(float, self.fill_value)
             return np.full(self.shape, complex(real, imaginary), self.dtype)
@@ -83,11 +88,11 @@ class Case:
         return np.full(self.shape, value, self.dtype)
 
     def values(self, seed: int = 0) -> Array:
-        """Values of the whole array: the awkward ones of its type, and one inner chunk of nothing but fill."""
+        """Return values of the whole array, with the extreme values of its type and one inner chunk of fill values."""
         rng = np.random.default_rng(seed)
         items = rng.integers(0, 256, (math.prod(self.shape), self.dtype.itemsize), np.uint8)
         if self.dtype.kind in "fc":
-            # Not any bits: implementations may give a NaN another payload.
+            # Not random bits: implementations may change the payload of a NaN.
             part = np.dtype(f"f{self.dtype.itemsize // 2}") if self.dtype.kind == "c" else self.dtype
             awkward = np.array([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -2.75e-3], part)
             flat = rng.choice(awkward, len(items) * self.dtype.itemsize // part.itemsize).view(self.dtype)
@@ -151,7 +156,7 @@ def _codecs() -> list[Case]:
 def _blosc() -> list[Case]:
     cnames = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
     shuffles = ("noshuffle", "shuffle", "bitshuffle")
-    # Inner chunks of 2 KiB: shorter ones Blosc stores as they are.
+    # Inner chunks of 2 KiB, since Blosc stores shorter ones uncompressed.
     large = Case("", shape=(50, 70), shard=(64, 64), chunk=(32, 32))
     return [
         replace(large, id=f"blosc-{cname}-{shuffle}", codecs=(LITTLE, blosc(cname, shuffle, 2)))

@@ -1,6 +1,6 @@
-# cases_2022.py - arrays of the 2022 format; read by the tests and, in its own interpreter, by zarr-python 2
+# cases_2022.py - arrays of the 2022 format; imported by the tests and, in another interpreter, for zarr-python 2
 # SPDX-License-Identifier: MIT
-"""What the fixtures of `test_format_2022` hold. Only numpy: zarr 2 and zarr 3 do not live in one process."""
+"""The arrays in the fixtures of `test_format_2022`. Imports only numpy, since zarr 2 and zarr 3 exclude each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOSC = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 
 
 
 class Case(NamedTuple):
-    """How an array is made; `per_shard` has one entry for each transformer."""
+    """One array; `per_shard` has one entry for each transformer."""
 
     name: str
     shape: tuple[int, ...] = (21, 13)
@@ -30,7 +30,7 @@ class Case(NamedTuple):
     speaks_tensorstore: bool = True
 
     def data(self, salt: int = 0) -> np.ndarray:
-        """Return elements that tell their place."""
+        """Return elements that depend on their position."""
         n = int(np.prod(self.shape, dtype=int))
         numbers = (np.arange(n) * 3 + salt) % 101
         if self.object_codec == "vlen-utf8":
@@ -144,7 +144,7 @@ assert len(BY_NAME) == len(CASES)
 
 
 def to_file(array: np.ndarray) -> Any:
-    """Objects do not go into .npy files without pickle."""
+    """Return bytes for an array of objects, which a .npy file cannot hold without pickle."""
     if array.dtype != object:
         return array
     return np.array(

@@ -1,6 +1,6 @@
-# peers.py - the implementations, each behind two calls
+# peers.py - the implementations, each with a read and a write
 # SPDX-License-Identifier: MIT
-"""Read a box, write a box: all that the tests ask of an implementation. A peer that is not installed is named."""
+"""Read a box and write a box with each implementation. A peer that is not installed is named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Peer(Protocol):
     def name(self) -> str: ...
 
     def missing(self) -> str | None:
-        """Why it cannot take part, if it cannot."""
+        """Return the reason why it cannot take part, or None."""
 
     def read(self, folder: Path, box: Box) -> Array: ...
 
@@ -39,8 +39,8 @@ class Peer(Protocol):
 class Zarr:
     """zarr-python with a codec pipeline.
 
-    `settings` forbid a pipeline to hand work to another one where it knows of such a setting, so that a test of zarrs
-    is not one of zarr.
+    `settings` forbid the pipeline to fall back to another one, if it has such a setting, so that a test of zarrs
+    does not test zarr.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Zarr:
     def _open(self, folder: Path, mode: Any) -> Iterator[Any]:
         settings = {"codec_pipeline.path": self.pipeline, **self.settings}
         with warnings.catch_warnings(), zarr.config.set(settings):
-            # zarr warns of sharding beside other codecs; the tests know.
+            # zarr warns of sharding beside other codecs, which the tests intend.
             warnings.filterwarnings("ignore", message="Combining a `sharding_indexed` codec")
             array = zarr.open_array(str(folder), mode=mode)
-            # zarr takes its own pipeline, without a word, when the configured one declines.
+            # zarr falls back to its own pipeline without a warning.
             assert type(array.async_array.codec_pipeline).__name__ == self.pipeline.rpartition(".")[2]
             yield array
 
@@ -98,7 +98,7 @@ class TensorStore:
         self._open(folder)[box].write(value).result()
 
 
-# The tests themselves can be tested: with zarr's own pipeline in our place they must pass too.
+# To test the tests, put zarr's own pipeline in the place of shardcodec's: they must pass too.
 US: Peer = Zarr(
     "shardcodec",
     os.environ.get("SHARDCODEC_INTEROP_PIPELINE", "shardcodec.ShardCodecPipeline"),

@@ -1,6 +1,6 @@
 # test_concurrent.py - xarray and dask as writers, zarr and TensorStore as readers, at the same time
 # SPDX-License-Identifier: MIT
-"""What other programs do to shards while shardcodec writes to them."""
+"""Concurrent use of shards by shardcodec and by other programs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ strategies = pytest.mark.parametrize("strategy", ["replace", "append", "in_place
 
 @strategies
 @pytest.mark.parametrize("chunks", [(5, 7), (13, 48), (40, 1)])
-def test_dask_chunks_that_do_not_align_with_shards(
-    tmp_path: Path, chunks: tuple[int, int], strategy: str
-) -> None:
+def test_dask_chunks_across_shards_are_stored(tmp_path: Path, chunks: tuple[int, int], strategy: str) -> None:
     dask_array = pytest.importorskip("dask.array")
     values = np.arange(40 * 48, dtype="int32").reshape(40, 48)
     with shardcodec.enable(strict=True, write_strategy=strategy):
@@ -42,8 +40,8 @@ def test_dask_chunks_that_do_not_align_with_shards(
 
 
 @strategies
-def test_dask_in_processes(tmp_path: Path, strategy: str) -> None:
-    """The array goes to the workers with its pipeline and its options; locks between processes do the rest."""
+def test_dask_processes_lose_no_update(tmp_path: Path, strategy: str) -> None:
+    """Workers get the array with its pipeline and its options. Locks between processes keep every update."""
     dask_array = pytest.importorskip("dask.array")
     values = np.arange(40 * 48, dtype="int32").reshape(40, 48)
     target = shardcodec.attach(new_array(tmp_path), strict=True, write_strategy=strategy)
@@ -54,7 +52,7 @@ def test_dask_in_processes(tmp_path: Path, strategy: str) -> None:
 
 @strategies
 @pytest.mark.parametrize("grouped", [False, True])
-def test_xarray_regions_that_share_shards(tmp_path: Path, grouped: bool, strategy: str) -> None:
+def test_xarray_regions_that_share_shards_are_stored(tmp_path: Path, grouped: bool, strategy: str) -> None:
     xarray = pytest.importorskip("xarray")
     values = np.arange(40 * 48, dtype="float64").reshape(40, 48)
     dataset = xarray.Dataset({"field": (("y", "x"), values)})
@@ -82,8 +80,10 @@ def test_xarray_regions_that_share_shards(tmp_path: Path, grouped: bool, strateg
 
 
 @pytest.mark.parametrize("reader", ["zarr", "tensorstore"])
-def test_other_readers_never_see_a_wrong_value(tmp_path: Path, reader: str) -> None:
-    """Updates keep offsets and replace whole files: even who opens a shard twice finds old or new inner chunks."""
+def test_other_readers_see_old_or_new_chunks(tmp_path: Path, reader: str) -> None:
+    """Updates keep offsets or replace whole files: a reader that opens a shard twice still sees old or new inner
+    chunks.
+    """
     array = shardcodec.attach(new_array(tmp_path, shape=(16, 24), compressors=None), strict=True)
     array[:] = 1
     if reader == "zarr":
@@ -109,7 +109,7 @@ def test_other_readers_never_see_a_wrong_value(tmp_path: Path, reader: str) -> N
         while not stop.is_set():
             try:
                 values = read()
-            except Exception:  # loud is allowed, wrong is not
+            except Exception:  # an error is allowed, a wrong value is not
                 n_errors += 1
                 continue
             n_reads += 1

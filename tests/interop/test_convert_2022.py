@@ -20,7 +20,7 @@ from shardcodec.errors import ShardError, SpecError
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME
-from .made_2022 import NAMES, assert_same, expected, store_of, zarr_fails, zarrs_own
+from .checks_2022 import NAMES, assert_same, expected, store_of, zarr_fails, zarrs_own
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="session")
 def converted(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hierarchy of Zarr v3 with all cases."""
+    """Return a Zarr v3 hierarchy of all cases."""
     folder = tmp_path_factory.mktemp("converted")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -40,7 +40,7 @@ def converted(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_converted(made: Path, converted: Path, name: str) -> None:
+def test_converted_array_has_the_same_values(made: Path, converted: Path, name: str) -> None:
     case, wanted = BY_NAME[name], expected(made, name)
     assert_same(shardcodec.attach(zarr.open_array(converted, path=name, mode="r"))[...], wanted, case)
     if not zarr_fails(case):
@@ -52,14 +52,14 @@ def test_converted(made: Path, converted: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].speaks_tensorstore])
-def test_tensorstore_reads_what_was_converted(made: Path, converted: Path, name: str) -> None:
+def test_tensorstore_reads_converted_arrays(made: Path, converted: Path, name: str) -> None:
     if importlib.util.find_spec("tensorstore") is None:
         pytest.skip("tensorstore is not installed")
     import tensorstore
 
     case = BY_NAME[name]
     if np.dtype(case.dtype).kind not in "biufc":
-        pytest.skip("TensorStore has no such data type")
+        pytest.skip("TensorStore does not have this data type")
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(converted / name)}}
     found = tensorstore.open(spec, read=True).result().read().result()
     assert_same(np.asarray(found), expected(made, name), case)
@@ -72,7 +72,7 @@ def encoded(folder: Path, array: Any, key: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("name", ["plain", "codec-gzip", "stack", "dots"])
-def test_inner_chunks_are_copied_as_they_are(made: Path, converted: Path, name: str) -> None:
+def test_inner_chunks_are_copied_without_decoding(made: Path, converted: Path, name: str) -> None:
     old, new = open_2022(made / "h", name, mode="r"), zarr.open_array(converted, path=name)
     separator = BY_NAME[name].separator
     stored = sorted((made / "h/data/root" / name).rglob("c*"))
@@ -88,7 +88,7 @@ def test_inner_chunks_are_copied_as_they_are(made: Path, converted: Path, name: 
         )
 
 
-def test_a_whole_hierarchy(made: Path, tmp_path: Path) -> None:
+def test_hierarchy_is_converted(made: Path, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     group = convert_2022(
         made / "h", tmp_path / "v3", path="group", dst_path="a/b", progress=lambda *n: calls.append(n)
@@ -103,7 +103,7 @@ def test_a_whole_hierarchy(made: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "subclass"])
-def test_from_and_to_other_stores(made: Path, kind: str) -> None:
+def test_conversion_between_other_stores(made: Path, kind: str) -> None:
     array = convert_2022(store_of(made / "h", kind), MemoryStore(), path="plain", index_checksum=False)
     assert np.array_equal(array[...], expected(made, "plain"))
     assert array.metadata.dimension_names == ("y", "x")
@@ -111,7 +111,7 @@ def test_from_and_to_other_stores(made: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "dots", "one-axis"])
 @pytest.mark.parametrize("kind", ["folder", "subclass"])
-def test_only_shards_that_a_listing_shows_are_looked_for(
+def test_conversion_requests_listed_shards_only(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     monkeypatch.setattr("shardcodec.transformer.legacy_2022.convert.LISTING_SHARDS", 1)
@@ -123,10 +123,10 @@ def test_only_shards_that_a_listing_shows_are_looked_for(
     assert calls == [(i + 1, len(files)) for i in range(len(files))]
 
 
-# ---------------------------------------------------------------- conversions that end early
+# ---------------------------------------------------------------- conversions that stop early
 
 
-def test_metadata_come_last(made: Path, tmp_path: Path) -> None:
+def test_metadata_are_written_last(made: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
@@ -144,7 +144,7 @@ def test_metadata_come_last(made: Path, tmp_path: Path) -> None:
     assert np.array_equal(convert_2022(source, target, path="plain", overwrite=True)[...], array[...])
 
 
-def test_overwriting_takes_nothing_but_the_array(made: Path, tmp_path: Path) -> None:
+def test_overwrite_deletes_only_the_array(made: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"notes\.txt"):
         convert_2022(made / "h", tmp_path, path="plain", dst_path="", overwrite=True)
@@ -155,7 +155,7 @@ def test_overwriting_takes_nothing_but_the_array(made: Path, tmp_path: Path) -> 
         convert_2022(made / "h", made / "h", path="plain", dst_path="copy")
 
 
-def test_a_source_of_zarr_v3_is_refused(made: Path, tmp_path: Path) -> None:
+def test_zarr_v3_source_is_refused(made: Path, tmp_path: Path) -> None:
     convert_2022(made / "h", tmp_path / "v3", path="plain", dst_path="")
     with pytest.raises(SpecError, match="final Zarr v3"):
         convert_2022(tmp_path / "v3", tmp_path / "again")
@@ -165,7 +165,7 @@ def test_a_source_of_zarr_v3_is_refused(made: Path, tmp_path: Path) -> None:
     ("entry", "value", "text"),
     [(1, 3, "fewer|expected 48 bytes, got 3"), (0, 2**40, "inner chunk"), (0, 2**64 - 1, "inner chunk")],
 )
-def test_a_damaged_index_stops_a_conversion(
+def test_damaged_index_stops_the_conversion(
     hierarchy: Path, tmp_path: Path, entry: int, value: int, text: str
 ) -> None:
     path = hierarchy / "data/root/codec-raw/c0/0"

@@ -1,6 +1,8 @@
-# test_format_2022.py - arrays of the 2022 format, with the zarr-python that writes them
+# test_format_2022.py - arrays of the 2022 format, compared with the zarr-python that writes them
 # SPDX-License-Identifier: MIT
-"""`open_2022` and `convert_2022` on what zarr-python 2.18.7 has written, and zarr-python 2.18.7 after `open_2022` (ST-19)."""
+"""`open_2022` on arrays of zarr-python 2.18.7, and zarr-python 2.18.7 on arrays that `open_2022` has changed
+(ST-19).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ import shardcodec
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME, CASES, Case, to_file
-from .made_2022 import MISREAD, NAMES, assert_same, expected, store_of, zarr_fails, zarrs_own
+from .checks_2022 import MISREAD, NAMES, assert_same, expected, store_of, zarr_fails, zarrs_own
 from .venv_2022 import Zarr2, zarr2
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reads_what_zarr_2_reads(made: Path, name: str) -> None:
+def test_read_equals_zarr_2(made: Path, name: str) -> None:
     case, wanted = BY_NAME[name], expected(made, name)
     array = open_2022(made / "h", name, mode="r", strict=True)
     assert array.shape == case.shape
@@ -47,13 +49,13 @@ def test_reads_what_zarr_2_reads(made: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "order-F", "dots", "no-axes", "stack", "codec-bz2"])
 @pytest.mark.parametrize("kind", ["memory", "subclass"])
-def test_reads_from_other_stores(made: Path, name: str, kind: str) -> None:
+def test_read_from_other_stores_equals_zarr_2(made: Path, name: str, kind: str) -> None:
     array = open_2022(store_of(made / "h", kind), name, mode="r", strict=True)
     assert_same(array[...], expected(made, name), BY_NAME[name])
 
 
-def test_files_are_read_by_the_engine(made: Path) -> None:
-    """`strict` forbids zarr's pipeline, but not requests to the store."""
+def test_engine_reads_files_itself(made: Path) -> None:
+    """`strict` forbids zarr's pipeline, and the test forbids requests to the store."""
     array = open_2022(made / "h", "plain", mode="r")
     asked = []
     array.store.base.get = lambda *given: asked.append(given)  # type: ignore[method-assign]
@@ -61,7 +63,7 @@ def test_files_are_read_by_the_engine(made: Path) -> None:
     assert not asked
 
 
-def test_other_ways_to_the_same_array(made: Path) -> None:
+def test_shards_transformer_and_state_agree(made: Path) -> None:
     wanted = expected(made, "plain")
     array = open_2022(made / "h", "plain", mode="r")
     copy = pickle.loads(pickle.dumps(array))
@@ -70,14 +72,14 @@ def test_other_ways_to_the_same_array(made: Path) -> None:
     state = shardcodec.chunk_state(array)
     assert not state.exists[0, 0]  # deleted
     assert state.exists[1, 1]
-    assert not state.exists[-1, -1]  # in a shard that is missing
+    assert not state.exists[-1, -1]  # in an absent shard
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
     shard = shardcodec.open_shard(array.store, "plain/c/0/0", spec)
     assert shard.gaps()
     assert np.array_equal(shard.read_region(), wanted[:8, :9])
 
 
-def test_a_group(made: Path) -> None:
+def test_group_opens_its_arrays(made: Path) -> None:
     group = open_2022(made / "h", "group", mode="r")
     assert dict(group.attrs) == {"kind": "made by zarr 2"}
     assert [name for name, _ in group.members(max_depth=None)] == ["within", "within/array"]
@@ -87,24 +89,24 @@ def test_a_group(made: Path) -> None:
         assert {case.name.partition("/")[0] for case in CASES} == set(top.keys())
 
 
-def test_names_of_dimensions(made: Path) -> None:
+def test_dimension_names_are_those_of_xarray(made: Path) -> None:
     assert open_2022(made / "h", "plain", mode="r").metadata.dimension_names == ("y", "x")
 
 
 @pytest.mark.parametrize("name", ["nothing", "plain/c", "group/nothing"])
-def test_what_is_not_there(made: Path, name: str) -> None:
+def test_missing_array_is_an_error(made: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match=name):
         open_2022(made / "h", name)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="zarr 2.14 needs numpy 1, which is not for this Python"
+    sys.version_info >= (3, 13), reason="zarr 2.14 needs numpy 1, which does not support this Python"
 )
-def test_what_zarr_2_14_has_written(tmp_path: Path) -> None:
+def test_arrays_of_zarr_2_14_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
-    names = [name for name in NAMES if "codec-zstd" not in name]  # which it does not know
+    names = [name for name in NAMES if "codec-zstd" not in name]  # zarr 2.14 has no zstd
     zarr2("2.14.2").run("make", folder, *names)
     for name in names:
         array = open_2022(folder / "h", name, mode="r", strict=True)
@@ -120,7 +122,9 @@ def changed_box(case: Case) -> tuple[slice, ...]:
 
 @pytest.fixture(scope="session")
 def updated(made: Path, zarr_2_18: Zarr2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a hierarchy to all arrays of which we have written, and for each what zarr 2.18.7 reads then."""
+    """Return a folder with arrays that shardcodec has changed, and with the values that zarr 2.18.7 then reads of
+    each.
+    """
     folder = tmp_path_factory.mktemp("updated")
     shutil.copytree(made / "h", folder / "h")
     with warnings.catch_warnings():
@@ -134,7 +138,7 @@ def updated(made: Path, zarr_2_18: Zarr2, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_zarr_2_reads_what_we_write(made: Path, updated: Path, name: str) -> None:
+def test_zarr_2_reads_updated_arrays(made: Path, updated: Path, name: str) -> None:
     case, wanted = BY_NAME[name], expected(made, name)
     new = case.data(5)[changed_box(case)]
     wanted[changed_box(case)] = to_file(new) if case.dtype is object else new
@@ -144,17 +148,17 @@ def test_zarr_2_reads_what_we_write(made: Path, updated: Path, name: str) -> Non
     assert json.loads((updated / "attributes.json").read_text())[name]["changed"] == name
 
 
-def test_zeros_are_stored_where_absent_means_anything(hierarchy: Path) -> None:
-    """With a fill value of null zarr 2 takes the elements of an absent chunk from wherever memory is."""
+def test_zeros_are_stored_without_a_fill_value(hierarchy: Path) -> None:
+    """With a fill value of null, zarr 2 returns uninitialised memory for an absent chunk."""
     array = open_2022(hierarchy, "fill-null")
     array[...] = 0
     assert shardcodec.chunk_state(array).exists.all()
 
 
-def test_index_keeps_its_form(hierarchy: Path) -> None:
-    """No checksum, little-endian, C order, at the end."""
+def test_update_keeps_the_form_of_the_index(hierarchy: Path) -> None:
+    """The index has no checksum, is little-endian, in C order and at the end."""
     array = open_2022(hierarchy, "plain")
-    array[:8, :9] = 7  # the fill value: no chunk of the first shard is left
+    array[:8, :9] = 7  # the fill value: the first shard becomes empty
     assert not (hierarchy / "data/root/plain/c0/0").exists()
     array[0:4, 3:6] = 1
     stored = (hierarchy / "data/root/plain/c0/0").read_bytes()
@@ -165,7 +169,7 @@ def test_index_keeps_its_form(hierarchy: Path) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "unsharded", "codec-bz2", "no-axes"])
 @pytest.mark.parametrize("kind", ["memory", "subclass"])
-def test_writes_to_other_stores(made: Path, name: str, kind: str) -> None:
+def test_update_in_other_stores(made: Path, name: str, kind: str) -> None:
     case, store, wanted = BY_NAME[name], store_of(made / "h", kind), expected(made, name)
     box = changed_box(case)
     wanted[box] = case.data(3)[box]
@@ -173,14 +177,14 @@ def test_writes_to_other_stores(made: Path, name: str, kind: str) -> None:
     assert_same(open_2022(store, name)[...], wanted, case)
 
 
-def test_an_array_without_elements(hierarchy: Path, tmp_path: Path) -> None:
+def test_array_without_elements_is_read_and_written(hierarchy: Path, tmp_path: Path) -> None:
     path = hierarchy / "meta/root/plain.array.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "shape": [0, 5]}))
     assert open_2022(hierarchy, "plain")[...].shape == (0, 5)
     assert convert_2022(hierarchy, tmp_path / "v3", path="plain")[...].shape == (0, 5)
 
 
-def test_xarray_finds_names_of_dimensions(made: Path, tmp_path: Path) -> None:
+def test_xarray_finds_dimension_names(made: Path, tmp_path: Path) -> None:
     xarray = pytest.importorskip("xarray")
     for name in ("zarr.json", "meta/root/plain.array.json", "data/root/plain"):
         copy = shutil.copytree if (made / "h" / name).is_dir() else shutil.copy
@@ -194,7 +198,7 @@ def test_xarray_finds_names_of_dimensions(made: Path, tmp_path: Path) -> None:
         assert np.array_equal(plain.values, expected(made, "plain"))
 
 
-def test_read_only(hierarchy: Path) -> None:
+def test_read_only_array_refuses_writes(hierarchy: Path) -> None:
     before = (hierarchy / "data/root/plain/c0/0").read_bytes()
     for array in (
         open_2022(hierarchy, "plain", mode="r"),
@@ -209,7 +213,9 @@ def test_read_only(hierarchy: Path) -> None:
         open_2022(hierarchy, "plain", mode="w")
 
 
-def test_shape_and_attributes_are_written_back(hierarchy: Path, zarr_2_18: Zarr2, tmp_path: Path) -> None:
+def test_resize_and_attributes_are_stored_for_zarr_2(
+    hierarchy: Path, zarr_2_18: Zarr2, tmp_path: Path
+) -> None:
     wanted = open_2022(hierarchy, "filter-delta")[...]
     array = open_2022(hierarchy, "filter-delta")
     array.attrs.update({"a": [1, {"b": None}]})
@@ -221,14 +227,14 @@ def test_shape_and_attributes_are_written_back(hierarchy: Path, zarr_2_18: Zarr2
     assert (found[:, 15:] == 7).all()
     document = json.loads((hierarchy / "meta/root/filter-delta.array.json").read_text())
     assert document["attributes"]["a"] == [1, {"b": None}]
-    assert document["attributes"]["filters"][0]["id"] == "delta"  # without them nobody could read it
+    assert document["attributes"]["filters"][0]["id"] == "delta"  # needed to decode the array
     assert document["storage_transformers"]
     group = open_2022(hierarchy, "group")
     group.attrs["b"] = 2
     assert dict(open_2022(hierarchy, "group").attrs) == {"kind": "made by zarr 2", "b": 2}
 
 
-def test_nothing_else_is_written_back(hierarchy: Path) -> None:
+def test_other_changes_of_metadata_are_refused(hierarchy: Path) -> None:
     array = open_2022(hierarchy, "filter-delta")
     with pytest.raises(shardcodec.UnsupportedError, match="filters"):
         array.attrs["filters"] = []
@@ -244,14 +250,14 @@ def test_nothing_else_is_written_back(hierarchy: Path) -> None:
 # ---------------------------------------------------------------- the view as a store
 
 
-def test_deleting_through_the_view(hierarchy: Path) -> None:
+def test_delete_through_the_view_removes_a_chunk(hierarchy: Path) -> None:
     group = open_2022(hierarchy, "group")
     del group["within"]
     assert not [p for p in hierarchy.rglob("*") if "within" in str(p)]
     assert open_2022(hierarchy, "plain").shape == (21, 13)
 
 
-def test_keys_of_the_view(made: Path) -> None:
+def test_view_lists_the_keys_of_a_v3_array(made: Path) -> None:
     async def listed(keys: Any) -> set[str]:
         return {key async for key in keys}
 

@@ -1,13 +1,12 @@
-# test_kv_tensorstore.py - our key-value store beside TensorStore's driver, on the same files
+# test_kv_tensorstore.py - the key-value store beside TensorStore's driver, on the same files
 # SPDX-License-Identifier: MIT
-"""Call by call: what TensorStore's `zarr3_sharding_indexed` answers, `shardcodec.kv` answers too, whoever wrote the file.
+"""`shardcodec.kv` answers each call like TensorStore's `zarr3_sharding_indexed`, on files of either writer.
 
-Known differences are in docs/key-value.md, and here in `test_differences`.
+The known differences are in docs/key-value.md, and here in `test_documented_differences`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kv_stores import key
 from spec_json import BIG, CRC, LITTLE
 
 from shardcodec.errors import ConflictError, ShardError
@@ -25,15 +25,11 @@ ts = pytest.importorskip("tensorstore")
 GRID = (2, 3)
 
 
-def key(*indices: int) -> bytes:
-    return struct.pack(f">{len(indices)}I", *indices)
-
-
 KEYS = [key(i, j) for i in range(2) for j in range(3)]
 
 
 class Theirs:
-    """TensorStore behind the calls of ours."""
+    """TensorStore with the methods of `ShardedKeyValueStore`."""
 
     def __init__(self, base: Any, *, transaction: Any = None, **how: Any) -> None:
         if isinstance(base, str | Path):
@@ -82,7 +78,10 @@ def how(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def answer(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call gives, without what is each one's own; or of which kind its error is, and its text where both say it."""
+    """Return the result of a call in comparable form.
+
+    State and value without the generation; or the kind of the error, with the text that both implementations use.
+    """
     try:
         result = call(*arguments)
     except KeyError:
@@ -147,7 +146,7 @@ def assert_same(ours: ShardedKeyValueStore, theirs: Theirs) -> None:
 
 
 @pytest.mark.parametrize("writer", ["ours", "theirs"])
-def test_every_read(tmp_path: Path, how: dict[str, Any], writer: str) -> None:
+def test_reads_equal_tensorstore(tmp_path: Path, how: dict[str, Any], writer: str) -> None:
     stores = {"ours": ShardedKeyValueStore(tmp_path / "s", **how), "theirs": Theirs(tmp_path / "s", **how)}
     ours, theirs = stores["ours"], stores["theirs"]
     assert_same(ours, theirs)
@@ -162,7 +161,7 @@ def test_every_read(tmp_path: Path, how: dict[str, Any], writer: str) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_prefixes(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_prefixes_equal_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     ours = ShardedKeyValueStore(tmp_path / "s", path=key(1), **how)
     theirs = Theirs(tmp_path / "s", path="\0\0\0\1", **how)
     ours.write_sync(key(2), b"a")
@@ -179,7 +178,7 @@ def test_prefixes(tmp_path: Path, how: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 31])
-def test_ranks(tmp_path: Path, rank: int) -> None:
+def test_grids_of_any_rank_equal_tensorstore(tmp_path: Path, rank: int) -> None:
     how = {"grid_shape": [1] * rank, "index_codecs": [LITTLE, CRC], "index_location": "end"}
     ours, theirs = ShardedKeyValueStore(tmp_path / "s", **how), Theirs(tmp_path / "s", **how)
     only = key(*(0,) * rank)
@@ -189,8 +188,10 @@ def test_ranks(tmp_path: Path, rank: int) -> None:
     assert ours[only] == b"other" and ours.list_sync() == [only]
 
 
-def test_conditional_writes(tmp_path: Path, how: dict[str, Any]) -> None:
-    """The same calls on a file of each; a generation means the last, the one before, or one of another object."""
+def test_conditional_writes_equal_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
+    """The same calls on one file of each store. A generation is the last one, the one before, or that of another
+    object.
+    """
     ours, theirs = ShardedKeyValueStore(tmp_path / "a", **how), Theirs(tmp_path / "b", **how)
     steps = [
         (0, b"a", "absent"),
@@ -210,10 +211,8 @@ def test_conditional_writes(tmp_path: Path, how: dict[str, Any]) -> None:
         (5, b"g", "absent"),
     ]
     foreign = {}
-    for store, kind in (
-        (ours, ShardedKeyValueStore),
-        (theirs, Theirs),
-    ):  # TensorStore finds flags in other bytes
+    for store, kind in ((ours, ShardedKeyValueStore), (theirs, Theirs)):
+        # TensorStore sets flags in generations of other bytes
         foreign[store] = kind(tmp_path / "foreign", **how).write_sync(KEYS[0], b"x").generation
     past: dict[Any, list[bytes]] = {ours: [b"none"], theirs: [b"none"]}
     for number, (i, value, condition) in enumerate(steps):
@@ -232,7 +231,7 @@ def test_conditional_writes(tmp_path: Path, how: dict[str, Any]) -> None:
         assert outcome[0] == outcome[1], (number, i, value, condition)
 
 
-def test_what_a_caller_knows_already(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_if_not_equal_detects_writes_of_the_other(tmp_path: Path, how: dict[str, Any]) -> None:
     ours, theirs = ShardedKeyValueStore(tmp_path / "s", **how), Theirs(tmp_path / "s", **how)
     for store in (ours, theirs):
         assert store.read_sync(KEYS[0], if_not_equal=b"\2").state == "missing"
@@ -241,7 +240,7 @@ def test_what_a_caller_knows_already(tmp_path: Path, how: dict[str, Any]) -> Non
         known = store.read_sync(KEYS[0]).stamp.generation
         assert store.read_sync(KEYS[0], if_not_equal=known).state == "unspecified"
         assert store.read_sync(KEYS[3], if_not_equal=known).state == "unspecified"
-    # each other's writes are new states
+    # a write of either store is a new state for the other
     known = ours.read_sync(KEYS[0]).stamp.generation
     theirs.write_sync(KEYS[1], b"b")
     assert ours.read_sync(KEYS[0], if_not_equal=known).value == b"a"
@@ -252,7 +251,7 @@ def test_what_a_caller_knows_already(tmp_path: Path, how: dict[str, Any]) -> Non
     assert not theirs.write_sync(KEYS[0], b"x", if_equal=known).generation
 
 
-def test_transactions(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_transaction_equals_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     def run(store: Any, within: Callable[[Any], Any], commit: Callable[[], Any]) -> list[Any]:
         store.write_sync(KEYS[3], b"old")
         t = within(store)
@@ -279,7 +278,7 @@ def test_transactions(tmp_path: Path, how: dict[str, Any]) -> None:
     assert ours == theirs
 
 
-def test_repeatable_reads_and_atomicity(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_repeatable_reads_and_atomicity_equal_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     for make, error, store, other in (
         (Transaction, ConflictError, ShardedKeyValueStore(tmp_path / "a", **how), tmp_path / "c"),
         (ts.Transaction, ValueError, Theirs(tmp_path / "b", **how), tmp_path / "d"),
@@ -295,7 +294,7 @@ def test_repeatable_reads_and_atomicity(tmp_path: Path, how: dict[str, Any]) -> 
             return Theirs(path or tmp_path / "b", transaction=transaction, **how)
 
         t = make(repeatable_read=True)
-        bound = within(t)  # two handles of TensorStore do not know of each other
+        bound = within(t)  # two handles of TensorStore are independent
         assert bound[KEYS[0]] == b"1"
         bound.write_sync(KEYS[1], b"t")
         store.write_sync(KEYS[5], b"meanwhile")
@@ -309,7 +308,7 @@ def test_repeatable_reads_and_atomicity(tmp_path: Path, how: dict[str, Any]) -> 
         assert t.aborted and not other.exists()
 
 
-def test_a_store_on_a_store(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_nested_store_equals_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     outer = ShardedKeyValueStore(tmp_path / "s", **how)
     ours = ShardedKeyValueStore((outer, KEYS[4]), **how)
     spec = {
@@ -326,7 +325,7 @@ def test_a_store_on_a_store(tmp_path: Path, how: dict[str, Any]) -> None:
     assert theirs.list_sync() == [] and not (tmp_path / "s").exists()
 
 
-def test_json(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_json_equals_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     theirs = Theirs(tmp_path / "s", path="\0\0\0\1", **how)
     ours = ShardedKeyValueStore.from_json(theirs.kv.spec().to_json())
     assert ours.to_json() == theirs.kv.spec().to_json()
@@ -360,17 +359,17 @@ def test_json(tmp_path: Path, how: dict[str, Any]) -> None:
         {"base": {"driver": "file", "path": "x", "foo": 1}},
     ],
 )
-def test_what_is_no_spec(tmp_path: Path, how: dict[str, Any], change: dict[str, Any]) -> None:
+def test_invalid_spec_is_refused_by_both(tmp_path: Path, how: dict[str, Any], change: dict[str, Any]) -> None:
     spec = {"driver": "zarr3_sharding_indexed", "base": f"file://{tmp_path}/s", **how, **change}
-    with pytest.raises(ValueError):  # theirs has no other
+    with pytest.raises(ValueError):  # TensorStore raises no other type
         ts.KvStore.open(spec).result()
     with pytest.raises(ValueError):
         ShardedKeyValueStore.from_json(spec)
 
 
 @given(st.binary(max_size=140))
-def test_hostile_bytes(tmp_path_factory: pytest.TempPathFactory, blob: bytes) -> None:
-    """What either reads, the other reads too; damage is an error for both."""
+def test_damage_is_an_error_for_both(tmp_path_factory: pytest.TempPathFactory, blob: bytes) -> None:
+    """What one store reads, the other reads too. Damage is an error for both."""
     path = tmp_path_factory.getbasetemp() / "hostile"
     path.write_bytes(blob)
     how = {"grid_shape": [2, 1], "index_codecs": [LITTLE], "index_location": "end"}
@@ -383,12 +382,12 @@ def test_hostile_bytes(tmp_path_factory: pytest.TempPathFactory, blob: bytes) ->
             except (ShardError, ValueError):
                 found.append("error")
         found = ["error" if f == "error" or f[0] == "ValueError" else f for f in found]
-        # one reason more: an inner chunk in the index
+        # shardcodec refuses more: an inner chunk that overlaps the index
         assert found[0] == found[1] or found[0] == "error", (k, found)
 
 
-def test_differences(tmp_path: Path, how: dict[str, Any]) -> None:
-    """Where TensorStore answers otherwise, on purpose; each is told in docs/key-value.md."""
+def test_documented_differences(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Intended differences from TensorStore, as documented in docs/key-value.md."""
     ours, theirs = ShardedKeyValueStore(tmp_path / "a", **how), Theirs(tmp_path / "b", **how)
     for store in (ours, theirs):
         store.write_sync(KEYS[0], b"a")
@@ -398,7 +397,7 @@ def test_differences(tmp_path: Path, how: dict[str, Any]) -> None:
     assert theirs.write_sync(KEYS[0], b"b", if_equal=b"").generation
     with pytest.raises(ValueError, match="if_equal is empty"):
         ours.write_sync(KEYS[0], b"b", if_equal=b"")
-    beyond = KEYS[0][:4] + b"\0\0\0\x09\x01"  # longer than a key, and behind the last one of its row
+    beyond = KEYS[0][:4] + b"\0\0\0\x09\x01"  # longer than a key, and after the last key of its row
     for store in (ours, theirs):
         store.write_sync(KEYS[-1][:4] + KEYS[0][4:], b"first of the last row")
     assert ours.list_sync((beyond, b"")) == [KEYS[-1][:4] + KEYS[0][4:]]

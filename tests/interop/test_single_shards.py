@@ -1,6 +1,6 @@
-# test_single_shards.py - shards of ShardWriter and Shard, read by the others; and the others' by Shard
+# test_single_shards.py - shards of ShardWriter and Shard in other implementations, and foreign shards in Shard
 # SPDX-License-Identifier: MIT
-"""Headers, footers, gaps, alignment and slots: legal, and nobody else writes such shards."""
+"""Headers, footers, gaps, alignment and slots are legal, but no other writer makes such shards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOCATIONS = pytest.mark.parametrize("location", ["end", "start"])
 
 
 def make(folder: Path, codecs: str, location: Any) -> ShardSpec:
-    """An array without any shard yet."""
+    """Create an array without shards."""
     spec = ShardSpec(SHARD, CHUNK, "uint16", 0, CODECS[codecs], index_location=location)
     folder.mkdir()
     (folder / "zarr.json").write_text(json.dumps(spec.to_metadata(SHAPE)))
@@ -51,7 +51,7 @@ def make(folder: Path, codecs: str, location: Any) -> ShardSpec:
 
 
 def parts(values: Values, at: tuple[int, int]) -> list[tuple[tuple[int, ...], Values]]:
-    """The inner chunks of a shard, in an order that no writer has."""
+    """Return the inner chunks of a shard in an order that no writer uses."""
     shard = values[at[0] * 20 : at[0] * 20 + 20, at[1] * 30 : at[1] * 30 + 30]
     cells = [((r, c), shard[r * 5 : r * 5 + 5, c * 6 : c * 6 + 6]) for r, c in np.ndindex(4, 5)]
     return cells[7:] + cells[:7]
@@ -60,7 +60,7 @@ def parts(values: Values, at: tuple[int, int]) -> list[tuple[tuple[int, ...], Va
 @READERS
 @EVERY
 @LOCATIONS
-def test_others_read_what_is_streamed(
+def test_others_read_streamed_shards(
     tmp_path: Path, codecs: str, location: str, read: Callable[[Path], Values]
 ) -> None:
     folder, values = tmp_path / "a", values_of()
@@ -81,7 +81,7 @@ def test_others_read_what_is_streamed(
 
 @READERS
 @LOCATIONS
-def test_others_read_what_ranks_have_written(
+def test_others_read_shards_of_several_ranks(
     tmp_path: Path, location: str, read: Callable[[Path], Values]
 ) -> None:
     folder, values = tmp_path / "a", values_of()
@@ -100,7 +100,7 @@ def test_others_read_what_ranks_have_written(
 @READERS
 @EVERY
 @LOCATIONS
-def test_others_read_what_is_updated(
+def test_others_read_updated_shards(
     tmp_path: Path, codecs: str, location: str, read: Callable[[Path], Values]
 ) -> None:
     folder, values = tmp_path / "a", values_of()
@@ -125,7 +125,7 @@ def test_others_read_what_is_updated(
 
 @EVERY
 @LOCATIONS
-def test_shards_of_others(tmp_path: Path, codecs: str, location: str) -> None:
+def test_foreign_shards_are_read_and_updated(tmp_path: Path, codecs: str, location: str) -> None:
     tensorstore = pytest.importorskip("tensorstore")
     for name in ("zarr", "tensorstore"):
         folder, values = tmp_path / name, values_of()

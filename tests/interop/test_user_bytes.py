@@ -1,6 +1,6 @@
-# test_user_bytes.py - shards with header, footer, alignment and mark among other programs
+# test_user_bytes.py - shards with header, footer, alignment and mark in other programs
 # SPDX-License-Identifier: MIT
-"""Others read such shards as if nothing were there, at every stage of their life; what they write has none of it."""
+"""Other programs read such shards at every stage like ordinary ones. The shards that they write have no user bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_zarrs(folder: Path) -> Any:
 
 
 class Tensorstore:
-    """An array of TensorStore, indexed as one of zarr."""
+    """An array of TensorStore, indexed like one of zarr."""
 
     def __init__(self, folder: Path) -> None:
         tensorstore = pytest.importorskip("tensorstore")
@@ -59,7 +59,7 @@ LOCATIONS = pytest.mark.parametrize("location", ["end", "start"])
 
 
 def make(folder: Path, codecs: str, location: Any, n: int = 3) -> tuple[Any, Any]:
-    """An array of one shard, of which n inner chunks exist; its shard, and what it holds."""
+    """Create an array of one shard with n inner chunks. Return the shard and its expected elements."""
     spec = ShardSpec(SHAPE, CHUNK, "uint16", 7, CODECS[codecs], index_location=location)
     folder.mkdir()
     (folder / "zarr.json").write_text(json.dumps(spec.to_metadata(SHAPE)))
@@ -104,10 +104,12 @@ def test_others_read_every_stage(
 @OTHERS
 @EVERY
 @LOCATIONS
-def test_what_others_write_has_no_user_bytes(
+def test_shards_rewritten_by_others_have_no_user_bytes(
     tmp_path: Path, other: Callable[[Path], Any], codecs: str, location: str
 ) -> None:
-    """They make the whole shard anew, and leave out what no entry refers to, the mark too. No part of it is believed afterwards."""
+    """Other programs rewrite the whole shard without the bytes that no entry refers to, the mark included. Then no
+    old mark is trusted.
+    """
     shard, values = make(tmp_path / "a", codecs, location)
     other(tmp_path / "a")[6, 1] = values[6, 1] = 9
     assert MAGIC not in shard.refresh().tobytes()

@@ -1,6 +1,6 @@
-# venv_2022.py - zarr-python 2 in a virtual environment, made once
+# venv_2022.py - a virtual environment with zarr-python 2, made once
 # SPDX-License-Identifier: MIT
-"""zarr 2.18 and zarr 3 have one name; so the former lives in ``build/``, with an interpreter of the same version as ours."""
+"""zarr 2.18 and zarr 3 have the same name, so zarr 2.18 is installed in ``build/``, for the same version of Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("zarr2.py")
 
-# zarr 2.18 imports a module of its own tests when it reads a storage transformer, and that wants pytest and fsspec.
+# zarr 2.18 imports one of its test modules to read a storage transformer, which needs pytest and fsspec.
 PINS = {
     "2.18.7": ("zarr==2.18.7", "numcodecs<0.16", "numpy", "fsspec", "pytest<8"),
     "2.14.2": ("zarr==2.14.2", "numcodecs<0.14", "numpy<2", "fsspec", "pytest<8", "setuptools<81"),
@@ -26,7 +26,7 @@ PINS = {
 
 
 class Zarr2:
-    """An interpreter that has a zarr-python 2."""
+    """An interpreter with zarr-python 2."""
 
     def __init__(self, python: Path) -> None:
         self._python = python
@@ -45,7 +45,7 @@ class Zarr2:
 
 
 def zarr2(version: str) -> Zarr2:
-    """Return an interpreter with this version; skip the test where PyPI cannot be reached, but not under CI."""
+    """Return an interpreter with this version of zarr. Skip the test if PyPI cannot be reached, except under CI."""
     build = ROOT / "build"
     try:
         build.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def zarr2(version: str) -> Zarr2:
 
 def _make(folder: Path, version: str) -> None:
     python = str(folder / "bin" / "python")
-    has_pip = importlib.util.find_spec("pip") is not None  # making another one takes longer than all else
+    has_pip = importlib.util.find_spec("pip") is not None  # making another pip takes longer than the rest
     venv.create(folder, clear=True, with_pip=not has_pip, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
     done = subprocess.run(
@@ -83,13 +83,13 @@ def _make(folder: Path, version: str) -> None:
     if done.returncode == 0:
         (folder / "complete").touch()
         return
-    reason = f"zarr {version} cannot be installed: {done.stderr.strip()[-1000:]}"
+    reason = f"cannot install zarr {version}: {done.stderr.strip()[-1000:]}"
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def _environment() -> dict[str, str]:
-    """Our own packages are not for zarr 2, nor is it for us."""
+    """Return the environment without PYTHONPATH: the packages of the tests and those of zarr 2 exclude each other."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**ours, "ZARR_V3_EXPERIMENTAL_API": "1", "ZARR_V3_SHARDING": "1"}

@@ -1,4 +1,4 @@
-# zarr2.py - what zarr-python 2 does for the tests, in an interpreter of its own
+# zarr2.py - the work of zarr-python 2 for the tests, in another interpreter
 # SPDX-License-Identifier: MIT
 """Run as ``python zarr2.py make FOLDER NAME...`` or ``python zarr2.py read HIERARCHY RESULTS NAME...``."""
 
@@ -21,7 +21,7 @@ warnings.simplefilter("ignore")
 
 
 def make(folder: str, names: list[str]) -> None:
-    """Write cases, and what zarr-python itself then reads."""
+    """Write cases, and the values that zarr-python itself then reads."""
     store = DirectoryStoreV3(f"{folder}/h")
     for case in map(cases_2022.BY_NAME.get, names):
         array = create(store, case)
@@ -53,7 +53,7 @@ def create(store: Any, case: cases_2022.Case) -> Any:
 
 
 def fill(array: Any, case: cases_2022.Case) -> None:
-    """Leave shards that are missing, chunks that are, and gaps where chunks were replaced or deleted."""
+    """Write the array so that some shards and chunks are absent and replaced or deleted chunks leave gaps."""
     if case.is_written_whole:
         array[...] = case.data()
         return
@@ -77,7 +77,7 @@ def save(folder: str, name: str, data: Any) -> None:
 
 
 def read(hierarchy: str, results: str, names: list[str]) -> None:
-    """Read arrays, and their attributes."""
+    """Read arrays and their attributes, and store them as results."""
     store = DirectoryStoreV3(hierarchy)
     attributes = {}
     for name in names:

@@ -1,6 +1,6 @@
-# test_crc32c.py - the checksum, every variant against published values and a naive twin
+# test_crc32c.py - the checksum: every variant against published values and a bitwise reference
 # SPDX-License-Identifier: MIT
-"""Every variant, same suite: it must not show which one computed a checksum, where the bytes lay or how they were cut."""
+"""All variants run the same tests: results must not depend on the variant, the alignment or the split of the data."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ IN_ORDER_OF_CHOICE = [
     "armv8",
     "portable",
 ]
-# What gains only on some of the processors that can run it.
+# Variants that are faster only on some of the processors that can run them.
 SUITS = {"vpclmulqdq_crc32x8": "zen5", "vpclmulqdq_crc32x4": "zen4"}
 
-# Where the variants change their ways: one stream, one masked block, three streams, the last sum, folding, an aligned
-# start, rounds of 128 and of 512 words in three streams; folding beside four and eight streams, by parts of 3072 and 768, of
-# 4096 and 1024, and, in blocks of 32, of 2048 and 512 bytes; beside three, in blocks of 16, of 1280 and 320.
+# Sizes at which variants change their method: one stream, one masked block, three streams, the last sum, folding, an
+# aligned start, rounds of 128 and of 512 words in three streams; folding beside four and eight streams, with parts of
+# 3072 and 768, of 4096 and 1024, and, in blocks of 32, of 2048 and 512 bytes; beside three streams, in blocks of 16,
+# with parts of 1280 and 320 bytes.
 THRESHOLDS = [16, 24, 64, 96, 128, 512, 768, 1024, 1536, 3072, 4096, 4096 + 64, 6144, 12288, 24576]
 THRESHOLDS += [512 + 3072 * long + 768 * short for long in (1, 2) for short in (0, 1, 2, 3)]
 THRESHOLDS += [512 + 4096 * long + 1024 * short for long in (1, 2) for short in (0, 1, 2, 3)]
@@ -63,7 +64,7 @@ BLOB = random.Random(20).randbytes(max(SIZES))
 
 
 def step(register: int, byte: int) -> int:
-    """Advance by one byte, as the definition says, bit by bit."""
+    """Advance by one byte, bit by bit, as in the definition."""
     register ^= byte
     for _ in range(8):
         register = register >> 1 ^ (0x82F63B78 if register & 1 else 0)
@@ -90,7 +91,7 @@ every_impl = pytest.mark.parametrize("impl", IMPLS)
 
 
 def at_alignment(nbytes: int, alignment: int) -> Bytes:
-    """Return a fresh buffer that starts `alignment` bytes past a cache line."""
+    """Return a new buffer that starts `alignment` bytes after a cache line."""
     room = np.zeros(nbytes + 128, dtype=np.uint8)
     first = (alignment - room.ctypes.data) % 64
     return room[first : first + nbytes]
@@ -107,16 +108,16 @@ def placed(data: bytes, alignment: int) -> Bytes:
 
 @every_impl
 @pytest.mark.parametrize(("data", "expected"), PUBLISHED)
-def test_published_values(impl: str, data: bytes, expected: int) -> None:
+def test_published_values_are_computed(impl: str, data: bytes, expected: int) -> None:
     assert native.crc32c(data, impl=impl) == expected
 
 
-def test_twin_agrees_with_the_one_that_judges_shards() -> None:
+def test_bitwise_reference_equals_the_one_for_shards() -> None:
     assert [reference.crc32c(BLOB[:n]) for n in (0, 1, 9, 500)] == [PREFIXES[n] for n in (0, 1, 9, 500)]
 
 
 @every_impl
-def test_sizes_around_every_threshold(impl: str) -> None:
+def test_sizes_around_every_threshold_are_correct(impl: str) -> None:
     wrong = [n for n in [*range(300), *SIZES] if native.crc32c(BLOB[:n], impl=impl) != PREFIXES[n]]
     assert not wrong
 
@@ -125,14 +126,14 @@ def test_sizes_around_every_threshold(impl: str) -> None:
 @pytest.mark.parametrize(
     "nbytes", [1, 7, 8, 63, 64, 65, 100, 200, 1000, 1024, 1100, 3100, 4095, 4096, 4250, 12400]
 )
-def test_every_alignment(impl: str, nbytes: int) -> None:
+def test_every_alignment_gives_the_same_value(impl: str, nbytes: int) -> None:
     found = {native.crc32c(placed(BLOB[:nbytes], a), impl=impl) for a in range(64)}
     assert found == {PREFIXES[nbytes]}
 
 
 @every_impl
 @pytest.mark.parametrize("nbytes", [300, 1500])
-def test_every_split(impl: str, nbytes: int) -> None:
+def test_every_split_gives_the_same_value(impl: str, nbytes: int) -> None:
     blob = BLOB[:nbytes]
     for cut in range(nbytes + 1):
         first = native.crc32c(blob[:cut], impl=impl)
@@ -140,12 +141,12 @@ def test_every_split(impl: str, nbytes: int) -> None:
 
 
 @every_impl
-def test_a_value_extended_by_nothing_is_unchanged(impl: str) -> None:
+def test_extending_by_no_bytes_changes_nothing(impl: str) -> None:
     assert native.crc32c(b"", 0xDEADBEEF, impl=impl) == 0xDEADBEEF
 
 
-def test_every_way_to_call() -> None:
-    """One argument goes another way than several."""
+def test_every_form_of_call_gives_the_same_value() -> None:
+    """A call with one argument takes a shorter path."""
     first, both = PREFIXES[100], PREFIXES[300]
     assert (
         native.crc32c(BLOB[:100]) == native.crc32c(data=BLOB[:100]) == native.crc32c(BLOB[:100], 0) == first
@@ -173,8 +174,8 @@ def test_bad_calls_are_refused(args: Any, keywords: Any) -> None:
         native.crc32c(*args, **keywords)
 
 
-def test_the_buffer_is_released() -> None:
-    """By every way in: neither the object nor its buffer stays held."""
+def test_buffer_is_released() -> None:
+    """No form of call keeps a reference to the object or its buffer."""
     data = bytearray(100)
     before = sys.getrefcount(data)
     for _ in range(10):
@@ -186,8 +187,8 @@ def test_the_buffer_is_released() -> None:
 
 
 @every_impl
-def test_each_bit_counts(impl: str) -> None:
-    """One wrong bit anywhere gives another value, all of them different: CRCs promise that at this length."""
+def test_each_bit_changes_the_value(impl: str) -> None:
+    """One wrong bit anywhere gives another value, and all of these differ: a CRC guarantees this at such a length."""
     message = bytearray(BLOB[:1200])
     found = {native.crc32c(message, impl=impl)}
     for bit in range(8 * len(message)):
@@ -213,7 +214,7 @@ def test_google_crc32c_agrees_on_long_messages(impl: str, seed: int, nbytes: int
     assert native.crc32c(data, impl=impl) == google.value(data)
 
 
-def test_the_chosen_variant_gives_the_same() -> None:
+def test_chosen_variant_gives_the_same_values() -> None:
     wrong = [n for n in [*range(300), *SIZES, 20_000] if native.crc32c(BLOB[:n]) != PREFIXES[n]]
     assert not wrong
 
@@ -222,7 +223,7 @@ def test_the_chosen_variant_gives_the_same() -> None:
 
 
 def check_copy(impl: str | None, nbytes: int, to: int, of: int) -> None:
-    """Copy into the middle of a page of 0xA5 and look at every byte of it."""
+    """Copy into the middle of a buffer of 0xA5 and check every byte of it."""
     room = at_alignment(nbytes + 256, to)
     room[:] = 0xA5
     source = placed(BLOB[:nbytes], of)
@@ -234,19 +235,19 @@ def check_copy(impl: str | None, nbytes: int, to: int, of: int) -> None:
 
 
 @every_impl
-def test_copy_around_every_threshold(impl: str) -> None:
+def test_copy_around_every_threshold_is_exact(impl: str) -> None:
     for nbytes in [*range(200), *SIZES]:
         check_copy(impl, nbytes, to=0, of=0)
 
 
 @every_impl
 @pytest.mark.parametrize("nbytes", [5, 63, 64, 100, 1000, 1100, 4250, 12400])
-def test_copy_at_every_alignment(impl: str, nbytes: int) -> None:
+def test_copy_at_every_alignment_is_exact(impl: str, nbytes: int) -> None:
     for to in range(64):
         check_copy(impl, nbytes, to, of=(37 * to + 11) % 64)
 
 
-def test_copy_with_the_chosen_variant() -> None:
+def test_copy_with_the_chosen_variant_is_exact() -> None:
     for nbytes in (0, 1, 64, 1000, 20_000):
         check_copy(None, nbytes, to=16, of=3)
 
@@ -267,7 +268,7 @@ def test_combine_joins_two_parts(data: bytes, cut: int) -> None:
 
 
 def generator() -> SimpleNamespace:
-    """Run csrc/kernels/gen_crc32c_tables.py, which is no part of the package.
+    """Run csrc/kernels/gen_crc32c_tables.py, which is not part of the package.
 
     It is not imported: a __pycache__ beside it would make its folder newer than the wheel.
     """
@@ -277,8 +278,8 @@ def generator() -> SimpleNamespace:
 @pytest.mark.parametrize(
     "nbytes", [0, 1, 2**31 - 2, 2**31 - 1, 2**31, 2**32, 2**61 - 1, 2**61, 2**63, 2**64 - 2, 2**64 - 1]
 )
-def test_combine_of_lengths_beyond_memory(nbytes: int) -> None:
-    """The first part times x to the number of bits that follow, squared and multiplied without any short cut."""
+def test_combine_accepts_lengths_beyond_memory(nbytes: int) -> None:
+    """Compute the first part times x to the number of following bits, by squaring and multiplying without shortcuts."""
     maths = generator()
     power, square, bits = 1, 2, 8 * nbytes
     while bits:
@@ -290,7 +291,7 @@ def test_combine_of_lengths_beyond_memory(nbytes: int) -> None:
     assert native.crc32c_combine(0x12345678, 0x9ABCDEF0, nbytes) == maths.mirror(shifted, 32) ^ 0x9ABCDEF0
 
 
-# ---- the choice
+# ---- choice of the variant
 
 REPORT = """
 import json, sys
@@ -310,7 +311,7 @@ print(json.dumps({
 
 
 def report_under(override: str | None) -> Any:
-    """Run a fresh interpreter with SHARDCODEC_CPU set, since the choice is made at import."""
+    """Run a new interpreter with SHARDCODEC_CPU set, because the variant is chosen at import."""
     environment = {k: v for k, v in os.environ.items() if k != "SHARDCODEC_CPU"}
     if override is not None:
         environment["SHARDCODEC_CPU"] = override
@@ -336,14 +337,14 @@ def test_variants_are_listed_in_the_order_of_choice() -> None:
     assert IMPLS[-1] == "portable"
 
 
-def test_the_first_variant_that_suits_is_chosen() -> None:
+def test_first_suitable_variant_is_chosen() -> None:
     report = report_under(None)
     assert report["chosen"] == first_that_suits(report)
     assert report["features"]["used"] == report["features"]["detected"]
     assert report["features"]["override"] is None
 
 
-def test_portable_can_be_forced() -> None:
+def test_portable_variant_can_be_forced() -> None:
     report = report_under("portable")
     assert report["chosen"] == "portable"
     assert report["impls"] == ["portable"]
@@ -353,8 +354,8 @@ def test_portable_can_be_forced() -> None:
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="features of x86")
 @pytest.mark.parametrize("override", ["sse42", "sse42,pclmul", " sse42 , pclmul "])
-def test_features_of_x86_can_be_narrowed(override: str) -> None:
-    """Without pclmul the streams are joined by other code: the values above are checked for both."""
+def test_features_of_x86_can_be_restricted(override: str) -> None:
+    """Without pclmul the streams are joined by other code; `report_under` checks the values of both."""
     wanted = {name.strip() for name in override.split(",")}
     detected = set(native.cpu_features()["detected"])
     if not wanted <= detected:
@@ -368,45 +369,45 @@ def test_features_of_x86_can_be_narrowed(override: str) -> None:
 
 @every_impl
 def test_every_variant_can_be_forced_by_its_name(impl: str) -> None:
-    """A name left only its own bit, and SHARDCODEC_CPU=vpclmulqdq, which needs more, gave the portable code."""
+    """A name once set only its own feature bit: SHARDCODEC_CPU=vpclmulqdq, which needs more, gave portable code."""
     report = report_under(impl)
     assert report["chosen"] == impl
     assert report["features"]["override_valid"]
 
 
 @pytest.mark.skipif("vpclmulqdq" not in IMPLS, reason="no 512-bit multiplication")
-def test_streams_beside_folding_only_where_they_pay() -> None:
-    """Without the traits of Zen 4 and Zen 5 the multiplier works alone."""
+def test_streams_beside_folding_are_used_only_on_zen() -> None:
+    """Without the features zen4 and zen5, only folding is used."""
     assert report_under("sse42,pclmul,avx512,vpclmulqdq")["chosen"] == "vpclmulqdq"
 
 
 @pytest.mark.skipif(platform.machine() not in {"aarch64", "arm64"}, reason="features of ARM")
-def test_features_of_arm_can_be_narrowed() -> None:
+def test_features_of_arm_can_be_restricted() -> None:
     if "armv8_crc" not in native.cpu_features()["detected"]:
         pytest.skip("this processor lacks armv8_crc")
     assert report_under("armv8_crc")["chosen"] == "armv8"
 
 
 @pytest.mark.parametrize("override", ["sse24", "portable,", "SSE42", "portable;sse42", "portable," * 40])
-def test_a_misspelt_override_is_reported_and_changes_nothing(override: str) -> None:
+def test_misspelt_override_is_reported_and_ignored(override: str) -> None:
     features = report_under(override)["features"]
     assert not features["override_valid"]
     assert features["used"] == features["detected"]
     assert override.startswith(features["override"])
 
 
-def test_an_empty_override_is_none() -> None:
+def test_empty_override_is_ignored() -> None:
     features = report_under("")["features"]
     assert features["override"] is None and features["override_valid"]
 
 
 @pytest.mark.parametrize("impl", ["", "fast", "SSE42"])
-def test_an_unknown_variant_is_refused(impl: str) -> None:
+def test_unknown_variant_is_refused(impl: str) -> None:
     with pytest.raises(ValueError):
         native.crc32c(b"x", impl=impl)
 
 
-# ---- memory that is not ours
+# ---- memory outside the buffer
 
 
 def work_between_guards(impl: str) -> None:
@@ -427,13 +428,13 @@ def work_between_guards(impl: str) -> None:
 @every_impl
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="mprotect")
 def test_no_byte_outside_is_touched(impl: str) -> None:
-    """Between two pages that nobody may read; in a process of its own, as the failure is a SIGSEGV."""
+    """The buffer lies between two protected pages, in a child process, because a fault is a SIGSEGV."""
     in_child(lambda: work_between_guards(impl))
 
 
 # ---- generated constants
 
 
-def test_committed_header_is_what_the_generator_prints() -> None:
+def test_committed_header_equals_the_generated_one() -> None:
     printed = "\n".join(generator().sections()) + "\n"
     assert (CSRC / "kernels" / "sc_crc32c_tables.h").read_text() == printed

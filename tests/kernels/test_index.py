@@ -1,6 +1,6 @@
-# test_index.py - the index of a shard as bytes and as numbers that may be lies
+# test_index.py - the index of a shard, as bytes and as numbers that may be invalid
 # SPDX-License-Identifier: MIT
-"""Decode and encode, the checks of one entry, overlaps and gaps against a naive view of the file."""
+"""Decode and encode, checks of single entries, and overlaps and gaps compared with a byte-by-byte reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def entries_of(pairs: Any) -> Entries:
 class TestBytes:
     @no_deadline
     @given(pairs=st.lists(st.tuples(words, words), max_size=40), shift=st.integers(0, 7))
-    def test_both_ways_at_every_alignment(
+    def test_decode_and_encode_are_inverse_at_every_alignment(
         self, big_endian: bool, pairs: list[tuple[int, int]], shift: int
     ) -> None:
         order = "big" if big_endian else "little"
@@ -46,7 +46,7 @@ class TestBytes:
         native.index_encode(decoded, encoded[shift:], big_endian=big_endian)
         assert encoded.tobytes() == b"\xa5" * shift + stored
 
-    def test_two_entries_spelt_out(self, big_endian: bool) -> None:
+    def test_two_entries_are_decoded(self, big_endian: bool) -> None:
         stored = bytes.fromhex("0000000000000102 0000000000000304 ffffffffffffffff ffffffffffffffff")
         decoded = entries_of([(0, 0), (0, 0)])
         native.index_decode(stored, decoded, big_endian=big_endian)
@@ -54,11 +54,11 @@ class TestBytes:
         assert decoded.tolist() == [first, [ABSENT, ABSENT]]
 
     @pytest.mark.parametrize("n_bytes", [1, 8, 15, 17])
-    def test_part_of_an_entry(self, big_endian: bool, n_bytes: int) -> None:
+    def test_part_of_an_entry_is_refused(self, big_endian: bool, n_bytes: int) -> None:
         with pytest.raises(ValueError, match="pairs"):
             native.index_decode(bytes(n_bytes), entries_of([(0, 0), (0, 0)]), big_endian=big_endian)
 
-    def test_room_of_another_size(self, big_endian: bool) -> None:
+    def test_buffer_of_another_size_is_refused(self, big_endian: bool) -> None:
         with pytest.raises(ValueError, match="bytes"):
             native.index_decode(bytes(32), entries_of([(0, 0)]), big_endian=big_endian)
         with pytest.raises(ValueError, match="bytes"):
@@ -69,7 +69,7 @@ class TestBytes:
 
 
 class Extent(NamedTuple):
-    """A shard of 1000 bytes; its index is at one end of it, or somewhere else."""
+    """A shard of a given size, and the offset and size of its index."""
 
     shard_nbytes: int
     index_offset: int
@@ -83,33 +83,33 @@ ALONE = Extent(68, 0, 68)
 OK, HALF_EMPTY, BAD_RANGE, IN_INDEX = None, "both or neither", "but the shard has", "overlaps the index"
 
 CASES = [
-    # SC-28: absent is both numbers, and nothing else
+    # SC-28: absent means that both numbers are 2^64-1
     ("absent", AT_END, (ABSENT, ABSENT), OK),
     ("offset alone is absent", AT_END, (ABSENT, 3), HALF_EMPTY),
     ("offset alone is absent, nothing stored", AT_END, (ABSENT, 0), HALF_EMPTY),
     ("nbytes alone is absent", AT_END, (3, ABSENT), HALF_EMPTY),
     ("nbytes alone is absent, at 0", AT_END, (0, ABSENT), HALF_EMPTY),
-    # SC-29: the range lies in the object; no sum wraps
+    # SC-29: the range lies inside the object; no sum may overflow
     ("whole body", AT_END, (0, 932), OK),
     ("one byte", AT_END, (931, 1), OK),
     ("one byte past the object", AT_START, (68, 933), BAD_RANGE),
-    ("just behind the object", AT_START, (1000, 1), BAD_RANGE),
+    ("just after the object", AT_START, (1000, 1), BAD_RANGE),
     ("last byte", AT_START, (999, 1), OK),
     ("sum is 2^64", AT_START, (2**64 - 8, 8), BAD_RANGE),
     ("sum wraps into the shard", AT_START, (2**64 - 8, 108), BAD_RANGE),
     ("sum wraps with 2^63 twice", AT_START, (2**63, 2**63), BAD_RANGE),
     ("offset is 2^64-2", AT_START, (ABSENT - 1, 1), BAD_RANGE),
     ("more than 2^63-1 bytes", AT_START, (100, 2**63), BAD_RANGE),
-    # SC-30: compared, not allocated
+    # SC-30: sizes are compared, nothing is allocated
     ("one TiB", AT_START, (100, 2**40), BAD_RANGE),
     ("2^64-2 bytes", AT_START, (0, ABSENT - 1), BAD_RANGE),
-    # SC-31 belongs to the codecs; no bytes at all are legal here, wherever they are
+    # SC-31 belongs to the codecs; a range of no bytes is valid anywhere inside the object
     ("nothing at 0", AT_START, (0, 0), OK),
     ("nothing inside the index", AT_START, (30, 0), OK),
     ("nothing at the end", AT_START, (1000, 0), OK),
     ("nothing past the end", AT_START, (1001, 0), BAD_RANGE),
     ("nothing at 2^64-2", AT_START, (ABSENT - 1, 0), BAD_RANGE),
-    # SC-33: not in the index
+    # SC-33: the range does not overlap the index
     ("touches the end index", AT_END, (900, 33), IN_INDEX),
     ("up to the end index", AT_END, (900, 32), OK),
     ("in the end index", AT_END, (940, 8), IN_INDEX),
@@ -128,7 +128,9 @@ CASES = [
     ("extent", "entry", "verdict"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
 class TestEntry:
-    def test_verdict_and_numbers(self, extent: Extent, entry: tuple[int, int], verdict: str | None) -> None:
+    def test_verdict_and_numbers_are_reported(
+        self, extent: Extent, entry: tuple[int, int], verdict: str | None
+    ) -> None:
         entries = entries_of([(ABSENT, ABSENT), (ABSENT, ABSENT), entry])
         if verdict is None:
             native.index_check(entries, *extent)
@@ -140,7 +142,7 @@ class TestEntry:
         if verdict == IN_INDEX:
             assert (error.expected, error.actual) == extent[1:]
 
-    def test_only_the_index_may_be_allowed(
+    def test_allow_in_index_allows_only_that(
         self, extent: Extent, entry: tuple[int, int], verdict: str | None
     ) -> None:
         if verdict in (OK, IN_INDEX):
@@ -168,7 +170,7 @@ extents = st.tuples(small, small, small).map(lambda t: Extent(sum(t), t[0], t[1]
 
 @no_deadline
 @given(pairs=st.lists(st.tuples(small | words, small | words), max_size=6), extent=extents)
-def test_the_lowest_bad_entry_is_reported(pairs: list[tuple[int, int]], extent: Extent) -> None:
+def test_lowest_bad_entry_is_reported(pairs: list[tuple[int, int]], extent: Extent) -> None:
     bad = [i for i, pair in enumerate(pairs) if not naive_is_good(pair, extent)]
     if not bad:
         native.index_check(entries_of(pairs), *extent)
@@ -187,17 +189,17 @@ def by_offset(pairs: list[tuple[int, int]]) -> list[int]:
 
 
 def naive_overlaps(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Each range that shares a byte with earlier ones, beside the one of them that reaches furthest."""
+    """Return each range that overlaps earlier ones, with the earlier one that reaches furthest."""
     order, found = by_offset(pairs), []
     for k, b in enumerate(order):
         sharing = [a for a in order[:k] if sum(pairs[a]) > pairs[b][0]]
         if sharing:
-            found.append((max(sharing, key=lambda a: sum(pairs[a])), b))  # the first of equals
+            found.append((max(sharing, key=lambda a: sum(pairs[a])), b))  # the first of several equal ones
     return found
 
 
 def naive_gaps(pairs: list[tuple[int, int]], extent: Extent) -> list[tuple[int, int]]:
-    """Look at every byte of the shard."""
+    """Find the gaps by looking at every byte of the shard."""
     covered = bytearray(extent.shard_nbytes)
     for offset, nbytes in [*(pairs[i] for i in by_offset(pairs)), extent[1:]]:
         covered[offset : offset + nbytes] = b"\1" * nbytes
@@ -220,18 +222,20 @@ def shards(draw: st.DrawFn) -> tuple[list[tuple[int, int]], Extent]:
 class TestOverlaps:
     @no_deadline
     @given(shard=shards(), scale=st.sampled_from([1, 255, 2**16, 2**33, 2**55]))
-    def test_against_the_twin(self, shard: tuple[list[tuple[int, int]], Extent], scale: int) -> None:
-        """Large offsets sort by other digits; the largest do not fit one word with a position."""
+    def test_overlaps_equal_the_reference(
+        self, shard: tuple[list[tuple[int, int]], Extent], scale: int
+    ) -> None:
+        """Large offsets are sorted by other digits; the largest do not fit into one word together with a position."""
         pairs = [p if p[0] == ABSENT else (p[0] * scale, p[1] * scale) for p in shard[0]]
         expected = naive_overlaps(pairs)
         assert native.index_overlaps(entries_of(pairs)) == (expected, len(expected))
 
-    def test_one_range_over_many(self) -> None:
+    def test_one_range_over_many_is_reported_with_each(self) -> None:
         pairs = [(50, 10), (0, 100), (60, 10), (20, 5)]
         assert native.index_overlaps(entries_of(pairs)) == ([(1, 3), (1, 0), (1, 2)], 3)
 
-    def test_shared_ranges_take_no_quadratic_time(self) -> None:
-        """SC-35: ranges may be shared, so a million equal ones must be reported in linear time and room."""
+    def test_shared_ranges_take_linear_time(self) -> None:
+        """SC-35: ranges may be shared, so a million equal ones must be reported in linear time and memory."""
         entries = np.full((1_000_000, 2), 5, dtype=np.uint64)
         pairs, found = native.index_overlaps(entries, capacity=3)
         assert (pairs, found) == ([(0, 1), (0, 2), (0, 3)], 999_999)
@@ -240,7 +244,7 @@ class TestOverlaps:
         assert native.index_overlaps(entries_of([(10, 10), (0, 10), (20, 1), (15, 0)])) == ([], 0)
 
     @pytest.mark.parametrize("capacity", [0, 1, 2, 3])
-    def test_all_are_counted_whatever_the_room(self, capacity: int) -> None:
+    def test_overlaps_beyond_the_capacity_are_counted(self, capacity: int) -> None:
         expected = [(0, 1), (1, 2)]
         pairs = entries_of([(0, 10), (5, 10), (12, 10)])
         assert native.index_overlaps(pairs, capacity=capacity) == (expected[:capacity], 2)
@@ -249,38 +253,38 @@ class TestOverlaps:
 class TestGaps:
     @no_deadline
     @given(shard=shards())
-    def test_against_the_twin(self, shard: tuple[list[tuple[int, int]], Extent]) -> None:
+    def test_gaps_equal_the_reference(self, shard: tuple[list[tuple[int, int]], Extent]) -> None:
         pairs, extent = shard
         expected = naive_gaps(pairs, extent)
         assert native.index_gaps(entries_of(pairs), *extent) == (expected, len(expected))
 
     @pytest.mark.parametrize("capacity", [0, 1, 2, 3])
-    def test_all_are_counted_whatever_the_room(self, capacity: int) -> None:
+    def test_gaps_beyond_the_capacity_are_counted(self, capacity: int) -> None:
         expected = [(0, 10), (20, 912)]
         got = native.index_gaps(entries_of([(10, 10)]), *AT_END, capacity=capacity)
         assert got == (expected[:capacity], 2)
 
-    def test_header_and_footer(self) -> None:
+    def test_header_and_footer_are_gaps(self) -> None:
         extent = Extent(200, 132, 68)
         assert native.index_gaps(entries_of([(60, 40), (20, 40)]), *extent) == ([(0, 20), (100, 32)], 2)
 
-    def test_no_index_and_no_chunks(self) -> None:
+    def test_shard_without_index_or_chunks_is_one_gap(self) -> None:
         assert native.index_gaps(entries_of([]), 10, 0, 0) == ([(0, 10)], 1)
         assert native.index_gaps(entries_of([]), 0, 0, 0) == ([], 0)
 
     @pytest.mark.parametrize("entry", [(2**64 - 2, 2**63), (3, ABSENT), (ABSENT, 3), (12, 1)])
-    def test_an_unchecked_entry_stays_inside_the_shard(self, entry: tuple[int, int]) -> None:
-        """The caller should have checked; if not, the answer is of little use, but it lies within the shard."""
+    def test_gaps_of_an_unchecked_entry_stay_inside_the_shard(self, entry: tuple[int, int]) -> None:
+        """The caller must check entries first; without a check the gaps are meaningless, but lie inside the shard."""
         gaps, _ = native.index_gaps(entries_of([entry, (2, 2)]), 10, 8, 2)
         assert all(0 <= offset < offset + nbytes <= 10 for offset, nbytes in gaps)
 
 
 class TestMany:
-    """Enough entries for every pass of the sort."""
+    """Tests with enough entries for every pass of the sort."""
 
     @pytest.mark.parametrize("shift", [0, 7, 20, 44])
     @pytest.mark.parametrize("kind", ["ascending", "descending", "shuffled"])
-    def test_chunks_side_by_side(self, kind: str, shift: int) -> None:
+    def test_adjacent_chunks_do_not_overlap(self, kind: str, shift: int) -> None:
         n = 70_000
         place = np.arange(n, dtype=np.uint64)
         if kind != "ascending":
@@ -295,7 +299,7 @@ class TestMany:
         expected = [(n // 2, int(after[0]))] if len(after) else []
         assert native.index_overlaps(entries) == (expected, len(expected))
 
-    def test_equal_offsets_stay_in_order_of_position(self) -> None:
+    def test_equal_offsets_keep_the_order_of_positions(self) -> None:
         rng = np.random.default_rng(2)
         offsets = rng.integers(0, 500, 20_000, dtype=np.uint64) * np.uint64(1000)
         entries = np.stack([offsets, np.full(len(offsets), 1000, dtype=np.uint64)], axis=1)
@@ -310,7 +314,7 @@ class TestMany:
 
 @no_deadline
 @given(data=st.data(), pairs=st.lists(st.tuples(words, words), max_size=40))
-def test_sums_as_spelt_out(data: st.DataObject, pairs: list[tuple[int, int]]) -> None:
+def test_sums_equal_the_reference(data: st.DataObject, pairs: list[tuple[int, int]]) -> None:
     dropped = np.array(
         data.draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs))), dtype=bool
     )
@@ -331,7 +335,7 @@ def test_sums_as_spelt_out(data: st.DataObject, pairs: list[tuple[int, int]]) ->
         assert (nbytes_bits % power == 0) == all(pair[1] % power == 0 for pair in stored)
 
 
-def test_sums_without_flags_leave_everything() -> None:
+def test_sums_without_flags_keep_all_entries() -> None:
     entries = entries_of([(0, 7), (ABSENT, ABSENT), (7, 0), (9, 3)])
     left = np.zeros_like(entries)
     assert native.index_sums(entries, left=left) == (2, 0, 12, 9, 7, 10)

@@ -1,9 +1,9 @@
-# test_inflate.py - our deflate decoder against Python's zlib
+# test_inflate.py - our deflate decoder compared with Python's zlib
 # SPDX-License-Identifier: MIT
 """The engine accepts the streams that zlib accepts, with the same result, and refuses those that zlib refuses.
 
-Streams are raw deflate, put into a zlib wrapping whose checksum is that of what zlib itself makes of them, so that a
-damaged stream is refused for its damage and not for its checksum.
+Raw deflate streams are put into a zlib wrapping with the checksum of zlib's own result. So a damaged stream is refused
+for its damage and not for its checksum.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAYLOADS = battery.PAYLOADS | {
     "longest match": bytes(258 * 3),
     "far": battery.PAYLOADS["noise"] + bytes(29_767) + battery.PAYLOADS["noise"],
     "long codes": bytes(min(int(SKEWED.expovariate(0.08)), 255) for _ in range(40_000)),
-    # Longer than what it takes to decode two symbols at once: short matches, single literals, pairs of literals.
+    # Longer than the part in which two symbols are decoded at once: short matches, single literals, pairs of literals.
     "short matches": (np.sin(np.arange(20_000) / 300) * 900 + 1000).astype("<u2").tobytes()
     + bytes(SKEWED.choice(b"abcd") if SKEWED.random() < 0.9 else SKEWED.randrange(256) for _ in range(20_000)),
     "fibonacci": b"".join(bytes([i]) * n for i, n in enumerate(
@@ -68,7 +68,7 @@ def wrapped(stream: bytes, content: bytes | None) -> bytes:
 
 
 def check_same(stream: bytes, room: int = ROOM) -> bool:
-    """Our verdict is that of zlib; returns it."""
+    """Check that our result equals zlib's; return True if both accept the stream."""
     content = zlib_content(stream)
     if content is not None and len(content) > room:
         content = None
@@ -77,7 +77,7 @@ def check_same(stream: bytes, room: int = ROOM) -> bool:
 
 
 class Bits:
-    """A stream written by hand: numbers lowest bit first, codes first bit first."""
+    """A stream written by hand: numbers with the lowest bit first, codes with the first bit first."""
 
     def __init__(self) -> None:
         self.bits: list[int] = []
@@ -91,7 +91,7 @@ class Bits:
         return self
 
     def fixed(self, symbol: int) -> Bits:
-        """A literal or length in the predefined code."""
+        """Append a literal or length in the fixed code."""
         if symbol < 144:
             return self.code(f"{0x30 + symbol:08b}")
         if symbol < 256:
@@ -106,7 +106,7 @@ class Bits:
 
 
 def dynamic(litlen: dict[int, int], offsets: dict[int, int], n_litlen: int = 257, n_offset: int = 1) -> Bits:
-    """The head of a last block with these code lengths, each written with 4 bits."""
+    """Return the header of a last block with these code lengths, each written with 4 bits."""
     out = Bits().number(1, 1).number(2, 2).number(n_litlen - 257, 5).number(n_offset - 1, 5).number(15, 4)
     for symbol in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15):
         out.number(4 if symbol < 16 else 0, 3)
@@ -122,7 +122,7 @@ def dynamic(litlen: dict[int, int], offsets: dict[int, int], n_litlen: int = 257
 @pytest.mark.parametrize("kind", PAYLOADS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("level", [0, 1, 6, 9])
-def test_streams_of_zlib(kind: str, strategy: str, level: int) -> None:
+def test_streams_of_zlib_are_decoded(kind: str, strategy: str, level: int) -> None:
     data = PAYLOADS[kind]
     stream = wrapped(deflate(data, level, strategy=STRATEGIES[strategy]), data)
     for room in (len(data), len(data) + 1, len(data) + 400):
@@ -132,7 +132,7 @@ def test_streams_of_zlib(kind: str, strategy: str, level: int) -> None:
 
 
 @pytest.mark.parametrize("wbits", range(9, 16))
-def test_every_window(wbits: int) -> None:
+def test_every_window_size_is_decoded(wbits: int) -> None:
     data = PAYLOADS["far"]
     assert native.codec_decode("zlib", wrapped(deflate(data, 9, wbits), data), len(data)) == data
 
@@ -144,7 +144,7 @@ def test_every_window(wbits: int) -> None:
     ),
     st.integers(0, 9),
 )
-def test_flushed_streams(parts: list[tuple[str, int, int]], level: int) -> None:
+def test_flushed_streams_are_decoded(parts: list[tuple[str, int, int]], level: int) -> None:
     c = zlib.compressobj(level, wbits=-15)
     stream, data = b"", b""
     for kind, n, flush in parts:
@@ -154,8 +154,8 @@ def test_flushed_streams(parts: list[tuple[str, int, int]], level: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [*range(1, 34), 258, 300, 32_768])
-def test_matches_of_every_length_from_near_and_far(offset: int) -> None:
-    """A pattern of `offset` bytes, repeated; cut after every length a match can have."""
+def test_matches_of_every_length_and_offset_are_decoded(offset: int) -> None:
+    """A pattern of `offset` bytes is repeated and cut after every length that a match can have."""
     pattern = random.Random(offset).randbytes(offset)
     for length in range(3, 259):
         data = (pattern * (length // offset + 2))[: offset + length]
@@ -166,8 +166,8 @@ def test_matches_of_every_length_from_near_and_far(offset: int) -> None:
             break
 
 
-def test_two_streams_one_after_the_other_keep_nothing() -> None:
-    """Tables outlive a stream: predefined, dynamic, and stored ones in every order."""
+def test_one_stream_does_not_affect_the_next() -> None:
+    """Decoding tables are kept between streams: fixed, dynamic and stored blocks follow each other in every order."""
     text = PAYLOADS["text"]
     streams = [
         wrapped(deflate(text, level, strategy=s), text) for level, s in ((6, 4), (6, 0), (0, 0), (6, 2))
@@ -178,7 +178,7 @@ def test_two_streams_one_after_the_other_keep_nothing() -> None:
             assert native.codec_decode("zlib", second, len(text)) == text
 
 
-def test_a_failed_code_leaves_no_trace() -> None:
+def test_refused_code_does_not_affect_the_next_stream() -> None:
     text = PAYLOADS["text"]
     good = wrapped(deflate(text, strategy=zlib.Z_FIXED), text)
     for bad in (dynamic({256: 1, 0: 1, 1: 1}, {}), dynamic({256: 1, 0: 1}, {0: 2})):
@@ -187,7 +187,7 @@ def test_a_failed_code_leaves_no_trace() -> None:
         assert native.codec_decode("zlib", good, len(text)) == text
 
 
-# ---------------------------------------------------------------- the edges of the format
+# ---------------------------------------------------------------- limits of the format
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_failed_code_leaves_no_trace() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("room", [100, ROOM])
-def test_streams_by_hand(stream: Bits, accepted: bool, room: int) -> None:
+def test_handmade_streams_are_accepted_or_refused(stream: Bits, accepted: bool, room: int) -> None:
     assert check_same(stream.to_bytes(), room) == accepted
 
 
@@ -234,17 +234,18 @@ def test_repeats_of_code_lengths_may_not_overrun() -> None:
     zeros = Bits().code("11").number(127, 7).code("11").number(107, 7)  # 138 + 118
     for body, accepted in (
         (Bits().code("000"), True),  # two lengths of 1, then the end of the block
-        (Bits().code("010").number(0, 2 + 40), False),  # one of 1, and that three times more
+        (Bits().code("010").number(0, 2 + 40), False),  # one length of 1, repeated three more times
         (Bits().code("11").number(0, 7 + 40), False),
     ):
         stream = Bits()
         stream.bits = head.bits + zeros.bits + body.bits
         assert check_same(stream.to_bytes()) == accepted
-    assert not check_same(head.code("10").number(0, 2 + 400).to_bytes())  # repeats what is not there
+    # repeats a length that does not exist
+    assert not check_same(head.code("10").number(0, 2 + 400).to_bytes())
 
 
 def complete_code(rng: random.Random, n: int, longest: int = 15) -> list[int]:
-    """Lengths of a complete code of n symbols: leaves of a tree that is split at random."""
+    """Return the lengths of a complete code of n symbols: the leaves of a tree that is split at random."""
     leaves = [0]
     while len(leaves) < n:
         at = rng.choice([i for i, depth in enumerate(leaves) if depth < longest])
@@ -255,8 +256,8 @@ def complete_code(rng: random.Random, n: int, longest: int = 15) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_codes_that_are_complete_or_just_not(seed: int) -> None:
-    """One code length more or less makes a code over- or undersubscribed: zlib and we draw the line at the same place."""
+def test_complete_and_incomplete_codes_are_judged_like_zlib(seed: int) -> None:
+    """A changed code length makes a code over- or undersubscribed: both decoders must draw the same line."""
     rng = random.Random(seed)
     n_litlen, n_offset = rng.choice((2, 3, 17, 60, 200, 285)), rng.choice((1, 2, 3, 13, 30))
     symbols = [*rng.sample(range(256), min(n_litlen, 256) - 1), 256]
@@ -293,8 +294,8 @@ def test_codes_that_are_complete_or_just_not(seed: int) -> None:
 
 @pytest.mark.parametrize("n_before", [1, 2, 7, 8, 15, 16, 300, 4000, 32_767])
 @pytest.mark.parametrize("n_behind", [0, 400])
-def test_offsets_to_the_first_byte_and_before_it(n_before: int, n_behind: int) -> None:
-    """In the careful loop, and in the quick one, which runs while both buffers have much left."""
+def test_offset_before_the_first_byte_is_refused(n_before: int, n_behind: int) -> None:
+    """The offset is tested in the slow loop and in the fast one, which runs while both buffers have many bytes left."""
     bases = [1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097,
              6145, 8193, 12289, 16385, 24577]  # fmt: skip
     for offset, accepted in ((n_before, True), (n_before + 1, False)):
@@ -311,7 +312,7 @@ def test_offsets_to_the_first_byte_and_before_it(n_before: int, n_behind: int) -
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 65_535])
-def test_a_stored_block_where_input_or_output_end(n: int) -> None:
+def test_stored_block_at_the_end_of_input_or_output_is_decoded(n: int) -> None:
     data = random.Random(n).randbytes(n)
     for n_before in (0, 600):
         before = b"a" * n_before
@@ -338,7 +339,7 @@ def test_a_stored_block_where_input_or_output_end(n: int) -> None:
 
 @pytest.mark.parametrize("kind", ["text", "field", "runs", "fibonacci", "noise"])
 @pytest.mark.parametrize("level", [0, 1, 6])
-def test_every_cut_is_refused(kind: str, level: int) -> None:
+def test_truncation_at_every_byte_is_refused(kind: str, level: int) -> None:
     data = PAYLOADS[kind][-1500:]
     stream = deflate(data, level)
     for n in range(len(stream)):
@@ -357,7 +358,7 @@ def damaged(stream: bytes, count: int, seed: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("kind", ["text", "field", "ramp", "runs", "fibonacci", "long codes"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_changed_bits_meet_the_same_verdict(kind: str, strategy: str) -> None:
+def test_streams_with_changed_bits_are_judged_like_zlib(kind: str, strategy: str) -> None:
     data = PAYLOADS[kind][:6000]
     stream = deflate(data, strategy=STRATEGIES[strategy])
     accepted = sum(check_same(changed) for changed in damaged(stream, 150, seed=len(stream)))
@@ -366,8 +367,8 @@ def test_changed_bits_meet_the_same_verdict(kind: str, strategy: str) -> None:
 
 @pytest.mark.parametrize("kind", ["short matches", "long codes"])
 @pytest.mark.parametrize("level", [1, 6])
-def test_long_streams_damaged_and_cut(kind: str, level: int) -> None:
-    """Long enough for two symbols at a look; damage early enough that such a look meets it."""
+def test_long_damaged_and_cut_streams_are_judged_like_zlib(kind: str, level: int) -> None:
+    """The streams are long enough for decoding two symbols at once, and the damage is early enough to meet it."""
     stream = deflate(PAYLOADS[kind], level)
     assert len(stream) > 2 << 13
     accepted = sum(check_same(changed) for changed in damaged(stream, 200, seed=level))
@@ -380,8 +381,8 @@ def test_long_streams_damaged_and_cut(kind: str, level: int) -> None:
 @given(
     st.sampled_from([2, 3, 4, 5]), st.binary(min_size=1, max_size=300), st.sampled_from([0, 10, 1000, ROOM])
 )
-def test_noise_meets_the_same_verdict(head: int, noise: bytes, room: int) -> None:
-    """Blocks that begin as predefined or dynamic ones, the last or not."""
+def test_noise_is_judged_like_zlib(head: int, noise: bytes, room: int) -> None:
+    """The blocks start as fixed or dynamic ones, as the last block or not."""
     check_same(bytes([noise[0] & 0xF8 | head]) + noise[1:], room)
 
 
@@ -400,6 +401,6 @@ for n in (0, 1, 300, 5000, 70_000):
 """
 
 
-def test_a_machine_without_special_instructions() -> None:
+def test_portable_code_decodes() -> None:
     environment = {**os.environ, "SHARDCODEC_CPU": "portable"}
     subprocess.run([sys.executable, "-c", PORTABLE], env=environment, check=True)

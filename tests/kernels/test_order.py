@@ -1,6 +1,6 @@
-# test_order.py - the sequence of inner chunks, against a sort and against zarr's own
+# test_order.py - the sequence of inner chunks, compared with a sort and with zarr
 # SPDX-License-Identifier: MIT
-"""Morton, lexicographic and colexicographic positions of whole grids and of boxes in them (SC-50)."""
+"""Morton, lexicographic and colexicographic order of whole grids and of boxes inside them (SC-50)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ no_deadline = settings(deadline=None)
 ORDERS: tuple[Order, ...] = ("morton", "lexicographic", "colexicographic")
 
 
-# ---- the naive twin: a key for every inner chunk, and a sort
+# ---- the naive reference: a key for every inner chunk, and a sort
 
 
 def morton_rank(coords: Coords, grid: Coords) -> int:
-    """Bit 0 of every coordinate, axis 0 lowest, then bit 1, without the axes whose bits are used up."""
+    """Combine bit 0 of every coordinate, axis 0 lowest, then bit 1, and so on; axes without more bits are skipped."""
     rank, place = 0, 0
     for bit in range(max(grid, default=1).bit_length()):
         for c, extent in zip(coords, grid, strict=True):
@@ -94,39 +94,41 @@ def boxes(draw: st.DrawFn) -> tuple[Coords, Coords, Coords]:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-class TestAgainstTheTwin:
+class TestReference:
     @no_deadline
     @given(grid=grids)
-    def test_whole_grid(self, name: Order, grid: Coords) -> None:
+    def test_order_of_a_whole_grid_equals_the_reference(self, name: Order, grid: Coords) -> None:
         assert native_order(name, grid) == naive_order(name, grid)
 
     @no_deadline
     @given(grid=grids)
-    def test_every_position_comes_once(self, name: Order, grid: Coords) -> None:
+    def test_every_position_occurs_once(self, name: Order, grid: Coords) -> None:
         assert sorted(native_order(name, grid)) == list(range(math.prod(grid)))
 
     @no_deadline
     @given(box=boxes())
-    def test_box(self, name: Order, box: tuple[Coords, Coords, Coords]) -> None:
+    def test_order_of_a_box_equals_the_reference(
+        self, name: Order, box: tuple[Coords, Coords, Coords]
+    ) -> None:
         assert native_order(name, *box) == naive_order(name, *box)
 
     @no_deadline
     @given(box=boxes())
-    def test_box_is_the_whole_sequence_restricted_to_its_positions(
+    def test_order_of_a_box_is_a_part_of_the_whole_order(
         self, name: Order, box: tuple[Coords, Coords, Coords]
     ) -> None:
         inside = set(naive_order("lexicographic", *box))
         assert native_order(name, *box) == [p for p in native_order(name, box[0]) if p in inside]
 
     @pytest.mark.parametrize("grid", [(1,), (1, 1, 1), (64,), (63,), (65,), (8, 8), (4, 4, 4), (2,) * 12])
-    def test_edges_of_a_block_of_64(self, name: Order, grid: Coords) -> None:
+    def test_blocks_of_64_have_correct_edges(self, name: Order, grid: Coords) -> None:
         assert native_order(name, grid) == naive_order(name, grid)
 
     def test_rank_0_has_one_position(self, name: Order) -> None:
         assert native_order(name, (), spare=2) == [0]
 
-    def test_rank_32(self, name: Order) -> None:
-        """Rank bits of all axes do not fit 64 bits, extents of 1 have none."""
+    def test_rank_32_is_supported(self, name: Order) -> None:
+        """The rank bits of all axes do not fit into 64 bits; axes of extent 1 have no bits."""
         grid = (3,) * 31 + (1,)
         first, last = (0,) * 32, (0,) * 5 + (2, 0, 1) + (0,) * 20 + (2, 0, 2, 0)
         assert native_order(name, grid, first, last) == naive_order(name, grid, first, last)
@@ -141,7 +143,7 @@ class TestAgainstTheTwin:
             ((1, 2**20 + 1, 1, 2**20 + 1), (0, 2**20 - 1, 0, 2**20 - 2)),
         ],
     )
-    def test_box_far_inside_a_huge_grid(self, name: Order, grid: Coords, first: Coords) -> None:
+    def test_box_far_inside_a_huge_grid_is_exact(self, name: Order, grid: Coords, first: Coords) -> None:
         last = tuple(min(a + 5, n - 1) for a, n in zip(first, grid, strict=True))
         assert native_order(name, grid, first, last) == naive_order(name, grid, first, last)
 
@@ -150,27 +152,27 @@ class TestAgainstTheTwin:
 
 
 def zarr_order(grid: Coords) -> list[int]:
-    """The function is called otherwise since zarr 3.2 or so."""
+    """Return zarr's order; the function has another name since zarr 3.2 or so."""
     coords = getattr(indexing, "morton_order_coords", None) or indexing.morton_order_iter  # type: ignore[attr-defined]
     return [position(tuple(map(int, c)), grid) for c in coords(grid)]
 
 
 def some_shapes() -> list[Coords]:
-    """Powers of two, their neighbours, extents of 1, ranks 1 to 5; small enough for zarr to take no minute."""
+    """Powers of two and their neighbours, extents of 1, ranks 1 to 5; small enough for zarr to be fast."""
     extents = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33)
     rng = random.Random(50)
     shapes = {tuple(rng.choice(extents) for _ in range(1 + i % 5)) for i in range(600)}
     return sorted(shape for shape in shapes if math.prod(shape) <= 6000)
 
 
-def test_morton_is_zarrs() -> None:
+def test_morton_order_equals_zarr() -> None:
     shapes = some_shapes()
     assert len(shapes) > 250
     for grid in shapes:
         assert native_order("morton", grid) == zarr_order(grid), grid
 
 
-def test_morton_of_three_by_five() -> None:
+def test_morton_order_of_three_by_five_is_known() -> None:
     assert native_order("morton", (3, 5)) == [0, 5, 1, 6, 10, 11, 2, 7, 3, 8, 12, 13, 4, 9, 14]
 
 
@@ -178,7 +180,7 @@ def test_morton_of_three_by_five() -> None:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_no_room_for_the_last_position(name: Order) -> None:
+def test_buffer_too_small_is_refused(name: Order) -> None:
     with pytest.raises(ValueError, match="room for 59"):
         native.order(np.zeros(59, dtype=np.uint64), (3, 4, 5), name)
 
@@ -192,21 +194,21 @@ def test_no_room_for_the_last_position(name: Order) -> None:
         ((3, 4), None, (3, 3)),
     ],
 )
-def test_box_outside_the_grid(grid: Coords, first: Coords | None, last: Coords | None) -> None:
+def test_box_outside_the_grid_is_refused(grid: Coords, first: Coords | None, last: Coords | None) -> None:
     with pytest.raises(ValueError, match="not inside"):
         native.order(np.zeros(12, dtype=np.uint64), grid, "morton", first, last)
 
 
-def test_unknown_order() -> None:
+def test_unknown_order_is_refused() -> None:
     with pytest.raises(ValueError, match="hilbert"):
         native.order(np.zeros(1, dtype=np.uint64), (1,), "hilbert")  # type: ignore[arg-type]
 
 
-# ---- stopping and going on, which only C callers do
+# ---- interrupting and continuing, which only C callers do
 
 
 class CIterator:
-    """sc_order_begin() and sc_order_next() of a library made of sc_order.c alone."""
+    """sc_order_begin() and sc_order_next() of a library that is built from sc_order.c alone."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
@@ -225,7 +227,7 @@ class CIterator:
         return list(room[:got])
 
     def take_all(self, capacities: Sequence[int]) -> list[int]:
-        """Until the end, with these capacities in turn."""
+        """Take until the end, with these capacities in turn."""
         positions: list[int] = []
         for capacity in itertools.cycle(capacities):
             got = self.take(capacity)
@@ -258,7 +260,7 @@ BOXES: list[tuple[Coords, Coords, Coords]] = [
 
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("box", BOXES, ids=str)
-def test_going_on_at_every_capacity(
+def test_iteration_continues_at_every_capacity(
     iterator: CIterator, name: Order, box: tuple[Coords, Coords, Coords]
 ) -> None:
     expected = naive_order(name, *box)
@@ -268,7 +270,7 @@ def test_going_on_at_every_capacity(
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_going_on_at_changing_capacities(iterator: CIterator, name: Order) -> None:
+def test_iteration_continues_at_changing_capacities(iterator: CIterator, name: Order) -> None:
     for seed in range(20):
         rng = random.Random(seed)
         assert iterator.begin(name, (33, 9, 5), (1, 0, 2), (32, 8, 4)) == 0
@@ -277,8 +279,8 @@ def test_going_on_at_changing_capacities(iterator: CIterator, name: Order) -> No
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_end_stays_the_end(iterator: CIterator, name: Order) -> None:
-    """Of one block of 64, and of several."""
+def test_finished_iteration_returns_nothing_more(iterator: CIterator, name: Order) -> None:
+    """Tested for one block of 64 and for several."""
     for grid in [(3, 4), (9, 17)]:
         assert iterator.begin(name, grid, (0, 0), (grid[0] - 1, grid[1] - 1)) == 0
         assert len(iterator.take(500)) == math.prod(grid)
@@ -299,5 +301,5 @@ BAD_ARGUMENT = 2
         ((1,) * 33, (0,) * 33, (0,) * 33),
     ],
 )
-def test_bad_arguments(iterator: CIterator, grid: Coords, first: Coords, last: Coords) -> None:
+def test_bad_arguments_are_refused(iterator: CIterator, grid: Coords, first: Coords, last: Coords) -> None:
     assert iterator.begin("morton", grid, first, last) == BAD_ARGUMENT

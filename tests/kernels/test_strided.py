@@ -1,8 +1,8 @@
-# test_strided.py - copies between strided memory, byte order, fills, comparison, against numpy
+# test_strided.py - copies between strided memory, byte order, fills and comparison, against numpy
 # SPDX-License-Identifier: MIT
-"""Every kernel, chosen through shapes and strides; whole buffers are compared, so that a stray byte shows.
+"""Shapes and strides select every kernel. Whole buffers are compared, so a stray byte is found.
 
-Buffers are exactly as large as the boxes in them: under AddressSanitizer one byte too many is found.
+Buffers are exactly as large as the boxes in them, so AddressSanitizer finds an access to one byte too many.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ no_deadline = settings(deadline=None)
 
 
 class Box(NamedTuple):
-    """Elements of `itemsize` bytes at `offset` and `strides` of a buffer that ends with the box."""
+    """Elements of `itemsize` bytes at `offset` and `strides` in a buffer that ends with the box."""
 
     shape: Ints
     strides: Ints
@@ -40,20 +40,20 @@ class Box(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of the buffer."""
+        """Return the size of the buffer."""
         if 0 in self.shape:
             return self.offset
         reach = ((n - 1) * max(stride, 0) for n, stride in zip(self.shape, self.strides, strict=True))
         return self.offset + sum(reach) + self.itemsize
 
     def view(self, buffer: Bytes) -> Bytes:
-        """The box with one more axis, the bytes of an element."""
+        """Return the box with one more axis, the bytes of an element."""
         shape, strides = (*self.shape, self.itemsize), (*self.strides, 1)
         return np.ndarray(shape, np.uint8, buffer, self.offset if 0 not in shape else 0, strides)
 
 
 def lay_out(shape: Ints, itemsize: int, order: Sequence[int], gaps: Ints, flips: Sequence[bool]) -> Box:
-    """Place axes from the slowest, order[0], to the fastest; each step leaves a gap, some go backwards."""
+    """Place axes from the slowest, order[0], to the fastest; each axis may have a gap or run backwards."""
     strides, step, offset = [0] * len(shape), itemsize, 0
     for axis in reversed(order):
         stride = step + gaps[axis]
@@ -94,12 +94,12 @@ def contiguous(shape: Ints, itemsize: int, order: str = "C") -> Box:
 
 
 def padded(shape: Ints, itemsize: int, gap: int = 5) -> Box:
-    """C order, with a gap after every run of the last axis."""
+    """Return a box in C order, with a gap after every run of the last axis."""
     gaps = tuple(gap if axis < len(shape) - 1 else 0 for axis in range(len(shape)))
     return lay_out(shape, itemsize, list(range(len(shape))), gaps, [False] * len(shape))
 
 
-# ---- anything goes
+# ---- random copies
 
 itemsizes = st.integers(1, 17) | st.sampled_from([20, 24, 32, 33, 48, 64, 65, 100])
 shapes = st.lists(st.integers(0, 6) | st.integers(1, 3), max_size=5).map(tuple)
@@ -123,7 +123,7 @@ def layouts(draw: st.DrawFn, shape: Ints, itemsize: int, *, broadcast: bool = Fa
 
 @st.composite
 def swaps(draw: st.DrawFn, itemsize: int) -> Swap:
-    """Fields that follow one another, with and without holes, of any unit."""
+    """Draw fields that follow one another, with or without gaps, of any unit."""
     units = [u for u in (1, 2, 4, 8) if itemsize % u == 0]
     if draw(st.booleans()):
         unit = draw(st.sampled_from(units))
@@ -149,22 +149,22 @@ def copies(draw: st.DrawFn, shape_of: st.SearchStrategy[Ints]) -> tuple[Box, Box
 
 @no_deadline
 @given(copy=copies(shapes))
-def test_any_copy_of_any_elements(copy: tuple[Box, Box, Swap]) -> None:
+def test_random_copies_equal_numpy(copy: tuple[Box, Box, Swap]) -> None:
     check_copy(*copy)
 
 
 @no_deadline
 @given(copy=copies(wide_shapes))
-def test_any_copy_of_more_elements(copy: tuple[Box, Box, Swap]) -> None:
+def test_random_copies_of_larger_shapes_equal_numpy(copy: tuple[Box, Box, Swap]) -> None:
     check_copy(*copy)
 
 
-# ---- every kernel by name
+# ---- each kernel
 
 
 @no_deadline
 @given(copy=copies(st.lists(st.integers(0, 5), max_size=4).map(tuple)))
-def test_arrays_as_they_come(copy: tuple[Box, Box, Swap]) -> None:
+def test_random_arrays_are_copied(copy: tuple[Box, Box, Swap]) -> None:
     dst, src, _ = copy
     source, target = random_bytes(src.nbytes, 1), random_bytes(dst.nbytes, 2)
     expected = target.copy()
@@ -178,7 +178,7 @@ def test_arrays_as_they_come(copy: tuple[Box, Box, Swap]) -> None:
     assert np.array_equal(target, expected)
 
 
-def test_arrays_that_do_not_fit() -> None:
+def test_arrays_of_other_shape_or_itemsize_are_refused() -> None:
     with pytest.raises(ValueError, match="axis 1: expected 3 elements, got 2"):
         native.copy_elements(np.zeros((2, 3), "u2"), np.zeros((2, 2), "u2"))
     with pytest.raises(ValueError, match="rank 1 and elements of 2 bytes"):
@@ -188,7 +188,7 @@ def test_arrays_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 2, 3)], ids=str)
-def test_rows_of_every_size(lead: Ints) -> None:
+def test_rows_of_every_size_are_copied(lead: Ints) -> None:
     for n in [*range(1, 140), 255, 256, 257, 1000]:
         shape = (*lead, n)
         check_copy(padded(shape, 1), contiguous(shape, 1))
@@ -197,7 +197,7 @@ def test_rows_of_every_size(lead: Ints) -> None:
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["plain", "swapped"])
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16, 3, 12])
-def test_transposes_around_the_edges_of_blocks_and_tiles(itemsize: int, swapped: bool) -> None:
+def test_transposes_around_the_edges_of_blocks_and_tiles_are_exact(itemsize: int, swapped: bool) -> None:
     block, tile = max(16 // itemsize, 1), max(64 // itemsize, 1)
     extents = sorted(
         {2, block - 1, block, block + 1, tile - 1, tile, tile + 1, 2 * tile + block + 1} - {0, 1}
@@ -213,7 +213,7 @@ def test_transposes_around_the_edges_of_blocks_and_tiles(itemsize: int, swapped:
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16, 3])
 @pytest.mark.parametrize("shape", [(5, 6, 7), (3, 17, 2, 5), (2, 3, 2, 3, 18)], ids=str)
-def test_every_order_of_axes(shape: Ints, itemsize: int) -> None:
+def test_every_order_of_axes_is_copied(shape: Ints, itemsize: int) -> None:
     n = len(shape)
     for order in itertools.permutations(range(n)):
         check_copy(contiguous(shape, itemsize), lay_out(shape, itemsize, order, (0,) * n, [False] * n))
@@ -221,7 +221,7 @@ def test_every_order_of_axes(shape: Ints, itemsize: int) -> None:
 
 @pytest.mark.parametrize("itemsize", [*range(1, 18), 24, 32])
 @pytest.mark.parametrize("step", [2, 3, -1, -2])
-def test_steps(itemsize: int, step: int) -> None:
+def test_steps_are_copied(itemsize: int, step: int) -> None:
     for n in (1, 2, 7, 40):
         last = abs(step) * itemsize * (n - 1) if step < 0 else 0
         stepped = Box((n,), (step * itemsize,), last, itemsize)
@@ -230,7 +230,7 @@ def test_steps(itemsize: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("unit", [2, 4, 8])
-def test_swapped_rows_of_every_size(unit: int) -> None:
+def test_swapped_rows_of_every_size_are_copied(unit: int) -> None:
     for n in range(1, 80):
         check_copy(padded((3, n), unit), contiguous((3, n), unit), [(0, unit, 1)])
         check_copy(padded((3, n), 2 * unit), contiguous((3, n), 2 * unit), [(0, unit, 2)])
@@ -246,8 +246,8 @@ def test_swapped_rows_of_every_size(unit: int) -> None:
     ],
     ids=str,
 )
-def test_swaps_of_dtypes_are_numpys(dtype: Any) -> None:
-    """The fields are derived here, so that not even they are shared with the package."""
+def test_swaps_of_dtypes_equal_numpy(dtype: Any) -> None:
+    """The fields are computed here, independently of the package."""
 
     def fields_of(kind: np.dtype[Any], offset: int = 0) -> list[tuple[int, int, int]]:
         if kind.names is not None and kind.fields is not None:
@@ -286,7 +286,7 @@ def test_empty_boxes_touch_nothing() -> None:
     itemsize=itemsizes,
     uniform=st.booleans(),
 )
-def test_fill_of_any_box(data: st.DataObject, shape: Ints, itemsize: int, uniform: bool) -> None:
+def test_random_boxes_are_filled(data: st.DataObject, shape: Ints, itemsize: int, uniform: bool) -> None:
     box = data.draw(layouts(shape, itemsize))
     pattern = bytes([7] * itemsize) if uniform else random_bytes(itemsize, 3).tobytes()
     check_fill(box, pattern)
@@ -301,7 +301,7 @@ def check_fill(box: Box, pattern: bytes) -> None:
 
 
 @pytest.mark.parametrize("itemsize", [*range(1, 18), 24, 31, 100, 1024, 5000])
-def test_fill_of_rows_of_every_length(itemsize: int) -> None:
+def test_rows_of_every_length_are_filled(itemsize: int) -> None:
     for n in [*range(1, 40), 127, 128, 129, 700, 5000]:
         if n * itemsize < 100_000:
             check_fill(contiguous((n,), itemsize), random_bytes(itemsize, n).tobytes())
@@ -309,8 +309,8 @@ def test_fill_of_rows_of_every_length(itemsize: int) -> None:
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 8, 16, 100, 1024, 1025])
-def test_fill_past_the_caches(itemsize: int) -> None:
-    """Rows of more than a megabyte in all; they begin at any place of a cache line."""
+def test_fills_larger_than_the_caches_are_exact(itemsize: int) -> None:
+    """The rows have more than a megabyte together, and start at any offset in a cache line."""
     pattern = random_bytes(itemsize, 6).tobytes()
     for row_nbytes in (256, 700, 1024, 5000):
         n = -(-row_nbytes // itemsize)
@@ -319,8 +319,8 @@ def test_fill_past_the_caches(itemsize: int) -> None:
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 8, 16, 20])
-def test_one_column_over_all_rows(itemsize: int) -> None:
-    """Source strides of zero along the last axis only, swapped as well."""
+def test_one_column_is_copied_to_all_columns(itemsize: int) -> None:
+    """The strides of the source are zero along the last axis only; the elements are swapped as well."""
     for n in (1, 2, 9, 300, 2000):
         column = Box((4, n), (itemsize, 0), 0, itemsize)
         check_copy(contiguous((4, n), itemsize), column)
@@ -331,7 +331,7 @@ def test_one_column_over_all_rows(itemsize: int) -> None:
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 8, 12, 16, 17, 40])
-def test_all_equal_sees_every_byte(itemsize: int) -> None:
+def test_all_equal_compares_every_byte(itemsize: int) -> None:
     pattern = random_bytes(itemsize, 5).tobytes()
     for n in (1, 2, 3, 9, 70):
         data = bytearray(pattern * n)
@@ -342,12 +342,12 @@ def test_all_equal_sees_every_byte(itemsize: int) -> None:
             data[i] ^= 1
 
 
-def test_all_equal_of_nothing() -> None:
+def test_all_equal_of_no_bytes_is_true() -> None:
     assert native.all_equal(b"", b"abc")
 
 
 def test_all_equal_compares_bits() -> None:
-    """SC-51: -0.0 is not 0.0, and NaNs are equal if their payloads are."""
+    """SC-51: -0.0 is not 0.0, and NaNs are equal if their payloads are equal."""
     zeros = np.zeros(100, "f8")
     assert not native.all_equal(-zeros, zeros[0].tobytes())
     nans = np.full(100, 0x7FF8_0000_0000_0123, "u8").view("f8")
@@ -355,7 +355,7 @@ def test_all_equal_compares_bits() -> None:
     assert not native.all_equal(nans, np.float64("nan").tobytes())
 
 
-def test_a_shifted_pattern_is_not_equal() -> None:
+def test_shifted_pattern_is_not_equal() -> None:
     assert not native.all_equal(b"abababab", b"ba")
     assert not native.all_equal(b"abcabcabd", b"abc")
 
@@ -365,7 +365,7 @@ def test_a_shifted_pattern_is_not_equal() -> None:
 
 @no_deadline
 @given(data=st.data(), itemsize=itemsizes, n=st.integers(0, 50), shift=st.integers(0, 3))
-def test_swap_in_place(data: st.DataObject, itemsize: int, n: int, shift: int) -> None:
+def test_items_are_swapped_in_place(data: st.DataObject, itemsize: int, n: int, shift: int) -> None:
     swap = data.draw(swaps(itemsize))
     buffer = random_bytes(n * itemsize + shift, 6)
     expected = buffer.copy()
@@ -375,8 +375,8 @@ def test_swap_in_place(data: st.DataObject, itemsize: int, n: int, shift: int) -
     np.testing.assert_array_equal(buffer, expected)
 
 
-def test_swap_in_place_of_many_small_structs() -> None:
-    """More than one piece of those that are copied and swapped together."""
+def test_many_small_structs_are_swapped_in_place() -> None:
+    """The items are more than one of the pieces that are copied and swapped together."""
     items = random_bytes(5000 * 7).reshape(5000, 7)
     swap = [(0, 2, 1), (3, 4, 1)]
     expected = naive_swap(items, swap)
@@ -402,6 +402,6 @@ for unit in (2, 4, 8):
 """
 
 
-def test_swaps_on_a_machine_without_special_instructions() -> None:
+def test_portable_code_swaps() -> None:
     environment = {**os.environ, "SHARDCODEC_CPU": "portable"}
     subprocess.run([sys.executable, "-c", PORTABLE], env=environment, check=True)

@@ -5,25 +5,15 @@
 from __future__ import annotations
 
 import pickle
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spec_json import CRC, LITTLE
+from kv_stores import key, open_kv
+from spec_json import CHECKED_INDEX, LITTLE
 
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.kv import ShardedKeyValueStore
-
-CODECS = [LITTLE, CRC]
-
-
-def key(*indices: int) -> bytes:
-    return struct.pack(f">{len(indices)}I", *indices)
-
-
-def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
-    return ShardedKeyValueStore(base, **({"grid_shape": (2, 3), "index_codecs": CODECS} | how))
 
 
 def test_json_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +24,7 @@ def test_json_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "driver": "zarr3_sharding_indexed",
         "base": {"driver": "file", "path": str(path)},
         "grid_shape": [2, 3],
-        "index_codecs": CODECS,
+        "index_codecs": CHECKED_INDEX,
         "index_location": "start",
         "path": "\0\0\0\1",
         "cache_pool": {"total_bytes_limit": 5},
@@ -100,7 +90,7 @@ def test_wrong_json_names_the_member(change: dict[str, Any], text: str) -> None:
         "driver": "zarr3_sharding_indexed",
         "base": "file:///tmp/x",
         "grid_shape": [2, 3],
-        "index_codecs": CODECS,
+        "index_codecs": CHECKED_INDEX,
         **change,
     }
     with pytest.raises(SpecError, match=text):
@@ -125,7 +115,7 @@ def test_limits_come_from_context(given: dict[str, Any], limits: tuple[int | Non
         "driver": "zarr3_sharding_indexed",
         "base": "file:///tmp/x",
         "grid_shape": [2],
-        "index_codecs": CODECS,
+        "index_codecs": CHECKED_INDEX,
     }
     for whole in (spec | given, spec | given | {"base": {**spec, "path": "\0\0\0\1"}}):
         made = ShardedKeyValueStore.from_json(whole).to_json()
@@ -145,7 +135,7 @@ def test_missing_member_raises(member: str) -> None:
         "driver": "zarr3_sharding_indexed",
         "base": "file:///tmp/x",
         "grid_shape": [2, 3],
-        "index_codecs": CODECS,
+        "index_codecs": CHECKED_INDEX,
     }
     del spec[member]
     with pytest.raises(SpecError, match=member):
@@ -154,7 +144,12 @@ def test_missing_member_raises(member: str) -> None:
 
 @pytest.mark.parametrize("base", ["s3://bucket/key", {"driver": "gcs", "bucket": "b"}, "file:///x|ocdbt:"])
 def test_unsupported_bases_raise(base: Any) -> None:
-    spec = {"driver": "zarr3_sharding_indexed", "base": base, "grid_shape": [2], "index_codecs": CODECS}
+    spec = {
+        "driver": "zarr3_sharding_indexed",
+        "base": base,
+        "grid_shape": [2],
+        "index_codecs": CHECKED_INDEX,
+    }
     with pytest.raises(UnsupportedError, match="base"):
         ShardedKeyValueStore.from_json(spec)
 

@@ -20,24 +20,15 @@ import pytest
 from helpers import in_child
 from hypothesis import given
 from hypothesis import strategies as st
-from spec_json import CRC, LITTLE
+from kv_stores import key, open_kv
+from spec_json import CHECKED_INDEX, LITTLE
 
 import shardcodec
 from shardcodec import native
 from shardcodec.errors import ChecksumError, ShardFormatError
 from shardcodec.kv import FAILED, NO_VALUE, KeyRange, ShardedKeyValueStore
-from shardcodec.kv.keys import Grid, escaped
+from shardcodec.kv.keys import Grid, escape
 from shardcodec.storage import index_cache
-
-CODECS = [LITTLE, CRC]
-
-
-def key(*indices: int) -> bytes:
-    return struct.pack(f">{len(indices)}I", *indices)
-
-
-def open_kv(base: Any, grid_shape: Any = (2, 3), **how: Any) -> ShardedKeyValueStore:
-    return ShardedKeyValueStore(base, **({"grid_shape": grid_shape, "index_codecs": CODECS} | how))
 
 
 @pytest.fixture
@@ -101,7 +92,7 @@ def test_invalid_key_error_names_key_and_grid(store: ShardedKeyValueStore, bad: 
 
 
 def test_keys_are_escaped_as_in_tensorstore() -> None:
-    assert escaped(b"\0ab\"'\\\n\t~\x7f\x80?") == r"\x00\x61\x62\"\'\\\n\t~\x7f\x80?"
+    assert escape(b"\0ab\"'\\\n\t~\x7f\x80?") == r"\x00\x61\x62\"\'\\\n\t~\x7f\x80?"
 
 
 @st.composite
@@ -424,7 +415,7 @@ def test_complete_write_replaces_broken_index(path: Path) -> None:
 @given(st.binary(max_size=160))
 def test_random_bytes_are_read_or_raise(tmp_path_factory: pytest.TempPathFactory, blob: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
-    for codecs in ([LITTLE], CODECS):
+    for codecs in ([LITTLE], CHECKED_INDEX):
         path.write_bytes(blob)
         store = open_kv(path, index_codecs=codecs, cache_pool=0)
         for call in (lambda s=store: dict(s), lambda s=store: s.write_sync(key(0, 1), b"x")):

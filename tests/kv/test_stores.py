@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import OtherMemoryStore, RecordingStore
+from helpers import OtherMemoryStore, RecordingStore, memory_object_store
+from kv_stores import key, open_kv
 from spec_json import CRC, LITTLE
 from zarr.abc.store import SuffixByteRequest
 from zarr.core.sync import sync
@@ -22,24 +22,10 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import shardcodec
 from shardcodec import native
+from shardcodec.compat import default_buffer_prototype
 from shardcodec.errors import ConflictError, ShardFormatError, UnsupportedError
-from shardcodec.kv import FAILED, NO_VALUE, UNNAMED, KeyRange, ShardedKeyValueStore
+from shardcodec.kv import FAILED, NO_VALUE, UNNAMED, KeyRange
 from shardcodec.transformer import ChunkMapping, ShardingStorageTransformer
-
-
-def key(*indices: int) -> bytes:
-    return struct.pack(f">{len(indices)}I", *indices)
-
-
-def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
-    return ShardedKeyValueStore(base, **({"grid_shape": (2, 3), "index_codecs": [LITTLE, CRC]} | how))
-
-
-def object_store() -> Any:
-    obstore = pytest.importorskip("obstore")
-    from zarr.storage import ObjectStore
-
-    return ObjectStore(obstore.store.MemoryStore())
 
 
 @pytest.fixture(params=["local", "memory", "other", "recording", "objects"])
@@ -49,7 +35,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         "memory": MemoryStore,
         "other": OtherMemoryStore,
         "recording": lambda: RecordingStore(MemoryStore()),
-        "objects": object_store,
+        "objects": memory_object_store,
     }
     return makers[request.param]()
 
@@ -252,7 +238,7 @@ def test_number_of_requests() -> None:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Record requests to obstore."""
-    from shardcodec.zarr_plugin.remotes import ObstoreRemote
+    from shardcodec.storage.object_store import ObjectStore as EntityStore
 
     found: list[Any] = []
 
@@ -264,7 +250,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return noted
 
     for name in ("get", "get_range", "get_suffix"):
-        monkeypatch.setattr(ObstoreRemote, name, noting(name, getattr(ObstoreRemote, name)))
+        monkeypatch.setattr(EntityStore, name, noting(name, getattr(EntityStore, name)))
     return found
 
 
@@ -284,7 +270,7 @@ def exchange(store: Any, values: dict[bytes, bytes] | None) -> None:
 
 @pytest.mark.parametrize("pool", [None, 1 << 20])
 def test_index_is_cached_with_its_entity_tag(pool: int | None, asked: list[Any]) -> None:
-    store = object_store()
+    store = memory_object_store()
     exchange(store, {key(0, 0): b"aaa", key(1, 1): b"bbbb"})
     kv = open_kv((store, "shard"), cache_pool=pool)
     with shardcodec.options(index_cache=1 << 20 if pool is None else 0):
@@ -332,7 +318,7 @@ def test_cached_index_of_replaced_object_is_refreshed(there: dict[bytes, bytes])
     ]
     for look in looks:
         for objects in ((old, new), (new, old), (new, None)):
-            store = object_store()
+            store = memory_object_store()
             exchange(store, objects[0])
             kv = open_kv((store, "shard"), cache_pool=1 << 20)
             assert dict(kv) == objects[0]
@@ -348,7 +334,7 @@ def test_cached_index_of_replaced_object_is_refreshed(there: dict[bytes, bytes])
 
 def test_cached_damaged_index_is_refreshed() -> None:
     """Every read of a damaged shard raises, and a read after the repair succeeds, although the damaged index was cached."""
-    store = object_store()
+    store = memory_object_store()
     exchange(store, {key(0, 0): b"aaa", key(0, 1): b"b"})
     good = bytes(store.store.get("shard").bytes())
     pairs = np.frombuffer(good[4:-4], dtype="<u8").copy()
@@ -367,7 +353,7 @@ def test_cached_damaged_index_is_refreshed() -> None:
 
 
 def test_repeatable_reads_use_present_state_not_cached_index() -> None:
-    store = object_store()
+    store = memory_object_store()
     exchange(store, {key(0, 0): b"aaa"})
     kv = open_kv((store, "shard"), cache_pool=1 << 20)
     assert kv[key(0, 0)] == b"aaa"
@@ -381,6 +367,15 @@ def test_repeatable_reads_use_present_state_not_cached_index() -> None:
     exchange(store, {key(0, 0): b"newer"})
     with pytest.raises(ConflictError):
         t[key(0, 0)]
+
+
+def test_condition_on_a_damaged_object_in_memory_fails() -> None:
+    """The state of an object in memory are its bytes, whatever they are: no index is needed to see that it has changed."""
+    store = MemoryStore()
+    kv = open_kv((store, "shard"))
+    old = kv.write_sync(key(0, 0), b"abc")
+    store._store_dict["shard"] = default_buffer_prototype().buffer.from_bytes(b"damaged")
+    assert kv.write_sync(key(0, 0), b"new", if_equal=old.generation).generation == FAILED
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -402,6 +397,19 @@ def test_store_without_deletes_keeps_an_empty_shard(tmp_path: Path) -> None:
     chunks.erase_values(["c/8", "c/9"])
     assert not sync(zipped.exists("c/4"))
     zipped.close()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_transaction_with_a_read_only_view_writes_nothing(first: int) -> None:
+    store = MemoryStore()
+    places = [(store, "a"), (store.with_read_only(True), "b")]
+    shards = [open_kv(place) for place in places]
+    transaction = shardcodec.kv.Transaction(atomic=True)
+    for shard in (shards[first], shards[1 - first]):
+        shard.with_transaction(transaction)[key(0, 0)] = b"new"
+    with pytest.raises(ValueError, match="read-only"):
+        transaction.commit_sync()
+    assert not store._store_dict
 
 
 def test_read_only_store_refuses_writes(tmp_path: Path) -> None:

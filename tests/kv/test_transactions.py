@@ -8,7 +8,6 @@ In blocks of several statements under pytest.raises (PT012) the commit at the en
 from __future__ import annotations
 
 import os
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from helpers import OtherMemoryStore, assemble, entries_of
 from hypothesis import given
 from hypothesis import strategies as st
+from kv_stores import key, open_kv
 from spec_json import CRC, LITTLE
 from zarr.storage import MemoryStore
 
@@ -25,14 +25,6 @@ from shardcodec.errors import ConflictError, ShardFormatError
 from shardcodec.kv import FAILED, KeyRange, ShardedKeyValueStore, Transaction
 
 SHAPE = (2, 3)
-
-
-def key(*indices: int) -> bytes:
-    return struct.pack(f">{len(indices)}I", *indices)
-
-
-def open_kv(base: Any, **how: Any) -> ShardedKeyValueStore:
-    return ShardedKeyValueStore(base, **({"grid_shape": SHAPE, "index_codecs": [LITTLE, CRC]} | how))
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 # fuse.py - mounts for tests that behave like those of a network file system
 # SPDX-License-Identifier: MIT
-"""`mount(backing, folder)` shows the folder `backing` again in `folder`, and misbehaves on demand.
+"""`mount(backing, folder)` shows the folder `backing` again in `folder`, with faults that a test switches on.
 
-Two mounts of one backing folder are two clients of one server. The switches are those of `server.SWITCHES`; they, and errors
+Two mounts of one backing folder are two clients of one server. The switches are those of `switches.SWITCHES`; they, and errors
 for the next calls, can be set at any time::
 
     with mount(backing, tmp_path / "a") as a, mount(backing, tmp_path / "b") as b:
@@ -11,7 +11,7 @@ for the next calls, can be set at any time::
         ...
         a.heal()
 
-`locks="one"`: a lock holds on its own mount only; `"all"`: every mount sees it. Needs root and `/dev/fuse`.
+`locks="one"`: a lock is valid on its own mount only; `"all"`: on all mounts. Needs root and `/dev/fuse`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PATIENCE = 20.0
 
 
 class Mount:
-    """One mount, served by a process of its own. Its end ends that process, and the end of either the mount."""
+    """One mount, served by a separate process. Closing it ends the process; when either ends, the mount is removed."""
 
     def __init__(self, backing: Path, folder: Path, *, locks: str = "all") -> None:
         self.path = folder
         folder.mkdir(exist_ok=True)
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-ESs", SERVER, backing, folder, str(theirs.fileno()), locks]
-        # An environment without LD_PRELOAD: a sanitizer of the tests is not for the server.
+        # An environment without LD_PRELOAD: the server runs without the sanitizer of the tests.
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={"LC_ALL": "C.UTF-8"})
         theirs.close()
         ours.settimeout(PATIENCE)
@@ -57,6 +57,11 @@ class Mount:
         if "error" in answer:
             self.close()
             raise OSError(answer.get("errno"), answer["error"])
+
+    @property
+    def pid(self) -> int:
+        """Process ID of the server."""
+        return self._process.pid
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         with self._mutex:

@@ -45,6 +45,7 @@ class Call(IntEnum):
     CREATE = 35
     INTERRUPT = 36
     DESTROY = 38
+    IOCTL = 39
     BATCH_FORGET = 42
     RENAME2 = 45
     TMPFILE = 51

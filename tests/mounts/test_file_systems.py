@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults.loop import formatted, mounted, run
+from faults.loop_devices import formatted, mounted, run
 from helpers import create, descriptor, ours, shard_path, zarrs_view
 from mounts.fuse import FILE_SYSTEM, mount
 

@@ -25,8 +25,7 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_system
-from shardcodec.zarr_plugin import object_states
+from shardcodec.storage import file_system, files
 
 SPEC = ShardSpec((32, 48), (8, 8), "uint16", 0, [LITTLE])
 
@@ -170,7 +169,7 @@ def test_cache_of_chunk_state(
     disk: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cache that cannot be written is no error, but it is logged, and the old one stays."""
-    monkeypatch.setattr(object_states, "GRAIN_NS", -1 << 62)
+    monkeypatch.setattr(files, "GRAIN_NS", -1 << 62)
     array = create(tmp_path / "a", shape=(8, 12))
     array[...] = 1
     cache = disk.path / "sizes"

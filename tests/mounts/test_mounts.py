@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -96,6 +97,28 @@ def test_an_error_at_flush_drops_the_data(one: Mount, backing: Path) -> None:
     assert (one.path / "x").read_bytes() == (backing / "x").read_bytes() == b"old"
     (one.path / "x").write_bytes(b"other")
     assert (backing / "x").read_bytes() == b"other"
+
+
+def test_reply_that_the_kernel_refuses_becomes_an_error(one: Mount) -> None:
+    """Without another reply the call would wait until the mount ends."""
+    (one.path / "x").write_bytes(b"")
+    one.fail("getattr", 9999)
+    look = [sys.executable, "-c", "import os, sys; os.stat(sys.argv[1])", one.path / "x"]
+    looking = subprocess.Popen(look, stderr=subprocess.PIPE, text=True)
+    try:
+        _, message = looking.communicate(timeout=20)
+    finally:
+        one.close()  # a process that waits for an answer cannot be killed before
+        looking.wait()
+    assert "Input/output error" in message
+
+
+def test_server_does_not_block_on_a_read(one: Mount) -> None:
+    """A request may be interrupted after the server was told of it."""
+    process = Path(f"/proc/{one.pid}")
+    (fuse,) = [fd.name for fd in (process / "fd").iterdir() if os.readlink(fd) == "/dev/fuse"]
+    flags = re.search(r"^flags:\s*(\d+)$", (process / "fdinfo" / fuse).read_text(), re.MULTILINE)
+    assert flags is not None and int(flags[1], 8) & os.O_NONBLOCK
 
 
 def test_errors_are_chosen_by_call_count_and_name(one: Mount) -> None:

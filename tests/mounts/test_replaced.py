@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from crew import Crew, in_threads
 from helpers import create, ours, quiet, shard_path
 from mounts.fuse import Mount, mount
+from workers import Workers, in_threads
 
 import shardcodec
 from shardcodec import native
@@ -98,7 +98,7 @@ def test_writers_on_two_mounts_lose_no_update(two: tuple[Mount, Mount], switches
             for i in range(number, N * N, n_writers):
                 array[chunk(i)] = i + 1
 
-    Crew(n_writers, write).join()
+    Workers(n_writers, write).join()
     with mount(two[0].path.parent / "backing", two[0].path.parent / "third") as fresh:
         found = zarr.open_array(fresh.path / "a", mode="r")[::SIDE, ::SIDE]
         assert found.ravel().tolist() == list(range(1, N * N + 1))

@@ -1,6 +1,6 @@
-# test_examples.py - the example programs that need nothing but the package
+# test_examples.py - the example programs that need only the package
 # SPDX-License-Identifier: MIT
-"""Each is run as a user would run it; it checks its own results."""
+"""Each example is run like a user runs it; it checks its own results."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import zarr
 
 import shardcodec
@@ -33,10 +34,10 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_minmax_footer(tmp_path: Path) -> None:
+def test_minmax_footer_example_runs(tmp_path: Path) -> None:
     told = run("minmax_footer.py", tmp_path / "table.zarr")
     assert told.count("rows, found with") == 3 and "reads the same columns" in told
-    table = zarr.open_group(tmp_path / "table.zarr", mode="r")  # zarr alone
+    table = zarr.open_group(tmp_path / "table.zarr", mode="r")  # opened with zarr alone
     assert "vlen-utf8" in str(table["station"].metadata.to_dict()["codecs"])
     assert {str(name) for name, _ in table.members(max_depth=None)} == {
         "time", "level", "station", "hits", "hits/ends", "hits/values"
@@ -44,8 +45,8 @@ def test_minmax_footer(tmp_path: Path) -> None:
     assert table["hits/ends"][-1] == table["hits/values"].shape[0]
 
 
-def test_a_range_query_reads_indexes_and_footers_and_nothing_else(tmp_path: Path) -> None:
-    """The example tells a number of its own; this is what the engine has fetched."""
+def test_range_query_reads_only_indexes_and_footers(tmp_path: Path) -> None:
+    """The example counts the bytes it reads; this count is compared with the bytes that the engine fetched."""
     example = runpy.run_path(str(ROOT / "examples" / "minmax_footer.py"))
     rows, spec = 300_000, example["SHARD"]
     column = zarr.create_array(
@@ -63,6 +64,14 @@ def test_a_range_query_reads_indexes_and_footers_and_nothing_else(tmp_path: Path
     assert after["bytes_fetched"] - before["bytes_fetched"] == n_read + n_shards * MARK.size
 
 
-def test_tiff_shard(tmp_path: Path) -> None:
+def test_tiff_shard_example_runs(tmp_path: Path) -> None:
     assert "still both" in run("tiff_shard.py", tmp_path / "image.zarr")
     assert (tmp_path / "image.zarr" / "c" / "0" / "0").read_bytes()[:4] == b"II*\0"
+
+
+@pytest.mark.slow
+def test_why_example_runs(tmp_path: Path) -> None:
+    """It ends with an error if shardcodec loses an element or an array differs from what was written."""
+    rows = [line.split(" | ") for line in run("why.py", tmp_path).splitlines()[2:]]
+    assert [len(row) for row in rows] == [3, 3, 3]
+    assert rows[0][2].rstrip(" |") == "0"

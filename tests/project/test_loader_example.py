@@ -1,4 +1,4 @@
-# test_loader_example.py - examples/loader.py runs, and reads what is there
+# test_loader_example.py - examples/loader.py runs and returns the stored data
 # SPDX-License-Identifier: MIT
 """The example as a program, and its data set as a class."""
 
@@ -44,7 +44,7 @@ def test_crops_equal_the_stored_data(loader: Any, tmp_path: Path) -> None:
         crops[20]
 
 
-def test_the_example_runs() -> None:
+def test_loader_example_runs() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, str(EXAMPLE), "--crops", "24", "--batch", "8"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)

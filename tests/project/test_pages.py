@@ -1,4 +1,4 @@
-# test_pages.py - the snippets of pages in docs/ run
+# test_pages.py - the snippets of the pages in docs/ run
 # SPDX-License-Identifier: MIT
 """The code of each page runs as printed; the test provides the names that a page assumes."""
 
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,19 @@ def run(page: str, names: dict[str, Any]) -> None:
         exec(compile(snippet, f"{page}, snippet {number}", "exec"), names)
 
 
-def test_storage_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["guide.md", "options.md"])
+def test_page_for_users_runs(page: str, tmp_path: Path) -> None:
+    """In a new process, because the pages switch shardcodec on."""
+    snippets = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(snippets), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_storage_transformer_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     run("storage-transformer.md", names)
@@ -42,7 +56,7 @@ def test_storage_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert array.shards is None
 
 
-def test_format_2022(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_format_2022_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = Path("old.zr3/meta/root/group")
     folder.mkdir(parents=True)
@@ -56,15 +70,15 @@ def test_format_2022(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (zarr.open_array("new.zarr", path="group/volume")[:] == values).all()
 
 
-def test_format() -> None:
-    """The example of a shard's bytes, which the page also shows as a dump."""
+def test_format_page_shows_the_bytes_of_its_example() -> None:
+    """The page shows the bytes of its example as a dump too."""
     names: dict[str, Any] = {}
     run("format.md", names)
     dump = re.findall(r"^    \d+ +((?:[0-9a-f]{2} +)+)", (DOCS / "format.md").read_text(), re.MULTILINE)
     assert bytes.fromhex("".join(dump)) == names["shard"]
 
 
-def test_user_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_bytes_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec = shardcodec.ShardSpec((4, 4), (2, 2), "int32", 0, codecs=[LITTLE, "crc32c"])
     chunk = np.full((2, 2), 5, "int32")

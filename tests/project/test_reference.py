@@ -1,4 +1,5 @@
-"""The twin against zarr's own pipeline and TensorStore, so that it may judge the engine."""
+"""The reference implementation is compared with zarr's own pipeline and TensorStore, so that the engine can be
+compared with it."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def fill_json(spec: ShardMeta) -> Any:
 
 
 def array_metadata(spec: ShardMeta, data_type: Any) -> bytes:
-    """Write the zarr.json of an array of one shard."""
+    """Return the zarr.json of an array of one shard."""
     document = metadata(
         named("sharding_indexed", **spec.configuration),
         shape=list(spec.shape),
@@ -81,7 +82,7 @@ def array_metadata(spec: ShardMeta, data_type: Any) -> bytes:
 
 
 def sample(spec: ShardMeta, seed: int = 1) -> np.ndarray[Any, Any]:
-    """Random values in some inner chunks, fill in the others, so that every case has missing ones."""
+    """Return random values in some inner chunks and fill values in the others, so that every case has absent chunks."""
     rng = np.random.default_rng(seed)
     array = rng.integers(0, 2 if spec.dtype.kind == "b" else 100, spec.shape).astype(spec.dtype)
     keep = np.array(rng.integers(0, 2, spec.grid))
@@ -92,7 +93,7 @@ def sample(spec: ShardMeta, seed: int = 1) -> np.ndarray[Any, Any]:
 
 
 class OneShard:
-    """A directory with an array of exactly one shard."""
+    """A folder with an array of exactly one shard."""
 
     def __init__(self, path: Path, spec: ShardMeta, data_type: Any) -> None:
         self.path = path
@@ -119,7 +120,7 @@ def shard(tmp_path: Path, spec: ShardMeta) -> OneShard:
 
 
 @pytest.fixture(autouse=True)
-def own_pipeline() -> Iterator[None]:
+def zarrs_pipeline() -> Iterator[None]:
     with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}):
         yield
 
@@ -128,18 +129,18 @@ def is_sharded_in(codecs: Any) -> bool:
     return any(codec["name"] == "sharding_indexed" for codec in codecs)
 
 
-def skip_what_zarr_lacks(spec: ShardMeta) -> None:
+def skip_if_unsupported_by_zarr(spec: ShardMeta) -> None:
     if spec.shape == () and Version(zarr.__version__) < Version("3.4"):
         pytest.skip("this zarr cannot write a sharded array of rank 0 (SC-39)")
 
 
-def skip_what_tensorstore_lacks(spec: ShardMeta) -> Any:
+def skip_if_unsupported_by_tensorstore(spec: ShardMeta) -> Any:
     tensorstore = pytest.importorskip("tensorstore")
     text = json.dumps(spec.configuration)
     if "numcodecs." in text or spec.dtype.kind == "M":
-        pytest.skip("TensorStore has no such codec or data type")
+        pytest.skip("TensorStore does not have this codec or data type")
     if is_sharded_in(spec.configuration["codecs"][:-1]):
-        pytest.skip("TensorStore takes no bytes -> bytes codec behind sharding (SC-14)")
+        pytest.skip("TensorStore accepts no bytes -> bytes codec after sharding (SC-14)")
     return tensorstore
 
 
@@ -153,28 +154,28 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-class TestAgainstZarr:
-    def test_zarr_reads_what_the_twin_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
+class TestZarr:
+    def test_zarr_reads_shards_of_the_reference(self, spec: ShardMeta, shard: OneShard) -> None:
         array = sample(spec)
         shard.put(encode_shard(array, spec))
         assert same(np.asarray(zarr.open_array(shard.path, mode="r")[...]), array)
 
-    def test_the_twin_reads_what_zarr_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
-        skip_what_zarr_lacks(spec)
+    def test_reference_reads_shards_of_zarr(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_if_unsupported_by_zarr(spec)
         array = sample(spec)
         zarr.open_array(shard.path, mode="r+")[...] = array
         assert same(decode_shard(shard.get(), spec), array)
 
-    def test_the_bytes_are_zarrs_in_morton_order(self, spec: ShardMeta, shard: OneShard) -> None:
-        skip_what_zarr_lacks(spec)
+    def test_bytes_equal_zarrs_in_morton_order(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_if_unsupported_by_zarr(spec)
         if "gzip" in json.dumps(spec.configuration):
-            pytest.skip("a gzip header holds what its writer likes")
+            pytest.skip("the gzip header depends on the writer")
         array = sample(spec)
         zarr.open_array(shard.path, mode="r+")[...] = array
         assert encode_shard(array, spec, "morton") == shard.get()
 
-    def test_zarr_reads_an_update_and_the_twin_reads_zarrs(self, spec: ShardMeta, shard: OneShard) -> None:
-        skip_what_zarr_lacks(spec)
+    def test_zarr_and_reference_read_each_others_updates(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_if_unsupported_by_zarr(spec)
         before, after = sample(spec, 1), sample(spec, 2)
         selection = tuple(slice(n // 3, None, 2) for n in spec.shape)
         expected = before.copy()
@@ -188,8 +189,8 @@ class TestAgainstZarr:
         array[corner] = expected[corner]
         assert same(decode_shard(shard.get(), spec), expected)
 
-    def test_nothing_is_stored_for_fill_alone(self, spec: ShardMeta, shard: OneShard) -> None:
-        skip_what_zarr_lacks(spec)
+    def test_array_of_fill_value_is_not_stored(self, spec: ShardMeta, shard: OneShard) -> None:
+        skip_if_unsupported_by_zarr(spec)
         array = np.full(spec.shape, spec.fill_value, dtype=spec.dtype)
         zarr.open_array(shard.path, mode="r+")[...] = array
         assert encode_shard(array, spec) is None
@@ -204,7 +205,7 @@ class TestAgainstZarr:
         shard.put(blob)
         assert same(np.asarray(zarr.open_array(shard.path, mode="r")[...]), array)
 
-    def test_a_shard_of_an_index_alone_is_all_fill(self, spec: ShardMeta, shard: OneShard) -> None:
+    def test_shard_of_an_index_alone_reads_as_fill_value(self, spec: ShardMeta, shard: OneShard) -> None:
         blob = reference.empty_shard(spec)
         shard.put(blob)
         expected = np.full(spec.shape, spec.fill_value, dtype=spec.dtype)
@@ -212,30 +213,30 @@ class TestAgainstZarr:
         assert same(decode_shard(blob, spec), expected)
 
 
-class TestAgainstTensorStore:
-    def test_it_reads_what_the_twin_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
-        tensorstore = skip_what_tensorstore_lacks(spec)
+class TestTensorStore:
+    def test_tensorstore_reads_shards_of_the_reference(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_if_unsupported_by_tensorstore(spec)
         array = sample(spec)
         shard.put(encode_shard(array, spec))
         assert same(open_tensorstore(tensorstore, shard.path).read().result(), array)
 
-    def test_the_twin_reads_what_it_wrote(self, spec: ShardMeta, shard: OneShard) -> None:
-        tensorstore = skip_what_tensorstore_lacks(spec)
+    def test_reference_reads_shards_of_tensorstore(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_if_unsupported_by_tensorstore(spec)
         array = sample(spec)
         open_tensorstore(tensorstore, shard.path).write(array).result()
         assert same(decode_shard(shard.get(), spec), array)
 
-    def test_the_bytes_are_its_own_in_c_order(self, spec: ShardMeta, shard: OneShard) -> None:
-        tensorstore = skip_what_tensorstore_lacks(spec)
+    def test_bytes_equal_tensorstores_in_c_order(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_if_unsupported_by_tensorstore(spec)
         text = json.dumps(spec.configuration)
         if any(name in text for name in ("gzip", "blosc", "zstd")):
-            pytest.skip("another build of the compressor")
+            pytest.skip("TensorStore has another build of the compressor")
         array = sample(spec)
         open_tensorstore(tensorstore, shard.path).write(array).result()
         assert encode_shard(array, spec, "lexicographic") == shard.get()
 
-    def test_it_reads_an_update(self, spec: ShardMeta, shard: OneShard) -> None:
-        tensorstore = skip_what_tensorstore_lacks(spec)
+    def test_tensorstore_reads_an_update(self, spec: ShardMeta, shard: OneShard) -> None:
+        tensorstore = skip_if_unsupported_by_tensorstore(spec)
         before, after = sample(spec, 1), sample(spec, 2)
         selection = tuple(slice(n // 2, None) for n in spec.shape)
         expected = before.copy()
@@ -249,7 +250,7 @@ PAIR_BLOB = encode_shard(np.array([1, 2, 0, 0, 5, 6], dtype="uint16"), PAIR) or 
 
 
 def with_entry(coords: tuple[int, ...], offset: int, nbytes: int) -> bytes:
-    """Return PAIR_BLOB with one entry replaced and the checksum of the index made anew."""
+    """Return PAIR_BLOB with one entry replaced and a valid index checksum."""
     index = read_index(PAIR_BLOB, PAIR)
     index[coords] = offset, nbytes
     pairs = index.astype("<u8").tobytes()
@@ -257,17 +258,17 @@ def with_entry(coords: tuple[int, ...], offset: int, nbytes: int) -> bytes:
 
 
 class TestRules:
-    def test_crc32c_is_the_one_of_rfc_3720(self) -> None:
+    def test_crc32c_gives_the_values_of_rfc_3720(self) -> None:
         assert reference.crc32c(b"123456789") == 0xE3069283
         assert reference.crc32c(bytes(32)) == 0x8A9136AA
 
-    def test_morton_order_of_three_by_five(self) -> None:
+    def test_morton_order_of_three_by_five_is_known(self) -> None:
         flat = [5 * a + b for a, b in reference.chunk_order((3, 5), "morton")]
         assert flat == [0, 5, 1, 6, 10, 11, 2, 7, 3, 8, 12, 13, 4, 9, 14]
 
     @pytest.mark.parametrize("grid", [(4, 4), (5, 2), (1, 7), (2, 3, 4), (1, 1, 1), (8,), (3, 1, 6, 2)])
-    def test_morton_order_is_zarrs(self, tmp_path: Path, grid: tuple[int, ...]) -> None:
-        """Inner chunks of one byte, so that the body of zarr's shard spells out its order."""
+    def test_morton_order_equals_zarr(self, tmp_path: Path, grid: tuple[int, ...]) -> None:
+        """Inner chunks have one byte, so the body of zarr's shard shows its order."""
         spec = ShardMeta(config([1] * len(grid), [LITTLE]), grid, np.dtype("uint8"), np.uint8(0))
         shard = OneShard(tmp_path, spec, "uint8")
         array = np.arange(1, 1 + np.prod(grid), dtype="uint8").reshape(grid)
@@ -275,7 +276,7 @@ class TestRules:
         body = bytes(int(array[c]) for c in reference.chunk_order(grid, "morton"))
         assert (shard.get() or b"").startswith(body)
 
-    def test_offsets_count_from_the_first_byte_in_both_places(self) -> None:
+    def test_offsets_count_from_the_first_byte_of_the_object(self) -> None:
         array = np.arange(1, 7, dtype="uint16")
         at_start = PAIR._replace(configuration={**PAIR.configuration, "index_location": "start"})
         for spec, first in ((PAIR, 0), (at_start, 52)):
@@ -298,13 +299,13 @@ class TestRules:
         ],
         ids=lambda v: str(v) if v < 100 else f"2^{v.bit_length()}",
     )
-    def test_a_bad_entry_is_refused_where_it_is_used(self, offset: int, nbytes: int) -> None:
+    def test_bad_entry_is_refused_where_it_is_used(self, offset: int, nbytes: int) -> None:
         blob = with_entry((0,), offset, nbytes)
         with pytest.raises(MalformedShard):
             decode_shard(blob, PAIR)
         assert decode_shard(blob, PAIR, slice(4, 6)).tolist() == [5, 6]
 
-    def test_a_bad_entry_further_in_is_refused_with_all_others(self) -> None:
+    def test_bad_entry_of_a_nested_shard_fails_the_whole_inner_chunk(self) -> None:
         outer = config([2], [sharding([1], [LITTLE], [LITTLE])])
         spec = ShardMeta(outer, (4,), np.dtype("uint8"), np.uint8(0))
         blob = bytearray(encode_shard(np.arange(1, 5, dtype="uint8"), spec) or b"")
@@ -314,30 +315,30 @@ class TestRules:
                 decode_shard(bytes(blob), spec, selection)
         assert decode_shard(bytes(blob), spec, slice(2, 4)).tolist() == [3, 4]
 
-    def test_a_bad_neighbour_stops_an_update(self) -> None:
+    def test_bad_carried_entry_stops_an_update(self) -> None:
         with pytest.raises(MalformedShard, match="half empty"):
             update_shard(with_entry((0,), 0, reference.ABSENT), PAIR, 5, 9)
 
-    def test_a_full_overwrite_heals(self) -> None:
+    def test_full_overwrite_repairs_the_shard(self) -> None:
         blob = update_shard(b"\0", PAIR, ..., 7)
         assert decode_shard(blob, PAIR).tolist() == [7] * 6
 
-    def test_an_update_keeps_the_bytes_of_the_neighbours(self) -> None:
+    def test_update_keeps_the_bytes_of_other_chunks(self) -> None:
         zstd = PAIR._replace(configuration={**PAIR.configuration, "codecs": [LITTLE, GZIP]})
         blob = encode_shard(np.arange(1, 7, dtype="uint16"), zstd) or b""
         offset, nbytes = read_index(blob, zstd)[2]
-        marked = blob[: offset + 4] + b"\1" + blob[offset + 5 :]  # the time in a gzip header means nothing
+        marked = blob[: offset + 4] + b"\1" + blob[offset + 5 :]  # the time in a gzip header is ignored
         after = update_shard(marked, zstd, slice(0, 1), 9) or b""
         new_offset, new_nbytes = read_index(after, zstd)[2]
         assert after[new_offset : new_offset + new_nbytes] == marked[offset : offset + nbytes]
 
     @pytest.mark.parametrize("cut", range(1, len(PAIR_BLOB) + 1))
-    def test_a_cut_shard_is_refused(self, cut: int) -> None:
+    def test_cut_shard_is_refused(self, cut: int) -> None:
         with pytest.raises(MalformedShard):
             decode_shard(PAIR_BLOB[:-cut], PAIR)
 
-    def test_a_shard_without_its_head_is_refused(self) -> None:
-        """SC-33: the index and its checksum are whole, so only the overlap with the index shows it."""
+    def test_shard_without_its_first_bytes_is_refused(self) -> None:
+        """SC-33: the index and its checksum are intact, so only the overlap with the index shows the damage."""
         with pytest.raises(MalformedShard, match="overlaps the index"):
             decode_shard(PAIR_BLOB[3:], PAIR, slice(4, 6))
 

@@ -1,9 +1,9 @@
-"""The engine against the naive twin: same metadata, same data, same selections, and equal bits out.
+"""The engine compared with the naive twin: same metadata, same data and same selections give equal bits.
 
-Hypothesis draws a shard (rank, shapes, data type, codecs, index), data with empty inner chunks, and what is
-done with it. `TestShard` drives `shardcodec.encode` and `decode`; `TestArray` drives zarr arrays of several shards
-with ragged edges through our pipeline. The same array tests run over zarr's own pipeline as well: when those
-fail too, the test is wrong and not the engine.
+Hypothesis draws a shard (rank, shapes, data type, codecs, index), data with empty inner chunks, and operations on
+it. `TestShard` tests `shardcodec.encode` and `decode`. `TestArray` tests zarr arrays of several shards with ragged
+edges through shardcodec's pipeline. The array tests also run with zarr's own pipeline: if they fail there too, the
+test is wrong and not the engine.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def engine_spec(layout: Layout) -> Any:
 class TestShard:
     @no_deadline
     @given(layout=layouts(), seed=seeds, order=st.sampled_from(ORDERS))
-    def test_the_twin_reads_what_the_engine_encodes(self, layout: Layout, seed: int, order: str) -> None:
+    def test_twin_decodes_shards_of_the_engine(self, layout: Layout, seed: int, order: str) -> None:
         array = random_array(layout.meta, layout.meta.shape, seed)
         blob = shardcodec.encode(array, engine_spec(layout), order=order)
         assert_same_bits(decode_shard(blob, layout.meta), array)
 
     @no_deadline
     @given(layouts(compress=False), seeds, st.sampled_from(ORDERS), st.booleans())
-    def test_uncompressed_bytes_are_equal(
+    def test_uncompressed_shards_are_equal_bytes(
         self, layout: Layout, seed: int, order: str, write_empty: bool
     ) -> None:
         array = random_array(layout.meta, layout.meta.shape, seed)
@@ -87,7 +87,9 @@ class TestShard:
 
     @no_deadline
     @given(layout=layouts(), seed=seeds, how=out_layouts)
-    def test_the_layout_of_the_input_does_not_matter(self, layout: Layout, seed: int, how: str) -> None:
+    def test_memory_layout_of_the_input_does_not_change_the_shard(
+        self, layout: Layout, seed: int, how: str
+    ) -> None:
         array = random_array(layout.meta, layout.meta.shape, seed)
         strided = empty_like(array, how)
         strided[...] = array
@@ -96,7 +98,7 @@ class TestShard:
 
     @no_deadline
     @given(st.data(), layouts(), seeds, st.sampled_from(ORDERS), st.booleans())
-    def test_the_engine_reads_what_the_twin_encodes(
+    def test_engine_decodes_shards_of_the_twin(
         self, data: st.DataObject, layout: Layout, seed: int, order: str, write_empty: bool
     ) -> None:
         array = random_array(layout.meta, layout.meta.shape, seed)
@@ -112,8 +114,10 @@ class TestShard:
 
     @no_deadline
     @given(st.data(), layouts(compress=False), seeds)
-    def test_broken_bytes_are_refused_alike(self, data: st.DataObject, layout: Layout, seed: int) -> None:
-        """Without a compressor both see the same faults; with one, libraries differ in what they forgive."""
+    def test_engine_and_twin_refuse_the_same_damage(
+        self, data: st.DataObject, layout: Layout, seed: int
+    ) -> None:
+        """Compared without compressors only, since codec libraries differ in the damage that they accept."""
         blob = encode_shard(random_array(layout.meta, layout.meta.shape, seed), layout.meta)
         assume(blob is not None)
         broken = data.draw(broken_copies(blob or b""))
@@ -127,7 +131,7 @@ class TestShard:
         else:
             event("accepted")
             actual = shardcodec.decode(broken, engine_spec(layout), selection)
-            if layout.data_type == "bool":  # 0xff is true: whether a copy makes it 0x01 is NumPy's affair
+            if layout.data_type == "bool":  # 0xff is true, and NumPy decides if a copy makes it 0x01
                 np.testing.assert_array_equal(actual, expected)
             else:
                 assert_same_bits(actual, expected)
@@ -135,7 +139,7 @@ class TestShard:
 
 @st.composite
 def broken_copies(draw: st.DrawFn, blob: bytes) -> bytes:
-    """Cut, lengthen, or change a few bytes, most of them near an end, where the index is."""
+    """Cut or lengthen the bytes, or change a few of them, mostly near an end, where the index is."""
     kind = draw(st.sampled_from(["cut tail", "cut head", "longer", "flip", "flip", "ones"]))
     n = draw(st.integers(1, min(len(blob), 40)))
     event(kind)
@@ -163,7 +167,7 @@ def broken_copies(draw: st.DrawFn, blob: bytes) -> bytes:
 class TestArray:
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds, st.sampled_from(ORDERS), st.sampled_from("CF"))
-    def test_reads(
+    def test_read_equals_numpy(
         self,
         kind: str,
         pipeline: str,
@@ -184,10 +188,10 @@ class TestArray:
 
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds)
-    def test_writes_one_after_another(
+    def test_any_sequence_of_writes_equals_numpy(
         self, kind: str, pipeline: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
-        """Any sequence of writes leaves shards that the twin decodes to what NumPy holds."""
+        """After any sequence of writes the twin decodes the shards to NumPy's values."""
         assume_writable(pipeline, array)
         meta = array.layout.meta
         model = np.full(array.shape, meta.fill_value, dtype=meta.dtype)
@@ -204,10 +208,10 @@ class TestArray:
 
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds)
-    def test_updates_what_the_twin_wrote(
+    def test_update_of_shards_of_the_twin_keeps_other_chunks(
         self, kind: str, pipeline: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
-        """One write over foreign shards, against the twin's own update of each of them."""
+        """One write over shards of the twin, compared with the twin's own update of each shard."""
         assume_writable(pipeline, array)
         meta = array.layout.meta
         finite = not is_exact(pipeline)
@@ -225,7 +229,7 @@ class TestArray:
 
 @st.composite
 def some_writes(draw: st.DrawFn, array: SomeArray, seed: int, finite: bool) -> tuple[Any, Any]:
-    """Draw where and what to write: random items, one item for all, or the fill value, which erases."""
+    """Draw the selection and the values: random items, one scalar, or the fill value, which erases."""
     meta = array.layout.meta
     selection = draw(st.one_of(st.just(...), selections(array.shape)))
     shape = np.empty(array.shape, dtype=bool)[selection].shape
@@ -240,7 +244,9 @@ def some_writes(draw: st.DrawFn, array: SomeArray, seed: int, finite: bool) -> t
 
 
 def check_neighbours(get: Any, array: SomeArray, before: Array, after: Array, selection: Any) -> None:
-    """The same inner chunks exist as in the twin's update; those outside the selection kept their bytes."""
+    """Check that the same inner chunks exist as after the twin's update, and those outside the selection kept their
+    bytes.
+    """
     meta = array.layout.meta
     written = np.zeros(array.shape, dtype=bool)
     written[selection] = True

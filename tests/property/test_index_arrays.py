@@ -1,7 +1,7 @@
-"""Index arrays through zarr: orthogonal selections, coordinates and masks, read and written, against NumPy and the twin.
+"""Index arrays through zarr: orthogonal selections, coordinates and masks, compared with NumPy and the twin.
 
-`strict` is on, so whatever is drawn here the engine does itself. As in test_engine_twin the same tests run over zarr's
-own pipeline: when those fail too, the test is wrong and not the engine.
+`strict` is on, so the engine handles every selection itself. As in test_engine_twin, the tests also run with zarr's
+own pipeline: if they fail there too, the test is wrong and not the engine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ZARR_IS_31 = zarr.__version__.startswith("3.1.")
 
 
 class Indexed(NamedTuple):
-    """A selection as zarr takes it, and the same for NumPy."""
+    """One selection, as zarr takes it and as NumPy takes it."""
 
     how: str
     selection: Any
@@ -61,7 +61,7 @@ class Indexed(NamedTuple):
 
 @st.composite
 def indexes(draw: st.DrawFn, n: int) -> Array:
-    """Positions along an axis of n elements, some of them counted from its end."""
+    """Draw positions along an axis of n elements, some of them negative."""
     kind = draw(st.sampled_from(["any", "ascending", "descending", "run", "same"]))
     numbers = np.array(draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=12)))
     if kind == "ascending":
@@ -111,7 +111,7 @@ def orthogonal(draw: st.DrawFn, shape: tuple[int, ...]) -> Indexed:
 def coordinates(draw: st.DrawFn, shape: tuple[int, ...]) -> Indexed:
     n = draw(st.integers(1, 30))
     parts = [np.array(draw(st.lists(st.integers(-k, k - 1), min_size=n, max_size=n))) for k in shape]
-    if draw(st.booleans()) and len(shape) > 1:  # arrays that are broadcast against each other
+    if draw(st.booleans()) and len(shape) > 1:  # arrays that broadcast against each other
         parts[0] = parts[0][:4, None]
     if draw(st.booleans()):
         parts = [np.sort(part, axis=0) for part in parts]
@@ -141,7 +141,7 @@ def has_repeats(selection: Indexed, shape: tuple[int, ...]) -> bool:
 class TestIndexArrays:
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds, st.sampled_from(ORDERS), st.sampled_from("CF"))
-    def test_reads(
+    def test_read_equals_numpy(
         self,
         kind: str,
         pipeline: str,
@@ -163,7 +163,7 @@ class TestIndexArrays:
 
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds, out_layouts)
-    def test_reads_to_memory_of_any_strides(
+    def test_read_into_memory_of_any_strides(
         self, kind: str, pipeline: str, data: st.DataObject, array: SomeArray, seed: int, how: str
     ) -> None:
         assume(array.shape != ())
@@ -180,7 +180,7 @@ class TestIndexArrays:
 
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds)
-    def test_writes_one_after_another(
+    def test_any_sequence_of_writes_equals_numpy(
         self, kind: str, pipeline: str, data: st.DataObject, array: SomeArray, seed: int
     ) -> None:
         assume(pipeline == OURS or not ZARR_IS_31)  # zarr 3.1 cannot write some of them itself
@@ -212,12 +212,12 @@ class TestIndexArrays:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @no_deadline
 @given(st.data(), some_arrays(), seeds)
-def test_of_repeats_one_is_stored(data: st.DataObject, array: SomeArray, seed: int) -> None:
-    """Of several items for one element one is stored, whole; all else is as zarr stores it.
+def test_repeated_element_takes_one_of_its_items(data: st.DataObject, array: SomeArray, seed: int) -> None:
+    """An element that is selected repeatedly takes one of its items, unmixed. All other elements equal zarr's.
 
-    The engine takes the last one that it is given. Which one that is nobody can say: zarr sorts the items by chunk,
-    and its own sharding codec once more by inner chunk, with a sort that mixes up equal keys on processors with
-    AVX-512. This test once compared repeats with zarr's and failed there.
+    The engine stores the last item that it gets, but the order is not defined: zarr sorts the items by chunk, and
+    its own sharding codec sorts them again by inner chunk, with a sort that is not stable on processors with
+    AVX-512. An earlier version of this test compared repeats with zarr's and failed there.
     """
     assume(array.shape != ())
     selection = data.draw(indexed(array.shape))

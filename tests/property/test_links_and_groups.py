@@ -1,10 +1,11 @@
-# test_links_and_groups.py - shards that are symbolic links, in and out of blocks of group_writes
+# test_links_and_groups.py - shards that are symbolic links, inside and outside of blocks of group_writes
 # SPDX-License-Identifier: MIT
-"""Random writes and erasures through files, links to one target and dangling links; every reader sees what the twin holds.
+"""Random writes and erasures through files, links to one target and dangling links. Every reader sees the twin's
+values.
 
-The links of one array lead to the shards of another one, so that zarr's own pipeline reads the targets too. The twin holds
-an array for each file and follows the table of links in `docs/durability.md`, one write after the other: a block shows and
-stores the same.
+The links of one array point to the shards of another array, so that zarr's own pipeline reads the targets too. The
+twin holds an array for each file and applies the table of links in `docs/durability.md` to one write after the
+other. A block must show and store the same.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import zarr
+from folder_machine import FolderMachine
 from helpers import files_below, ours, quiet, zarrs_view
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
-from machines import FolderMachine
 
 import shardcodec
 
@@ -70,7 +71,7 @@ class LinksAndGroups(FolderMachine):
         for name, i in sorted(there):
             self.write((name, i), slice(0, N), "replace")
         if max_bytes is not None:
-            self.open_a_block(max_bytes)
+            self.open_block(max_bytes)
 
     def path(self, shard: File) -> Path:
         return self.folder / shard[0] / "c" / str(shard[1])
@@ -124,7 +125,7 @@ class LinksAndGroups(FolderMachine):
         self.put(shard, span, value)
 
     @rule(name=st.sampled_from(sorted(N_SHARDS)), erases=st.booleans())
-    def write_everything(self, name: str, erases: bool) -> None:
+    def write_all(self, name: str, erases: bool) -> None:
         value = FILL if erases else self.value()
         self.arrays[name][:] = value
         for i in range(N_SHARDS[name]):
@@ -144,22 +145,22 @@ class LinksAndGroups(FolderMachine):
 
     @precondition(lambda self: self.block is None)
     @rule(max_bytes=budgets)
-    def open_a_block(self, max_bytes: int) -> None:
+    def open_block(self, max_bytes: int) -> None:
         self.block = shardcodec.group_writes(max_bytes=max_bytes)
         self.block.__enter__()
 
     @precondition(lambda self: self.block is not None)
     @rule()
-    def leave_the_block(self) -> None:
+    def leave_block(self) -> None:
         block, self.block = self.block, None
         block.__exit__(None, None, None)
 
     def teardown(self) -> None:
         if getattr(self, "block", None) is not None:
-            self.leave_the_block()
+            self.leave_block()
         super().teardown()
 
-    # ---- what users do to files
+    # ---- users' changes of files
 
     @precondition(lambda self: self.block is None)
     @rule(i=numbers_of_links, k=numbers_of_targets)
@@ -172,14 +173,14 @@ class LinksAndGroups(FolderMachine):
 
     @precondition(lambda self: self.block is None)
     @rule(k=numbers_of_targets)
-    def remove_a_target(self, k: int) -> None:
+    def remove_target(self, k: int) -> None:
         self.path(("b", k)).unlink(missing_ok=True)
         self.files.pop(("b", k), None)
 
     # ---- reads
 
     @invariant()
-    def every_reader_sees_the_twin(self) -> None:
+    def every_reader_agrees_with_the_twin(self) -> None:
         if not hasattr(self, "spec"):
             return
         for name, array in self.arrays.items():
@@ -189,7 +190,7 @@ class LinksAndGroups(FolderMachine):
                 assert zarrs_view(array)[:].tolist() == expected.tolist()
 
     @rule(shard=shards)
-    def read_a_shard(self, shard: File) -> None:
+    def read_shard(self, shard: File) -> None:
         name, i = shard
         expected = self.stored(shard).reshape(-1, CHUNK)
         assert (
@@ -200,7 +201,7 @@ class LinksAndGroups(FolderMachine):
         assert handle.read_chunks([(k,) for k in range(N // CHUNK)]).tolist() == expected.tolist()
 
     @invariant()
-    def links_and_files_are_those_of_the_twin(self) -> None:
+    def links_and_files_agree_with_the_twin(self) -> None:
         if not hasattr(self, "spec") or self.block is not None:
             return
         found = {i for i in range(N_SHARDS["a"]) if self.path(("a", i)).is_symlink()}

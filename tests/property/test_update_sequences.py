@@ -1,6 +1,6 @@
-# test_update_sequences.py - any sequence of updates, of every strategy, against an array in memory
+# test_update_sequences.py - any sequence of updates, with every strategy, compared with an array in memory
 # SPDX-License-Identifier: MIT
-"""Random writes, erasures and reopenings; after each step zarr's own pipeline and TensorStore see what the twin holds."""
+"""Random writes, erasures and reopenings. After each step zarr's own pipeline and TensorStore see the twin's values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import zarr
+from folder_machine import FolderMachine
 from helpers import files_below, ours, quiet, tensorstores_view, zarrs_view
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from machines import FolderMachine
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec

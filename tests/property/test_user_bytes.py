@@ -1,9 +1,10 @@
-# test_user_bytes.py - header, footer and alignment through any sequence of updates of a shard's own file
+# test_user_bytes.py - header, footer and alignment through any sequence of updates of one shard
 # SPDX-License-Identifier: MIT
-"""What the user put into a shard stays through every update of strategy append or in_place, and nothing else is taken for it.
+"""User bytes stay through every update with strategy append or in_place, and other bytes are never taken for them.
 
-The twin holds the inner chunks; header and footer are bytes that look like all that they could be mistaken for: zeros, a mark,
-inner chunks. What an update adds to the file is bounded by what it writes, so that nothing is carried from one to the next.
+The twin holds the inner chunks. Header and footer are bytes that could be mistaken for something else: zeros, a
+mark, inner chunks. The test limits the growth of the file by an update to what the update writes, so that nothing
+is copied from one update to the next.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from folder_machine import FolderMachine
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from machines import FolderMachine
 from spec_json import LITTLE, named
 
 import shardcodec
@@ -66,16 +67,15 @@ class UserBytes(FolderMachine):
                 self.twin[place] = number
             writer.footer = footer
         self.header, self.footer, self.alignment, self.next = header, footer, alignment, 1000
-        self.is_plain = (
-            not header and not footer and alignment == 1
-        )  # without a mark, so chance may look like an alignment
+        # without a mark, offsets can be aligned by chance
+        self.is_plain = not header and not footer and alignment == 1
 
     def opened(self) -> Any:
         return shardcodec.open_shard(self.folder, "shard", self.spec, mode="r+")
 
     def update(self, strategy: str, compact: bool, where: Any, work: Any) -> None:
         before = self.opened().nbytes
-        alignment = self.opened().alignment  # by chance it may be more than was asked for
+        alignment = self.opened().alignment  # by chance it can be more than requested
         with shardcodec.options(write_strategy=strategy, compact=compact):
             work(self.opened())
         added = self.opened().nbytes - before
@@ -87,14 +87,14 @@ class UserBytes(FolderMachine):
     def write(self, where: Any, strategy: str, compact: bool) -> None:
         self.next += 1
         chunks = np.full((len(where), *CHUNK), self.next, "int32")
-        chunks[:, 0, :] += np.arange(len(where))[:, None] * (self.next % 3)  # of several encoded sizes
+        chunks[:, 0, :] += np.arange(len(where))[:, None] * (self.next % 3)  # chunks of several encoded sizes
         self.update(strategy, compact, where, lambda shard: shard.write_chunks(where, chunks))
         self.twin.update(zip(where, chunks, strict=True))
 
     @rule(where=coords, strategy=st.sampled_from(["append", "append", "in_place"]), compact=st.booleans())
     def erase(self, where: Any, strategy: str, compact: bool) -> None:
         if set(self.twin) <= set(where):
-            return  # without inner chunks there is no shard
+            return  # an empty shard is deleted
         self.update(strategy, compact, where, lambda shard: shard.erase(where))
         for place in where:
             self.twin.pop(place, None)
@@ -108,7 +108,7 @@ class UserBytes(FolderMachine):
 
     @rule(where=coords, footer=footers)
     def replace_footer(self, where: Any, footer: bytes) -> None:
-        """Erase some and store another footer in one step; with a footer there may be a shard without inner chunks."""
+        """Erase inner chunks and store another footer in one step. A shard with a footer may have no inner chunks."""
         if set(self.twin) <= set(where) and not footer:
             return
         self.opened().erase(where, footer=footer)
@@ -121,7 +121,7 @@ class UserBytes(FolderMachine):
         self.opened().compact()
 
     @invariant()
-    def all_is_there(self) -> None:
+    def every_part_is_stored(self) -> None:
         if not hasattr(self, "twin"):
             return
         shard = self.opened()
@@ -132,25 +132,27 @@ class UserBytes(FolderMachine):
         assert not np.any(offsets[offsets != 2**64 - 1] % np.uint64(self.alignment))
         stored = (self.folder / "shard").read_bytes()
         end = len(stored) - (self.spec.index_nbytes if self.spec.index_location == "end" else 0)
-        assert stored[:end].endswith(self.footer)  # where others look for it
+        assert stored[:end].endswith(self.footer)  # where other programs look for it
         places = [(i, j) for i in range(GRID[0]) for j in range(GRID[1])]
         for place, chunk in zip(places, shard.read_chunks(places), strict=True):
             assert (chunk == self.twin.get(place, -1)).all()
 
 
-def test_what_is_aligned_by_chance_adds_more() -> None:
-    """The only inner chunk is at offset 0, a multiple of anything; who keeps user bytes then keeps an alignment of 4096."""
+def test_alignment_by_chance_is_kept() -> None:
+    """The only inner chunk is at offset 0, a multiple of everything. An update that keeps user bytes then keeps an
+    alignment of 4096.
+    """
     run = UserBytes()
     run.create("raw", "end", direct=False, header=b"", footer=b"", alignment=1, where=[(0, 0)])
     run.replace(where=[(0, 1)])
-    run.all_is_there()
+    run.every_part_is_stored()
     run.write(where=[(0, 0), (0, 1)], strategy="append", compact=False)
-    run.all_is_there()
+    run.every_part_is_stored()
     run.teardown()
 
 
-def test_a_mark_counts_only_where_it_was_written(tmp_path: Path) -> None:
-    """A footer that is a copy of the shard's own mark; a mark that another program carried along."""
+def test_mark_counts_only_at_its_own_offset(tmp_path: Path) -> None:
+    """The footer is a copy of the shard's own mark; another program has moved a mark to another offset."""
     spec = shardcodec.ShardSpec(SHAPE, CHUNK, "int32", -1, CODECS["raw"])
     with shardcodec.ShardWriter(tmp_path / "shard", spec, header=b"head") as writer:
         writer.write_chunk((0, 0), np.ones(CHUNK, "int32"))
@@ -170,7 +172,7 @@ def test_a_mark_counts_only_where_it_was_written(tmp_path: Path) -> None:
     index = blob[len(blob) - spec.index_nbytes :]
     carried = shardcodec.open_shard(blob[: len(blob) - len(index)] + b"more" + index, "shard", spec)
     assert carried.footer.endswith(mark + b"more")
-    assert len(carried.footer) > len(mark + b"more")  # all that follows the last inner chunk
+    assert len(carried.footer) > len(mark + b"more")  # everything after the last inner chunk
 
 
 TestUserBytes = UserBytes.TestCase

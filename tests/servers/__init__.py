@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Servers for tests: each on loopback, ended with the tests."""
+"""Servers for tests: each on loopback, and stopped with the tests."""

@@ -1,8 +1,8 @@
 # proxy.py - an HTTP proxy that makes faults, between a client and a real server
 # SPDX-License-Identifier: MIT
-"""A `Proxy` passes requests on to one server. `Fault`s change what it does with some of them, while it runs.
+"""A `Proxy` forwards requests to one server. A `Fault` changes the handling of some requests while the proxy runs.
 
-The connection to the client and the one to the server are independent, so each can be cut at a moment of its own:
+The connections to the client and to the server are independent, so each can be cut at a different time:
 
     client          proxy          server
       | -- request -->|               |        CUT_BEFORE: cut here; the server sees nothing
@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
-# Of one connection only.
+# Headers of one connection, which are not forwarded.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection"}
 
 
 class What(enum.Enum):
-    """What happens to a request that a fault is for."""
+    """The change that a fault makes to a request."""
 
     CUT_BEFORE = "cut the connection before the server gets the request"
     CUT_WITHIN = "cut both connections in the middle of the request's body"
@@ -39,29 +39,29 @@ class What(enum.Enum):
     DELAY = "wait before the request is passed on"
     REFUSE = "answer with an error; the server gets nothing"
     REFUSE_AFTER = "pass the request on, then answer with an error instead"
-    STRIP = "leave out headers of the request and of the answer"
+    STRIP = "remove headers of the request and of the answer"
 
 
 @dataclass
 class Fault:
-    """One fault, for requests that fit.
+    """One fault, for matching requests.
 
     Attributes
     ----------
     method : str
-        Regular expression for all of the method.
+        Regular expression for the whole method.
     path : str
         Regular expression for a part of the path.
     times : int or None
-        How often it happens; None: always.
+        Number of requests to change; None for all.
     status : int
-        Answer of REFUSE and REFUSE_AFTER.
+        Status of the answer of REFUSE and REFUSE_AFTER.
     seconds : float
-        Pause of DELAY.
+        Delay of DELAY.
     headers : tuple of str
-        What STRIP leaves out. A server that does not see ``Range`` answers with the whole object.
+        Headers that STRIP removes. A server that does not see ``Range`` answers with the whole object.
     n_done : int
-        How often it has happened.
+        Number of requests changed so far.
     """
 
     what: What
@@ -79,7 +79,9 @@ class Fault:
 
 
 class Seen(NamedTuple):
-    """A request that reached the proxy. The status is that of the server; None: it was not asked, or was cut off."""
+    """A request that reached the proxy. `status` is that of the server, or None if the server was not asked or the
+    answer was cut.
+    """
 
     method: str
     path: str
@@ -88,7 +90,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class State:
-    """What all threads of a proxy share."""
+    """The state that all threads of a proxy share."""
 
     host: str
     port: int
@@ -118,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
     state: State
 
     def log_message(self, *unused: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def run(self) -> None:
         faults = {fault.what: fault for fault in self.state.take(self.command, self.path)}
@@ -143,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = run  # noqa: N815 (so http.server calls it)
 
     def ask(self, body: bytes, nbytes: int, stripped: tuple[str, ...]) -> Answer | None:
-        """Pass a request on. With less of the body than was promised there is no answer: the connection is closed."""
+        """Forward a request. If the body is shorter than announced, return None and close the connection."""
         dropped = HOP_BY_HOP | {name.lower() for name in stripped}
         connection = http.client.HTTPConnection(self.state.host, self.state.port, timeout=30)
         try:
@@ -185,18 +187,18 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, *unused: Any) -> None:
-        """Say nothing of clients that are gone."""
+        """Ignore clients that have closed the connection."""
 
 
 class Proxy:
-    """A proxy on loopback, while it is entered as a context.
+    """A proxy on loopback, which runs while its context is entered.
 
     Attributes
     ----------
     port : int
-        Where it listens.
+        Port of the proxy.
     seen : list of Seen
-        All requests, in the order in which they were done with.
+        All requests, in the order in which they were completed.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -210,11 +212,11 @@ class Proxy:
         return self._state.seen
 
     def n_seen(self, method: str, path: str = "") -> int:
-        """Count requests, as the patterns of a `Fault` say."""
+        """Count requests that match the patterns, as for a `Fault`."""
         return sum(Fault(What.DELAY, method, path).fits(one.method, one.path) for one in self.seen)
 
     def add(self, what: What, method: str = ".*", path: str = "", **choices: Any) -> Fault:
-        """Make a fault from now on."""
+        """Add a fault from now on."""
         fault = Fault(what, method, path, **choices)
         with self._state.mutex:
             self._state.faults.append(fault)
@@ -222,7 +224,7 @@ class Proxy:
 
     @contextmanager
     def fault(self, what: What, method: str = ".*", path: str = "", **choices: Any) -> Iterator[Fault]:
-        """Make a fault within a block."""
+        """Add a fault for a block."""
         fault = self.add(what, method, path, **choices)
         try:
             yield fault

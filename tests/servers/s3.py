@@ -1,6 +1,6 @@
-# s3.py - a real S3 server for tests, and the way to it through a proxy that makes faults
+# s3.py - a real S3 server for tests, reached through a proxy that makes faults
 # SPDX-License-Identifier: MIT
-"""`S3Server` is moto in a process of its own, on loopback; `S3Bucket` one bucket of it, behind a `Proxy`."""
+"""`S3Server` is moto in another process, on loopback. `S3Bucket` is one of its buckets, behind a `Proxy`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 
 from servers.proxy import Proxy
 
-# moto finds the region here; it checks no signature.
+# moto reads the region here and checks no signature.
 SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
 def missing_for_s3() -> str | None:
-    """Name what is not installed; None if nothing is missing."""
+    """Return the reason why there is no S3 server, or None."""
     names = [
         name for name in ("obstore", "moto", "flask", "flask_cors") if importlib.util.find_spec(name) is None
     ]
@@ -53,7 +53,7 @@ class S3Server:
         return name
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -66,7 +66,7 @@ class S3Server:
 
 
 class S3Bucket:
-    """A bucket, and the proxy before it."""
+    """A bucket, and the proxy in front of it."""
 
     def __init__(self, server: S3Server, proxy: Proxy) -> None:
         self.name = server.make_bucket()
@@ -74,7 +74,7 @@ class S3Bucket:
         self._server = server
 
     def store(self, *, direct: bool = False, bucket: str | None = None, **config: str) -> Any:
-        """Return an obstore: through the proxy or, for a second writer, `direct`. Each is a new object."""
+        """Return a new obstore that uses the proxy or, for a second writer, reaches the server `direct`."""
         from obstore.store import S3Store
 
         port = self._server.port if direct else self.proxy.port
@@ -99,7 +99,7 @@ class S3Bucket:
         )
 
     def names(self) -> list[str]:
-        """Names of all objects, asked for past the proxy."""
+        """Return the names of all objects, without the proxy."""
         return sorted(meta["path"] for meta in self.store(direct=True).list().collect())
 
 

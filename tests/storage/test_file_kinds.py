@@ -1,8 +1,10 @@
-# test_file_kinds.py - what is under the name of a shard need not be a file
+# test_file_kinds.py - names of shards that are not regular files
 # SPDX-License-Identifier: MIT
-"""A FIFO, a socket or a device in the place of a shard is refused by every operation, neither waited for nor replaced.
+"""A FIFO, a socket or a device in the place of a shard: every operation refuses it, without waiting and without
+replacing it.
 
-Symbolic links are followed; an erase removes the link. All nodes are made by the tests, in folders of their own.
+Symbolic links are followed; an erase removes the link. The tests make all nodes themselves, in folders of their
+own.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SPEC = ShardSpec((8, 12), (4, 3), "int32", -1, [LITTLE])
 
 
 def make_socket(path: Path) -> None:
-    """A bound socket leaves its node behind."""
+    """Create the node of a socket, which stays after the socket is closed."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}")
 
@@ -45,21 +47,21 @@ def make_device(path: Path, mode: int, device: int) -> None:
     try:
         os.mknod(path, mode | 0o600, device)
     except PermissionError:
-        pytest.skip("making device nodes needs root")
+        pytest.skip("needs root to make device nodes")
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "FIFO": os.mkfifo,
     "socket": make_socket,
     "character device": lambda path: make_device(path, stat.S_IFCHR, os.makedev(1, 3)),
-    # a number for local use, so without a driver: opening it fails
+    # a number for local use has no driver, so opening the device fails
     "block device": lambda path: make_device(path, stat.S_IFBLK, os.makedev(240, 0)),
 }
 
 
 @pytest.fixture(params=["itself", "through a link"])
 def array(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """An array of one shard, whose place is free or a link to a free place."""
+    """Create an array of one shard, whose name is free or a link to a free name."""
     array = create(tmp_path / "a", shape=(8, 12))
     place = shard_path(array)
     place.parent.mkdir(parents=True)
@@ -113,7 +115,7 @@ OPERATIONS: dict[str, Callable[[Any, Path], Any]] = {
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_are_not_regular_are_refused(array: Any, kind: str, locking: str) -> None:
-    """It is refused, named, and stays."""
+    """The error names the file, and the node stays."""
     path = shard_path(array)
     KINDS[kind](path.resolve())
     before = path.stat()
@@ -127,7 +129,22 @@ def test_files_that_are_not_regular_are_refused(array: Any, kind: str, locking: 
     assert (path.stat().st_mode, path.stat().st_ino) == (before.st_mode, before.st_ino)
 
 
-def test_opening_an_array(array: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("locking", ["process", "thread"])
+def test_folder_in_the_place_of_a_shard_is_refused(array: Any, locking: str) -> None:
+    """Through a link to a folder each write raised `LockError` after ``lock_timeout``, and an erase could remove the link."""
+    path = shard_path(array)
+    path.resolve().mkdir()
+    was_link = path.is_symlink()
+    with shardcodec.options(locking=locking, lock_timeout=0.1):
+        assert (array[...] == -1).all()
+        written_by("erase", array)
+        for way in ("all", "partial"):
+            with pytest.raises(IsADirectoryError):
+                written_by(way, array)
+    assert (path.is_symlink(), path.is_dir()) == (was_link, True)
+
+
+def test_open_array_refuses_a_node_as_metadata(array: Any, tmp_path: Path) -> None:
     metadata = Path(array.store.root) / "zarr.json"
     metadata.unlink()
     os.mkfifo(metadata)
@@ -135,15 +152,15 @@ def test_opening_an_array(array: Any, tmp_path: Path) -> None:
         shardcodec.open_array(metadata.parent)
 
 
-def test_cache_of_chunk_state(array: Any, tmp_path: Path) -> None:
+def test_chunk_state_refuses_a_node_as_cache(array: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "cache")
     with pytest.raises(ShardFileError, match="FIFO"):
         shardcodec.chunk_state(array, cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
-def test_whole_objects(tmp_path: Path, locking: str) -> None:
-    """Arrays whose chunks are no shards, and those that zarr's own code encodes."""
+def test_nodes_as_whole_objects_are_refused(tmp_path: Path, locking: str) -> None:
+    """Arrays without shards, and arrays that zarr's own code encodes."""
     array = create(tmp_path / "a", shape=(8, 12), shards=None, chunks=(8, 12))
     path = shard_path(array)
     path.parent.mkdir(parents=True)
@@ -164,7 +181,7 @@ def test_whole_objects(tmp_path: Path, locking: str) -> None:
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Any:
-    """An array of one shard, which is a link to a file elsewhere."""
+    """Create an array of one shard, which is a link to a file in another folder."""
     array = checked(tmp_path / "a", shape=(8, 12))
     array[...] = 1
     shard_path(array).rename(tmp_path / "target")
@@ -175,7 +192,7 @@ def linked(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 @pytest.mark.parametrize("way", ["partial", "all"])
-def test_a_write_follows_a_link(linked: Any, tmp_path: Path, way: str, strategy: str, locking: str) -> None:
+def test_write_follows_a_link(linked: Any, tmp_path: Path, way: str, strategy: str, locking: str) -> None:
     shutil.copy(tmp_path / "target", tmp_path / "before")
     with shardcodec.options(write_strategy=strategy, locking=locking):
         written_by(way, linked)
@@ -188,7 +205,7 @@ def test_a_write_follows_a_link(linked: Any, tmp_path: Path, way: str, strategy:
     assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
 
 
-def test_a_stream_follows_a_link(tmp_path: Path) -> None:
+def test_stream_follows_a_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"old")
     (tmp_path / "link").symlink_to("target")
     stream(tmp_path / "link")
@@ -198,8 +215,8 @@ def test_a_stream_follows_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_an_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, locking: str) -> None:
-    """The target of the link stays, and later writes ignore it."""
+def test_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, locking: str) -> None:
+    """The target of the link stays, and later writes do not touch it."""
     before = (tmp_path / "target").read_bytes()
     with shardcodec.options(write_strategy=strategy, locking=locking):
         written_by("erase", linked)
@@ -212,8 +229,8 @@ def test_an_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, l
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("way", ["partial", "all", "stream", "erase"])
-def test_a_dangling_link_reads_as_a_missing_shard(tmp_path: Path, way: str, locking: str) -> None:
-    """It reads as fill value, and a write puts a file in its place. There is nothing to erase."""
+def test_dangling_link_reads_as_a_missing_shard(tmp_path: Path, way: str, locking: str) -> None:
+    """It reads as fill value. A write replaces it by a file. An erase does nothing."""
     array = create(tmp_path / "a", shape=(8, 12))
     path = shard_path(array)
     path.parent.mkdir(parents=True)
@@ -228,12 +245,12 @@ def test_a_dangling_link_reads_as_a_missing_shard(tmp_path: Path, way: str, lock
 
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
-def test_a_loop_of_links_is_an_error(array: Any, locking: str) -> None:
+def test_loop_of_links_is_an_error(array: Any, locking: str) -> None:
     path = shard_path(array)
     path.unlink(missing_ok=True)
     path.symlink_to(path.name)
     for name, operation in OPERATIONS.items():
-        if name in ("erase", "settle"):  # the one removes a name, the other has nothing to look for
+        if name in ("erase", "settle"):  # erase removes the name without opening it; settle finds no file
             continue
         with shardcodec.options(locking=locking), pytest.raises(OSError) as caught:
             operation(array, path)
@@ -270,8 +287,8 @@ def test_a_loop_of_links_is_an_error(array: Any, locking: str) -> None:
         lambda path: convert_2022(path, path.split("\0")[0] + "new"),
     ],
 )
-def test_a_path_with_a_null_byte(tmp_path: Path, use: Callable[[str], Any]) -> None:
-    """C would cut the path there, and take another file."""
+def test_path_with_a_null_byte_is_refused(tmp_path: Path, use: Callable[[str], Any]) -> None:
+    """C would cut the path at the null byte and open another file."""
     with ShardWriter(tmp_path / "x", SPEC):
         pass
     before = (tmp_path / "x").read_bytes()
@@ -281,8 +298,8 @@ def test_a_path_with_a_null_byte(tmp_path: Path, use: Callable[[str], Any]) -> N
     assert (tmp_path / "x").read_bytes() == before
 
 
-def test_a_key_with_a_null_byte(tmp_path: Path) -> None:
-    """Keys of every store, so that no program relies on those that files cannot have."""
+def test_key_with_a_null_byte_is_refused(tmp_path: Path) -> None:
+    """Every store refuses such keys, since files cannot have them."""
     for store in (MemoryStore(), LocalStore(tmp_path)):
         with pytest.raises(ValueError, match="null byte"):
             shardcodec.open_shard(store, "x\0y", SPEC)
@@ -290,12 +307,12 @@ def test_a_key_with_a_null_byte(tmp_path: Path) -> None:
             shardcodec.open_array(store, "x\0y")
 
 
-# ---- descriptors
+# ---- file descriptors
 
 
 @contextmanager
 def free_descriptors(n: int) -> Iterator[None]:
-    """The process may open so many more files."""
+    """Limit the process to this number of additional file descriptors."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1]))
     taken = []
@@ -314,8 +331,8 @@ def free_descriptors(n: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-def test_an_error_for_want_of_descriptors_names_the_file(tmp_path: Path, strategy: str, locking: str) -> None:
-    """Whichever call it is that gets none; a program that opens too much is found by the name."""
+def test_error_without_free_descriptors_names_the_file(tmp_path: Path, strategy: str, locking: str) -> None:
+    """The error names the file, whichever call found no free file descriptor."""
     array = create(tmp_path / "a", shape=(8, 12))
     array[...] = 1
     path = shard_path(array)
@@ -334,4 +351,5 @@ def test_an_error_for_want_of_descriptors_names_the_file(tmp_path: Path, strateg
         for error in errors:
             assert error.errno == errno.EMFILE, (name, error)
             assert os.path.realpath(error.filename or "/").startswith(str(tmp_path / "a")), (name, error)
-        assert errors or (name, locking) == ("erase", "thread"), name  # which opens nothing
+        # an erase with locks of this process opens no file
+        assert errors or (name, locking) == ("erase", "thread"), name

@@ -1,8 +1,8 @@
-# test_file_locks.py - locks between processes, on the shards themselves
+# test_file_locks.py - locks between processes, on the files of shards
 # SPDX-License-Identifier: MIT
-"""One lock at a time: who gets it, when it is gone, what is said of who has it.
+"""Which process has a lock, when the lock is released, and how errors name its holder.
 
-Another process is a forked child that takes a lock and keeps it until it is told to go, or killed.
+The other process is a forked child that takes a lock and keeps it until it is told to end, or is killed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from helpers import create, files_below, in_child, ours, shard_path, zarrs_view
 import shardcodec
 from shardcodec import LockError, _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks
+from shardcodec.storage import file_locks, lock_scopes
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 
 FOR_EVER = 30.0  # longer than any test waits
 
@@ -44,7 +44,7 @@ def shard(tmp_path: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_held() -> Iterator[None]:
+def no_lock_is_left() -> Iterator[None]:
     yield
     assert _native.file_locks_held() == 0
 
@@ -58,10 +58,12 @@ def take(path: str) -> str:
 
 @contextmanager
 def holder(path: str, prepare: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """A child process that has the lock of a file; its number. It is killed at the end when it is still there."""
+    """Start a child process that holds the lock of a file. Yield its process id. Kill it at the end if it still
+    runs.
+    """
     told, tell = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads
         pid = os.fork()
     if pid == 0:
         try:
@@ -86,13 +88,13 @@ def end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     except (ProcessLookupError, ChildProcessError):
-        pass  # the test has done so
+        pass  # the test has killed it
 
 
 # ---- one lock
 
 
-def test_a_lock_is_held_once_even_within_a_process(shard: str) -> None:
+def test_second_acquire_in_one_process_is_refused(shard: str) -> None:
     first, second = _native.FileLock(), _native.FileLock()
     assert first.try_acquire(shard) == "held"
     assert second.try_acquire(shard) == "busy"
@@ -106,22 +108,22 @@ def test_a_lock_is_held_once_even_within_a_process(shard: str) -> None:
     second.release()
 
 
-def test_an_unreferenced_lock_is_released(shard: str) -> None:
-    """An interrupt may come between taking a lock and keeping it in mind."""
+def test_unreferenced_lock_is_released(shard: str) -> None:
+    """An interrupt can arrive after a lock is taken and before a variable refers to it."""
     lock = _native.FileLock()
     assert lock.try_acquire(shard) == "held"
     del lock
     assert take(shard) == "held"
 
 
-def test_paths_without_a_file_have_no_lock(tmp_path: Path, shard: str) -> None:
+def test_missing_file_has_no_lock(tmp_path: Path, shard: str) -> None:
     assert take(str(tmp_path / "none")) == "no file"
     assert take(f"{shard}/below") == "no file"
     assert take(str(tmp_path)) == "no file"
 
 
-def test_a_replaced_file_has_a_lock_of_its_own(tmp_path: Path, shard: str) -> None:
-    """A writer that waited for the old file finds the new one, and does not wait until the old one is closed."""
+def test_replaced_file_has_its_own_lock(tmp_path: Path, shard: str) -> None:
+    """A writer that waited for the old file finds the new one, and does not wait for the old one to be closed."""
     old = _native.FileLock()
     assert old.try_acquire(shard) == "held"
     (tmp_path / "new").write_bytes(b"others")
@@ -135,7 +137,7 @@ def test_a_replaced_file_has_a_lock_of_its_own(tmp_path: Path, shard: str) -> No
     new.release()
 
 
-def test_locks_leave_nothing_in_the_folder(tmp_path: Path) -> None:
+def test_locks_leave_no_files(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[:] = 1
     before = files_below(tmp_path)
@@ -146,7 +148,7 @@ def test_locks_leave_nothing_in_the_folder(tmp_path: Path) -> None:
 # ---- other processes
 
 
-def test_another_process_is_named_when_it_takes_too_long(tmp_path: Path) -> None:
+def test_lock_error_names_the_holding_process(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[:] = 1
     path = str(shard_path(array))
@@ -195,8 +197,8 @@ def test_every_kind_of_write_takes_the_lock(tmp_path: Path, write: str) -> None:
 
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
-def test_zarrs_own_writes_are_put_in_place(tmp_path: Path, locking: str) -> None:
-    """New, changed, erased, and nothing where nothing was; partly and whole."""
+def test_writes_of_zarrs_pipeline_replace_the_file(tmp_path: Path, locking: str) -> None:
+    """New, changed, erased and absent shards, written partly and as a whole."""
     create(tmp_path)
     array = ours(tmp_path, strict=False, locking=locking, durability="fsync")
     array._async_array.codec_pipeline._prepare = decline
@@ -215,7 +217,7 @@ def test_zarrs_own_writes_are_put_in_place(tmp_path: Path, locking: str) -> None
     assert files_below(tmp_path) == ["c/1/1", "zarr.json"]
 
 
-def test_locks_of_this_process_alone_can_be_asked_for(tmp_path: Path) -> None:
+def test_thread_locking_ignores_other_processes(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[:] = 1
     with holder(str(shard_path(array))), shardcodec.options(locking="thread"):
@@ -223,21 +225,21 @@ def test_locks_of_this_process_alone_can_be_asked_for(tmp_path: Path) -> None:
     assert array[0, 0] == 2
 
 
-def test_a_killed_holder_lets_go_at_once(shard: str) -> None:
+def test_killed_holder_releases_its_lock_at_once(shard: str) -> None:
     with holder(shard) as pid:
         assert take(shard) == "busy"
         end(pid)
         assert take(shard) == "held"
 
 
-def test_a_writer_waits_for_another_process(tmp_path: Path) -> None:
+def test_writer_waits_for_another_process(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[:] = 1
     with holder(str(shard_path(array))) as pid:
         writer = threading.Thread(target=lambda: array.__setitem__((0, 0), 2), daemon=True)
         with shardcodec.options(lock_timeout=FOR_EVER):
             writer.start()
-        array[8, 0] = 3  # zarr's event loop is not what waits
+        array[8, 0] = 3  # the wait does not block zarr's event loop
         assert array[0, 0] == 1
         end(pid)
         writer.join(FOR_EVER)
@@ -247,7 +249,7 @@ def test_a_writer_waits_for_another_process(tmp_path: Path) -> None:
 # ---- forks
 
 
-def test_a_forked_child_has_no_locks(shard: str) -> None:
+def test_forked_child_has_no_locks(shard: str) -> None:
     lock = _native.FileLock()
     assert lock.try_acquire(shard) == "held"
     fd = lock.fd
@@ -264,14 +266,14 @@ def test_a_forked_child_has_no_locks(shard: str) -> None:
     lock.release()
 
 
-def test_a_child_does_not_keep_the_lock_of_a_killed_parent(shard: str) -> None:
+def test_child_does_not_keep_the_lock_of_a_killed_parent(shard: str) -> None:
     told, tell = os.pipe()
 
     def holding_parent() -> None:
         lock = _native.FileLock()
         assert lock.try_acquire(shard) == "held"
         if os.fork() == 0:
-            os.write(tell, str(os.getpid()).encode())  # by now what is done at a fork has been done
+            os.write(tell, str(os.getpid()).encode())  # by now the fork handlers have run
         signal.pause()
 
     with warnings.catch_warnings():
@@ -308,7 +310,7 @@ def test_many_files_are_locked_a_few_at_a_time(tmp_path: Path, monkeypatch: pyte
     assert (array[1:, 1:] == 6).all()
 
 
-def test_the_limit_of_open_files_is_kept_away_from(tmp_path: Path) -> None:
+def test_locks_use_at_most_a_part_of_the_open_files(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{number:03}") for number in range(100)]
     for path in paths:
         Path(path).touch()
@@ -319,12 +321,12 @@ def test_the_limit_of_open_files_is_kept_away_from(tmp_path: Path) -> None:
         with file_locks.hold(paths, resolve()) as held:
             assert len(held) == 50
             with file_locks.hold(paths[50:], resolve()) as others:
-                assert len(others) == 1  # everybody may have one
+                assert len(others) == 1  # every group may lock at least one file
 
     in_child(child)
 
 
-def test_two_names_of_one_file_are_two_groups(shard: str) -> None:
+def test_repeated_path_is_locked_in_a_group_of_its_own(shard: str) -> None:
     with file_locks.hold([shard, shard], resolve()) as held:
         assert len(held) == 1
 
@@ -338,20 +340,20 @@ def test_locks_are_released_when_the_wait_fails(tmp_path: Path) -> None:
             pytest.raises(LockError, match="/b'"),
             file_locks.hold(paths, resolve(argument={"lock_timeout": 0.0})),
         ):
-            pytest.fail("b is not free")
+            pytest.fail("the lock of b is taken, so `hold` must raise")
         assert _native.file_locks_held() == 0
 
 
 @pytest.mark.parametrize(("n", "prompt"), [(3, True), (10, True), (3, False)])
-def test_a_cancelled_coroutine_releases_its_locks(tmp_path: Path, n: int, prompt: bool) -> None:
-    """Few locks are tried for on the loop, many or slow ones in a thread."""
+def test_cancelled_coroutine_releases_its_locks(tmp_path: Path, n: int, prompt: bool) -> None:
+    """The event loop tries few locks itself; many locks or slow ones are tried in a thread."""
     paths = [str(tmp_path / f"{number:02}") for number in range(n)]
     for path in paths:
         Path(path).touch()
 
     async def wait_for_all() -> None:
         async with file_locks.hold_async(paths, resolve(), prompt=prompt):
-            pytest.fail("the last is not free")
+            pytest.fail("the last lock is taken, so `hold_async` must wait")
 
     async def main() -> None:
         task = asyncio.create_task(wait_for_all())
@@ -366,7 +368,7 @@ def test_a_cancelled_coroutine_releases_its_locks(tmp_path: Path, n: int, prompt
         assert _native.file_locks_held() == 0
 
 
-def test_waits_grow_and_end(shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_grow_up_to_the_time_out(shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(file_locks.time, "monotonic", lambda: now)
     locks = file_locks.FileLocks([shard], resolve(argument={"lock_timeout": 60.0}))
@@ -386,18 +388,21 @@ def test_waits_grow_and_end(shard: str, monkeypatch: pytest.MonkeyPatch) -> None
         locks.wait()
 
 
-# ---- where there are no locks
+# ---- without locks
 
 
 @pytest.mark.parametrize("outcome", ["unsupported", "denied"])
-def test_missing_locks_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+def test_missing_locks_warn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
     class NoLock:
+        mount = (0, 0)
+
         def try_acquire(self, path: str) -> str:
             return outcome
 
     engine = SimpleNamespace(FileLock=NoLock, file_locks_held=lambda: 0)
     monkeypatch.setattr(file_locks, "native", SimpleNamespace(load=lambda: engine))
-    monkeypatch.setattr(file_locks, "_told", set())
+    monkeypatch.setattr(lock_scopes, "_told", set())
+    monkeypatch.setattr(lock_scopes, "_known", {})
     array = create(tmp_path)
     with pytest.warns(RuntimeWarning, match="other processes are not excluded"):
         array[:] = 1
@@ -407,9 +412,9 @@ def test_missing_locks_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert array[0, 0] == 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_file_without_write_permission_is_replaced_with_a_warning() -> None:
-    """The folder decides who may replace a file, the file who may lock it."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_file_without_write_permission_is_replaced_with_a_warning() -> None:
+    """The permission of the folder allows the replacement; the permission of the file forbids the lock."""
     folder = Path(tempfile.mkdtemp())
     try:
         array = create(folder / "a")
@@ -418,7 +423,7 @@ def test_a_file_without_write_permission_is_replaced_with_a_warning() -> None:
             path.chmod(0o777 if path.is_dir() else 0o644)
 
         def child() -> None:
-            file_locks._told.clear()  # of what other tests met
+            lock_scopes._told.clear()  # forget warnings of other tests
             os.setuid(65534)
             with pytest.warns(RuntimeWarning, match="expected permission to open"):
                 array[0, 0] = 2
@@ -434,11 +439,11 @@ def test_a_file_without_write_permission_is_replaced_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, "soon", True, float("nan")])
-def test_a_time_out_is_a_number_of_seconds(value: Any) -> None:
+def test_invalid_time_out_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="lock_timeout"), shardcodec.options(lock_timeout=value):
-        pytest.fail("no such value")
+        pytest.fail("`resolve` must refuse this value")
 
 
-def test_time_outs_come_as_text_too() -> None:
+def test_time_out_may_be_text() -> None:
     with shardcodec.options(lock_timeout="2.5", locking="thread"):
         assert (resolve().lock_timeout, resolve().locking) == (2.5, "thread")

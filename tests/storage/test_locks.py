@@ -1,6 +1,6 @@
-# test_locks.py - the lock table: first come, first served, for threads and coroutines of any loop
+# test_locks.py - the lock table: first in, first out, for threads and coroutines of any event loop
 # SPDX-License-Identifier: MIT
-"""Nothing here depends on timing: a test waits until somebody is in the queue, never for a while."""
+"""No test depends on timing: each one waits until a caller is in the queue, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def waiting(table: LockTable, key: str) -> int:
 def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, "the condition stayed false for too long"
         time.sleep(0.0005)
 
 
 @contextmanager
 def threads(*work: Callable[[], Any]) -> Iterator[list[threading.Thread]]:
-    """Start threads; at the end all must have returned, and none by an exception."""
+    """Start threads. At the end all of them must have returned without an exception."""
     failures: list[BaseException] = []
 
     def guarded(part: Callable[[], Any]) -> None:
@@ -53,7 +53,7 @@ def threads(*work: Callable[[], Any]) -> Iterator[list[threading.Thread]]:
     assert not failures, failures
 
 
-def test_a_lock_is_held_once_and_leaves_nothing_behind() -> None:
+def test_lock_is_held_once_and_released_without_a_rest() -> None:
     table = LockTable()
     assert table.try_acquire("a")
     assert not table.try_acquire("a")
@@ -65,7 +65,7 @@ def test_a_lock_is_held_once_and_leaves_nothing_behind() -> None:
     assert table.try_acquire("a")
 
 
-def test_a_reader_can_tell_whether_there_was_a_writer() -> None:
+def test_reader_detects_a_writer_in_between() -> None:
     table = LockTable()
     before = table.calm("a")
     assert before is not None
@@ -76,7 +76,7 @@ def test_a_reader_can_tell_whether_there_was_a_writer() -> None:
     assert table.calm("a") not in (None, before)
 
 
-def test_threads_get_it_in_the_order_they_asked() -> None:
+def test_threads_get_the_lock_in_order() -> None:
     table = LockTable()
     table.acquire("a")
     served: list[int] = []
@@ -129,7 +129,7 @@ def test_threads_and_coroutines_share_one_queue() -> None:
     assert len(table) == 0
 
 
-def test_a_newcomer_does_not_overtake_the_queue() -> None:
+def test_try_acquire_does_not_overtake_the_queue() -> None:
     table = LockTable()
     table.acquire("a")
     got = threading.Event()
@@ -144,12 +144,12 @@ def test_a_newcomer_does_not_overtake_the_queue() -> None:
     with threads(patient):
         wait_until(lambda: waiting(table, "a") == 1)
         table.release("a")
-        assert not table.try_acquire("a")  # it went to the thread at once
+        assert not table.try_acquire("a")  # the release has already handed it to the waiting thread
         assert got.wait(PATIENCE)
         go.set()
 
 
-def test_a_waiting_coroutine_does_not_stop_its_loop() -> None:
+def test_waiting_coroutine_does_not_block_its_loop() -> None:
     table = LockTable()
     table.acquire("a")
     ticks: list[str] = []
@@ -169,7 +169,7 @@ def test_a_waiting_coroutine_does_not_stop_its_loop() -> None:
     assert len(table) == 0
 
 
-def test_a_cancelled_coroutine_leaves_the_queue() -> None:
+def test_cancelled_coroutine_leaves_the_queue() -> None:
     table = LockTable()
 
     async def main() -> None:
@@ -190,8 +190,8 @@ def test_a_cancelled_coroutine_leaves_the_queue() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_a_coroutine_cancelled_while_the_lock_is_on_its_way_passes_it_on(steps: int) -> None:
-    """Cancelled before the grant reaches the loop, after it did, and after the task has been woken."""
+def test_coroutine_cancelled_during_the_grant_passes_the_lock_on(steps: int) -> None:
+    """The cancellation comes before the grant reaches the loop, after it, and after the task has been woken."""
     table = LockTable()
 
     async def main() -> None:
@@ -215,7 +215,7 @@ def test_a_coroutine_cancelled_while_the_lock_is_on_its_way_passes_it_on(steps: 
     assert len(table) == 0
 
 
-def test_holding_several_is_undone_when_one_is_cancelled() -> None:
+def test_cancelled_wait_for_several_locks_releases_all() -> None:
     table = LockTable()
 
     async def main() -> None:
@@ -223,11 +223,11 @@ def test_holding_several_is_undone_when_one_is_cancelled() -> None:
 
         async def both() -> None:
             async with table.hold_async(["b", "a"]):
-                pytest.fail("b is not free")
+                pytest.fail("the lock of b is taken, so `hold_async` must wait")
 
         task = asyncio.create_task(both())
         await asyncio.sleep(0)
-        assert not table.try_acquire("a")  # taken first: ascending order
+        assert not table.try_acquire("a")  # taken first, since keys are locked in ascending order
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -236,7 +236,7 @@ def test_holding_several_is_undone_when_one_is_cancelled() -> None:
     asyncio.run(main())
 
 
-def test_a_closed_loop_is_passed_over() -> None:
+def test_waiter_of_a_closed_loop_is_skipped() -> None:
     table = LockTable()
     table.acquire("a")
 
@@ -253,7 +253,7 @@ def test_a_closed_loop_is_passed_over() -> None:
     assert table.try_acquire("a")
 
 
-def test_several_are_taken_once_each_and_given_back_on_errors() -> None:
+def test_repeated_keys_are_locked_once_and_released_on_errors() -> None:
     table = LockTable()
 
     def leave() -> None:
@@ -265,7 +265,7 @@ def test_several_are_taken_once_each_and_given_back_on_errors() -> None:
     assert len(table) == 0
 
 
-def test_opposite_orders_do_not_block_each_other() -> None:
+def test_opposite_orders_do_not_deadlock() -> None:
     table = LockTable()
     rounds = 200
 
@@ -291,7 +291,7 @@ def test_opposite_orders_do_not_block_each_other() -> None:
 
 @pytest.mark.threads
 def test_threads_and_coroutines_exclude_each_other() -> None:
-    """Six threads and six coroutines of two loops count, without a lock of their own."""
+    """Six threads and six coroutines of two event loops increment a counter, which has no lock of its own."""
     table = LockTable()
     count = 0
     rounds = 100
@@ -299,7 +299,7 @@ def test_threads_and_coroutines_exclude_each_other() -> None:
     def bump() -> None:
         nonlocal count
         before = count
-        time.sleep(0)  # an invitation to everybody else
+        time.sleep(0)  # let other threads run
         count = before + 1
 
     def thread() -> None:
@@ -327,8 +327,8 @@ def test_threads_and_coroutines_exclude_each_other() -> None:
     assert len(table) == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_starts_with_no_locks() -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
+def test_forked_child_starts_without_locks() -> None:
     key = "a shard of test_locks"
 
     def child() -> None:
@@ -337,13 +337,13 @@ def test_a_forked_child_starts_with_no_locks() -> None:
 
     with locks.table().hold([key]):
         in_child(child)
-        assert not locks.table().try_acquire(key)  # the parent's is the parent's
+        assert not locks.table().try_acquire(key)  # the lock of the parent is still held there
     assert locks.table().try_acquire(key)
     locks.table().release(key)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_forked_by_the_holder_may_leave_the_block() -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
+def test_child_forked_by_the_holder_may_leave_the_block() -> None:
     key = "another shard of test_locks"
     parent = os.getpid()
 

@@ -1,6 +1,6 @@
-# test_ranges.py - which ranges are asked for together
+# test_ranges.py - which ranges share a request
 # SPDX-License-Identifier: MIT
-"""`storage.ranges`: fewest requests for a bounded number of bytes in vain."""
+"""`storage.ranges`: the fewest requests for a bounded number of superfluous bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ranges = list[tuple[int, int]]
 
 
 def apart(sizes: list[int], gaps: list[int]) -> Ranges:
-    """Ranges of these sizes with these gaps between them."""
+    """Return ranges of these sizes with these gaps between them."""
     starts = itertools.accumulate(
         (nbytes + gap for nbytes, gap in zip(sizes, gaps, strict=False)), initial=100
     )
@@ -30,29 +30,29 @@ def ends(ranges: Ranges) -> list[int]:
 
 
 @pytest.mark.parametrize("limits", [Limits(10), Limits(10, max_gap_nbytes=0)])
-def test_nothing_and_one(limits: Limits) -> None:
+def test_no_range_and_one_range(limits: Limits) -> None:
     assert coalesced([], limits) == []
     assert coalesced([(7, 0)], limits) == [(7, 0)]
 
 
-def test_a_small_read_takes_one_request_as_long_as_a_round_trip_is_worth_it() -> None:
+def test_small_read_merges_gaps_worth_a_round_trip() -> None:
     ranges = apart([KIB] * 3, [500 * KIB, 500 * KIB])
     assert coalesced(ranges, Limits(10)) == [(100, 1003 * KIB)]
-    ranges = apart([KIB] * 3, [500 * KIB, 525 * KIB])  # more than 1 MiB together: the narrower gap is closed
+    # together more than 1 MiB: only the narrower gap is merged
+    ranges = apart([KIB] * 3, [500 * KIB, 525 * KIB])
     assert coalesced(ranges, Limits(10)) == [(100, 502 * KIB), ranges[2]]
 
 
-def test_objects_of_one_call_share_the_value_of_a_round_trip() -> None:
+def test_objects_of_one_call_share_the_allowance_of_a_round_trip() -> None:
     ranges = apart([KIB] * 3, [200 * KIB, 300 * KIB])
     assert len(coalesced(ranges, Limits(10), n_objects=2)) == 1
     assert len(coalesced(ranges, Limits(10), n_objects=3)) == 2
     assert len(coalesced(ranges, Limits(10), n_objects=6)) == 3
-    assert (
-        len(coalesced(ranges, Limits(2), n_objects=6)) == 1
-    )  # two round trips at least: less is to be shared
+    # at least two round trips: the shared allowance is smaller
+    assert len(coalesced(ranges, Limits(2), n_objects=6)) == 1
 
 
-def test_a_large_read_asks_for_few_bytes_in_vain() -> None:
+def test_large_read_requests_few_superfluous_bytes() -> None:
     """Every second of 512 inner chunks of 64 KiB."""
     ranges = apart([64 * KIB] * 256, [64 * KIB] * 255)
     merged = coalesced(ranges, Limits(100))
@@ -60,7 +60,7 @@ def test_a_large_read_asks_for_few_bytes_in_vain() -> None:
     assert len(merged) == 256 - 25 and in_vain == 25 * 64 * KIB
 
 
-def test_narrow_gaps_are_closed_however_many() -> None:
+def test_any_number_of_narrow_gaps_is_merged() -> None:
     ranges = apart([100] * 1000, [16 * KIB] * 999)
     assert len(coalesced(ranges, Limits(100, max_nbytes=1 << 30))) == 1
     assert len(coalesced(ranges, Limits(100, max_nbytes=1 << 20))) == 16
@@ -79,11 +79,13 @@ def test_narrow_gaps_are_closed_however_many() -> None:
     ),
     st.integers(1, 20),
 )
-def test_any_ranges(sizes_and_gaps: list[tuple[int, int]], limits: Limits, n_objects: int) -> None:
+def test_merged_ranges_are_minimal(
+    sizes_and_gaps: list[tuple[int, int]], limits: Limits, n_objects: int
+) -> None:
     sizes, gaps = [size for size, _ in sizes_and_gaps], [gap for _, gap in sizes_and_gaps]
     ranges = apart(sizes, gaps)
     merged = coalesced(ranges, limits, n_objects)
-    # runs of the ranges, in order: each begins and ends where one of them does
+    # runs of ranges, in order: each run starts and ends at a range
     assert set(merged) <= {(a, b - a) for a, b in itertools.product([r[0] for r in ranges], ends(ranges))}
     assert all(any(a <= start and end <= b for a, b in zip([m[0] for m in merged], ends(merged), strict=True))
                for start, end in zip([r[0] for r in ranges], ends(ranges), strict=True))  # fmt: skip
@@ -95,6 +97,6 @@ def test_any_ranges(sizes_and_gaps: list[tuple[int, int]], limits: Limits, n_obj
     most = max(limits.share_nbytes(n_objects), sum(sizes) // WANTED_PER_VAIN)
     in_vain = [gap for gap in closed if gap > limits.free_gap_nbytes]
     assert sum(in_vain) <= most
-    if limits.max_nbytes > 300:  # no other bound: no more could be closed
+    if limits.max_nbytes > 300:  # without another bound no more gaps could be merged
         left = [gap for gap, (offset, _) in zip(gaps, ranges[1:], strict=False) if offset in starts]
         assert all(gap > limits.max_gap_nbytes or sum(in_vain) + gap > most for gap in left)

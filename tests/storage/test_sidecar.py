@@ -1,4 +1,4 @@
-# test_sidecar.py - sizes of inner chunks that are kept in a file: never believed about what has changed
+# test_sidecar.py - sizes of inner chunks that a file caches: never used for an object that has changed
 # SPDX-License-Identifier: MIT
 """`chunk_state(..., cache=)` and the file behind it (PR-7)."""
 
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crew import in_processes
 from helpers import create
 from hypothesis import given
 from hypothesis import strategies as st
+from workers import in_processes
 
 from shardcodec import chunk_state, iter_existing, native
+from shardcodec.storage import files, object_store
 from shardcodec.storage.sidecar import Sidecar
-from shardcodec.zarr_plugin import object_states
 
-# The module: the package has a function of that name.
+# The module, since the package has a function of the same name.
 state = sys.modules["shardcodec.zarr_plugin.chunk_state"]
 
 U64 = np.uint64
@@ -36,8 +36,8 @@ def numbers(*sizes: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files whose index was read; files are trusted however young they are."""
+def read_indexes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the files whose index is read. Young files are trusted too."""
     found: list[str] = []
     scan = state.scan_files
 
@@ -46,94 +46,94 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return scan(chain, sources, keys, options)
 
     monkeypatch.setattr(state, "scan_files", noting)
-    monkeypatch.setattr(object_states, "GRAIN_NS", -(10**12))
+    monkeypatch.setattr(files, "GRAIN_NS", -(10**12))
     return found
 
 
-def told(array: Any, **how: Any) -> tuple[list[Any], list[Any]]:
+def state_of(array: Any, **how: Any) -> tuple[list[Any], list[Any]]:
     found = chunk_state(array, **how)
     return found.exists.tolist(), found.nbytes.tolist()
 
 
-def test_files_are_read_once_and_again_when_they_have_changed(tmp_path: Path, looked_at: list[str]) -> None:
+def test_index_is_read_again_only_after_a_change(tmp_path: Path, read_indexes: list[str]) -> None:
     array, cache = create(tmp_path / "a", shape=(64, 48)), tmp_path / "state"
     array[:30] = np.random.default_rng(1).integers(0, 3, (30, 48)) - 1
-    plain = told(array)
-    looked_at.clear()
-    assert told(array, cache=cache) == plain
-    assert len(looked_at) == 32
-    looked_at.clear()
-    assert told(array, cache=cache) == plain
+    plain = state_of(array)
+    read_indexes.clear()
+    assert state_of(array, cache=cache) == plain
+    assert len(read_indexes) == 32
+    read_indexes.clear()
+    assert state_of(array, cache=cache) == plain
     assert dict(iter_existing(array, cache=cache)) == dict(iter_existing(array))
-    del looked_at[-32:]
-    missing = [key for key in looked_at if not (tmp_path / "a" / key).exists()]
-    assert looked_at == missing  # to look for one costs what to ask for its state would
-    array[40, 5] = 7  # a new shard, a changed one, one that goes
+    del read_indexes[-32:]
+    missing = [key for key in read_indexes if not (tmp_path / "a" / key).exists()]
+    assert read_indexes == missing  # looking for a missing file costs as much as asking for its state
+    array[40, 5] = 7  # a new shard, a changed one and an erased one
     array[0, 0] = 77
     array[16:24, 24:36] = -1
-    looked_at.clear()
-    changed = told(array, cache=cache)
-    assert {"c/5/0", "c/0/0", "c/2/2"} <= set(looked_at) and "c/1/1" not in looked_at
-    assert changed == told(array) != plain
-    assert told(array, region=np.s_[:9, :20], cache=cache) == told(array, region=np.s_[:9, :20])
-    looked_at.clear()
-    assert told(array, cache=cache) == changed and "c/1/3" not in looked_at
+    read_indexes.clear()
+    changed = state_of(array, cache=cache)
+    assert {"c/5/0", "c/0/0", "c/2/2"} <= set(read_indexes) and "c/1/1" not in read_indexes
+    assert changed == state_of(array) != plain
+    assert state_of(array, region=np.s_[:9, :20], cache=cache) == state_of(array, region=np.s_[:9, :20])
+    read_indexes.clear()
+    assert state_of(array, cache=cache) == changed and "c/1/3" not in read_indexes
 
 
-def test_young_files_and_files_of_two_names_are_read_each_time(
-    tmp_path: Path, looked_at: list[str], monkeypatch: pytest.MonkeyPatch
+def test_young_files_and_hard_links_are_not_cached(
+    tmp_path: Path, read_indexes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array, cache = create(tmp_path / "a", shape=(16, 24)), tmp_path / "state"
     array[...] = 1
     os.link(tmp_path / "a/c/0/0", tmp_path / "second")
     for _ in range(2):
-        looked_at.clear()
-        told(array, cache=cache)
-    assert looked_at == ["c/0/0"]
-    monkeypatch.setattr(object_states, "GRAIN_NS", 10**12)
-    looked_at.clear()
-    assert told(array, cache=cache) == told(array)
-    assert len(looked_at) == 8
+        read_indexes.clear()
+        state_of(array, cache=cache)
+    assert read_indexes == ["c/0/0"]
+    monkeypatch.setattr(files, "GRAIN_NS", 10**12)
+    read_indexes.clear()
+    assert state_of(array, cache=cache) == state_of(array)
+    assert len(read_indexes) == 8
 
 
-def test_objects_with_entity_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_cached_by_entity_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     obstore = pytest.importorskip("obstore")
     from zarr.storage import ObjectStore
 
-    from shardcodec.zarr_plugin.remotes import ObstoreRemote
+    from shardcodec.storage.object_store import ObjectStore as EntityStore
 
-    monkeypatch.setattr(object_states, "LASTING", ("MemoryStore",))  # within this process its tags last
+    monkeypatch.setattr(object_store, "LASTING", ("MemoryStore",))  # the tags last as long as this process
     asked: list[str] = []
-    suffix = ObstoreRemote.get_suffix
+    suffix = EntityStore.get_suffix
 
     def noting(self: Any, key: str, nbytes: int) -> Any:
         asked.append(key)
         return suffix(self, key, nbytes)
 
-    monkeypatch.setattr(ObstoreRemote, "get_suffix", noting)
+    monkeypatch.setattr(EntityStore, "get_suffix", noting)
     store = ObjectStore(obstore.store.MemoryStore())
     create(store, name="ab", shape=(16, 24))[...] = 1
     array, cache = create(store, name="a", shape=(16, 24)), tmp_path / "state"
     array[:8] = 1
-    plain = told(array)
+    plain = state_of(array)
     for keys in (["a/c/0/0", "a/c/0/1"], []):
         asked.clear()
-        assert told(array, cache=cache) == plain
+        assert state_of(array, cache=cache) == plain
         assert sorted(asked) == keys
     array[:8, :12] = 2
     array[8, 0] = 3
     array[:8, 12:] = -1
     asked.clear()
-    assert told(array, cache=cache) == told(array) != plain
+    assert state_of(array, cache=cache) == state_of(array) != plain
     assert sorted(asked)[:2] == ["a/c/0/0", "a/c/0/0"] and asked.count("a/c/0/1") <= 1
-    monkeypatch.setattr(object_states, "LASTING", ())
+    monkeypatch.setattr(object_store, "LASTING", ())
     asked.clear()
-    assert told(array, cache=cache) == told(array)
+    assert state_of(array, cache=cache) == state_of(array)
     assert asked.count("a/c/1/0") == 2
 
 
-def test_a_file_of_another_array_is_ignored(
-    tmp_path: Path, looked_at: list[str], caplog: pytest.LogCaptureFixture
+def test_file_of_another_array_is_ignored(
+    tmp_path: Path, read_indexes: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "state"
     one, other = create(tmp_path / "a", shape=(16, 24)), create(tmp_path / "b", shape=(16, 24))
@@ -144,12 +144,12 @@ def test_a_file_of_another_array_is_ignored(
 
 
 @pytest.mark.parametrize("kind", ["cut", "flipped", "empty", "other", "folder"])
-def test_a_damaged_file_is_ignored_told_and_replaced(
-    kind: str, tmp_path: Path, looked_at: list[str], caplog: pytest.LogCaptureFixture
+def test_damaged_file_warns_and_is_replaced(
+    kind: str, tmp_path: Path, read_indexes: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     array, cache = create(tmp_path / "a", shape=(16, 24)), tmp_path / "state"
     array[...] = 1
-    plain = told(array, cache=cache)
+    plain = state_of(array, cache=cache)
     good = cache.read_bytes()
     bad = {
         "cut": [good[:n] for n in range(1, len(good), 37)],
@@ -160,12 +160,12 @@ def test_a_damaged_file_is_ignored_told_and_replaced(
     }[kind]
     for data in bad:
         cache.write_bytes(data)
-        assert told(array, cache=cache) == plain
+        assert state_of(array, cache=cache) == plain
         assert cache.read_bytes() == good
     if kind == "folder":
         cache.unlink()
         cache.mkdir()
-        assert told(array, cache=cache) == plain
+        assert state_of(array, cache=cache) == plain
         assert "cannot write the cache" in caplog.text
     records = [record for record in caplog.records if record.name == "shardcodec"]
     assert len([r for r in records if "is ignored" in r.getMessage()]) == max(1, len(bad))
@@ -209,8 +209,10 @@ def test_stored_sizes_are_read_back(
     assert len(Sidecar(path, "you", 3)) == 0
 
 
-def test_damaged_sizes_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A checksum proves nothing about who wrote it: another number of inner chunks, a stream that grows without end."""
+def test_impossible_sizes_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A valid checksum does not make the content valid: a wrong number of inner chunks, an endless compressed
+    stream.
+    """
     path = tmp_path / "state"
     first = Sidecar(path, "me", 1 << 20)
     first.put("a", "1", np.zeros(1 << 20, dtype=U64))
@@ -224,7 +226,7 @@ def test_damaged_sizes_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert Sidecar(path, "me", 1 << 20).get("a", "1") is None
 
 
-def test_the_file_is_bounded(tmp_path: Path) -> None:
+def test_file_keeps_recently_used_objects_within_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "state"
     rng = np.random.default_rng(0)
     kept = Sidecar(path, "me", 100, max_nbytes=4000)
@@ -234,7 +236,7 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
     kept.save()
     assert 2000 < path.stat().st_size <= 4000
     again = Sidecar(path, "me", 100, max_nbytes=4000)
-    assert all(again.get(f"c/{i}", "stamp") is not None for i in (3, 50, 59))  # those used last
+    assert all(again.get(f"c/{i}", "stamp") is not None for i in (3, 50, 59))  # the last ones used
     assert again.get("c/4", "stamp") is None
     assert len(Sidecar(path, "me", 100, max_nbytes=1000)) == 0
     again.keep_only({"c/59"})
@@ -246,8 +248,8 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
     assert len(Sidecar(tmp_path / "tiny", "me", 100)) == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_of_several_writers_one_file_stays(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
+def test_one_of_several_writers_wins(tmp_path: Path) -> None:
     path = tmp_path / "state"
 
     def write(number: int) -> None:

@@ -1,8 +1,9 @@
-# test_stale.py - file handles that a server has declared stale
+# test_stale.py - stale file handles of NFS
 # SPDX-License-Identifier: MIT
-"""On NFS a file that is replaced on the server leaves open handles that answer ESTALE: it is opened again.
+"""On NFS the open handle of a file that was replaced on the server answers ESTALE. The engine then opens the file
+again.
 
-No such server is at hand, so the C library's `pread` is replaced by one that fails a few times.
+The tests have no such server, so they replace the C library's `pread` by one that fails a few times.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ except OSError as error:
 @pytest.mark.parametrize(
     ("n_stale", "said"), [(0, f"{LETTERS} 1"), (1, f"{LETTERS} 2"), (3, f"{LETTERS} 4"), (9, None)]
 )
-def test_a_stale_handle_is_opened_again(tmp_path: Path, n_stale: int, said: str | None) -> None:
+def test_stale_handle_is_opened_again(tmp_path: Path, n_stale: int, said: str | None) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("no C compiler")
     (tmp_path / "shim.c").write_text(SHIM)
     shim = tmp_path / "shim.so"
@@ -88,6 +89,6 @@ def test_a_stale_handle_is_opened_again(tmp_path: Path, n_stale: int, said: str 
     )
     assert done.returncode == 0, done.stderr
     if said is None:
-        assert "Stale file handle" in done.stdout, "given up in the end"
+        assert "Stale file handle" in done.stdout, "expected the error after the last attempt"
     else:
         assert done.stdout.strip() == said

@@ -1,6 +1,7 @@
-# test_store_names.py - reads and writes call nothing of a store but its reads and writes
+# test_store_names.py - reads and writes call only the read and write methods of a store
 # SPDX-License-Identifier: MIT
-"""A store's ``str``, ``repr``, ``==`` and ``hash`` are foreign code, which may wait for a lock with the GIL held.
+"""The ``str``, ``repr``, ``==`` and ``hash`` of a store are foreign code, which may wait for a lock with the GIL
+held.
 
 `icechunk` does so: eight threads that wrote to one of its stores hung in two of ten runs.
 """
@@ -33,14 +34,14 @@ from spec_json import CRC, LITTLE
 import shardcodec
 from shardcodec.compat import StorePath, buffer_from, default_buffer_prototype, sync
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import identity
+from shardcodec.storage import identity, object_names
 from shardcodec.storage.identity import ByIdentity
+from shardcodec.storage.kinds import store_of as kind_of
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import stores
 
 
 def forbid_special_methods(store: Any, patch: pytest.MonkeyPatch) -> None:
-    """From now on formatting, comparing and hashing the store raise, and so do they for what an ObjectStore wraps."""
+    """Make formatting, comparing and hashing raise from now on, for the store and for what an ObjectStore wraps."""
     things = [store, store.store] if isinstance(store, zarr.storage.ObjectStore) else [store]
     for thing, name in itertools.product(things, ("__str__", "__repr__", "__eq__", "__hash__")):
 
@@ -55,14 +56,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return store_of(request.param, tmp_path)
 
 
-def test_an_open_array_is_read_and_written_without_special_methods_of_its_store(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_array_calls_no_special_methods_of_its_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     array = checked(store)
     with monkeypatch.context() as patch:
         forbid_special_methods(store, patch)
         array[...] = 1  # whole shards
-        array[2:10, 3:15] = 2  # parts
+        array[2:10, 3:15] = 2  # parts of shards
         array.oindex[[0, 15], :] = 3
         found = array[...], array[3, 4], array.vindex[[0, 5], [0, 5]]
         with shardcodec.group_writes():
@@ -79,9 +78,7 @@ def test_an_open_array_is_read_and_written_without_special_methods_of_its_store(
     assert exist.all()
 
 
-def test_an_open_shard_is_read_and_written_without_special_methods_of_its_store(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shard_calls_no_special_methods_of_its_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sync(StorePath(store, "s").set(buffer_from(default_buffer_prototype(), letters())))
     shard = shardcodec.open_shard(store, "s", letters_spec(), mode="r+")
     entries = ShardedKeyValueStore((store, "k"), grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
@@ -100,7 +97,7 @@ def test_an_open_shard_is_read_and_written_without_special_methods_of_its_store(
     assert len(keys) == 1
 
 
-def test_a_transformer_is_read_and_written_without_special_methods_of_the_store_below(
+def test_transformer_calls_no_special_methods_of_its_base_store(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = ShardingStorageTransformer(store, (2, 2))
@@ -118,7 +115,9 @@ def test_a_transformer_is_read_and_written_without_special_methods_of_the_store_
     assert found.sum() == 7 * 64 + 4 * 1 + 8 * 2
 
 
-def test_handles_of_open_array_need_no_special_methods(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_array_calls_no_special_methods_of_its_store(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     array = checked(store)
     array[...] = 3
     handle = shardcodec.open_array(store)
@@ -127,18 +126,23 @@ def test_handles_of_open_array_need_no_special_methods(store: Any, monkeypatch: 
         assert (handle[2:5, 2:5] == 3).all()
 
 
-def test_two_stores_of_one_place_share_a_lock(tmp_path: Path) -> None:
+def test_a_file_in_the_top_folder_has_the_name_that_a_link_resolves_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/shard")
+    assert object_names.real_paths(["//shard", "/shard", str(tmp_path / "link")]) == ["/shard"] * 3
+
+
+def test_two_stores_with_one_name_share_a_lock(tmp_path: Path) -> None:
     class Named(OtherMemoryStore):
         def __str__(self) -> str:
             return "one place"
 
     one, other = Named(), Named()
-    (key,) = stores.lock_keys([StorePath(one, "c/0")])
-    assert stores.lock_keys([StorePath(other, "c/0")]) == [key]
-    assert stores.lock_keys([StorePath(OtherMemoryStore(), "c/0")]) != [key]
+    (key,) = kind_of(one).lock_names(["c/0"])
+    assert kind_of(other).lock_names(["c/0"]) == [key]
+    assert kind_of(OtherMemoryStore()).lock_names(["c/0"]) != [key]
 
 
-def test_the_name_of_a_store_is_made_once_and_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_of_a_store_is_memoised_and_freed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(OtherMemoryStore):
         n = 0
 
@@ -146,11 +150,11 @@ def test_the_name_of_a_store_is_made_once_and_goes_with_it(monkeypatch: pytest.M
             type(self).n += 1
             return "a store"
 
-    names = ByIdentity(stores._name_of_store)
-    monkeypatch.setattr(stores, "_names", names)
+    names = ByIdentity(object_names._name_of)
+    monkeypatch.setattr(object_names, "_names", names)
     store = Counting()
     array = checked(store)
-    n = Counting.n  # zarr formats a store to open an array
+    n = Counting.n  # zarr itself formats a store when it opens an array
     for _ in range(3):
         array[0] = 1
     assert Counting.n == n
@@ -163,8 +167,8 @@ def test_the_name_of_a_store_is_made_once_and_goes_with_it(monkeypatch: pytest.M
     assert len(names) == 0
 
 
-def test_a_store_that_cannot_be_formatted_has_a_lock_of_its_own() -> None:
-    """zarr 3.4 itself refuses to open an array there."""
+def test_store_that_cannot_be_formatted_has_its_own_lock() -> None:
+    """zarr 3.4 itself refuses to open an array in such a store."""
 
     class Mute(OtherMemoryStore):
         def __str__(self) -> str:
@@ -176,17 +180,17 @@ def test_a_store_that_cannot_be_formatted_has_a_lock_of_its_own() -> None:
     shard = shardcodec.open_shard(one, "c", letters_spec(), mode="r+")
     shard.write_chunks([(0, 0)], np.full((1, 2, 2), ord("x"), "u1"))
     assert text_of(shard.read_region()).startswith("xxxx")
-    assert stores.lock_keys([StorePath(one, "c")]) == stores.lock_keys([StorePath(one, "c")])
-    assert stores.lock_keys([StorePath(one, "c")]) != stores.lock_keys([StorePath(other, "c")])
+    assert kind_of(one).lock_names(["c"]) == kind_of(one).lock_names(["c"])
+    assert kind_of(one).lock_names(["c"]) != kind_of(other).lock_names(["c"])
 
 
 class Slots:
-    """An object that weak references cannot lead to."""
+    """An object without weak references."""
 
     __slots__ = ()
 
 
-def test_facts_about_objects_without_weak_references_are_bounded() -> None:
+def test_facts_of_objects_without_weak_references_are_bounded() -> None:
     facts = ByIdentity(id)
     things = [Slots() for _ in range(3 * identity.MAX_KEPT)]
     for thing in things:
@@ -195,11 +199,11 @@ def test_facts_about_objects_without_weak_references_are_bounded() -> None:
     assert facts.of(things[0]) == id(things[0])
 
 
-def test_threads_that_ask_at_the_same_time_get_one_fact() -> None:
+def test_concurrent_threads_get_the_same_fact() -> None:
     barrier = threading.Barrier(8, timeout=30)
 
     def make(_: Any) -> object:
-        barrier.wait()  # all eight find nothing
+        barrier.wait()  # all eight threads find no fact yet
         return object()
 
     facts, thing, found = ByIdentity(make), OtherMemoryStore(), []
@@ -213,7 +217,7 @@ def test_threads_that_ask_at_the_same_time_get_one_fact() -> None:
 
 
 @pytest.mark.slow
-def test_threads_that_write_to_one_icechunk_store_do_not_hang() -> None:
+def test_threads_writing_to_one_icechunk_store_do_not_deadlock() -> None:
     pytest.importorskip("icechunk", reason="icechunk is not installed")
     result = run_python(
         """

@@ -1,14 +1,16 @@
-# test_turns.py - small reads and writes let the event loop run everything else
+# test_turns.py - small reads and writes let the event loop run other tasks
 # SPDX-License-Identifier: MIT
-"""Small calls are done on the event loop itself and never wait for anything.
+"""Small calls run on the event loop itself and never wait.
 
 A loop over thousands of them must not keep other tasks and time-outs from running: 4,000 small writes once let
-``asyncio.timeout(1.0)`` fire after 4.6 s. And where each look at a file takes a round trip, nothing is done on the event loop.
+``asyncio.timeout(1.0)`` fire only after 4.6 s. If a file system needs a round trip for each access, no file work
+runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -18,28 +20,30 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import zarr
-from helpers import OtherMemoryStore, checked, create, ours, quiet
+from helpers import OtherMemoryStore, checked, create, on_pipeline, ours, quiet
 from spec_json import CRC, LITTLE
 
 import shardcodec
+from shardcodec.access import array_read, array_write
 from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_locks, file_system, turns
+from shardcodec.storage import file_locks, file_system, files, object_names, turns
+from shardcodec.storage.kinds import store_of
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import codec, codec_update, fallback, read_request, stores, write_request
+from shardcodec.zarr_plugin import codec
 
 Call = Callable[[], Awaitable[Any]]
 N_CALLS = 4 * turns.MAX_CALLS
 
 
 @pytest.fixture(autouse=True)
-def _only_calls_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the number of turns would depend on the speed of the machine."""
+def _count_calls_not_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this the number of turns would depend on the speed of the machine."""
     monkeypatch.setattr(turns, "MAX_SECONDS", 3600.0)
 
 
 class Rounds:
-    """Counts the rounds of an event loop while a block runs."""
+    """Count the rounds of an event loop while a block runs."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -102,7 +106,7 @@ KINDS: dict[str, Callable[[Path], Call]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loop_over_small_calls_lets_other_tasks_run(kind: str, tmp_path: Path) -> None:
+def test_loop_over_small_calls_lets_other_tasks_run(kind: str, tmp_path: Path) -> None:
     call = KINDS[kind](tmp_path)
 
     async def main() -> int:
@@ -115,8 +119,8 @@ def test_a_loop_over_small_calls_lets_other_tasks_run(kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["read of a file", "write of memory"])
-def test_calls_of_many_tasks_are_admitted_a_few_in_each_round(kind: str, tmp_path: Path) -> None:
-    """`asyncio.gather` starts all of them in one round of the event loop."""
+def test_each_round_admits_a_few_calls_of_many_tasks(kind: str, tmp_path: Path) -> None:
+    """`asyncio.gather` starts all tasks in one round of the event loop."""
     call = KINDS[kind](tmp_path)
 
     async def main() -> Counter[int]:
@@ -135,8 +139,8 @@ def test_calls_of_many_tasks_are_admitted_a_few_in_each_round(kind: str, tmp_pat
     assert max(ends.values()) <= 2
 
 
-def test_tasks_that_begin_together_run_together(tmp_path: Path) -> None:
-    """xarray loads one object in several tasks, and each of them has begun before the first one ends."""
+def test_tasks_that_start_together_run_together(tmp_path: Path) -> None:
+    """xarray loads one object in several tasks; each of them must start before the first one ends."""
     call, seen = read_of(create(tmp_path)), []
 
     async def one(number: int) -> None:
@@ -151,7 +155,7 @@ def test_tasks_that_begin_together_run_together(tmp_path: Path) -> None:
     assert seen[:3] == [("begin", 0), ("begin", 1), ("begin", 2)]
 
 
-def test_a_time_out_stops_a_loop_over_small_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_out_stops_a_loop_over_small_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MAX_SECONDS", 0.001)
     call = read_of(create(tmp_path))
 
@@ -164,7 +168,7 @@ def test_a_time_out_stops_a_loop_over_small_calls(tmp_path: Path, monkeypatch: p
         asyncio.run(main())
 
 
-def test_time_ends_a_turn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turn_ends_after_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MAX_SECONDS", 0.0)
     call = read_of(create(tmp_path))
 
@@ -177,12 +181,12 @@ def test_time_ends_a_turn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert asyncio.run(main()) >= 10
 
 
-def test_a_cancelled_waiter_passes_its_turn_on(tmp_path: Path) -> None:
+def test_cancelled_waiter_passes_its_turn_on(tmp_path: Path) -> None:
     call = read_of(create(tmp_path))
 
     async def main() -> list[bool]:
         tasks = [asyncio.ensure_future(call()) for _ in range(10)]
-        await asyncio.sleep(0)  # the first lets the loop run, the others wait for it
+        await asyncio.sleep(0)  # the first task lets the loop run, the others wait for it
         for task in tasks[:8:2]:
             task.cancel()
         await asyncio.wait(tasks, timeout=30)
@@ -191,7 +195,7 @@ def test_a_cancelled_waiter_passes_its_turn_on(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [True, False] * 4 + [False, False]
 
 
-def test_a_loop_that_ended_while_calls_waited_leaves_the_next_one_alone(tmp_path: Path) -> None:
+def test_closed_loop_with_waiting_calls_does_not_block_the_next_loop(tmp_path: Path) -> None:
     call = read_of(create(tmp_path))
 
     async def abandon() -> None:
@@ -203,8 +207,8 @@ def test_a_loop_that_ended_while_calls_waited_leaves_the_next_one_alone(tmp_path
     asyncio.run(asyncio.wait_for(call(), 30))
 
 
-def test_calls_from_threads_seldom_wait_for_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them is a task of its own on zarr's event loop, and that loop runs everything else between them."""
+def test_synchronous_calls_seldom_wait_for_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call is a task of its own on zarr's event loop, which runs all other tasks in between."""
     ends: list[object] = []
     end = turns.Turn.end
 
@@ -219,12 +223,12 @@ def test_calls_from_threads_seldom_wait_for_a_turn(tmp_path: Path, monkeypatch: 
     assert len(ends) <= 1 + N_CALLS // turns.MAX_CALLS
 
 
-# ---- files that take round trips
+# ---- files that need round trips
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Every file system takes round trips; counts work on files by name. None of it is done on an event loop."""
+def slow_files(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Make every file system need round trips. Count file work by function name, and forbid it on an event loop."""
     found: Counter[str] = Counter()
 
     def guard(where: Any, name: str) -> None:
@@ -240,50 +244,52 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
     for where, name in (
-        (read_request, "read"),
-        (write_request, "write"),
+        (array_read, "read"),
+        (array_write, "write"),
         (codec, "read"),
         (codec, "write"),
-        (fallback, "_settle"),
-        (stores, "_real_paths"),
-        (stores, "staging_folder"),
+        (files, "_put"),
+        (object_names, "real_paths"),
+        (files, "staging_folder"),
         (file_locks.FileLocks, "advance"),
         (file_locks.FileLocks, "release"),
-        (codec_update.os, "fstat"),
+        (os, "fstat"),
     ):
         guard(where, name)
     return found
 
 
-def test_no_file_that_takes_round_trips_is_touched_on_the_event_loop(
-    tmp_path: Path, far: Counter[str]
-) -> None:
+def test_slow_file_system_is_not_accessed_on_the_event_loop(tmp_path: Path, slow_files: Counter[str]) -> None:
     array = checked(tmp_path)
     array[...] = 1
     array[2:10, 3:15] = 2
     assert array[2, 3] == 2
-    assert far["read"] >= 1
-    assert far["write"] >= 2
-    assert far["advance"] >= 2
-    assert far["release"] >= 2
-    assert far["_real_paths"] >= 2
+    assert slow_files["read"] >= 1
+    assert slow_files["write"] >= 2
+    assert slow_files["advance"] >= 2
+    assert slow_files["release"] >= 2
+    assert slow_files["real_paths"] >= 2
     with shardcodec.group_writes():
         array[0, 0] = 3
         assert array[0, 0] == 3
     assert ours(tmp_path)[0, 0] == 3
 
 
-def test_writes_left_to_zarr_touch_no_such_file_on_the_event_loop(tmp_path: Path, far: Counter[str]) -> None:
-    array = shardcodec.attach(create(tmp_path), strict=False)
+def test_fallback_writes_do_not_access_slow_files_on_the_event_loop(
+    tmp_path: Path, slow_files: Counter[str]
+) -> None:
+    array = on_pipeline(create(tmp_path), strict=False)
     pipeline_of(array)._kind = None
     array[0:4, 0:3] = 5
     array[8:16, 0:12] = 6
     assert array[0, 0] == 5
     assert array[15, 11] == 6
-    assert far["_settle"] == 2
+    assert slow_files["_put"] == 2
 
 
-def test_a_transformer_touches_no_such_file_on_the_event_loop(tmp_path: Path, far: Counter[str]) -> None:
+def test_transformer_does_not_access_slow_files_on_the_event_loop(
+    tmp_path: Path, slow_files: Counter[str]
+) -> None:
     store = ShardingStorageTransformer(tmp_path, (2, 2))
     with quiet():
         array = zarr.create_array(store, shape=(4, 4), chunks=(2, 2), dtype="u1", fill_value=9)
@@ -293,10 +299,10 @@ def test_a_transformer_touches_no_such_file_on_the_event_loop(tmp_path: Path, fa
         array[2:4, 2:4] = 5
     assert array[0, 0] == 9
     assert array[3, 3] == 5
-    assert far["advance"] >= 1
+    assert slow_files["advance"] >= 1
 
 
-def test_values_in_such_files_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kv_reads_slow_files_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
     entries = ShardedKeyValueStore(tmp_path / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
     key = struct.pack(">2I", 0, 1)
@@ -310,24 +316,24 @@ def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: py
     array = create(tmp_path, shape=(80, 12), shards=(4, 12), chunks=(4, 3))
     array[...] = 1
     loops: list[Any] = []
-    read = read_request.read
+    read = array_read.read
 
     def noted(*arguments: Any) -> Any:
         loops.append(asyncio._get_running_loop())
         return read(*arguments)
 
-    monkeypatch.setattr(read_request, "read", noted)
+    monkeypatch.setattr(array_read, "read", noted)
     assert asyncio.run(array.async_array.getitem(slice(0, 80))).sum() == array.size
     assert loops == [None]
 
 
-def test_a_file_system_is_judged_by_the_folder_that_exists(tmp_path: Path) -> None:
+def test_missing_path_takes_the_file_system_of_its_parent_folder(tmp_path: Path) -> None:
     assert file_system.is_prompt(str(tmp_path / "not" / "made" / "yet")) == file_system.is_prompt(
         str(tmp_path)
     )
     assert not file_system.is_prompt("/proc/self")
 
 
-def test_other_stores_name_objects_without_a_thread() -> None:
-    assert not stores.is_prompt(OtherMemoryStore())
-    assert stores.is_prompt(zarr.storage.MemoryStore())
+def test_only_known_stores_are_near() -> None:
+    assert not store_of(OtherMemoryStore()).is_near
+    assert store_of(zarr.storage.MemoryStore()).is_near

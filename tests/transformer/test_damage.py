@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ABSENT, RecordingStore, assemble, entries_of
+from helpers import ABSENT, RecordingStore, assemble, entries_of, memory_object_store
 from spec_json import CHECKED_INDEX
 from transformer_stores import PROTOTYPE, below, buffer, keys, value, values
 from zarr.storage import MemoryStore
 
 from shardcodec.errors import ChecksumError, ShardFormatError
+from shardcodec.storage.object_store import ObjectStore
 from shardcodec.transformer import ShardingStorageTransformer
 
 HOSTILE = [
@@ -111,3 +112,33 @@ async def test_write_between_two_calls_of_a_read_is_detected() -> None:
         assert await value(store, "c/1") == b"right"
         assert inner.work is None
         await store.clear()
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+async def test_shard_with_entity_tag_that_is_replaced_is_read_in_one_state(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some replacements the whole shard is fetched with one request."""
+    inner = memory_object_store()
+    store = ShardingStorageTransformer(inner, (3,))
+    get_range, requests = ObjectStore.get_range, []
+
+    def state(n: int) -> list[bytes]:
+        return [b"first %d " % n * 3, b"second %d " % n * 2]
+
+    async def replace() -> None:
+        replaced = state(len(requests))
+        entries = [(0, len(replaced[0])), (len(replaced[0]), len(replaced[1])), (ABSENT, ABSENT)]
+        await inner.set("c/0", buffer(assemble(b"".join(replaced), entries, crc=False)))
+
+    async def replacing(self: Any, *arguments: Any) -> Any:
+        requests.append(arguments)
+        if len(requests) <= times:
+            await replace()
+        return await get_range(self, *arguments)
+
+    await replace()
+    monkeypatch.setattr(ObjectStore, "get_range", replacing)
+    found = await values(store, [("c/0", None), ("c/1", None)])
+    assert found in [state(n) for n in range(len(requests) + 1)]
+    assert len(requests) == min(times + 1, 3)

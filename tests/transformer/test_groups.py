@@ -1,4 +1,4 @@
-# test_groups.py - chunks written inside of `group_writes`
+# test_blocks.py - chunks written inside of `group_writes`
 # SPDX-License-Identifier: MIT
 """Writes through a transformer inside of `group_writes`: readers see them at once, and each shard is stored once."""
 
@@ -19,8 +19,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
+from shardcodec.access.buffer import group_writes as blocks
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import group_writes as groups
 
 PER_SHARD = (2, 3)
 
@@ -113,9 +113,9 @@ async def test_random_operations_match_a_dictionary(kind: str, budget: int, tmp_
                     case _:
                         await store.set_if_not_exists(key, buffer(data))
                         twin.setdefault(key, data)
-                group = groups.active()
-                assert group is not None and group.nbytes <= budget
-                assert group.nbytes == sum(e.gathered.nbytes for e in group._entries.values())
+                buffer_ = blocks.active()
+                assert buffer_ is not None and buffer_.nbytes <= budget
+                assert buffer_.nbytes == sum(one.writes.nbytes for one in buffer_._objects.values())
                 some = rng.sample(names, 3)
                 assert await values(store, [(k, None) for k in some]) == [twin.get(k) for k in some]
             if budget == 700:
@@ -131,7 +131,7 @@ async def test_buffered_part_keeps_part_of_another_process(tmp_path: Path) -> No
         await store.set("c/1/0", buffer(b"mine"))
 
         def other() -> None:
-            groups._forget()
+            blocks._reset_in_child()
             asyncio.run(store.set_partial_values([("c/0/0", 4, b"EF"), ("c/1/1", 0, b"theirs")]))
 
         in_child(other)

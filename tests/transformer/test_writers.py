@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from crew import in_processes, in_threads
 from helpers import RecordingStore
 from spec_json import CHECKED_INDEX
 from transformer_stores import below, buffer, keys, value
+from workers import in_processes, in_threads
 from zarr.storage import LocalStore, MemoryStore
 
 from shardcodec import group_writes
@@ -27,7 +27,7 @@ from shardcodec.transformer import ShardingStorageTransformer
 
 pytestmark = [
     pytest.mark.threads,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available"),
 ]
 
 ROUNDS = 12

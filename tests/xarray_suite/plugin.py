@@ -1,6 +1,6 @@
-# plugin.py - the pytest side of run.py
+# plugin.py - the pytest plug-in of run.py
 # SPDX-License-Identifier: MIT
-"""Leave out tests of other formats than ours, see that the pipeline is in use, and tell which tests fail."""
+"""Skip tests of Zarr v2 in the short set, check that the pipeline is in use, and report which tests fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Arrays of the Zarr v2 format never come to shardcodec."""
+    """Skip tests of the Zarr v2 format in the short set: they use arrays in the same way as those of v3."""
     if SETTINGS["every_format"]:
         return
     left = [item for item in items if _format_of(item) == 2]
@@ -44,5 +44,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # of pytest-xdist
+    if not hasattr(session.config, "workerinput"):  # a worker of pytest-xdist
         Path(SETTINGS["report"]).write_text(json.dumps(FAILED))

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # run.py - xarray's own Zarr tests, through shardcodec and through zarr alone
 # SPDX-License-Identifier: MIT
-"""Run the Zarr tests that the installed xarray brings along through shardcodec.
+"""Run the Zarr tests of the installed xarray through shardcodec.
 
-Some of them fail without shardcodec too, for xarray's wheel has not all that they need. So those that fail are run once more
-without it, and one that passes then is a fault of ours. Arguments after ``--`` go to pytest.
+Some of them fail without shardcodec too, since xarray's wheel lacks a part of their requirements. So failed tests
+run again without shardcodec, and a test that then passes is a fault of shardcodec. Arguments after ``--`` go to
+pytest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 OURS = "shardcodec.ShardCodecPipeline"
 REQUIREMENTS = ("dask[array]", "fsspec", "pytest", "pytest-asyncio", "pytest-xdist", "xarray")
 
-# One class of tests over a store in memory and one over files; "all" adds others, which use the array no differently.
+# One class of tests over memory and one over files; "all" adds others, which use the array in the same way.
 SETS = {
     "ci": "TestZarrDictStore or TestZarrDirectoryStore or TestZarrRegionAuto or TestZarrDatatreeIO",
     "all": "zarr",
@@ -31,13 +32,13 @@ SETS = {
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The command line; pytest's share, after ``--``, as `pytest`."""
+    """Parse the command line; arguments after ``--`` become `pytest`."""
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(description="Run xarray's own Zarr tests through shardcodec.")
     add = parser.add_argument
     add("--set", choices=sorted(SETS), default="ci", help="which tests (%(default)s)")
     add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
-    add("--requirements", action="store_true", help="print what the tests need, for pip, and stop")
+    add("--requirements", action="store_true", help="print the requirements of the tests for pip, and stop")
     options = parser.parse_args(argv[:cut])
     options.pytest = argv[cut + 1 :]
     return options
@@ -65,7 +66,7 @@ def failures(tests: Sequence[str], options: argparse.Namespace, pipeline: str | 
 
 
 def main(argv: list[str]) -> int:
-    """Run, and run again what failed; returns an exit code."""
+    """Run the tests, and run the failed ones again. Return an exit code."""
     options = parse(argv)
     if options.requirements:
         print("\n".join(REQUIREMENTS))

@@ -1,6 +1,6 @@
 # test_chunk_state.py - which inner chunks exist
 # SPDX-License-Identifier: MIT
-"""`chunk_state` against what the arrays themselves say, on every kind of store."""
+"""`chunk_state` compared with the elements of the arrays, on every kind of store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shardcodec.access.shard_grid import ChunkState
 
 
 class ListedStore(RecordingStore):
-    """Counts lists."""
+    """Count list requests."""
 
     lists = 0
 
@@ -47,7 +47,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def cells(values: np.ndarray[Any, Any], chunk: tuple[int, ...], fill: Any) -> np.ndarray[Any, Any]:
-    """Which inner chunks of an array hold anything."""
+    """Return for each inner chunk whether it has an element other than the fill value."""
     grid = tuple(-(-n // c) for n, c in zip(values.shape, chunk, strict=True))
     out = np.zeros(grid, dtype=bool)
     for at in np.ndindex(*grid):
@@ -61,7 +61,7 @@ def sparse(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
     return np.where(rng.random(shape) < 0.02, rng.integers(1, 99, shape), -1).astype("int32")
 
 
-def test_equals_the_array(store: Any) -> None:
+def test_state_equals_the_array(store: Any) -> None:
     array = create(store, name="a", shape=(30, 50))
     values = sparse((30, 50))
     array[...] = values
@@ -91,7 +91,7 @@ def test_equals_the_array(store: Any) -> None:
         np.s_[3:29:5],
     ],
 )
-def test_regions(tmp_path: Path, region: Any) -> None:
+def test_state_of_a_region_equals_the_array(tmp_path: Path, region: Any) -> None:
     array = create(tmp_path / "a", shape=(30, 50))
     values = sparse((30, 50))
     array[...] = values
@@ -115,7 +115,7 @@ def part_has(part: Any, at: tuple[int, ...]) -> bool:
     return all(0 <= i - f < n for i, f, n in zip(at, part.first, part.exists.shape, strict=True))
 
 
-def test_transposes_before_the_sharding(tmp_path: Path) -> None:
+def test_state_with_a_transpose_before_the_sharding(tmp_path: Path) -> None:
     with quiet():
         array = zarr.create_array(
             tmp_path / "a",
@@ -134,7 +134,7 @@ def test_transposes_before_the_sharding(tmp_path: Path) -> None:
     assert (state.exists == cells(values, (4, 4, 2), -1)).all()
 
 
-def test_index_at_the_start_and_sizes(tmp_path: Path) -> None:
+def test_sizes_with_the_index_at_the_start(tmp_path: Path) -> None:
     with quiet():
         array = zarr.create_array(
             tmp_path / "a",
@@ -157,7 +157,7 @@ def test_index_at_the_start_and_sizes(tmp_path: Path) -> None:
         assert state.nbytes[part].ravel().tolist() == [0 if n == ABSENT else n for n in entries]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     array = create(tmp_path / "a", shape=(64, 48))
     array[40:, :] = 1
     told: list[tuple[int, int]] = []
@@ -173,11 +173,11 @@ def test_ten_thousand_shards_in_bounded_memory(tmp_path: Path) -> None:
     state = chunk_state(array, progress=lambda n, total: done.append(n) if total == 10_000 else None)
     assert done[-1] == 10_000 and len(done) > 10
     assert state.exists.shape == (1600, 3200) and state.exists.sum() == state.exists[0, :64].sum() == 64
-    with held_at_most(48 << 20):  # sizes of all inner chunks are 41 MB, and their coordinates twice that
+    with held_at_most(48 << 20):  # the sizes of all inner chunks take 41 MB, their coordinates twice as much
         assert sum(1 for _ in iter_existing(array)) == 64
 
 
-def test_coordinates_are_not_all_held_at_once() -> None:
+def test_iteration_holds_few_coordinates() -> None:
     exists = np.ones((1, 1000, 2000), bool)
     state = ChunkState(exists, exists.astype("uint64"), (5, 6, 7), (1, 1, 1))
     with held_at_most(16 << 20):
@@ -188,7 +188,7 @@ def test_coordinates_are_not_all_held_at_once() -> None:
 
 @contextmanager
 def held_at_most(nbytes: int) -> Iterator[None]:
-    """Of what Python and numpy take in a block."""
+    """Check the peak of the memory that Python and NumPy allocate in a block."""
     tracemalloc.start()
     try:
         yield
@@ -197,8 +197,8 @@ def held_at_most(nbytes: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def test_a_list_is_asked_for_where_it_takes_less_time() -> None:
-    """A few shards of very many were looked up in a list of all of these."""
+def test_store_is_listed_only_if_that_is_faster() -> None:
+    """A few shards of very many were looked up in a list of all of them."""
     inner = ListedStore(MemoryStore())
     array = create(inner, shape=(80 * 8, 200 * 12))
     array[:8, :12] = 1
@@ -209,7 +209,7 @@ def test_a_list_is_asked_for_where_it_takes_less_time() -> None:
     assert inner.lists == 1
 
 
-def test_only_indexes_of_what_is_there_are_asked_for() -> None:
+def test_only_indexes_of_stored_shards_are_requested() -> None:
     store = RecordingStore(MemoryStore())
     array = create(store, shape=(8 * 20, 12 * 10))
     array[8:16, 12:24] = 1
@@ -223,7 +223,7 @@ def test_only_indexes_of_what_is_there_are_asked_for() -> None:
 
 
 @pytest.mark.threads
-def test_many_shards_in_one_call(tmp_path: Path) -> None:
+def test_state_of_many_shards_equals_the_array(tmp_path: Path) -> None:
     array = create(tmp_path / "a", shape=(2000,), shards=(8,), chunks=(2,))
     values = np.where(np.arange(2000) % 7 < 3, np.arange(2000), -1).astype("int32")
     array[...] = values
@@ -232,8 +232,8 @@ def test_many_shards_in_one_call(tmp_path: Path) -> None:
         assert (state.exists == cells(values, (2,), -1)).all()
 
 
-def test_rank_0(tmp_path: Path) -> None:
-    with shardcodec.enable(), quiet():  # zarr 3.1 cannot write one itself
+def test_state_of_a_rank_0_array(tmp_path: Path) -> None:
+    with shardcodec.enable(), quiet():  # zarr 3.1 itself cannot write such an array
         array = zarr.create_array(
             tmp_path / "a",
             shape=(),
@@ -251,9 +251,9 @@ def test_rank_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["checksum", "half", "short", "range"])
-def test_a_damaged_index_is_told(store: Any, kind: str) -> None:
+def test_damaged_index_is_an_error(store: Any, kind: str) -> None:
     if kind == "range" and type(store) not in (LocalStore, MemoryStore):
-        pytest.skip("this store does not tell how large an object is")
+        pytest.skip("this store does not report the size of an object")
     array = create(store, name="a")
     array[...] = 1
     prototype = default_buffer_prototype()
@@ -273,7 +273,7 @@ def test_a_damaged_index_is_told(store: Any, kind: str) -> None:
     assert chunk_state(array, region=np.s_[:8]).exists.all()
 
 
-def test_what_has_no_inner_chunks(tmp_path: Path) -> None:
+def test_array_without_shards_is_refused(tmp_path: Path) -> None:
     with quiet():
         plain = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="u1")
         hidden = zarr.create_array(
@@ -289,3 +289,14 @@ def test_what_has_no_inner_chunks(tmp_path: Path) -> None:
         chunk_state(3)
     with pytest.raises(IndexError):
         chunk_state(create(tmp_path / "d"), region=np.s_[::-1])
+
+
+def test_repr_counts_inner_chunks_and_bytes(tmp_path: Path) -> None:
+    array = zarr.create_array(
+        tmp_path / "a", shape=(8, 8), shards=(8, 8), chunks=(2, 2), dtype="uint8", compressors=None
+    )
+    array[:4, :4] = 1
+    state = chunk_state(array)
+    assert (
+        repr(state) == f"<ChunkState: 4 of 16 inner chunks of (2, 2) exist, {int(state.nbytes.sum())} bytes>"
+    )

@@ -1,6 +1,6 @@
-# test_chunk_state_groups.py - `chunk_state` while writes are gathered
+# test_chunk_state_blocks.py - `chunk_state` inside blocks of group_writes
 # SPDX-License-Identifier: MIT
-"""What has been gathered of the array that is asked about is stored before its indexes are read; the rest waits on."""
+"""`chunk_state` first stores the buffered writes to its array, then reads the indexes. Other writes stay buffered."""
 
 from __future__ import annotations
 
@@ -11,30 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import OtherMemoryStore, RecordingStore
+from helpers import OtherMemoryStore, RecordingStore, memory_object_store
 from spec_json import CHECKED_INDEX
 from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
 from shardcodec import ShardSpec, chunk_state, group_writes, iter_existing, open_shard
+from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.storage.kinds import store_of
+from shardcodec.storage.object_names import lies_in
 from shardcodec.transformer import ShardingStorageTransformer
-from shardcodec.zarr_plugin import group_writes as groups
-from shardcodec.zarr_plugin.stores import lies_in, lock_keys
-
-
-def object_store() -> Any:
-    obstore = pytest.importorskip("obstore")
-    from zarr.storage import ObjectStore
-
-    return ObjectStore(obstore.store.MemoryStore())
-
 
 KINDS: dict[str, Callable[[Path], Any]] = {
     "local": LocalStore,
     "memory": lambda _: MemoryStore(),
     "other": lambda _: OtherMemoryStore(),
     "remote": lambda _: RecordingStore(MemoryStore()),
-    "objects": lambda _: object_store(),
+    "objects": lambda _: memory_object_store(),
 }
 
 
@@ -49,41 +42,43 @@ def make(store: Any, name: str, **how: Any) -> Any:
         return zarr.create_array(store, name=name, **(usual | how))
 
 
-def waiting() -> list[str]:
-    group = groups.active()
-    assert group is not None
-    return sorted(group._entries)
+def buffered_names() -> list[str]:
+    buffer = blocks.active()
+    assert buffer is not None
+    return sorted(buffer.names())
 
 
-def test_only_the_array_that_is_asked_about_is_stored(store: Any) -> None:
-    """All that the process had gathered was stored, of whatever array."""
+def test_state_stores_buffered_writes_of_its_array_only(store: Any) -> None:
+    """It stored all buffered writes of the process, of every array."""
     one, two, alike = (make(store, name) for name in ("one", "two", "one2"))
     with group_writes():
         one[0, 0], two[1:5, 3], alike[3, 3] = 1, 2, 3
-        before = waiting()
+        before = buffered_names()
         state = chunk_state(one)
         assert [tuple(at) for at in np.argwhere(state.exists)] == [(0, 0)]
-        left = waiting()
+        left = buffered_names()
         assert set(before) - set(left) == {name for name in before if name.endswith("one/c/0/0")}
         assert any(name.endswith("two/c/0/0") for name in left) and any("one2" in name for name in left)
         assert list(iter_existing(two)) == [((i, 1), 4) for i in range(3)]
-        assert not any("two" in name for name in waiting()) and any("one2" in name for name in waiting())
+        assert not any("two" in name for name in buffered_names()) and any(
+            "one2" in name for name in buffered_names()
+        )
         assert (one[...].sum(), two[...].sum(), alike[3, 3]) == (1, 8, 3)
     assert alike[3, 3] == 3 and chunk_state(alike).exists.sum() == 1
 
 
-def test_only_the_region_that_is_asked_about_is_stored(store: Any) -> None:
+def test_state_stores_buffered_writes_of_its_region_only(store: Any) -> None:
     array = make(store, "a")
     with group_writes():
         array[0, 0] = array[7, 11] = 1
         assert chunk_state(array, region=np.s_[:4, :6]).exists.sum() == 1
-        assert [name[-3:] for name in waiting()] == ["1/1"]
+        assert [name[-3:] for name in buffered_names()] == ["1/1"]
         assert chunk_state(array).exists.sum() == 2
-        assert waiting() == []
+        assert buffered_names() == []
 
 
-def test_paths_are_the_same_through_symbolic_links(tmp_path: Path) -> None:
-    """A folder on the way, and a shard itself, which is not where the others are."""
+def test_state_finds_buffered_writes_through_symbolic_links(tmp_path: Path) -> None:
+    """The link is a folder of the path, or the shard itself, which is stored in another folder."""
     (tmp_path / "real").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -96,18 +91,18 @@ def test_paths_are_the_same_through_symbolic_links(tmp_path: Path) -> None:
         array[:2, :2] = 0
         array[7, 7] = 1
         other[0, 0] = 1
-        assert len(waiting()) == 2  # a write through a link does not wait
+        assert len(buffered_names()) == 2  # a write through a link is not buffered
         state = chunk_state(zarr.open_array(tmp_path / "link/a"))
         assert state.exists.sum() == 6 and not state.exists[0, 0]
-        assert waiting() == [str(tmp_path / "real/b/c/0/0")]
+        assert buffered_names() == [str(tmp_path / "real/b/c/0/0")]
         with shardcodec.enable():
             zarr.open_array(tmp_path / "link/a")[7, 0] = 1
         assert chunk_state(array).exists.sum() == 7
-        assert waiting() == [str(tmp_path / "real/b/c/0/0")]
+        assert buffered_names() == [str(tmp_path / "real/b/c/0/0")]
     assert shard.is_symlink()
 
 
-def test_handles_on_shards_take_part(store: Any) -> None:
+def test_state_stores_buffered_writes_of_shard_handles(store: Any) -> None:
     array = make(store, "a")
     spec = ShardSpec((4, 6), (2, 2), "u1", 0, ["bytes"])
     with group_writes():
@@ -115,11 +110,11 @@ def test_handles_on_shards_take_part(store: Any) -> None:
             shard = open_shard(store, f"{name}/c/0/1", spec, mode="r+")
             shard.write_chunks([(0, 0)], np.ones((1, 2, 2), "u1"))
         assert [tuple(at) for at in np.argwhere(chunk_state(array).exists)] == [(0, 3)]
-        assert [name[-7:] for name in waiting()] == ["b/c/0/1"]
+        assert [name[-7:] for name in buffered_names()] == ["b/c/0/1"]
 
 
 def over(store: Any, name: str) -> Any:
-    """An array without shards on the same inner chunks."""
+    """Create an array without shards over the same inner chunks."""
     with shardcodec.enable():
         how: dict[str, Any] = {"shape": (8, 12), "chunks": (2, 2), "dtype": "u1", "compressors": None}
         plain = zarr.create_array(MemoryStore(), **how)
@@ -127,33 +122,35 @@ def over(store: Any, name: str) -> Any:
         return zarr.Array(zarr.AsyncArray(plain.metadata, StorePath(view, name)))
 
 
-def test_parts_of_shards_that_wait_as_elements(store: Any) -> None:
-    """An array over a transformer gathers elements; these become chunks that the transformer gathers; these are in shards."""
+def test_state_stores_elements_buffered_above_a_transformer(store: Any) -> None:
+    """An array over a transformer buffers elements. Stored, they become chunks, which the transformer buffers for
+    its shards.
+    """
     array, other = make(store, "a"), make(store, "b")
     upper, beside = over(store, "a"), over(store, "b")
     with group_writes():
         upper[2, 7] = upper[7, 0] = beside[1, 1] = 5
         array[0, 0] = 1
-        assert len(waiting()) == 4
+        assert len(buffered_names()) == 4
         state = chunk_state(array)
         assert [tuple(at) for at in np.argwhere(state.exists)] == [(0, 0), (1, 3), (3, 0)]
-        assert len(waiting()) == 1 and "b/c/0/0" in waiting()[0]
-        assert not chunk_state(make(store, "c")).exists.any() and len(waiting()) == 1
+        assert len(buffered_names()) == 1 and "b/c/0/0" in buffered_names()[0]
+        assert not chunk_state(make(store, "c")).exists.any() and len(buffered_names()) == 1
     assert (array[0, 0], array[2, 7], array[7, 0], other[1, 1]) == (1, 5, 5, 5)
 
 
-def test_parts_have_names_of_their_own(tmp_path: Path) -> None:
-    """What is called alike in two ways to see one shard is not gathered as one."""
+def test_views_of_one_shard_are_buffered_apart(tmp_path: Path) -> None:
+    """Two views of one shard use the same name for different parts, which must not be buffered as one."""
     one = ShardingStorageTransformer(LocalStore(tmp_path), (2, 3))
     two = ShardingStorageTransformer(LocalStore(tmp_path), (3, 2))
-    names = lock_keys([StorePath(one, "c/0/0")]) + lock_keys([StorePath(two, "c/0/0")])
+    names = store_of(one).lock_names(["c/0/0"]) + store_of(two).lock_names(["c/0/0"])
     assert len(set(names)) == 2
-    (below,) = lock_keys([StorePath(LocalStore(tmp_path), "c/0/0")])
+    (below,) = store_of(LocalStore(tmp_path)).lock_names(["c/0/0"])
     assert all(lies_in(name, {below}) for name in names) and not lies_in(below, {below})
-    assert not lies_in(lock_keys([StorePath(one, "zarr.json")])[0], {below})
+    assert not lies_in(store_of(one).lock_names(["zarr.json"])[0], {below})
 
 
-def test_a_shard_that_cannot_be_stored_is_told(tmp_path: Path) -> None:
+def test_shard_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
     array, other = make(LocalStore(tmp_path), "a"), make(LocalStore(tmp_path), "b")
     other[...] = 1
     (tmp_path / "b/c/0/0").write_bytes(b"no shard at all")

@@ -1,6 +1,6 @@
 # test_codec_class.py - shardcodec.ShardingCodec under zarr's own pipelines
 # SPDX-License-Identifier: MIT
-"""For who selects the codec alone: zarr's class in every respect but speed."""
+"""The codec selected without the pipeline: it behaves like zarr's class, but faster."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from helpers import (
     ZARR_IS_31,
     RecordingStore,
     bits,
+    create,
     entries_of,
     gap_of,
     quiet,
@@ -27,10 +28,14 @@ from helpers import (
 )
 from zarr.codecs import BytesCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
-from zarr.storage import LocalStore, MemoryStore, ZipStore
+from zarr.core.array_spec import ArrayConfig, ArraySpec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 import shardcodec
-from shardcodec.zarr_plugin import remotes
+from shardcodec.storage import object_store
+from shardcodec.storage.locks import LockTable
+from shardcodec.transformer.legacy_2022.view import LegacyStore
 
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
@@ -39,7 +44,7 @@ PIPELINES = [BATCHED] if ZARR_IS_31 else [BATCHED, FUSED]
 
 @pytest.fixture(params=PIPELINES, ids=lambda path: path.rsplit(".", 1)[1])
 def selected(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Our codec by zarr's configuration, with one of zarr's pipelines."""
+    """Select shardcodec's codec in zarr's configuration, with one of zarr's pipelines."""
     choice = {"codecs.sharding_indexed": "shardcodec.ShardingCodec", "codec_pipeline.path": request.param}
     with zarr.config.set(choice):
         yield
@@ -55,7 +60,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def reopened(store: Any, **arguments: Any) -> Any:
-    """zarr asks for the codec by name only when it opens an array."""
+    """Open the array again, since zarr looks up the codec by name only when it opens an array."""
     defaults = {"shape": (15, 25), "shards": (8, 12), "chunks": (4, 3), "dtype": "int32", "fill_value": -1}
     with quiet():
         zarr.create_array(store, **(defaults | arguments))
@@ -80,7 +85,7 @@ CODECS = [
 
 
 @pytest.mark.parametrize("arguments", CODECS)
-def test_equal_both_ways(arguments: Any) -> None:
+def test_equal_codecs_compare_equal_both_ways(arguments: Any) -> None:
     mine, theirs = shardcodec.ShardingCodec(**arguments), ZarrShardingCodec(**arguments)
     assert mine == theirs and theirs == mine
     assert hash(mine) == hash(theirs)
@@ -91,7 +96,7 @@ def test_equal_both_ways(arguments: Any) -> None:
     assert copy == mine == theirs
 
 
-def test_unequal_both_ways() -> None:
+def test_unequal_codecs_compare_unequal_both_ways() -> None:
     for i, left in enumerate(CODECS):
         for j, right in enumerate(CODECS):
             if i != j:
@@ -100,7 +105,7 @@ def test_unequal_both_ways() -> None:
     assert shardcodec.ShardingCodec(chunk_shape=(1,)) != BytesCodec()
 
 
-def test_an_array_is_equal_to_itself_reopened(selected: None, tmp_path: Path) -> None:
+def test_reopened_array_compares_equal(selected: None, tmp_path: Path) -> None:
     with quiet():
         created = zarr.create_array(tmp_path, shape=(8, 12), shards=(8, 12), chunks=(4, 3), dtype="int32")
         opened = zarr.open_array(tmp_path)
@@ -115,9 +120,9 @@ def test_an_array_is_equal_to_itself_reopened(selected: None, tmp_path: Path) ->
 # ---- results
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files grow by rewriting
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files keep the old members
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_reading_and_writing(selected: None, store: Any, location: Any) -> None:
+def test_any_reads_and_writes_equal_numpy(selected: None, store: Any, location: Any) -> None:
     codec = ZarrShardingCodec(
         chunk_shape=(4, 3),
         codecs=[TransposeCodec(order=(1, 0)), BytesCodec(), ZstdCodec(level=1), Crc32cCodec()],
@@ -144,13 +149,13 @@ def test_reading_and_writing(selected: None, store: Any, location: Any) -> None:
 
 @pytest.fixture
 def batched() -> Iterator[None]:
-    """The pipeline that asks the codec for parts of shards in every store; the other one writes them itself."""
+    """The pipeline that asks the codec for parts of shards in every store. The other pipeline writes them itself."""
     choice = {"codecs.sharding_indexed": "shardcodec.ShardingCodec", "codec_pipeline.path": BATCHED}
     with zarr.config.set(choice):
         yield
 
 
-def test_partial_reads_by_requests(batched: None) -> None:
+def test_partial_read_requests_index_and_chunks(batched: None) -> None:
     store = RecordingStore(MemoryStore())
     array = reopened(store)
     array[...] = values = random_array((15, 25), "int32")
@@ -161,13 +166,13 @@ def test_partial_reads_by_requests(batched: None) -> None:
     assert index == ("c/0/0", "last 132") and all(type(wanted) is tuple for _, wanted in ranges)
 
 
-def test_partial_writes_under_a_condition(batched: None) -> None:
+def test_partial_write_is_a_conditional_put(batched: None) -> None:
     obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
     from zarr.storage import ObjectStore
 
     array = reopened(ObjectStore(obstore.MemoryStore()))
     other = zarrs_view(array)
-    put = remotes.ObstoreRemote.put
+    put = object_store.ObjectStore.put
     n_tries = 0
 
     async def put_second(self: Any, key: str, data: Any, expected: Any) -> None:
@@ -177,7 +182,7 @@ def test_partial_writes_under_a_condition(batched: None) -> None:
             await other.async_array.setitem(np.s_[:4, :3], 2)
         await put(self, key, data, expected)
 
-    with mock.patch.object(remotes.ObstoreRemote, "put", put_second):
+    with mock.patch.object(object_store.ObjectStore, "put", put_second):
         array[4:8, 3:6] = 3
         array[8:, :12] = 4
     assert n_tries >= 2
@@ -186,7 +191,7 @@ def test_partial_writes_under_a_condition(batched: None) -> None:
     assert bits(array[...]) == bits(expected)
 
 
-def test_emptied_shards_are_deleted(selected: None, tmp_path: Path) -> None:
+def test_emptied_shard_is_deleted(selected: None, tmp_path: Path) -> None:
     array = reopened(tmp_path)
     array[...] = 5
     array[:8, :12] = -1
@@ -197,7 +202,7 @@ def test_emptied_shards_are_deleted(selected: None, tmp_path: Path) -> None:
     assert (array[8:, :12] == -1).all()
 
 
-def test_read_only_arrays_are_not_written(selected: None, tmp_path: Path) -> None:
+def test_read_only_array_refuses_writes(selected: None, tmp_path: Path) -> None:
     reopened(tmp_path)[...] = 5
     array = zarr.open_array(tmp_path, mode="r")
     for selection in (np.s_[0, 0], np.s_[:8, :12]):
@@ -206,7 +211,7 @@ def test_read_only_arrays_are_not_written(selected: None, tmp_path: Path) -> Non
     assert (array[...] == 5).all()
 
 
-def test_damage_is_an_error_of_ours_and_a_value_error(selected: None, tmp_path: Path) -> None:
+def test_damage_is_a_shard_error_and_a_value_error(selected: None, tmp_path: Path) -> None:
     array = reopened(tmp_path)
     array[...] = 5
     blob = bytearray(shard_path(array).read_bytes())
@@ -221,7 +226,7 @@ def test_damage_is_an_error_of_ours_and_a_value_error(selected: None, tmp_path: 
     assert shard_path(array).read_bytes() == bytes(blob)
 
 
-def test_nested(selected: None, tmp_path: Path) -> None:
+def test_nested_sharding_equals_numpy(selected: None, tmp_path: Path) -> None:
     inner = ZarrShardingCodec(chunk_shape=(2, 3), codecs=[BytesCodec(), ZstdCodec(level=1)])
     codec = ZarrShardingCodec(chunk_shape=(4, 6), codecs=[inner])
     array = reopened(tmp_path, shards=None, chunks=(8, 12), serializer=codec, compressors=None)
@@ -232,14 +237,14 @@ def test_nested(selected: None, tmp_path: Path) -> None:
     assert bits(array[3:9, 11]) == bits(values[3:9, 11])
 
 
-def test_texts_of_any_length_are_left_to_the_parent(selected: None, tmp_path: Path) -> None:
+def test_texts_of_any_length_fall_back_to_zarrs_class(selected: None, tmp_path: Path) -> None:
     array = reopened(tmp_path, dtype=str, fill_value="")
     array[0, :2] = np.array(["a", "bcd"], dtype=object)
     assert list(array[0, :3]) == ["a", "bcd", ""]
 
 
-def test_with_our_pipeline_too_a_fallback_does_not_wait_for_itself(tmp_path: Path) -> None:
-    """The pipeline holds the locks of a shard while zarr's pipeline, and in it our codec, writes."""
+def test_fallback_within_the_pipeline_does_not_deadlock(tmp_path: Path) -> None:
+    """The pipeline holds the locks of a shard while zarr's pipeline writes, which calls shardcodec's codec."""
     with zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"}), shardcodec.enable():
         array = reopened(tmp_path)
         array[...] = 5
@@ -254,14 +259,14 @@ def test_with_our_pipeline_too_a_fallback_does_not_wait_for_itself(tmp_path: Pat
 
 @pytest.mark.skipif(ZARR_IS_31, reason="zarr 3.1 writes Morton order only")
 @pytest.mark.parametrize("order", ["morton", "lexicographic", "colexicographic"])
-def test_subchunk_write_order(order: Any, tmp_path: Path) -> None:
-    """A runtime option: it survives pickling, never reaches the metadata, and decides on the layout."""
+def test_subchunk_write_order_is_a_runtime_option(order: Any, tmp_path: Path) -> None:
+    """The option survives pickling, is never stored in the metadata, and determines the layout."""
     try:
         codec = shardcodec.ShardingCodec(
             chunk_shape=(2, 2), codecs=[BytesCodec()], subchunk_write_order=order
         )
     except TypeError:
-        pytest.skip("this zarr has no such argument")
+        pytest.skip("this zarr does not have this argument")
     assert pickle.loads(pickle.dumps(codec)).subchunk_write_order == order
     assert "subchunk_write_order" not in str(codec.to_dict())
     array = zarr.create_array(
@@ -276,8 +281,8 @@ def test_subchunk_write_order(order: Any, tmp_path: Path) -> None:
     assert [offset for offset, _ in entries_of(shard_path(array).read_bytes(), 6)] == offsets
 
 
-def test_what_is_left_to_the_parent_takes_turns_too(tmp_path: Path) -> None:
-    """Writes by index array go to zarr's class. They once took no lock: 20 of 64 rows survived."""
+def test_concurrent_fallback_writes_lose_no_update(tmp_path: Path) -> None:
+    """Writes by index array fall back to zarr's class. They took no lock: 20 of 64 rows survived."""
     with quiet(), zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"}):
         zarr.create_array(
             tmp_path, shape=(16, 8), shards=(16, 8), chunks=(1, 8), dtype="int32", compressors=None
@@ -293,3 +298,33 @@ def test_what_is_left_to_the_parent_takes_turns_too(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write, range(16)))
         assert (array[...] == np.arange(1, 17)[:, None]).all()
+
+
+async def test_a_shard_behind_a_view_has_the_lock_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = create(MemoryStore()).metadata
+    spec = ArraySpec(
+        (8, 12),
+        metadata.data_type,
+        metadata.fill_value,
+        ArrayConfig.from_dict({}),
+        default_buffer_prototype(),
+    )
+    codec, box = shardcodec.ShardingCodec(chunk_shape=(4, 3)), (slice(0, 4), slice(0, 3))
+    value = default_buffer_prototype().nd_buffer.from_numpy_array(np.full((4, 3), 7, "int32"))
+    taken: list[str] = []
+    hold = LockTable.hold_async
+
+    def note(table: Any, keys: Any) -> Any:
+        taken.extend(keys)
+        return hold(table, keys)
+
+    monkeypatch.setattr(LockTable, "hold_async", note)
+    view = LegacyStore(LocalStore(tmp_path), ".json")
+    await codec._encode_partial_single(StorePath(view, "a/c/0/0"), value, box, spec)
+    path = tmp_path / "data/root/a/c0/0"
+    assert taken == [str(path.resolve())] and path.exists()
+    read_only = StorePath(LegacyStore(LocalStore(tmp_path), ".json", read_only=True), "a/c/0/0")
+    with pytest.raises(ValueError, match="read-only"):
+        await codec._encode_partial_single(read_only, value, box, spec)

@@ -1,6 +1,6 @@
-# test_damage.py - stores that answer wrongly, and shards that are wrong, near and far
+# test_damage.py - wrong answers of stores and damaged shards, local and remote
 # SPDX-License-Identifier: MIT
-"""What comes over a network is trusted no more than a file: every answer is measured, every entry checked."""
+"""An answer from a network is trusted no more than a file: the length of each answer and each entry are checked."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ INDEX_NBYTES = 16 * 8 + 4
 
 @pytest.fixture(autouse=True)
 def index_and_ranges() -> Iterator[None]:
-    """As for shards that are too large to be fetched whole."""
+    """Make shards count as too large to be fetched whole."""
     with gap_of(0):
         yield
 
 
 class LyingStore(WrapperStore):  # type: ignore[type-arg]
-    """Answers requests for a range with what `lie` makes of the truth."""
+    """A store that passes each answer to a range request through `lie`."""
 
     lie: Any = None
 
@@ -62,22 +62,22 @@ def lying(lie: Any) -> Any:
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_a_short_answer(n: int) -> None:
+def test_short_answer_is_an_error(n: int) -> None:
     array = lying(lambda buffer, wanted: buffer[:n] if hasattr(wanted, "start") else buffer)
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[1, 2]
     assert raised.value.shard == "c/0/0"
 
 
-def test_no_answer_for_a_range_of_an_object_that_is_there() -> None:
+def test_missing_answer_for_a_stored_object_is_an_error() -> None:
     array = lying(lambda buffer, wanted: None if hasattr(wanted, "start") else buffer)
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[1, 2]
     assert raised.value.shard == "c/0/0" and raised.value.offset is not None
 
 
-def test_an_object_that_goes_between_its_index_and_its_chunks() -> None:
-    """Then it is missing, which is what a read a moment later would have said."""
+def test_object_deleted_during_a_read_reads_as_missing() -> None:
+    """A read that starts a moment later finds no object either."""
 
     def delete(buffer: Any, wanted: Any) -> Any:
         if hasattr(wanted, "start"):
@@ -96,7 +96,7 @@ class RangelessStore(WrapperStore):  # type: ignore[type-arg]
         return await super().get(key, prototype, None if hasattr(byte_range, "start") else byte_range)
 
 
-def test_an_answer_that_is_too_long() -> None:
+def test_long_answer_is_an_error() -> None:
     array = letters_in(RangelessStore(MemoryStore()), letters())
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[1, 3]
@@ -104,14 +104,14 @@ def test_an_answer_that_is_too_long() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, INDEX_NBYTES - 1])
-def test_an_index_that_is_cut(n: int) -> None:
+def test_truncated_index_is_an_error(n: int) -> None:
     array = lying(lambda buffer, wanted: buffer if hasattr(wanted, "start") else buffer[:n])
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[1, 2]
     assert raised.value.shard == "c/0/0" and raised.value.nbytes == n
 
 
-def test_errors_of_the_store_pass() -> None:
+def test_errors_of_the_store_pass_unchanged() -> None:
     def fail(buffer: Any, wanted: Any) -> Any:
         raise ConnectionResetError("gone")
 
@@ -120,7 +120,7 @@ def test_errors_of_the_store_pass() -> None:
         array[1, 2]
 
 
-# ---- hostile shards are refused alike, wherever they are
+# ---- every kind of store refuses the same damaged shards
 
 
 def letters_in(store: Any, blob: bytes, *, at_start: bool = False) -> Any:
@@ -145,7 +145,7 @@ REMOTE = [MemoryStore, OtherMemoryStore]
 
 @LOCATIONS
 @pytest.mark.parametrize("kind", REMOTE)
-def test_letters(kind: Any, at_start: bool) -> None:
+def test_undamaged_shard_is_read(kind: Any, at_start: bool) -> None:
     array = letters_in(kind(), letters(at_start=at_start), at_start=at_start)
     assert text_of(array[...]) == LETTERS
     assert array[:2, 2:].tobytes() == b"one."
@@ -157,7 +157,7 @@ bad_entries = pytest.mark.parametrize("bad", OUT_OF_BOUNDS + OF_WRONG_LENGTH)
 
 
 def with_bad_entry(kind: Any, bad: tuple[int, int], *, at_start: bool = False) -> Any:
-    """Inner chunk (0, 1) is bad, the others are good."""
+    """Store a shard whose entry of inner chunk (0, 1) is bad. The others are good."""
     first = 68 * at_start
     entries = [(first, 4), bad, (first + 8, 4), (first + 12, 4)]
     return letters_in(kind(), assemble(b"zeroone.two.tres", entries, at_start=at_start), at_start=at_start)
@@ -166,7 +166,7 @@ def with_bad_entry(kind: Any, bad: tuple[int, int], *, at_start: bool = False) -
 @pytest.mark.parametrize(("kind", "gap"), [*((kind, 0) for kind in REMOTE), (OtherMemoryStore, 1 << 20)])
 @pytest.mark.parametrize("selection", [np.s_[...], np.s_[:2, 2:], np.s_[1, 3], np.s_[::3, ::3]])
 @bad_entries
-def test_a_bad_entry_is_an_error_where_it_is_read(
+def test_bad_entry_is_an_error_for_its_chunk(
     kind: Any, gap: int, bad: tuple[int, int], selection: Any
 ) -> None:
     array = with_bad_entry(kind, bad)
@@ -177,8 +177,8 @@ def test_a_bad_entry_is_an_error_where_it_is_read(
 
 @pytest.mark.parametrize("kind", REMOTE)
 @pytest.mark.parametrize("bad", OUT_OF_BOUNDS)
-def test_a_bad_entry_matters_everywhere(kind: Any, bad: tuple[int, int]) -> None:
-    """Without checksums in inner chunks nothing else would tell that the object lost its first bytes."""
+def test_entry_outside_of_the_shard_is_an_error_for_every_chunk(kind: Any, bad: tuple[int, int]) -> None:
+    """Without checksums of inner chunks, only this shows that the object lost its first bytes."""
     array = with_bad_entry(kind, bad)
     for selection in (np.s_[2:, :2], np.s_[3, 3]):
         with pytest.raises(shardcodec.ShardFormatError):
@@ -187,7 +187,7 @@ def test_a_bad_entry_matters_everywhere(kind: Any, bad: tuple[int, int]) -> None
 
 @pytest.mark.parametrize("kind", REMOTE)
 @pytest.mark.parametrize("bad", OF_WRONG_LENGTH)
-def test_a_wrong_length_does_not_matter_elsewhere(kind: Any, bad: tuple[int, int]) -> None:
+def test_wrong_length_is_an_error_for_its_chunk_only(kind: Any, bad: tuple[int, int]) -> None:
     array = with_bad_entry(kind, bad)
     assert array[2:, :2].tobytes() == b"two."
     assert array[3, 3] == ord("s")
@@ -195,7 +195,7 @@ def test_a_wrong_length_does_not_matter_elsewhere(kind: Any, bad: tuple[int, int
 
 @pytest.mark.parametrize("kind", REMOTE)
 @pytest.mark.parametrize("bad", OUT_OF_BOUNDS)
-def test_a_bad_entry_stops_an_update(kind: Any, bad: tuple[int, int]) -> None:
+def test_bad_entry_stops_an_update(kind: Any, bad: tuple[int, int]) -> None:
     array = with_bad_entry(kind, bad)
     before = stored(array)
     for selection in (np.s_[3, 3], np.s_[2:]):
@@ -206,8 +206,8 @@ def test_a_bad_entry_stops_an_update(kind: Any, bad: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("kind", REMOTE)
-def test_an_entry_in_an_index_at_the_start(kind: Any) -> None:
-    """At the end a store that does not tell sizes would not show it to a partial read."""
+def test_entry_over_the_index_at_the_start_is_an_error(kind: Any) -> None:
+    """With the index at the end, a partial read through a store that reports no sizes would not notice it."""
     array = with_bad_entry(kind, (66, 4), at_start=True)
     for selection in (np.s_[...], np.s_[1, 3]):
         with pytest.raises(shardcodec.ShardFormatError) as raised:
@@ -215,16 +215,16 @@ def test_an_entry_in_an_index_at_the_start(kind: Any) -> None:
         assert raised.value.chunk_coords == (0, 1)
 
 
-class AskedTooMuch(Exception):
-    """What `test_a_huge_entry` must not see."""
+class HugeRequest(Exception):
+    """Raised by the store in `test_huge_entry_is_not_requested`."""
 
 
-def test_a_huge_entry_is_not_asked_for() -> None:
-    """Four bytes are due: a claim of 2^62 is refused before any store tries to send them."""
+def test_huge_entry_is_not_requested() -> None:
+    """The chunk has four bytes. An entry that claims 2^62 bytes is refused before any request."""
 
     def refuse(buffer: Any, wanted: Any) -> Any:
         if getattr(wanted, "end", 0) > 1 << 20:
-            raise AskedTooMuch(wanted)
+            raise HugeRequest(wanted)
         return buffer
 
     store = LyingStore(MemoryStore())
@@ -235,7 +235,7 @@ def test_a_huge_entry_is_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize("kind", REMOTE)
-def test_zstd_of_letters(kind: Any) -> None:
+def test_damaged_zstd_stream_is_an_error(kind: Any) -> None:
     spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 46, [{"name": "bytes"}, zstd()])
     blob = shardcodec.encode(np.frombuffer(b"zeroone.two.tres", "u1").reshape(4, 4), spec)
     codec = ShardingCodec(chunk_shape=(2, 2), codecs=[BytesCodec(), ZstdCodec(level=1)])
@@ -252,24 +252,27 @@ def test_zstd_of_letters(kind: Any) -> None:
     )
 
 
-def test_a_lost_head_is_seen_in_a_partial_read() -> None:
-    """The first bytes of a shard were lost. Its index is whole, and every inner chunk is three bytes off; the last one
-    reaches into the index. A suffix request does not tell the size of the object, so a partial read through a store
-    with requests of its own once returned the shifted bytes."""
+def test_partial_read_detects_lost_first_bytes() -> None:
+    """The shard lost its first bytes: the index is whole, each inner chunk is three bytes off, and the last one
+    overlaps the index. A suffix request does not report the size of the object, so a partial read through a store
+    with its own requests returned the shifted bytes.
+    """
     array = letters_in(LyingStore(MemoryStore()), letters()[3:])
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[2:, 2:]
     assert raised.value.chunk_coords == (1, 1)
 
 
-# ---------------------------------------------------------------- metadata that zarr lets pass
+# ---------------------------------------------------------------- metadata that zarr accepts
 
 
 @pytest.mark.parametrize(
     "access", [lambda a: a[0, 0], lambda a: a.__setitem__(..., 1)], ids=["read", "write"]
 )
-def test_shards_that_their_inner_chunks_do_not_divide_are_refused(access: Any) -> None:
-    """zarr 3.4 compares inner chunks with the shard before a transpose, and of such an array it silently stores nothing."""
+def test_inner_chunks_that_do_not_divide_the_shard_are_refused(access: Any) -> None:
+    """zarr 3.4 compares inner chunks with the shard before a transpose, and silently stores nothing of such an
+    array.
+    """
     text = json.dumps(metadata(transpose(1, 0), sharding(chunk_shape=[2, 6]))).encode()
     array = ours(MemoryStore({"zarr.json": default_buffer_prototype().buffer.from_bytes(text)}), strict=False)
     with pytest.raises(shardcodec.SpecError, match="6 does not divide shard size 4") as caught:

@@ -1,6 +1,6 @@
-# test_event_loop.py - which thread does the work of a read
+# test_event_loop.py - the thread that does the work of a read
 # SPDX-License-Identifier: MIT
-"""A read that takes some milliseconds stays on zarr's event loop only where nobody else needs that loop."""
+"""A read of some milliseconds stays on zarr's event loop only if no other call needs the loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from helpers import create, ours
 from zarr.core.sync import sync
 
 from shardcodec import compat
-from shardcodec.zarr_plugin import read_request
+from shardcodec.access import array_read
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The thread of each engine call from now on, as "loop" or "other"."""
+    """Record for each engine call whether it runs on the event loop ("loop") or in another thread ("other")."""
     found: list[str] = []
-    read = read_request.read
+    read = array_read.read
 
     def noted(*arguments: Any) -> list[int]:
         try:
@@ -32,14 +32,14 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append("other")
         return read(*arguments)
 
-    monkeypatch.setattr(read_request, "read", noted)
+    monkeypatch.setattr(array_read, "read", noted)
     monkeypatch.setattr(compat, "_crowded_until", 0.0)
     return found
 
 
 @pytest.fixture
 def array(tmp_path: Path) -> Any:
-    """4 MiB in four shards: no small read, and far from a long one."""
+    """4 MiB in four shards: neither a small read nor a long one."""
     made = create(
         tmp_path, shape=(2048, 2048), shards=(1024, 1024), chunks=(256, 256), dtype="i1", compressors=None
     )
@@ -47,12 +47,12 @@ def array(tmp_path: Path) -> Any:
     return ours(tmp_path)
 
 
-def test_a_call_alone_is_served_on_zarrs_loop(array: Any, threads: list[str]) -> None:
+def test_single_call_runs_on_zarrs_loop(array: Any, threads: list[str]) -> None:
     assert array[:].sum() == array[:].sum()
     assert threads == ["loop", "loop"]
 
 
-def test_calls_side_by_side_leave_the_loop_free_and_so_do_those_soon_after(
+def test_concurrent_calls_and_the_next_calls_leave_the_loop_free(
     array: Any, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def both() -> Any:
@@ -68,20 +68,20 @@ def test_calls_side_by_side_leave_the_loop_free_and_so_do_those_soon_after(
     assert threads == ["other"] * 3 + ["loop"]
 
 
-def test_a_loop_of_the_users_own_is_left_free(array: Any, threads: list[str]) -> None:
+def test_users_event_loop_is_left_free(array: Any, threads: list[str]) -> None:
     assert asyncio.run(array.async_array.getitem(slice(None))).shape == array.shape
     assert threads == ["other"]
 
 
-def test_what_takes_longer_goes_to_another_thread(
+def test_long_read_runs_in_another_thread(
     array: Any, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_request, "MOST_ALONE_NBYTES", array.nbytes - 1)
+    monkeypatch.setattr(array_read, "MOST_ALONE_NBYTES", array.nbytes - 1)
     assert array[:].shape == array.shape
     assert threads == ["other"]
 
 
-def test_a_thread_that_comes_meanwhile_is_served_too(array: Any, threads: list[str]) -> None:
+def test_concurrent_threads_are_all_served(array: Any, threads: list[str]) -> None:
     results: list[int] = []
     others = [threading.Thread(target=lambda: results.append(int(array[:].sum()))) for _ in range(4)]
     for other in others:

@@ -1,9 +1,10 @@
 # test_foreign_codecs.py - codecs of zarr and numcodecs that have no native code, one by one, inside shards
 # SPDX-License-Identifier: MIT
-"""What either pipeline writes, the other one reads, bit for bit; by slices and by index arrays.
+"""Each pipeline reads what the other one has written, bit for bit, by slices and by index arrays.
 
-zarr 3.1 only reads: writing, it hands parts of arrays to codecs that want them whole, and mixes up axes of index arrays.
-With codecs of numcodecs behind a transpose it stores elements in the wrong order, which we took over from it.
+With zarr 3.1 zarr's pipeline only reads. When it writes, it passes parts of arrays to codecs that need whole ones,
+and confuses the axes of index arrays. With codecs of numcodecs after a transpose it stores elements in the wrong
+order, and shardcodec does the same there.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ SHAPE, SHARD, CHUNK = (12, 20), (8, 12), (4, 3)
 
 
 def of_zarr(name: str, **configuration: Any) -> Any:
-    """A codec that only newer releases of zarr have."""
+    """Return a codec that only newer releases of zarr have."""
     if not hasattr(zarr.codecs, name):
-        pytest.skip(f"this zarr has no {name}")
+        pytest.skip(f"this zarr does not have {name}")
     return getattr(zarr.codecs, name)(**configuration)
 
 
 def optional(module: str, make: Callable[[], Any]) -> Any:
-    """A codec of numcodecs that needs a package of its own."""
+    """Return a codec of numcodecs that needs another package."""
     pytest.importorskip(module)
     return make()
 
@@ -109,7 +110,7 @@ def lossy(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_slices(name: str) -> None:
+def test_slices_are_read_alike(name: str) -> None:
     array = make(name)
     other, values = zarrs_view(array), values_for(array)
     for writer in writers(array, other):
@@ -127,8 +128,8 @@ PLACES = (np.array([0, 11, 7, 7, 4]), np.array([0, 19, 12, 11, 3]))
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_index_arrays(name: str) -> None:
-    """Lists of rows and columns, points and masks: read and written by each, looked at by the other."""
+def test_index_arrays_are_read_alike(name: str) -> None:
+    """Lists of rows and columns, points and masks: each pipeline reads and writes them, the other one checks."""
     array = make(name)
     other, values = zarrs_view(array), values_for(array)
     mask = np.arange(values.size).reshape(SHAPE) % 7 == 0

@@ -1,6 +1,6 @@
-# test_group_ends.py - blocks of `group_writes` that nobody leaves before their process ends
+# test_group_ends.py - blocks of `group_writes` that are still open when their process ends
 # SPDX-License-Identifier: MIT
-"""What they had gathered was lost, and the exit status was 0. Now it is stored, or the loss cannot be missed."""
+"""Buffered writes were lost, with exit status 0. Now they are stored, or an error reports the loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helpers import ours, zarrs_view
 from zarr.core.sync import sync
 
 from shardcodec import group_writes
-from shardcodec.zarr_plugin import group_writes as groups
+from shardcodec.access.buffer import group_writes as blocks
 
 WRITTEN = [7, 7, 7, 0, 0, 0, 0, 0]
 NOTHING = [0] * 8
@@ -133,26 +133,29 @@ STORED = {
 }
 
 
-QUICK = ("generator", "thread that ends later", "coroutine that is never resumed")  # each takes a process
+# each case needs a process
+QUICK = ("generator", "thread that ends later", "coroutine that is never resumed")
 
 
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in STORED]
 )
-def test_an_open_block_is_stored_when_the_process_ends(folder: Path, how: str) -> None:
+def test_open_block_is_stored_at_exit(folder: Path, how: str) -> None:
     done = run(folder, STORED[how])
     assert (done.returncode, stored(folder)) == (0, WRITTEN), done.stderr
 
 
 @pytest.mark.slow
-def test_an_interrupt_stores_what_was_assigned_before(folder: Path) -> None:
-    done = run(folder, "with group_writes(): a[:3] = 7; signal.raise_signal(signal.SIGINT)")
+def test_interrupt_stores_earlier_writes(folder: Path) -> None:
+    # a shell that runs the tests in the background lets its children ignore the signal
+    handler = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    done = run(folder, f"{handler}\nwith group_writes(): a[:3] = 7; signal.raise_signal(signal.SIGINT)")
     assert done.returncode == -2 and "KeyboardInterrupt" in done.stderr
     assert stored(folder) == WRITTEN
 
 
-def test_a_failure_at_the_end_names_arrays_and_numbers(folder: Path) -> None:
-    """A folder lies where the shards are to be."""
+def test_failure_at_exit_names_arrays_and_counts(folder: Path) -> None:
+    """A folder is in the place of the shards."""
     (folder / "c/0").mkdir(parents=True)
     done = run(folder, "group_writes().__enter__(); a[:3] = 7")
     expected = "1 shard with writes of an open group_writes block was not stored when the process ended"
@@ -162,15 +165,15 @@ def test_a_failure_at_the_end_names_arrays_and_numbers(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_block_that_drops_on_errors_says_that_it_was_not_left(folder: Path) -> None:
+def test_open_block_that_drops_on_errors_is_reported(folder: Path) -> None:
     done = run(folder, "print('out'); group_writes(flush_on_error=False).__enter__(); a[:3] = 7")
     assert (done.returncode, done.stdout, stored(folder)) == (120, "out\n", NOTHING)
     assert "flush_on_error=False) was not left" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_block_that_is_entered_too_late_is_reported(folder: Path) -> None:
-    """When `atexit` calls a function, no thread pool takes work any more."""
+def test_block_entered_at_exit_is_reported(folder: Path) -> None:
+    """When `atexit` calls a function, no thread pool accepts work any more."""
     code = """
         import atexit
         atexit.register(lambda: (group_writes().__enter__(), a.__setitem__(0, 7)))
@@ -180,7 +183,7 @@ def test_a_block_that_is_entered_too_late_is_reported(folder: Path) -> None:
     assert "was not stored when the process ended" in done.stderr
 
 
-def test_a_forked_child_leaves_the_block_to_its_parent(folder: Path) -> None:
+def test_forked_child_leaves_the_block_to_its_parent(folder: Path) -> None:
     code = """
         group_writes().__enter__()
         a[:3] = 7
@@ -196,7 +199,7 @@ def test_a_forked_child_leaves_the_block_to_its_parent(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_block_of_a_forked_child_is_stored_by_the_child(folder: Path) -> None:
+def test_block_of_a_forked_child_is_stored_by_the_child(folder: Path) -> None:
     code = """
         group_writes().__enter__()
         child = os.fork()
@@ -212,7 +215,7 @@ def test_a_block_of_a_forked_child_is_stored_by_the_child(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_worker_process(folder: Path, fails: bool) -> None:
+def test_open_block_is_stored_at_the_exit_of_a_worker(folder: Path, fails: bool) -> None:
     code = f"""
         import multiprocessing
 
@@ -232,11 +235,11 @@ def test_the_end_of_a_worker_process(folder: Path, fails: bool) -> None:
     assert ("was not stored" in done.stderr) if fails else stored(folder) == WRITTEN
 
 
-# ---- in a process that goes on
+# ---- in a process that continues
 
 
-def test_a_block_on_zarrs_event_loop_is_refused_before_anything_is_gathered(folder: Path) -> None:
-    """Its end would wait for the loop that it stops: it raised when it was left, and lost what was gathered."""
+def test_block_on_zarrs_event_loop_is_refused_at_its_start(folder: Path) -> None:
+    """The end of the block would wait for the loop that it blocks. It raised there and lost the buffered writes."""
     array = ours(folder)
 
     async def work() -> None:
@@ -246,11 +249,11 @@ def test_a_block_on_zarrs_event_loop_is_refused_before_anything_is_gathered(fold
             await array.async_array.setitem(slice(0, 3), np.full(3, 7, "i4"))
 
     sync(work())
-    assert groups.active() is None
+    assert blocks.active() is None
     assert stored(folder) == WRITTEN
 
 
-def test_a_generator_that_is_collected_on_zarrs_event_loop_stores(folder: Path) -> None:
+def test_generator_collected_on_zarrs_event_loop_stores_its_block(folder: Path) -> None:
     array = ours(folder)
 
     def work() -> Any:
@@ -266,15 +269,15 @@ def test_a_generator_that_is_collected_on_zarrs_event_loop_stores(folder: Path) 
 
     sync(collect())
     for _ in range(500):
-        if groups.active() is None:
+        if blocks.active() is None:
             break
         sync(asyncio.sleep(0.01))
-    assert groups.active() is None
+    assert blocks.active() is None
     assert stored(folder) == WRITTEN
 
 
-def test_what_a_cancelled_end_has_left_is_stored_by_the_next_block(folder: Path) -> None:
-    """The elements were dropped, and only a TimeoutError told of it."""
+def test_writes_left_by_a_cancelled_end_are_stored_by_the_next_block(folder: Path) -> None:
+    """The elements were dropped, and only a TimeoutError was raised."""
     array = ours(folder)
 
     async def work() -> None:
@@ -292,5 +295,25 @@ def test_what_a_cancelled_end_has_left_is_stored_by_the_next_block(folder: Path)
         raise AssertionError
     with group_writes():
         pass
-    assert groups.active() is None
+    assert blocks.active() is None
+    assert stored(folder) == WRITTEN
+
+
+def test_closed_coroutine_stores_its_block(folder: Path) -> None:
+    """Its end waited for the flush, so `close` raised RuntimeError, and the writes stayed in memory until the process ended."""
+    array = ours(folder)
+
+    async def enter(future: asyncio.Future[None]) -> None:
+        async with group_writes():
+            await future
+
+    async def work() -> None:
+        coroutine = enter(asyncio.get_running_loop().create_future())
+        coroutine.send(None)
+        await array.async_array.setitem(slice(0, 3), np.full(3, 7, "i4"))
+        coroutine.close()
+        while blocks.active() is not None:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(work(), 30))
     assert stored(folder) == WRITTEN

@@ -1,6 +1,8 @@
 # test_group_shards.py - inner chunks written through `shardcodec.Shard` in a block of `group_writes`
 # SPDX-License-Identifier: MIT
-"""Handles on shards in `group_writes`: seen by whoever looks, stored once, beside zarr arrays on the same shards."""
+"""Handles on shards in `group_writes`: every reader sees the writes, each shard is stored once, next to zarr arrays
+on it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
+from shardcodec.access.buffer import group_writes as blocks
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.zarr_plugin import group_writes as groups
 
 KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, each of 2 x 4 inner chunks
 GRID = [(i, j) for i in range(2) for j in range(4)]
@@ -49,12 +51,12 @@ def chunk(value: int) -> np.ndarray[Any, Any]:
     return (value + np.arange(12, dtype=np.int32)).reshape(4, 3)
 
 
-# ---- what is seen, and when
+# ---- visibility and flushes
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_key_value_stores_and_chunk_state_work_on_what_is_gathered(store: Any, in_transaction: bool) -> None:
-    """They knew nothing of it: the end of the block laid older elements over values that were written later."""
+def test_kv_stores_and_chunk_state_see_buffered_chunks(store: Any, in_transaction: bool) -> None:
+    """They did not know of the buffered writes: the end of the block overwrote newer values with older elements."""
     array = create(store)
     base = Path(store) / "c/0/0" if isinstance(store, Path) else (store, "c/0/0")
     kv = ShardedKeyValueStore(base, grid_shape=(2, 4), index_codecs=CHECKED_INDEX)
@@ -79,7 +81,7 @@ def test_key_value_stores_and_chunk_state_work_on_what_is_gathered(store: Any, i
     assert kv[first] == chunk(4).tobytes() and (array[:4, :3] == chunk(4)).all()
 
 
-def test_chunks_are_seen_at_once_and_stored_at_the_end(tmp_path: Path) -> None:
+def test_buffered_chunks_are_visible_at_once_and_stored_at_the_end(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
     shard, other = opened(tmp_path), opened(tmp_path, mode="r")
     with group_writes():
@@ -87,22 +89,21 @@ def test_chunks_are_seen_at_once_and_stored_at_the_end(tmp_path: Path) -> None:
             shard.write_chunks([at], [chunk(n)])
         shard.write_chunks(GRID[5:7], np.stack([chunk(5), chunk(6)]))
         assert not shard_path(array).exists()
-        group = groups.active()
-        assert group is not None
-        assert group.nbytes == 7 * 48
+        buffer = blocks.active()
+        assert buffer is not None
+        assert buffer.nbytes == 7 * 48
         shard.write_chunks([GRID[0]], [chunk(70)])
-        assert group.nbytes == 7 * 48
+        assert buffer.nbytes == 7 * 48
         assert not shard_path(array).exists()
-        assert np.array_equal(other.read_chunks(GRID[:2]), [chunk(70), chunk(1)])  # stores what there is
-        assert group.nbytes == 0
+        # stores the buffered chunks
+        assert np.array_equal(other.read_chunks(GRID[:2]), [chunk(70), chunk(1)])
+        assert buffer.nbytes == 0
         shard.write_chunks([(1, 3)], [chunk(7)])
         assert np.array_equal(array[4:8, 9:12], chunk(7))
         shard.write_chunks([(1, 3)], [chunk(8)])
         assert np.array_equal(shard.read_region((slice(4, 8), slice(9, 12))), chunk(8))
-        assert other.state().tolist() == [
-            [True] * 4,
-            [True, True, True, False],
-        ]  # what it has seen belongs together
+        # a handle sees one consistent state
+        assert other.state().tolist() == [[True] * 4, [True, True, True, False]]
         shard.write_chunks([(1, 3)], [chunk(9)])
         assert other.refresh().state().all()
         shard.write_chunks([(1, 3)], [chunk(10)])
@@ -111,14 +112,14 @@ def test_chunks_are_seen_at_once_and_stored_at_the_end(tmp_path: Path) -> None:
 
 
 def part(key: str, at: tuple[int, int]) -> tuple[slice, slice]:
-    """Elements of the array that an inner chunk is."""
+    """Return the elements of the array that an inner chunk covers."""
     row, column = (int(i) for i in key.split("/")[1:])
     top, left = 8 * row + 4 * at[0], 12 * column + 3 * at[1]
     return slice(top, top + 4), slice(left, left + 3)
 
 
 class Work:
-    """Random work on an array and on two handles for each of its shards, and on a plain array."""
+    """Random operations on an array and on two handles for each of its shards, and on a plain array."""
 
     def __init__(self, store: Any, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -137,7 +138,7 @@ class Work:
             self.erase,
             self.encoded,
             self.box,
-            self.look,
+            self.read_and_compare,
         ]
         work[self.rng.integers(len(work))](key, shard, some, number)
 
@@ -167,7 +168,7 @@ class Work:
         self.plain[box] = number
         self.array[box] = number
 
-    def look(self, key: str, shard: Any, some: Any, number: int) -> None:
+    def read_and_compare(self, key: str, shard: Any, some: Any, number: int) -> None:
         if number % 3:
             found = shard.refresh().read_chunks(some)
             assert np.array_equal(found, [self.plain[part(key, at)] for at in some])
@@ -176,7 +177,7 @@ class Work:
 
 
 @pytest.mark.parametrize("budget", [0, 100, 1 << 20])
-def test_random_work_against_a_plain_array(store: Any, budget: int) -> None:
+def test_random_operations_equal_a_plain_array(store: Any, budget: int) -> None:
     work = Work(store, budget)
     with shardcodec.options(write_strategy="append"), group_writes(max_bytes=budget):
         for number in range(150):
@@ -187,7 +188,7 @@ def test_random_work_against_a_plain_array(store: Any, budget: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["<i4", ">i4"])
-def test_chunks_lie_along_the_axes_of_the_index(tmp_path: Path, dtype: str) -> None:
+def test_chunks_are_stored_along_the_axes_of_the_index(tmp_path: Path, dtype: str) -> None:
     inner = ShardingCodec(chunk_shape=(4, 2), codecs=[BytesCodec(), Crc32cCodec()])
     array = create(
         LocalStore(tmp_path),
@@ -209,7 +210,7 @@ def test_chunks_lie_along_the_axes_of_the_index(tmp_path: Path, dtype: str) -> N
     assert shard.state().sum() == 3
 
 
-def test_what_cannot_wait_is_stored_behind_what_waited(tmp_path: Path) -> None:
+def test_unbuffered_writes_are_stored_after_buffered_ones(tmp_path: Path) -> None:
     create(LocalStore(tmp_path))
     shard = opened(tmp_path)
     with group_writes():
@@ -222,17 +223,16 @@ def test_what_cannot_wait_is_stored_behind_what_waited(tmp_path: Path) -> None:
         shard.erase([(0, 0), (1, 3)])
         shard.write_chunks([(1, 0)], [chunk(7)])
         shard.compact()
-        shard.write_chunks(
-            GRID, np.stack([chunk(10 + i) for i in range(8)])
-        )  # all of it: nothing to wait for
+        # the whole shard is not buffered
+        shard.write_chunks(GRID, np.stack([chunk(10 + i) for i in range(8)]))
         assert np.array_equal(opened(tmp_path).read_chunks([(1, 3)]), [chunk(17)])
         assert shard.refresh().state().all()
 
 
-# ---- what is refused, and what fails
+# ---- refusals and failures
 
 
-def test_bad_writes_are_refused_at_once(tmp_path: Path) -> None:
+def test_invalid_writes_are_refused_at_once(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
     shard = opened(tmp_path)
     with group_writes():
@@ -249,7 +249,7 @@ def test_bad_writes_are_refused_at_once(tmp_path: Path) -> None:
     assert not shard_path(array).exists()
 
 
-def test_a_damaged_shard_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_damaged_shard_is_named_and_unchanged(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
     array[...] = 5
     path = shard_path(array)
@@ -269,7 +269,7 @@ def test_a_damaged_shard_is_named_and_left_alone(tmp_path: Path) -> None:
     assert np.array_equal(array[8:12, 12:15], chunk(2))
 
 
-def test_a_block_that_fails_may_drop_them(tmp_path: Path) -> None:
+def test_failed_block_may_drop_buffered_chunks(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
 
     def write() -> None:
@@ -285,7 +285,7 @@ def test_a_block_that_fails_may_drop_them(tmp_path: Path) -> None:
 # ---- threads, and processes
 
 
-def test_threads_with_handles_of_their_own_lose_nothing(tmp_path: Path) -> None:
+def test_threads_with_their_own_handles_lose_no_update(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
     expected = np.full(array.shape, -1, dtype=np.int32)
     failures: list[BaseException] = []
@@ -314,7 +314,7 @@ def test_threads_with_handles_of_their_own_lose_nothing(tmp_path: Path) -> None:
     assert np.array_equal(zarrs_view(array)[...], expected)
 
 
-def test_a_forked_child_writes_by_itself(tmp_path: Path) -> None:
+def test_forked_child_stores_its_own_writes(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
     shard = opened(tmp_path)
 
@@ -333,8 +333,8 @@ def test_a_forked_child_writes_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("immutable", [False, True])
 @pytest.mark.parametrize("how", ["slice", "boxes", "chunks", "whole"])
-def test_handles_on_arrays_see_what_is_gathered(store: Any, how: str, immutable: bool) -> None:
-    """They read what was stored, and nothing told that it was older than what had been assigned."""
+def test_array_handles_see_buffered_writes(store: Any, how: str, immutable: bool) -> None:
+    """They read the stored elements, without a sign that newer ones had been assigned."""
     array = create(store)
     array[:] = 1
     reader = shardcodec.open_array(store, immutable=immutable and not isinstance(store, Path))
@@ -344,15 +344,15 @@ def test_handles_on_arrays_see_what_is_gathered(store: Any, how: str, immutable:
         "chunks": lambda: reader.read_chunks([(0, 0), (2, 0)])[:, 2 % 4, 1],
         "whole": lambda: reader[...][2, 1:3],
     }
-    assert ways[how]()[0] == 1  # with an index that is kept
+    assert ways[how]()[0] == 1  # caches the index
     spec = spec_of(store)
     with group_writes():
         array[2, 1] = 5
         array[15, 23] = 6
         assert ways[how]()[0] == 5
-        group = groups.active()
-        assert group is not None
-        assert len(group.names()) == int(how != "whole")  # what is not read waits on
+        buffer = blocks.active()
+        assert buffer is not None
+        assert len(buffer.names()) == int(how != "whole")  # chunks that are not read stay buffered
         with open_shard(store, "c/0/0", spec, mode="r+") as shard:
             shard.write_chunks([(0, 0)], np.full((1, 4, 3), 7, np.int32))
         assert ways[how]()[0] == 7

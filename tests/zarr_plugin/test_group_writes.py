@@ -1,4 +1,4 @@
-# test_group_writes.py - gathered writes: seen at once, stored once, nothing lost
+# test_group_writes.py - buffered writes: visible at once, stored once, none lost
 # SPDX-License-Identifier: MIT
 """`group_writes`, through zarr arrays on every kind of store."""
 
@@ -23,13 +23,15 @@ from helpers import (
     quiet,
     shard_path,
     store_of,
+    stored_values,
     zarrs_view,
 )
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
-from shardcodec.zarr_plugin import group_writes as groups
+from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer.overlay import Overlay
 
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3
 
@@ -39,23 +41,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return store_of(request.param, tmp_path)
 
 
-def gathered_nbytes() -> int:
-    group = groups.active()
-    assert group is not None
-    assert group.nbytes == sum(entry.gathered.nbytes for entry in group._entries.values())
-    return group.nbytes
+def buffered_nbytes() -> int:
+    """Return the memory of the buffer, compared with that of its objects."""
+    buffer = blocks.active()
+    assert buffer is not None
+    assert buffer.nbytes == sum(one.writes.nbytes for one in buffer._objects.values())
+    return buffer.nbytes
 
 
-def stored(array: Any) -> np.ndarray[Any, Any]:
-    """What zarr's own pipeline finds in the store."""
-    values: np.ndarray[Any, Any] = zarrs_view(array)[...]
-    return values
+# ---- visibility and flushes
 
 
-# ---- what is seen, and when
-
-
-def test_writes_are_seen_at_once_and_stored_at_the_end(store: Any) -> None:
+def test_writes_are_visible_at_once_and_stored_at_the_end(store: Any) -> None:
     array = create(store)
     array[:] = 1
     with group_writes():
@@ -66,9 +63,9 @@ def test_writes_are_seen_at_once_and_stored_at_the_end(store: Any) -> None:
         expected[3, 4] = 8
         assert (array[:] == expected).all()
         assert (array[1:4, ::5] == expected[1:4, ::5]).all()
-        assert (stored(array) == 1).all()
+        assert (stored_values(array) == 1).all()
     assert (array[:] == expected).all()
-    assert (stored(array) == expected).all()
+    assert (stored_values(array) == expected).all()
 
 
 def test_each_shard_is_written_once() -> None:
@@ -80,15 +77,17 @@ def test_each_shard_is_written_once() -> None:
             for column in range(24):
                 array[row, column] = row * 24 + column
         assert not store.written
-        assert not store.chunk_requests()  # nothing was looked at either
+        assert not store.chunk_requests()  # and no request to read
     assert sorted(store.written) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
     assert (array[:] == np.arange(16 * 24).reshape(SHAPE)).all()
 
 
 @pytest.mark.parametrize("kind", ["sharded", "transposed", "big endian"])
 @pytest.mark.parametrize("budget", [100, 256 << 20])
-def test_loops_over_inner_chunks(store: Any, kind: str, budget: int) -> None:
-    """All but the first of a shard go a short way, unless they are of another dtype: with equal results."""
+def test_loop_over_inner_chunks_equals_numpy(store: Any, kind: str, budget: int) -> None:
+    """After the first chunk of a shard, writes take a fast path, except those of another dtype. The results are
+    equal.
+    """
     arguments: dict[str, Any] = {"dtype": "i4"}
     if kind == "transposed":
         arguments["filters"] = [zarr.codecs.TransposeCodec(order=(1, 0))]
@@ -104,12 +103,14 @@ def test_loops_over_inner_chunks(store: Any, kind: str, budget: int) -> None:
                     box = slice(row, row + 4), slice(column, column + 3)
                     array[box] = np.asarray(expected[box] + turn, dtype)
                     assert (array[box] == expected[box] + turn).all()
-            gathered_nbytes()
-    assert (stored(array) == expected + 3).all()
+            buffered_nbytes()
+    assert (stored_values(array) == expected + 3).all()
 
 
-def test_the_short_way_asks_what_the_long_one_asks(tmp_path: Path) -> None:
-    """A view of the store for reading only refuses; another array's option about empty chunks counts from its write on."""
+def test_fast_path_checks_read_only_stores_and_options(tmp_path: Path) -> None:
+    """A read-only view of the store refuses the write. The option of another array about empty chunks applies from
+    its write on.
+    """
     array = create(LocalStore(tmp_path))
     values = np.full((4, 3), 5, "int32")
     with group_writes():
@@ -129,7 +130,7 @@ def test_the_short_way_asks_what_the_long_one_asks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [0, 500, 256 << 20])
 @pytest.mark.parametrize("kind", ["sharded", "plain", "transposed", "big endian"])
-def test_random_work_against_a_plain_array(store: Any, budget: int, kind: str) -> None:
+def test_random_operations_equal_a_plain_array(store: Any, budget: int, kind: str) -> None:
     arguments: dict[str, Any] = {}
     if kind == "plain":
         arguments = {"shards": None, "chunks": (8, 12)}
@@ -145,7 +146,7 @@ def test_random_work_against_a_plain_array(store: Any, budget: int, kind: str) -
         with group_writes(budget):
             for _ in range(12):
                 work_randomly(array, twin, rng)
-        assert (stored(array) == twin).all()
+        assert (stored_values(array) == twin).all()
 
 
 def work_randomly(array: Any, twin: np.ndarray[Any, Any], rng: np.random.Generator) -> None:
@@ -161,7 +162,7 @@ def work_randomly(array: Any, twin: np.ndarray[Any, Any], rng: np.random.Generat
             row = int(first[0])
             values = rng.integers(0, 100, 24)
             array[row] = twin[row] = values.astype(twin.dtype)
-        case 3 if not ZARR_IS_31:  # whose own pipeline cannot
+        case 3 if not ZARR_IS_31:  # zarr's own pipeline of 3.1 cannot do this
             rows = rng.permutation(16)[:5]
             values = rng.integers(0, 100, (5, twin[0, area[1]].size)).astype(twin.dtype)
             array.oindex[rows, area[1]] = values
@@ -181,7 +182,7 @@ def work_randomly(array: Any, twin: np.ndarray[Any, Any], rng: np.random.Generat
     assert (array.oindex[:, columns] == twin[:, columns]).all()
 
 
-def test_an_emptied_shard_goes(store: Any) -> None:
+def test_emptied_shard_is_deleted(store: Any) -> None:
     array = create(store)
     array[:] = 1
     with group_writes():
@@ -189,10 +190,10 @@ def test_an_emptied_shard_goes(store: Any) -> None:
             array[row, :12] = -1
         array[8:, 12:15] = -1
     keys = {key for key in list_keys(array.store) if key.startswith("c/")}
-    if type(store).__name__ != "ObjectStore":  # there is no deleting under a condition
+    if type(store).__name__ != "ObjectStore":  # it cannot delete conditionally
         assert keys == {"c/0/1", "c/1/0", "c/1/1"}
-    assert (stored(array)[:8, :12] == -1).all()
-    assert (stored(array)[8:, 15:] == 1).all()
+    assert (stored_values(array)[:8, :12] == -1).all()
+    assert (stored_values(array)[8:, 15:] == 1).all()
 
 
 def list_keys(store: Any) -> list[str]:
@@ -202,17 +203,19 @@ def list_keys(store: Any) -> list[str]:
     return asyncio.run(collect())
 
 
-def test_a_missing_shard_is_missing_no_more(store: Any) -> None:
+def test_write_to_a_missing_shard_is_visible(store: Any) -> None:
     array = create(store)
     with group_writes():
         assert array[0, 0] == -1
         array[0, 0] = 4
         assert array[0, :3].tolist() == [4, -1, -1]
-    assert stored(array)[0, :3].tolist() == [4, -1, -1]
+    assert stored_values(array)[0, :3].tolist() == [4, -1, -1]
 
 
-def test_what_another_writer_did_meanwhile_is_kept(tmp_path: Path) -> None:
-    """Other elements of the very same inner chunk: a chunk that was read when it was first touched would lose them."""
+def test_writes_of_another_process_meanwhile_are_kept(tmp_path: Path) -> None:
+    """The other process changes other elements of the same inner chunk. A chunk that is read at the first write
+    would lose them.
+    """
     array = create(tmp_path)
     array[:] = 1
     with group_writes():
@@ -225,13 +228,11 @@ def test_what_another_writer_did_meanwhile_is_kept(tmp_path: Path) -> None:
             ours(tmp_path)[4, 1] = 4
 
         in_child(child)
-    assert stored(array)[0, :3].tolist() == [2, 3, 1]
-    assert stored(array)[4, 1] == 4
+    assert stored_values(array)[0, :3].tolist() == [2, 3, 1]
+    assert stored_values(array)[4, 1] == 4
 
 
-def test_zarrs_own_pipeline_finds_what_was_written_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fallback_sees_earlier_buffered_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = ours(create(tmp_path).store, strict=False)
 
     def decline(*_: Any) -> Any:
@@ -247,23 +248,54 @@ def test_zarrs_own_pipeline_finds_what_was_written_before(
             array[0, 0] = 2
         array[0, 1] = 3
         assert array[0, :3].tolist() == [2, 3, 1]
-    assert stored(array)[0, :3].tolist() == [2, 3, 1]
+    assert stored_values(array)[0, :3].tolist() == [2, 3, 1]
 
 
 # ---- memory
 
 
-def test_the_budget_is_kept(tmp_path: Path) -> None:
+def test_buffered_bytes_stay_within_the_budget(tmp_path: Path) -> None:
     array = create(tmp_path)
-    limit = 4 * 4 * 12  # four inner chunks of int32, and they come in fours
+    limit = 4 * 4 * 12  # four inner chunks of int32, which are written in fours
     with group_writes(limit):
         for row in range(16):
             array[row, 5] = row
-            assert gathered_nbytes() <= limit
-    assert (stored(array)[:, 5] == range(16)).all()
+            assert buffered_nbytes() <= limit
+    assert (stored_values(array)[:, 5] == range(16)).all()
 
 
-def test_complete_shards_go_first_then_those_left_alone(tmp_path: Path) -> None:
+def test_cancelled_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory was not counted but was subtracted at the flush, so later writes could exceed the budget."""
+    array = create(tmp_path, shape=(1024, 1024), shards=(1024, 1024), chunks=(64, 64))._async_array
+    started, write = threading.Event(), Overlay.write
+
+    def note_start(*arguments: Any) -> None:
+        started.set()
+        write(*arguments)
+
+    async def cancel_write() -> None:
+        task = asyncio.ensure_future(array.setitem((slice(0, 600), slice(0, 1000)), 2))
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def main() -> None:
+        async with group_writes():
+            await array.setitem((1000, 1000), 1)
+            before = buffered_nbytes()
+            monkeypatch.setattr(Overlay, "write", note_start)
+            await cancel_write()
+            assert buffered_nbytes() > before
+            await array.setitem((1001, 1000), 1)
+            buffered_nbytes()
+        assert blocks.active() is None
+
+    asyncio.run(main())
+
+
+def test_flush_takes_complete_shards_first_then_the_least_recent(tmp_path: Path) -> None:
     array = create(tmp_path)
     shard = 8 * 12 * 4
     names = ["c/0/0", "c/0/1", "c/1/0"]
@@ -272,9 +304,9 @@ def test_complete_shards_go_first_then_those_left_alone(tmp_path: Path) -> None:
         return [shard_path(array, name).exists() for name in names]
 
     with group_writes(2 * shard + 80):
-        array[:7, :12] = 1  # all inner chunks of the first, not all elements
+        array[:7, :12] = 1  # touches all inner chunks of the first shard, but not all elements
         array[:8, 12:23] = 2
-        array[:8, 23] = 2  # the second is complete
+        array[:8, 23] = 2  # the second shard is complete
         assert there() == [False, False, False]
         array[8, 0] = 3
         assert there() == [False, True, False]
@@ -291,24 +323,24 @@ def write_and_fail(array: Any) -> None:
     _ = 1 // 0
 
 
-def test_an_exception_does_not_take_back_what_was_written(tmp_path: Path) -> None:
+def test_exception_stores_earlier_writes(tmp_path: Path) -> None:
     array = create(tmp_path)
     with pytest.raises(ZeroDivisionError), group_writes():
         write_and_fail(array)
-    assert stored(array)[0, 0] == 5
+    assert stored_values(array)[0, 0] == 5
 
 
-def test_unless_that_is_asked_for(tmp_path: Path) -> None:
+def test_exception_drops_writes_without_flush_on_error(tmp_path: Path) -> None:
     array = create(tmp_path)
     with pytest.raises(ZeroDivisionError), group_writes(flush_on_error=False):
         write_and_fail(array)
-    assert stored(array)[0, 0] == -1
+    assert stored_values(array)[0, 0] == -1
     with group_writes(flush_on_error=False):
         array[0, 0] = 5
-    assert stored(array)[0, 0] == 5
+    assert stored_values(array)[0, 0] == 5
 
 
-def test_damaged_shards_are_named_and_the_others_written(tmp_path: Path) -> None:
+def test_damaged_shards_are_named_and_the_others_stored(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[:] = 1
     bad = [shard_path(array, "c/0/1"), shard_path(array, "c/1/0")]
@@ -324,8 +356,20 @@ def test_damaged_shards_are_named_and_the_others_written(tmp_path: Path) -> None
     assert zarrs_view(array)[0, 0] == 2
 
 
-def test_what_could_not_be_stored_is_kept_till_the_end(tmp_path: Path) -> None:
-    """Somebody may have mended it by then."""
+def test_error_of_many_shards_names_some_and_has_all(tmp_path: Path) -> None:
+    array = create(tmp_path, shape=(56, 12))
+    array[:] = 1
+    paths = [shard_path(array, f"c/{i}/0") for i in range(7)]
+    for path in paths:
+        path.write_bytes(b"x")
+    with pytest.raises(GroupWriteError, match=r"7 of 7 shards .* and 2 more\)") as caught, group_writes():
+        array[::8] = 2
+    assert sum(str(path) in str(caught.value).partition("):")[0] for path in paths) == 5
+    assert sorted(caught.value.unwritten) == sorted(map(str, paths))
+
+
+def test_shard_that_failed_to_store_is_tried_again_at_the_end(tmp_path: Path) -> None:
+    """The user may have repaired the shard by then."""
     array = create(tmp_path)
     array[:] = 1
     path = shard_path(array)
@@ -337,10 +381,10 @@ def test_what_could_not_be_stored_is_kept_till_the_end(tmp_path: Path) -> None:
         assert array[8:, 0].tolist() == [1] * 8
         path.write_bytes(whole)
         assert array[0, :3].tolist() == [2, 1, 1]
-    assert stored(array)[0, :3].tolist() == [2, 1, 1]
+    assert stored_values(array)[0, :3].tolist() == [2, 1, 1]
 
 
-def test_a_damaged_shard_that_is_written_whole_heals(tmp_path: Path) -> None:
+def test_whole_write_replaces_a_damaged_shard(tmp_path: Path) -> None:
     array = create(tmp_path)
     shard_path(array).parent.mkdir(parents=True)
     shard_path(array).write_bytes(b"x")
@@ -348,10 +392,10 @@ def test_a_damaged_shard_that_is_written_whole_heals(tmp_path: Path) -> None:
         for row in range(8):
             array[row, :12] = row
         assert (array[:8, 0] == range(8)).all()
-    assert (stored(array)[:8, 0] == range(8)).all()
+    assert (stored_values(array)[:8, 0] == range(8)).all()
 
 
-def test_a_read_only_store_refuses_at_once(tmp_path: Path) -> None:
+def test_read_only_store_refuses_writes_at_once(tmp_path: Path) -> None:
     create(tmp_path)
     array = ours(LocalStore(tmp_path, read_only=True), mode="r")
     with group_writes(), pytest.raises(ValueError, match="read-only"):
@@ -359,7 +403,7 @@ def test_a_read_only_store_refuses_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
-def test_a_budget_is_a_number_of_bytes(value: Any) -> None:
+def test_invalid_budget_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="max_bytes"):
         group_writes(value)
 
@@ -367,36 +411,36 @@ def test_a_budget_is_a_number_of_bytes(value: Any) -> None:
 # ---- several blocks
 
 
-def test_the_end_of_an_inner_block_writes_what_there_is(tmp_path: Path) -> None:
+def test_end_of_an_inner_block_stores_its_writes(tmp_path: Path) -> None:
     array = create(tmp_path)
     with group_writes():
         array[0, 0] = 1
         with group_writes():
             array[0, 1] = 2
-        assert stored(array)[0, :2].tolist() == [1, 2]
+        assert stored_values(array)[0, :2].tolist() == [1, 2]
         array[0, 2] = 3
-        assert stored(array)[0, 2] == -1
-    assert stored(array)[0, :3].tolist() == [1, 2, 3]
+        assert stored_values(array)[0, 2] == -1
+    assert stored_values(array)[0, :3].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_a_block_that_may_drop_is_alone(outer: bool) -> None:
+def test_block_without_flush_on_error_cannot_be_nested(outer: bool) -> None:
     with group_writes(flush_on_error=outer):
         with pytest.raises(RuntimeError, match="no other block"), group_writes(flush_on_error=not outer):
-            pytest.fail("it may not be entered")
-        assert groups.active() is not None
+            pytest.fail("expected RuntimeError at the start of the inner block")
+        assert blocks.active() is not None
 
 
-def test_the_smallest_budget_counts(tmp_path: Path) -> None:
+def test_nested_blocks_use_the_smallest_budget(tmp_path: Path) -> None:
     array = create(tmp_path)
     with group_writes(10_000), group_writes(0):
         array[0, 0] = 1
-        assert stored(array)[0, 0] == 1
+        assert stored_values(array)[0, 0] == 1
 
 
 @pytest.mark.threads
-def test_threads_share_what_is_gathered(tmp_path: Path) -> None:
-    """Eight threads, each with blocks of its own that begin and end in between: nothing gets lost."""
+def test_threads_with_their_own_blocks_lose_no_write(tmp_path: Path) -> None:
+    """Eight threads have blocks of their own, which start and end while others are open."""
     array = create(tmp_path)
     failures: list[BaseException] = []
 
@@ -407,20 +451,20 @@ def test_threads_share_what_is_gathered(tmp_path: Path) -> None:
                     for column in range(number, 24, 8):
                         array[:, column] = turn
                         assert (array[:, column] == turn).all()
-                assert (stored(array)[:, number::8] == turn).all()
+                assert (stored_values(array)[:, number::8] == turn).all()
         except BaseException as error:
             failures.append(error)
 
-    crew = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in crew:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
         thread.start()
-    for thread in crew:
+    for thread in threads:
         thread.join(60)
     assert not failures, failures
-    assert (stored(array) == 9).all()
+    assert (stored_values(array) == 9).all()
 
 
-def test_a_coroutine_may_wait_for_the_end(tmp_path: Path) -> None:
+def test_coroutine_may_await_the_end_of_a_block(tmp_path: Path) -> None:
     array = create(tmp_path)._async_array
 
     async def main() -> None:
@@ -430,15 +474,15 @@ def test_a_coroutine_may_wait_for_the_end(tmp_path: Path) -> None:
         assert await array.getitem((0, 0)) == 5
 
     asyncio.run(main())
-    assert stored(ours(tmp_path))[0, 0] == 5
+    assert stored_values(ours(tmp_path))[0, 0] == 5
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
+def test_forked_child_leaves_the_block_to_its_parent(tmp_path: Path) -> None:
     array = create(tmp_path)
 
     def child() -> None:
-        assert groups.active() is None
+        assert blocks.active() is None
         block.__exit__(None, None, None)
         assert not shard_path(array).exists()
         array[8, 0] = 6
@@ -448,4 +492,4 @@ def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
         array[0, 0] = 5
         in_child(child)
         assert array[8, 0] == 6
-    assert stored(array)[0, 0] == 5
+    assert stored_values(array)[0, 0] == 5

@@ -1,6 +1,6 @@
-# test_http.py - arrays behind HTTP: web servers, and a store that speaks as S3 does
+# test_http.py - arrays behind HTTP: web servers, and a store with the requests of S3
 # SPDX-License-Identifier: MIT
-"""Sizes and entity tags come with the answers; conditions go with the requests."""
+"""Sizes and entity tags come with the answers; requests carry conditions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import zarr
 from helpers import bits, checked, gap_of, python_environment, quiet, random_array, zarrs_view
-from web import Objects, serving
+from servers.http_objects import Objects, serving
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.zarr_plugin import remotes
+from shardcodec.storage import object_store
 
 obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
 
@@ -33,7 +33,7 @@ def web() -> Iterator[Objects]:
 
 
 def upload(web: Objects, at_start: bool = False) -> tuple[Any, np.ndarray[Any, Any]]:
-    """Put an array on the server; return its values."""
+    """Put an array on the server. Return the array and its values."""
     store = MemoryStore()
     values = random_array((16, 24), "int32")
     checked(store, at_start=at_start)[...] = values
@@ -63,7 +63,7 @@ def opened(store: Any) -> Any:
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 @pytest.mark.parametrize("over", [over_obstore, over_fsspec])
 @pytest.mark.parametrize("gap", [0, 1 << 20])
-def test_reading(web: Objects, over: Any, at_start: bool, gap: int) -> None:
+def test_reads_over_http_equal_numpy(web: Objects, over: Any, at_start: bool, gap: int) -> None:
     _, values = upload(web, at_start)
     del web.blobs["/array/c/1/1"]
     values[8:, 12:] = -1
@@ -73,8 +73,8 @@ def test_reading(web: Objects, over: Any, at_start: bool, gap: int) -> None:
             assert bits(array[wanted]) == bits(values[wanted])
 
 
-def test_requests_through_obstore(web: Objects) -> None:
-    """The index's answer tells the size of the shard, so no byte is asked for behind the last inner chunk."""
+def test_obstore_requests_index_and_chunks_only(web: Objects) -> None:
+    """The answer with the index gives the size of the shard, so no byte after the last inner chunk is requested."""
     upload(web)
     array = opened(over_obstore(web))
     web.requests.clear()
@@ -85,19 +85,19 @@ def test_requests_through_obstore(web: Objects) -> None:
     first, last = (int(n) for n in str(chunk[1]).removeprefix("bytes=").split("-"))
     assert first == 0 and last < 100
     web.requests.clear()
-    array[1, 2]  # the index is known now
+    array[1, 2]  # the index is cached now
     assert web.chunk_requests() == [chunk]
     web.requests.clear()
-    array[1, 14]  # a small shard of which nothing is known
+    array[1, 14]  # a small shard that is not cached
     array[1, 14]
     whole, chunk = web.chunk_requests()
     assert whole == ("/array/c/0/1", None) and chunk[1] is not None
 
 
-@pytest.mark.parametrize("looks_at_conditions", [True, False])
-def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_at_conditions: bool) -> None:
-    """Same places, other values, no checksum: without tags nothing would tell. The tag of an answer counts too."""
-    web.looks_at_conditions = looks_at_conditions
+@pytest.mark.parametrize("checks_conditions", [True, False])
+def test_shard_replaced_between_index_and_chunks_is_read_again(web: Objects, checks_conditions: bool) -> None:
+    """The new shard has the same offsets, other values and no checksum, so only the entity tag shows the change."""
+    web.checks_conditions = checks_conditions
     store = MemoryStore()
     with quiet():
         array = zarr.create_array(
@@ -107,7 +107,7 @@ def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_
     web.blobs.update({f"/array/{key}": blob.to_bytes() for key, blob in store._store_dict.items()})
     old = web.blobs["/array/c/0/0"]
     array = opened(over_obstore(web))
-    get_range = remotes.ObstoreRemote.get_range
+    get_range = object_store.ObjectStore.get_range
     n = 0
 
     async def exchange_first(self: Any, key: str, start: int, end: int, version: Any = None) -> Any:
@@ -116,13 +116,13 @@ def test_a_shard_that_is_exchanged_between_index_and_chunks(web: Objects, looks_
         web.blobs["/array/c/0/0"] = bytes([1 + n]) * 64 + old[64:]
         return await get_range(self, key, start, end, version)
 
-    with gap_of(0), mock.patch.object(remotes.ObstoreRemote, "get_range", exchange_first):
-        values = array[1:5, 1:8]  # by index and ranges, again and again, at last whole
+    with gap_of(0), mock.patch.object(object_store.ObjectStore, "get_range", exchange_first):
+        values = array[1:5, 1:8]  # with index and ranges, several times, in the end the whole shard
     assert len(np.unique(values)) == 1 and values[0, 0] == 1 + n
-    assert web.n_refused == (n if looks_at_conditions else 0)
+    assert web.n_refused == (n if checks_conditions else 0)
 
 
-def test_open_array_keeps_indexes_too(web: Objects) -> None:
+def test_open_array_caches_indexes(web: Objects) -> None:
     _, values = upload(web)
     array = shardcodec.open_array(over_obstore(web))
     web.requests.clear()
@@ -133,10 +133,10 @@ def test_open_array_keeps_indexes_too(web: Objects) -> None:
     assert suffix == f"bytes=-{INDEX_NBYTES}" and len(ranges) == 2
 
 
-@pytest.mark.parametrize("looks_at_conditions", [True, False])
-def test_a_shard_that_is_exchanged_between_two_reads(web: Objects, looks_at_conditions: bool) -> None:
-    """What is kept of it is used only as long as it is the same object."""
-    web.looks_at_conditions = looks_at_conditions
+@pytest.mark.parametrize("checks_conditions", [True, False])
+def test_shard_replaced_between_two_reads_is_read_again(web: Objects, checks_conditions: bool) -> None:
+    """The cached index is used only as long as the object is the same."""
+    web.checks_conditions = checks_conditions
     _, values = upload(web)
     array = opened(over_obstore(web))
     with gap_of(0):
@@ -147,7 +147,7 @@ def test_a_shard_that_is_exchanged_between_two_reads(web: Objects, looks_at_cond
         assert (array[1:6, 2:9] == -1).all()
 
 
-def test_an_object_too_short_for_its_index(web: Objects) -> None:
+def test_object_shorter_than_its_index_is_an_error(web: Objects) -> None:
     for at_start in (False, True):
         upload(web, at_start)
         array = opened(over_obstore(web))
@@ -188,11 +188,12 @@ WRITER = (
 )
 
 
-def test_processes_that_write_to_one_shard_lose_nothing(web: Objects) -> None:
-    """None of three writers loses what it stored.
+def test_processes_writing_to_one_shard_lose_no_update(web: Objects) -> None:
+    """All updates of three writers are stored.
 
-    They do not end as Python programs do: a thread of obstore's that has just delivered the last answer may still want the
-    interpreter, which before Python 3.14 ends such threads in a way that Rust does not survive: abort, all being stored.
+    The writers exit without the usual shutdown of Python: a thread of obstore that has just delivered the last
+    answer may still take the GIL. Before Python 3.14 the interpreter then ends the thread in a way that aborts
+    Rust, after all is stored.
     """
     from zarr.storage import ObjectStore
 

@@ -1,10 +1,10 @@
-# test_interrupt.py - Ctrl-C, cancelled tasks, and what they leave behind
+# test_interrupt.py - Ctrl-C, cancelled tasks, and the state that they leave
 # SPDX-License-Identifier: MIT
-"""A long call ends soon after SIGINT, its threads stop working, and no file is torn.
+"""A long call ends soon after SIGINT, its threads stop, and no file is torn.
 
-Each test starts a child that works for `WHOLE_SECONDS` if it is left alone, by reading hard links of one shard or by
-compressing slowly. How long it took to stop is compared with that. All this is processor time, of which a busy machine
-gives less in a second, but not less for a piece of work.
+Each test starts a child with `WHOLE_SECONDS` of work: reads of many hard links of one shard, or slow compression.
+The test compares the time until the child stops with that. Times are processor time, which does not depend on the
+load of the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from helpers import create, files_below, ours
 
 import shardcodec
 from shardcodec import native
-from shardcodec.cancel import listening_to
+from shardcodec.cancel import listen_to
 from shardcodec.storage.tasks import to_its_end
 
 pytestmark = pytest.mark.threads
@@ -78,15 +78,17 @@ values = np.random.default_rng(0).integers(0, 20, (512, 512)).astype("u1")
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used, with all its threads."""
+    """Return the processor time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def interrupt(tmp_path: Path, code: str, *, after: float = 0.4) -> tuple[float, dict[str, Any]]:
-    """Run the code in a child, send SIGINT some time after it began; how long it took to stop, and what it says."""
+    """Run the code in a child and send SIGINT some time after its start. Return the time that it took to stop, and
+    its report.
+    """
     if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("/proc is not there")
+        pytest.skip("needs /proc")
     program = tmp_path / "child.py"
     program.write_text(PREAMBLE + textwrap.dedent(code))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -117,7 +119,7 @@ def assert_stopped(latency: float, told: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_direct_read(tmp_path: Path, threads: int) -> None:
+def test_interrupt_stops_a_native_read(tmp_path: Path, threads: int) -> None:
     code = f"""
     from shardcodec.access.regions import whole
     from shardcodec.access.chunk_codec import compiled
@@ -147,13 +149,13 @@ interrupted(lambda: array[:, ::64])
 """
 
 
-def test_a_read_through_zarr(tmp_path: Path) -> None:
-    """zarr leaves the task running that nobody waits for; it would also hold up the end of the process."""
+def test_interrupt_stops_a_read_through_zarr(tmp_path: Path) -> None:
+    """zarr does not cancel the task of an interrupted call; the task would also delay the exit of the process."""
     assert_stopped(*interrupt(tmp_path, READ))
 
 
-def test_a_write_through_zarr(tmp_path: Path) -> None:
-    """Each shard is the old one or the new one; no temporary file is left."""
+def test_interrupt_stops_a_write_through_zarr(tmp_path: Path) -> None:
+    """Each shard is old or new, and no temporary file is left."""
     code = """
     shardcodec.enable(threads=2)
     probe = create(folder + "/probe", 2, 9)
@@ -174,8 +176,8 @@ def test_a_write_through_zarr(tmp_path: Path) -> None:
     assert litter == []
 
 
-def test_a_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
-    """The loop goes on at once, and the plan's thread has ended when the cancellation is told."""
+def test_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
+    """The loop continues at once, and the plan's thread has ended when CancelledError is raised."""
     spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{"name": "bytes"}, {"name": "gzip"}])
     from shardcodec.access.chunk_codec import compiled
     from shardcodec.access.regions import whole
@@ -206,20 +208,20 @@ def test_a_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_write_leaves_objects_whole(tmp_path: Path) -> None:
+def test_cancelled_write_leaves_the_old_objects(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[...] = 1
     cancel = native.load().Cancel()
     cancel.stop()
-    with listening_to(cancel), pytest.raises(BaseException) as caught:  # below asyncio's hand
+    with listen_to(cancel), pytest.raises(BaseException) as caught:  # called without asyncio
         array[:8, :12] = 2
     assert type(caught.value).__name__ in ("Cancelled", "CancelledError")
     assert np.unique(ours(tmp_path)[...]).tolist() == [1]
     assert [name for name in files_below(tmp_path) if "shardcodec" in name] == []
 
 
-def test_calls_of_other_tasks_are_left_alone(tmp_path: Path) -> None:
-    """A thread's long read is not stopped when the main thread's own short call is over."""
+def test_end_of_a_call_does_not_stop_other_calls(tmp_path: Path) -> None:
+    """The end of a short call in the main thread does not stop the long read of another thread."""
     array = create(tmp_path, shape=(2048, 2048), shards=(512, 512), chunks=(32, 32), dtype="u1", fill_value=0)
     array[...] = np.random.default_rng(0).integers(0, 9, array.shape).astype("u1")
     seen: list[bool] = []
@@ -289,7 +291,7 @@ def locks_left():
 
 
 def alarms(tmp_path: Path, code: str) -> dict[str, Any]:
-    """Run the code in a child, whose timer's handler raises; what it says."""
+    """Run the code in a child with a timer whose handler raises. Return the child's report."""
     program = tmp_path / "child.py"
     program.write_text(ALARMS + textwrap.dedent(code))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -302,8 +304,8 @@ def alarms(tmp_path: Path, code: str) -> dict[str, Any]:
     return told
 
 
-def test_a_handler_that_raises_leaves_no_lock(tmp_path: Path) -> None:
-    """Taking and giving back were Python code, and one interrupt in five left a shard locked for ever."""
+def test_raising_handler_leaves_no_lock(tmp_path: Path) -> None:
+    """The lock was taken and released in Python code: one interrupt in five left a shard locked forever."""
     code = """
     def work():
         with locks.table().hold(["a", "b"]):
@@ -314,8 +316,8 @@ def test_a_handler_that_raises_leaves_no_lock(tmp_path: Path) -> None:
     assert alarms(tmp_path, code)["seen"] == []
 
 
-def test_a_handler_that_raises_in_a_write_leaves_no_lock(tmp_path: Path) -> None:
-    """The lock of the file goes with the exception; that of this process is free while it is handled."""
+def test_raising_handler_in_a_write_leaves_no_lock(tmp_path: Path) -> None:
+    """The exception releases the lock of the file; the lock of this process is free while the exception is handled."""
     code = """
     spec = shardcodec.ShardSpec((64, 64), (32, 32), "u1", 0)
     shard, chunk = shardcodec.open_shard(folder + "/shard", None, spec, mode="r+"), np.ones((32, 32), "u1")
@@ -327,8 +329,10 @@ def test_a_handler_that_raises_in_a_write_leaves_no_lock(tmp_path: Path) -> None
     assert alarms(tmp_path, code)["seen"] == []
 
 
-def test_a_handler_that_raises_loses_no_grant(tmp_path: Path) -> None:
-    """A coroutine waits for a lock while the thread that hands it over is interrupted: it gets the lock."""
+def test_raising_handler_loses_no_grant(tmp_path: Path) -> None:
+    """A coroutine waits for a lock, and the thread that releases it is interrupted. The coroutine still gets the
+    lock.
+    """
     code = """
     table, served = locks.table(), [0]
 
@@ -344,13 +348,13 @@ def test_a_handler_that_raises_loses_no_grant(tmp_path: Path) -> None:
             while not table.n_waiting("a") and time.monotonic() < end:
                 pass
 
-    def nothing_goes_on():
+    def check_progress():
         before, end = served[0], time.monotonic() + 10
         while served[0] == before and time.monotonic() < end:
             time.sleep(0.0001)
-        return ["the coroutine waits for ever"] if served[0] == before else []
+        return ["the coroutine still waits for the lock"] if served[0] == before else []
 
     threading.Thread(target=asyncio.run, args=(others(),), daemon=True).start()
-    interrupted(work, nothing_goes_on)
+    interrupted(work, check_progress)
     """
     assert alarms(tmp_path, code)["seen"] == []

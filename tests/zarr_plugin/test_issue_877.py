@@ -1,8 +1,8 @@
-# test_issue_877.py - the seven wishes that began sharding, through zarr
+# test_issue_877.py - the seven requirements that started sharding, through zarr
 # SPDX-License-Identifier: MIT
 """zarr-python issue 877, "Sharding prototype": one test for each requirement of its list (IS-1 to IS-7).
 
-What each of them takes in all its cases has tests of its own; these are what a user sees of it.
+Other tests check each requirement in detail. These show the part that a user sees.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_2_chunks_stay_compressible_with_any_codec(tmp_path: Path, name: str) ->
 
 
 def test_3_a_chunk_is_one_run_of_bytes(tmp_path: Path) -> None:
-    """Which the codec alone can make sense of."""
+    """Only the codec can decode it."""
     array = create(tmp_path, compressors=ZstdCodec())
     values = random_array((16, 24), "int32", seed=3)
     array[:] = values
@@ -75,7 +75,7 @@ def test_3_a_chunk_is_one_run_of_bytes(tmp_path: Path) -> None:
         assert (decoded == values[4 * i : 4 * i + 4, 3 * j : 3 * j + 3]).all()
 
 
-def test_4_nobody_who_uses_the_array_sees_it(tmp_path: Path) -> None:
+def test_4_users_of_the_array_see_no_shards(tmp_path: Path) -> None:
     values = random_array((16, 24), "int32", seed=4)
     sharded, plain = create(tmp_path / "s"), create(tmp_path / "p", shards=None)
     for array in (sharded, plain):
@@ -107,8 +107,8 @@ def test_6_arrays_of_any_rank(tmp_path: Path, rank: int) -> None:
     assert shardcodec.chunk_state(array).exists.all()
 
 
-def test_7_chunks_that_are_near_lie_near(tmp_path: Path) -> None:
-    """In the order of Morton, the first axis fastest, as zarr writes them."""
+def test_7_neighbouring_chunks_are_stored_close_together(tmp_path: Path) -> None:
+    """In Morton order with the first axis fastest, as zarr writes them."""
     array = create(tmp_path, shape=(16, 12), shards=(16, 12), chunks=(4, 3))
     array[:] = random_array((16, 12), "int32", seed=7)
     entries = entries_of(shard_path(array).read_bytes(), 16)

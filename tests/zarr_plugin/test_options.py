@@ -1,4 +1,4 @@
-# test_options.py - which of several places decides, and what is no option
+# test_options.py - precedence of the places that set options, and invalid options
 # SPDX-License-Identifier: MIT
 """Options: precedence, names and values, threads and processors."""
 
@@ -23,7 +23,7 @@ resolve = options_module.resolve
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The environment is read once per process: each test reads its own."""
+    """Read the environment again, since it is read once per process."""
     for name in list(os.environ):
         if name.startswith("SHARDCODEC_") and name != "SHARDCODEC_CPU":
             monkeypatch.delenv(name)
@@ -38,7 +38,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- precedence
 
 
-def test_each_place_overrules_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_place_overrides_the_weaker_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve().order == "morton"
     monkeypatch.setenv("SHARDCODEC_ORDER", "colexicographic")
     options_module._environment.cache_clear()
@@ -53,13 +53,13 @@ def test_each_place_overrules_those_behind_it(monkeypatch: pytest.MonkeyPatch) -
         assert resolve(**layers).order == "lexicographic"
 
 
-def test_places_are_asked_option_by_option() -> None:
+def test_each_option_is_resolved_on_its_own() -> None:
     with shardcodec.options(strict=True):
         chosen = resolve(argument={"threads": 3}, attached={"strict": False, "durability": "fsync"})
     assert chosen == shardcodec.Options(threads=3, durability="fsync", strict=True)
 
 
-def test_the_inner_block_counts_and_leaves_no_trace() -> None:
+def test_inner_block_overrides_until_its_end() -> None:
     with shardcodec.options(order="lexicographic", threads=2):
         with shardcodec.options(order="colexicographic"):
             assert (resolve().order, resolve().threads) == ("colexicographic", 2)
@@ -67,23 +67,23 @@ def test_the_inner_block_counts_and_leaves_no_trace() -> None:
     assert resolve().order == "morton"
 
 
-def test_a_block_ends_with_an_exception_too() -> None:
+def test_exception_ends_a_block() -> None:
     with pytest.raises(ZeroDivisionError), shardcodec.options(strict=True):
         _ = 1 // 0
     assert not resolve().strict
 
 
-def test_none_leaves_an_option_as_it_is() -> None:
+def test_none_leaves_an_option_unchanged() -> None:
     with shardcodec.options(order="lexicographic"), shardcodec.options(order=None):
         assert resolve().order == "lexicographic"
 
 
-def test_a_false_value_is_a_choice() -> None:
+def test_false_overrides_true() -> None:
     with shardcodec.options(strict=True), shardcodec.options(strict=False):
         assert not resolve().strict
 
 
-def test_another_thread_does_not_see_the_block() -> None:
+def test_block_does_not_apply_to_other_threads() -> None:
     seen: list[bool] = []
     with shardcodec.options(strict=True):
         thread = threading.Thread(target=lambda: seen.append(resolve().strict))
@@ -96,7 +96,7 @@ def test_another_thread_does_not_see_the_block() -> None:
 
 
 @pytest.mark.parametrize("use", [shardcodec.options, shardcodec.enable])
-def test_a_name_that_is_no_option(use: Any) -> None:
+def test_unknown_option_is_refused(use: Any) -> None:
     with pytest.raises(TypeError, match=r"no option 'thread'.*threads"), use(thread=1):
         pass
     shardcodec.disable()
@@ -105,12 +105,18 @@ def test_a_name_that_is_no_option(use: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        # what the engine cannot count with was an OverflowError from there, without a name
+        # values that overflow in the engine raised an OverflowError there, without the name of the option
         ("threads", 2**40),
         ("index_cache", 2**70),
         ("open_files", 2**40),
         ("staging_nbytes", 2**70),
         ("lock_timeout", 2**2000),
+        ("io_depth", 0),
+        ("io_depth", "deep"),
+        ("io_depth", 2**40),
+        ("io_latency", -1),
+        ("io_latency", "slow"),
+        ("io_latency", float("nan")),
         ("threads", 0),
         ("threads", -1),
         ("threads", 1.5),
@@ -126,7 +132,7 @@ def test_a_name_that_is_no_option(use: Any) -> None:
         ("strict", [True]),
     ],
 )
-def test_a_value_that_an_option_cannot_have(name: str, value: Any) -> None:
+def test_invalid_value_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name), shardcodec.options(**{name: value}):
         pass
 
@@ -136,13 +142,18 @@ def test_a_value_that_an_option_cannot_have(name: str, value: Any) -> None:
     [
         ("threads", "3", 3),
         ("threads", np.int64(3), 3),
+        ("io_depth", "8", 8),
+        ("io_depth", "auto", "auto"),
+        ("io_latency", "0.002", 0.002),
+        ("io_latency", 1, 1.0),
+        ("io_latency", "auto", "auto"),
         ("strict", "yes", True),
         ("strict", "FALSE", False),
         ("strict", 1, True),
         ("strict", "0", False),
     ],
 )
-def test_values_from_text_and_from_numpy(name: str, given: Any, meant: Any) -> None:
+def test_values_may_be_text_or_numpy_scalars(name: str, given: Any, meant: Any) -> None:
     with shardcodec.options(**{name: given}):
         value = getattr(resolve(), name)
     assert value == meant and type(value) is type(meant)
@@ -163,7 +174,7 @@ def test_bad_configuration_names_its_place() -> None:
 # ---- the environment
 
 
-def test_variables_of_the_environment() -> None:
+def test_environment_variables_set_options() -> None:
     code = """
         import importlib, shardcodec
         options = importlib.import_module("shardcodec.options").resolve()
@@ -179,7 +190,7 @@ def test_variables_of_the_environment() -> None:
     assert done.stdout == "5 lexicographic fsync True\n", done.stderr
 
 
-def test_an_empty_variable_is_none_at_all() -> None:
+def test_empty_variable_is_ignored() -> None:
     done = run_python(
         "import importlib, shardcodec; print(importlib.import_module('shardcodec.options').resolve().order)",
         SHARDCODEC_NUM_THREADS="",
@@ -188,7 +199,7 @@ def test_an_empty_variable_is_none_at_all() -> None:
     assert done.stdout == "morton\n", done.stderr
 
 
-def test_a_wrong_variable_is_named() -> None:
+def test_invalid_variable_is_named() -> None:
     code = """
         import shardcodec
         spec = shardcodec.ShardSpec((4,), (2,), "u1", 0, [{"name": "bytes"}])
@@ -227,7 +238,7 @@ def test_max_workers_is_an_upper_bound() -> None:
         assert array.async_array.codec_pipeline._options().threads == 3
 
 
-def test_the_default_is_the_processors_that_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_is_the_number_of_available_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     monkeypatch.setattr(options_module, "_cgroup_quota", lambda: None)
     assert resolve().threads == 6
@@ -239,7 +250,7 @@ def test_the_default_is_the_processors_that_are_ours(monkeypatch: pytest.MonkeyP
     assert resolve().threads == 1
 
 
-def test_without_affinity_the_number_of_processors_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_without_affinity_is_the_number_of_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(options_module, "_cgroup_quota", lambda: None)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
@@ -259,7 +270,7 @@ PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
         ({}, None),
         ({V2: "max 100000\n"}, None),
         ({V2: "200000 100000\n"}, 2),
-        ({V2: "150000 100000\n"}, 2),  # one and a half processors are two threads
+        ({V2: "150000 100000\n"}, 2),  # one and a half processors give two threads
         ({V2: "50000 100000\n"}, 1),
         ({QUOTA: "-1\n", PERIOD: "100000\n"}, None),
         ({QUOTA: "400000\n", PERIOD: "100000\n"}, 4),
@@ -267,7 +278,9 @@ PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
         ({V2: "x y\n", QUOTA: "300000\n", PERIOD: "100000\n"}, 3),
     ],
 )
-def test_quota_of_a_cgroup(files: dict[str, str], quota: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroup_quota_limits_the_threads(
+    files: dict[str, str], quota: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class FakePath:
         def __init__(self, path: str) -> None:
             self.path = path

@@ -1,6 +1,8 @@
-# test_rectilinear.py - grids whose shards differ in shape, through zarr
+# test_rectilinear.py - grids of shards of different shapes, through zarr
 # SPDX-License-Identifier: MIT
-"""Requirements PR-1 to PR-4: every shape of shard has an index of its own size; zarr's own pipeline is the judge."""
+"""Requirements PR-1 to PR-4: each shape of shard has an index of its own size. The results must equal zarr's own
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def allowed() -> Iterator[None]:
 
 
 def make(store: Any, shape: Any, edges: Any, inner: Any, codecs: str = "zstd", **arguments: Any) -> Any:
-    """An array whose shards have these edges, on our pipeline, strict."""
+    """Create an array whose shards have these edges, with shardcodec's pipeline and `strict`."""
     with zarr.config.set({"array.rectilinear_chunks": True}), quiet():
         zarr.create_array(
             store,
@@ -60,7 +62,7 @@ def numbers(shape: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("codecs", CHAINS)
 @pytest.mark.parametrize("kind", ["local", "memory", "other"])
-def test_what_one_writes_the_other_reads(codecs: str, kind: str, tmp_path: Any) -> None:
+def test_each_pipeline_reads_shards_of_the_other(codecs: str, kind: str, tmp_path: Any) -> None:
     store = {"local": LocalStore(tmp_path / "a"), "memory": MemoryStore(), "other": OtherMemoryStore()}[kind]
     array = make(store, (20, 14), [[4, 8, 4, 4], [6, 2, 6]], (2, 2), codecs)
     other, twin = zarrs_view(array), np.full((20, 14), -1, "int32")
@@ -72,7 +74,7 @@ def test_what_one_writes_the_other_reads(codecs: str, kind: str, tmp_path: Any) 
             assert bits(array[step]) == bits(twin[step])
 
 
-def test_indexes_differ_in_size() -> None:
+def test_index_size_depends_on_the_shape_of_the_shard() -> None:
     store = MemoryStore()
     array = make(store, (12,), [[2, 8, 2]], (2,), "raw")
     array[...] = numbers(12)
@@ -95,8 +97,8 @@ def test_indexes_differ_in_size() -> None:
     ],
     ids=["one run", "runs and numbers", "beyond the end", "far beyond the end", "bare number"],
 )
-def test_forms_of_metadata(edges: Any) -> None:
-    """Runs of equal edges; edges that reach beyond the array, by several shards at that."""
+def test_all_forms_of_edges_are_read(edges: Any) -> None:
+    """Runs of equal edges, and edges that extend beyond the array by several shards."""
     store = MemoryStore()
     make(store, (12,), [[4, 8]], (2,))
     metadata = json.loads(store._store_dict["zarr.json"].to_bytes())
@@ -111,7 +113,7 @@ def test_forms_of_metadata(edges: Any) -> None:
     assert array[...].tolist() == [1, 2, 0, 0, 5, 0, 0, 8, 9, 10, 11, 12]
 
 
-def test_growing_and_shrinking() -> None:
+def test_resized_array_equals_zarrs() -> None:
     store = MemoryStore()
     array = make(store, (12,), [[4, 8]], (2,))
     array[...] = numbers(12)
@@ -131,7 +133,7 @@ def test_growing_and_shrinking() -> None:
     assert array[16:].tolist() == [-1, -1, 6, 6, 6, 6]
 
 
-def test_an_edge_that_inner_chunks_do_not_divide() -> None:
+def test_edge_that_inner_chunks_do_not_divide_is_refused() -> None:
     store = MemoryStore()
     array = make(store, (12,), [[4, 8]], (2,))
     metadata = array.metadata.to_dict()
@@ -140,8 +142,8 @@ def test_an_edge_that_inner_chunks_do_not_divide() -> None:
         ShardSpec.from_metadata({**metadata, "chunk_grid": grid})
 
 
-def test_a_shard_of_another_shape_is_damaged() -> None:
-    """The index of a shard that was written for another edge is not where it should be."""
+def test_shard_of_another_shape_is_an_error() -> None:
+    """The index of a shard that was written for another edge is not in the expected place."""
     store = MemoryStore()
     array = make(store, (12,), [[4, 8]], (2,), "raw")
     array[...] = numbers(12)
@@ -152,7 +154,7 @@ def test_a_shard_of_another_shape_is_damaged() -> None:
     assert info.value.shard == "c/1"
 
 
-def test_chains_of_many_shapes_do_not_pile_up() -> None:
+def test_number_of_cached_chains_is_bounded() -> None:
     edges = list(range(2, 402, 2))
     array = make(MemoryStore(), (sum(edges),), [edges], (2,), "raw")
     values = numbers(sum(edges))
@@ -164,7 +166,7 @@ def test_chains_of_many_shapes_do_not_pile_up() -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_edges(data: st.DataObject) -> None:
+def test_any_edges_equal_numpy(data: st.DataObject) -> None:
     inner = tuple(data.draw(st.integers(1, 3)) for _ in range(2))
     edges = [
         [n * inner[axis] for n in data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))]

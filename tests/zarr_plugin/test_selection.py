@@ -1,9 +1,9 @@
-# test_selection.py - zarr's own indexers, turned into boxes
+# test_selection.py - zarr's own indexers, converted to boxes
 # SPDX-License-Identifier: MIT
-"""Selections as zarr makes them, not as we imagine them.
+"""Selections as zarr makes them.
 
-Every case runs zarr's indexer over a chunk grid, assembles the result through boxes with numpy slices, and compares
-with numpy's indexing. What has no box must be refused for every chunk that is not a basic selection.
+Each case runs zarr's indexer over a chunk grid, assembles the result from boxes with NumPy slices, and compares it
+with NumPy's indexing. For every chunk whose selection is not basic, the conversion must return no box.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from shardcodec.zarr_plugin.selection import array_axes, selected_axes, to_box, 
 
 
 class Asked(Exception):
-    """Carries what zarr asked a pipeline."""
+    """Raised with the arguments that zarr passes to a pipeline."""
 
 
 def projections(shape: tuple[int, ...], chunks: tuple[int, ...], how: str, selection: Any) -> list[Any]:
-    """(chunk shape, chunk coordinates, chunk selection, array selection) of what zarr asks its pipeline."""
+    """Return what zarr passes to its pipeline: (chunk shape, chunk coordinates, chunk selection, array selection)
+    of each chunk.
+    """
     array = zarr.create_array({}, shape=shape, chunks=chunks, dtype="u2", compressors=None)
     asked: list[Any] = []
     pipeline = array.async_array.codec_pipeline
@@ -50,7 +52,7 @@ def projections(shape: tuple[int, ...], chunks: tuple[int, ...], how: str, selec
 
 
 def through_boxes(parts: list[Any], chunks: tuple[int, ...], source: np.ndarray[Any, Any], out: Any) -> int:
-    """Copy each box from the padded array to `out`; return how many there were."""
+    """Copy each box from the padded array to `out`. Return the number of boxes."""
     axes = array_axes(parts[0][2])
     assert axes is not None
     for shape, coords, chunk_selection, array_selection in parts:
@@ -101,12 +103,12 @@ def check(shape: tuple[int, ...], chunks: tuple[int, ...], selection: Any) -> in
         (np.s_[4, -1], 1),
         (np.s_[:, 9], 3),
         (np.s_[::3, ::2], 9),
-        (np.s_[1::7], 6),  # a step longer than a chunk leaps over one
+        (np.s_[1::7], 6),  # a step longer than a chunk skips one
         (np.s_[8:9, 5:11:4], 2),
         (np.s_[9, ::10], 2),
     ],
 )
-def test_basic_selections_of_ten_by_eleven(selection: Any, n_chunks: int) -> None:
+def test_boxes_of_basic_selections_equal_numpy(selection: Any, n_chunks: int) -> None:
     assert check((10, 11), (4, 4), selection) == n_chunks
 
 
@@ -135,7 +137,7 @@ def basic_selections(draw: st.DrawFn) -> Any:
 
 @settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 @given(basic_selections())
-def test_any_basic_selection(case: Any) -> None:
+def test_any_basic_selection_equals_numpy(case: Any) -> None:
     check(*case)
 
 
@@ -159,14 +161,14 @@ def test_index_arrays_have_no_box(how: str, selection: Any) -> None:
 @pytest.mark.parametrize(
     ("chunk_selection", "array_selection"),
     [
-        ((np.array([0.0, 1.0]), slice(0, 2)), (slice(0, 2), slice(0, 2))),  # no integers
-        ((np.array([0, 1]), np.array([0, 1])), (slice(0, 2), slice(0, 2))),  # for numpy these are points
-        ((np.array([[0], [1]]), np.array([[0], [1]])), (slice(0, 2), slice(0, 2))),  # the wrong way round
-        ((np.array([0, 1]), slice(0, 2)), (slice(0, 3), slice(0, 2))),  # lengths that differ
+        ((np.array([0.0, 1.0]), slice(0, 2)), (slice(0, 2), slice(0, 2))),  # not integers
+        ((np.array([0, 1]), np.array([0, 1])), (slice(0, 2), slice(0, 2))),  # NumPy takes these as points
+        ((np.array([[0], [1]]), np.array([[0], [1]])), (slice(0, 2), slice(0, 2))),  # wrong axes
+        ((np.array([0, 1]), slice(0, 2)), (slice(0, 3), slice(0, 2))),  # different lengths
         ((np.array([0, 1]), slice(0, 2)), (np.array([0]), slice(0, 2))),
         ((np.array([0, 1]), slice(0, 2)), (np.array([0.0, 1.0]), slice(0, 2))),
         ((np.array([0, 1]), slice(0, 2)), (slice(0, 2),)),
-        ((np.array([0, 1]), np.array([0])), slice(0, 2)),  # coordinates of unequal number
+        ((np.array([0, 1]), np.array([0])), slice(0, 2)),  # coordinates of different lengths
         ((np.array([0, 1]), slice(0, 2)), slice(0, 2)),
         ((np.array([[0, 1]]), np.array([[0, 1]])), slice(0, 2)),
         ((np.array([True, False]), np.array([True, False])), slice(0, 1)),
@@ -174,14 +176,14 @@ def test_index_arrays_have_no_box(how: str, selection: Any) -> None:
         ((np.array([0, 1]),), (slice(0, 2),)),  # another rank than the chunk
     ],
 )
-def test_what_are_no_parts(chunk_selection: Any, array_selection: Any) -> None:
+def test_invalid_lists_are_refused(chunk_selection: Any, array_selection: Any) -> None:
     assert to_parts(chunk_selection, array_selection, (0, 1), (4, 4)) is None
 
 
-def test_arrays_that_are_slices_become_slices() -> None:
+def test_regular_index_arrays_become_slices() -> None:
     grid = np.ix_([1, 3], [2, 1, 0])
     parts = to_parts(grid, (slice(0, 2), np.array([[2, 1, 0]])), (0, 1), (4, 4))
-    assert isinstance(parts, Lists)  # of the second axis alone
+    assert isinstance(parts, Lists)  # only on the second axis
     assert parts[:4] == ((1, 0), (2, 3), (2, 1), (0, 0)) and parts.froms[0] is None is parts.tos[0]
     assert parts.froms[1] is not None and parts.froms[1].tolist() == [0, 1, 2]
     assert parts.tos[1] is not None and parts.tos[1].tolist() == [0, 1, 2]
@@ -205,7 +207,7 @@ def test_selected_axes() -> None:
     assert to_parts((), slice(0, 1), (), ()) is None
 
 
-def test_blocks_are_basic() -> None:
+def test_block_selections_are_basic() -> None:
     (part,) = projections((10, 11), (4, 4), "blocks", (1, 2))
     axes = array_axes(part[2])
     assert axes == (0, 1)
@@ -215,17 +217,17 @@ def test_blocks_are_basic() -> None:
 @pytest.mark.parametrize(
     ("chunk_selection", "array_selection"),
     [
-        ((slice(0, 2),), (slice(0, 3),)),  # lengths that differ
-        ((slice(0, 2),), (slice(0, 4, 2),)),  # a stride in the array
-        ((slice(0, 2),), slice(0, 2)),  # a bare slice comes with coordinates
+        ((slice(0, 2),), (slice(0, 3),)),  # different lengths
+        ((slice(0, 2),), (slice(0, 4, 2),)),  # a step in the array
+        ((slice(0, 2),), slice(0, 2)),  # a bare slice belongs to coordinates
         ((slice(2, 0, -1),), (slice(0, 2),)),
         ((slice(0, 2), slice(0, 2)), (slice(0, 2), slice(0, 2))),  # another rank than the chunk
-        ((1,), (slice(0, 1),)),  # an integer where a slice was before
+        ((1,), (slice(0, 1),)),  # an integer where zarr passes a slice
         ((slice(0, 2),), (slice(None),)),
         ((slice(0, 2),), ()),
         (slice(0, 2), (slice(0, 2),)),
         (([0, 1],), (slice(0, 2),)),
     ],
 )
-def test_what_is_no_box(chunk_selection: Any, array_selection: Any) -> None:
+def test_other_selections_have_no_box(chunk_selection: Any, array_selection: Any) -> None:
     assert to_box(chunk_selection, array_selection, (0,), (4,)) is None

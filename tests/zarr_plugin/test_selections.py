@@ -1,6 +1,6 @@
-# test_selections.py - selections, shapes and data types through zarr, against numpy and zarr's own pipeline
+# test_selections.py - selections, shapes and data types through zarr, compared with NumPy and zarr's own pipeline
 # SPDX-License-Identifier: MIT
-"""What the engine takes it must do itself (`strict` is on), the rest must come out equal through zarr."""
+"""`strict` is on, so the engine handles supported selections itself. Fallbacks must give equal results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ SELECTIONS = [
 
 @pytest.mark.parametrize(("shape", "shards", "chunks"), SHAPES)
 @pytest.mark.parametrize("store", ["local", "memory"])
-def test_basic_selections(store: str, shape: Any, shards: Any, chunks: Any, tmp_path: Path) -> None:
+def test_basic_selections_equal_numpy(
+    store: str, shape: Any, shards: Any, chunks: Any, tmp_path: Path
+) -> None:
     where: Any = tmp_path if store == "local" else MemoryStore()
     array, values = pair(where, shape=shape, shards=shards, chunks=chunks)
     for number, selection in enumerate(SELECTIONS):
@@ -65,7 +67,7 @@ def test_basic_selections(store: str, shape: Any, shards: Any, chunks: Any, tmp_
 
 
 @pytest.mark.parametrize("value", [7, np.int32(7), np.int64(7), np.array(7), np.array(7, ">i4")])
-def test_scalars(value: Any) -> None:
+def test_scalars_are_stored_in_every_element(value: Any) -> None:
     array, values = pair({})
     for selection in (np.s_[3:12, 5:20], np.s_[0, 0], np.s_[8:16, :12], np.s_[::3], np.s_[...]):
         array[selection] = values[selection] = value
@@ -73,7 +75,7 @@ def test_scalars(value: Any) -> None:
 
 
 @pytest.mark.parametrize("shards", [(), None])
-def test_rank_0(shards: Any, tmp_path: Path) -> None:
+def test_rank_0_array_equals_numpy(shards: Any, tmp_path: Path) -> None:
     array = create(tmp_path, shape=(), shards=shards, chunks=(), fill_value=7)
     assert array[...] == 7 and array[()] == 7
     array[...] = 3
@@ -84,7 +86,7 @@ def test_rank_0(shards: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0,)])
-def test_axes_of_length_zero(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_axis_of_length_zero_equals_numpy(shape: tuple[int, ...], tmp_path: Path) -> None:
     array = create(tmp_path, shape=shape, shards=(4,) * len(shape), chunks=(2,) * len(shape))
     assert array[...].shape == shape
     array[...] = 5
@@ -95,13 +97,13 @@ def test_axes_of_length_zero(shape: tuple[int, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_memory_order_of_results(order: Any) -> None:
+def test_result_has_the_requested_memory_order(order: Any) -> None:
     array = create({}, config={"order": order})
     values = random_array(array.shape, "int32")
     array[...] = np.asfortranarray(values)
     assert bits(array[...]) == bits(values)
     result = array[2:14, 3:20]
-    if not ZARR_IS_31:  # which ignores it
+    if not ZARR_IS_31:  # zarr 3.1 ignores it
         assert result.flags.f_contiguous == (order == "F")
     assert bits(result) == bits(values[2:14, 3:20])
 
@@ -109,7 +111,7 @@ def test_memory_order_of_results(order: Any) -> None:
 @pytest.mark.parametrize("kind", ["i2", "u8", "f4", "c16", "M8[s]", "U3"])
 @pytest.mark.parametrize("codec", ["little", "big"])
 @pytest.mark.parametrize("byte_order", "<>")
-def test_byte_orders(kind: str, codec: Any, byte_order: str) -> None:
+def test_byte_order_equals_zarrs(kind: str, codec: Any, byte_order: str) -> None:
     dtype = np.dtype(kind).newbyteorder(byte_order)  # type: ignore[arg-type]
     array = create({}, dtype=dtype, fill_value=np.zeros((), dtype)[()], serializer=BytesCodec(endian=codec))
     raw = random_array((16, 24), "int32")
@@ -123,7 +125,7 @@ def test_byte_orders(kind: str, codec: Any, byte_order: str) -> None:
 
 
 @pytest.mark.parametrize("data_type", ["bool", "float16", "S5", "V4", "m8[ms]"])
-def test_data_types(data_type: str) -> None:
+def test_data_type_equals_zarrs(data_type: str) -> None:
     dtype = np.dtype(data_type)
     rng = np.random.default_rng(0)
     values = np.frombuffer(rng.bytes(384 * dtype.itemsize), dtype="u1")
@@ -133,16 +135,16 @@ def test_data_types(data_type: str) -> None:
         array[...] = values
         array[3, 3:9] = values[3, 3:9]
         assert bits(array[...]) == bits(values)
-        if not (ZARR_IS_31 and dtype.kind == "V"):  # which zarr 3.1 cannot read from shards itself
+        if not (ZARR_IS_31 and dtype.kind == "V"):  # zarr 3.1 itself cannot read these from shards
             assert bits(zarrs_view(array)[...]) == bits(values)
 
 
 STRUCT = np.dtype([("a", "<u2"), ("b", "<f8"), ("c", "S3")])
-needs_structs = pytest.mark.skipif(ZARR_IS_31, reason="zarr 3.1 cannot do sharded structs")
+needs_structs = pytest.mark.skipif(ZARR_IS_31, reason="zarr 3.1 cannot write structs in shards")
 
 
 @needs_structs
-def test_structs() -> None:
+def test_structs_equal_zarrs() -> None:
     with quiet():
         array = create({}, dtype=STRUCT, fill_value=np.zeros((), STRUCT)[()])
         values = np.zeros((16, 24), STRUCT)
@@ -154,7 +156,7 @@ def test_structs() -> None:
 
 
 @needs_structs
-def test_one_field_of_structs_is_left_to_zarr() -> None:
+def test_one_field_of_structs_falls_back_to_zarr() -> None:
     with quiet():
         array = create({}, own=True, dtype=STRUCT, fill_value=np.zeros((), STRUCT)[()])
         values = np.zeros((16, 24), STRUCT)
@@ -189,7 +191,7 @@ INDEX_ARRAYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", INDEX_ARRAYS)
 @pytest.mark.parametrize("store", ["local", "memory"])
-def test_index_arrays(case: str, store: str, tmp_path: Path) -> None:
+def test_index_arrays_equal_numpy(case: str, store: str, tmp_path: Path) -> None:
     view, selection = INDEX_ARRAYS[case]
     where: Any = tmp_path if store == "local" else MemoryStore()
     array = create(where, own=True)
@@ -204,7 +206,7 @@ def test_index_arrays(case: str, store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["i2", "u8", "i4"])
-def test_index_arrays_of_other_types(kind: str) -> None:
+def test_index_arrays_of_any_integer_type(kind: str) -> None:
     array = shardcodec.attach(create({}, own=True), strict=True)
     values = random_array((16, 24), "int32")
     array[...] = values
@@ -212,13 +214,13 @@ def test_index_arrays_of_other_types(kind: str) -> None:
     try:
         assert bits(array.oindex[rows, 3:5]) == bits(values[[9, 1, 12], 3:5])
     except shardcodec.UnsupportedError:
-        assert ZARR_IS_31 and kind == "u8"  # which makes floating point numbers of them
+        assert ZARR_IS_31 and kind == "u8"  # zarr 3.1 makes floats of them
 
 
-# ---- what is left to zarr
+# ---- fallbacks to zarr's pipeline
 
 
-def test_blocks_are_done_by_the_engine() -> None:
+def test_block_selections_run_in_the_engine() -> None:
     array, values = pair({})
     array[...] = values[...] = random_array((16, 24), "int32")
     assert bits(array.blocks[1, 0]) == bits(
@@ -228,7 +230,7 @@ def test_blocks_are_done_by_the_engine() -> None:
     assert bits(array[...]) == bits(zarrs_view(array)[...])
 
 
-def test_codecs_of_third_parties() -> None:
+def test_third_party_codec_falls_back_to_zarr() -> None:
     numcodecs = pytest.importorskip("zarr.codecs.numcodecs")
     with quiet():
         array = create({}, own=True, compressors=[numcodecs.BZ2(level=1)])
@@ -240,7 +242,7 @@ def test_codecs_of_third_parties() -> None:
         assert shardcodec.attach(array, strict=True)[3, 3] == 8
 
 
-def test_texts_of_any_length() -> None:
+def test_texts_of_any_length_fall_back_to_zarr() -> None:
     with quiet():
         array = create({}, own=True, dtype=str, fill_value="")
         attached = shardcodec.attach(array)
@@ -250,8 +252,8 @@ def test_texts_of_any_length() -> None:
         assert shardcodec.attach(array, strict=True)[0, 1] == "bcd"
 
 
-def test_buffers_that_are_not_numpys() -> None:
-    """A prototype of other buffers, as for GPUs, goes to zarr's pipeline."""
+def test_buffers_outside_of_numpy_fall_back_to_zarr() -> None:
+    """A prototype of other buffers, for example on a GPU, is passed to zarr's pipeline."""
     array = create({}, own=True)
     values = random_array((16, 24), "int32")
     array[...] = values
@@ -272,7 +274,7 @@ def test_buffers_that_are_not_numpys() -> None:
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "strided"])
-def test_out(layout: str) -> None:
+def test_read_into_out_of_any_layout(layout: str) -> None:
     array, values = pair({})
     array[...] = values[...] = random_array((16, 24), "int32")
     memory = np.zeros((16, 48), "int32")
@@ -291,7 +293,7 @@ def test_out(layout: str) -> None:
 # ---- other chains
 
 
-def test_transposes_and_nesting_through_zarr(tmp_path: Path) -> None:
+def test_transposes_and_nested_shards_equal_zarrs(tmp_path: Path) -> None:
     inner = ShardingCodec(
         chunk_shape=(2, 3), codecs=[TransposeCodec(order=(1, 0)), BytesCodec(), ZstdCodec(level=1)]
     )
@@ -314,7 +316,7 @@ def test_transposes_and_nesting_through_zarr(tmp_path: Path) -> None:
     assert bits(array[1::3, 24]) == bits(values[1::3, 24])
 
 
-def test_codecs_behind_the_shard_mean_whole_objects(tmp_path: Path) -> None:
+def test_codecs_after_the_sharding_encode_whole_objects(tmp_path: Path) -> None:
     codec = ShardingCodec(chunk_shape=(4, 6))
     with quiet():
         zarr.create_array(
@@ -333,12 +335,12 @@ def test_codecs_behind_the_shard_mean_whole_objects(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(ZARR_IS_31, reason="zarr 3.1 has regular grids only")
-def test_rectilinear_grids(tmp_path: Path) -> None:
+def test_rectilinear_grid_equals_numpy(tmp_path: Path) -> None:
     with zarr.config.set({"array.rectilinear_chunks": True}), quiet():
         try:
             zarr.create_array(tmp_path, shape=(10, 12), shards=[[4, 6], [6, 6]], chunks=(2, 3), dtype="int32")
         except (TypeError, ValueError, NotImplementedError) as error:
-            pytest.skip(f"this zarr does not do it: {error}")
+            pytest.skip(f"this zarr cannot create the array: {error}")
         array = ours(tmp_path)
         values = random_array((10, 12), "int32")
         array[...] = values
@@ -346,18 +348,17 @@ def test_rectilinear_grids(tmp_path: Path) -> None:
         assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
 
 
-def test_values_that_are_broadcast(tmp_path: Path) -> None:
-    """numpy's rule, which zarr follows: once refused as an array that is too small."""
+def test_values_are_broadcast(tmp_path: Path) -> None:
+    """NumPy's rule, which zarr follows. Such values were refused as too small."""
     array = shardcodec.attach(create(tmp_path), strict=False)
     with quiet():
         array[0:4, :] = np.arange(24, dtype="int32")[None]
     assert (zarrs_view(array)[0:4, :] == np.arange(24)).all()
 
 
-def test_a_step_longer_than_any_array(tmp_path: Path) -> None:
-    array = shardcodec.attach(
-        create(tmp_path), strict=False
-    )  # zarr 3.1 makes index arrays of an integer and a step
+def test_step_may_exceed_the_array(tmp_path: Path) -> None:
+    # zarr 3.1 makes index arrays of an integer and a step
+    array = shardcodec.attach(create(tmp_path), strict=False)
     array[...] = random_array((16, 24), "int32")
     expected = zarrs_view(array)[...]
     assert (array[0 : 8 : 2**70, 3] == expected[0:1, 3]).all()

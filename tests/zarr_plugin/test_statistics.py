@@ -1,6 +1,6 @@
-# test_statistics.py - shardcodec.stats(), and what the log says of work left to zarr
+# test_statistics.py - shardcodec.stats(), and the log of fallbacks to zarr's pipeline
 # SPDX-License-Identifier: MIT
-"""Counters add up to what was done; each reason for a fallback is logged once."""
+"""Counters equal the work that was done. Each reason for a fallback is logged once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fresh() -> None:
     shardcodec.stats.reset()
 
 
-def test_a_read_and_a_write(tmp_path: Path) -> None:
+def test_reads_and_writes_are_counted(tmp_path: Path) -> None:
     array = create(tmp_path, fill_value=0)
     array[0:8, 0:6] = 5
     done = shardcodec.stats()
@@ -30,7 +30,7 @@ def test_a_read_and_a_write(tmp_path: Path) -> None:
     with shardcodec.options(index_cache=0):
         array[...]
     done = shardcodec.stats()
-    assert done["opens"] == 4, "those that are missing too"
+    assert done["opens"] == 4, "`opens` counts missing shards too"
     assert done["chunks_decoded"] == 4
     assert done["bytes_used"] == 4 * 48
     assert done["bytes_fetched"] == 4 * 48 + 8 * 16 + 4
@@ -38,7 +38,7 @@ def test_a_read_and_a_write(tmp_path: Path) -> None:
     assert done["index_hits"] == done["index_misses"] == done["file_hits"] == 0
 
 
-def test_memory_is_used_without_being_fetched() -> None:
+def test_shards_in_memory_are_not_fetched() -> None:
     shardcodec.decode(letters(), letters_spec())
     done = shardcodec.stats()
     assert (done["requests"], done["bytes_fetched"], done["bytes_used"], done["chunks_decoded"]) == (
@@ -73,10 +73,10 @@ def test_fallbacks_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture)
     statistics.reset()
     assert statistics()["fallbacks"] == {}
     statistics.fallback("first")
-    assert len(caplog.records) == 2, "once per process, whatever is reset"
+    assert len(caplog.records) == 2, "`reset` must not repeat the log of a reason"
 
 
-def test_reasons_without_end_are_counted_together() -> None:
+def test_too_many_reasons_are_counted_together() -> None:
     statistics = Statistics()
     for i in range(3 * MAX_KINDS):
         statistics.fallback(f"array of shape ({i},)")
@@ -86,7 +86,7 @@ def test_reasons_without_end_are_counted_together() -> None:
     assert fallbacks["other reasons"] == 2 * MAX_KINDS
 
 
-def test_an_array_that_falls_back_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_fallback_of_an_array_gives_its_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Foreign(shardcodec.ShardingCodec):
         pass
 
@@ -109,7 +109,7 @@ def test_an_array_that_falls_back_says_why(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.threads
-def test_a_forked_child_counts_for_itself() -> None:
+def test_forked_child_counts_on_its_own() -> None:
     shardcodec.decode(letters(), letters_spec())
     shardcodec.stats.fallback("of the parent")
 
@@ -122,7 +122,7 @@ def test_a_forked_child_counts_for_itself() -> None:
     assert shardcodec.stats()["chunks_decoded"] == 4
 
 
-def test_a_fork_does_not_load_the_extension() -> None:
+def test_fork_does_not_load_the_extension() -> None:
     code = """
     import os, sys, warnings
     import shardcodec

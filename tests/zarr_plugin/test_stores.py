@@ -1,6 +1,6 @@
-# test_stores.py - every kind of store, what is asked of it, and answers that are wrong
+# test_stores.py - every kind of store, the requests that it gets, and wrong answers
 # SPDX-License-Identifier: MIT
-"""Stores that the engine does not reach itself are served through their own asynchronous calls, decoded natively."""
+"""The engine reaches other stores through their asynchronous calls and decodes the answers natively."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from helpers import (
 from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
 
-from shardcodec.zarr_plugin.remotes import is_near
+import shardcodec
+from shardcodec.compat import default_buffer_prototype
+from shardcodec.storage.kinds import store_of
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 
 
 class OtherLocalStore(LocalStore):
-    """A subclass may override anything, so it counts as any other store."""
+    """A subclass may override any method, so it counts as another kind of store."""
 
 
 STORES = [
@@ -96,8 +98,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 @LOCATIONS
-@pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files grow by rewriting
-def test_reading_and_writing(store: Any, at_start: bool) -> None:
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files keep the old members
+def test_reads_and_writes_equal_numpy(store: Any, at_start: bool) -> None:
     array = checked(store, at_start=at_start)
     values = np.full((16, 24), -1, "int32")
     assert bits(array[...]) == bits(values)
@@ -113,22 +115,22 @@ def test_reading_and_writing(store: Any, at_start: bool) -> None:
 
 
 @LOCATIONS
-def test_an_emptied_shard_is_deleted(store: Any, at_start: bool) -> None:
+def test_emptied_shard_is_deleted(store: Any, at_start: bool) -> None:
     array = checked(store, at_start=at_start)
     array[...] = 5
-    if not store.supports_deletes:
+    if not store.supports_deletes:  # as without shardcodec
         with pytest.raises(NotImplementedError):
             array[:8, :12] = -1
         return
     array[:8, :12] = -1
     array[8:, 12:] = 5
     assert (zarrs_view(array)[:8, :12] == -1).all()
-    assert array.nchunks_initialized in (3, 24)  # counted in shards, or in inner chunks of them
+    assert array.nchunks_initialized in (3, 24)  # zarr counts shards or their inner chunks
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @LOCATIONS
-def test_index_arrays(store: Any, at_start: bool) -> None:
+def test_index_arrays_equal_numpy(store: Any, at_start: bool) -> None:
     array = checked(store, at_start=at_start)
     values = random_array((16, 24), "int32")
     array[...] = values
@@ -147,7 +149,7 @@ def test_index_arrays(store: Any, at_start: bool) -> None:
     assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
 
 
-def test_unsharded_arrays(store: Any) -> None:
+def test_arrays_without_shards_equal_numpy(store: Any) -> None:
     array = create(store, shards=None, chunks=(5, 7), compressors=[ZstdCodec(level=1)])
     values = random_array((16, 24), "int32")
     array[...] = values
@@ -157,38 +159,41 @@ def test_unsharded_arrays(store: Any) -> None:
     assert bits(zarrs_view(array)[...]) == bits(values)
 
 
-def test_several_arrays_of_one_store(store: Any) -> None:
+def test_arrays_of_one_store_are_independent(store: Any) -> None:
     a, b = create(store, name="a"), create(store, name="deeper/b")
     a[...], b[...] = 1, 2
     assert (a[...] == 1).all() and (b[...] == 2).all()
 
 
-def test_what_costs_as_little_as_a_file(tmp_path: Path) -> None:
-    """There a round trip is worth fewer bytes."""
-    assert is_near(ZipStore(tmp_path / "a.zip", mode="w"))
-    assert not is_near(
-        WrapperStore(MemoryStore())
-    )  # may be anything: a store that waits, to look like one far away
+def test_local_stores_merge_fewer_gaps(tmp_path: Path) -> None:
+    """A round trip to a local store is worth fewer superfluous bytes."""
+    assert is_cheap(ZipStore(tmp_path / "a.zip", mode="w"))
+    # any wrapper counts as remote, for example one that waits to imitate a remote store
+    assert not is_cheap(WrapperStore(MemoryStore()))
     obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
     from zarr.storage import FsspecStore, ObjectStore
 
-    assert is_near(ObjectStore(obstore.MemoryStore())) and is_near(ObjectStore(obstore.LocalStore()))
-    assert not is_near(ObjectStore(obstore.HTTPStore.from_url("https://example.org")))
+    assert is_cheap(ObjectStore(obstore.MemoryStore())) and is_cheap(ObjectStore(obstore.LocalStore()))
+    assert not is_cheap(ObjectStore(obstore.HTTPStore.from_url("https://example.org")))
     pytest.importorskip("fsspec", reason="fsspec is not installed")
     with quiet():
-        assert is_near(FsspecStore.from_url("memory://a")) and is_near(
+        assert is_cheap(FsspecStore.from_url("memory://a")) and is_cheap(
             FsspecStore.from_url(f"file://{tmp_path}")
         )
 
 
-# ---- what is asked of a store
+def is_cheap(store: Any) -> bool:
+    return store_of(store).is_cheap  # type: ignore[attr-defined]
+
+
+# ---- requests
 
 INDEX_NBYTES = 16 * 8 + 4
 
 
 @pytest.fixture
 def large() -> Iterator[None]:
-    """Shards count as too large to be fetched whole for a part of them."""
+    """Make shards count as too large to be fetched whole for a part of them."""
     with gap_of(0):
         yield
 
@@ -208,7 +213,7 @@ def test_one_inner_chunk_takes_two_requests(at_start: bool) -> None:
     array[1, 2]
     index, chunk = store.chunk_requests()
     assert index == ("c/0/0", (0, INDEX_NBYTES) if at_start else f"last {INDEX_NBYTES}")
-    room = 0 if at_start else INDEX_NBYTES  # in which an inner chunk that touches the index would be noticed
+    room = 0 if at_start else INDEX_NBYTES  # more, if the range reaches into the index
     assert chunk[0] == "c/0/0" and 0 < chunk[1][1] - chunk[1][0] - room < 100
 
 
@@ -220,7 +225,7 @@ def test_one_inner_chunk_of_a_small_shard_takes_one_request(at_start: bool) -> N
 
 
 @pytest.mark.usefixtures("large")
-def test_a_whole_shard_takes_one_request() -> None:
+def test_whole_shard_takes_one_request() -> None:
     array, store = recorded()
     array[:8, 12:]
     assert store.chunk_requests() == [("c/0/1", "all")]
@@ -235,16 +240,16 @@ def test_most_of_a_shard_is_fetched_as_a_whole() -> None:
     array = checked(store, shape=(40, 12), chunks=(40, 12))
     array[...] = random_array((40, 12), "int32")
     store.forget()
-    array[:, 1:]  # all of 40 inner chunks
+    array[:, 1:]  # all 40 inner chunks
     array[1:32]  # 32 of them
     assert store.chunk_requests() == [("c/0/0", "all")] * 2
     store.forget()
-    array[1:28]  # 28
+    array[1:28]  # 28 of them
     assert store.chunk_requests()[0] == ("c/0/0", f"last {40 * 16 + 4}")
 
 
 @pytest.mark.usefixtures("large")
-def test_a_box_of_several_shards_takes_two_requests_of_each() -> None:
+def test_box_takes_two_requests_of_each_shard() -> None:
     array, store = recorded()
     values = array[6:10, 10:14]
     assert values.shape == (4, 4)
@@ -259,16 +264,16 @@ def test_each_touched_inner_chunk_is_fetched_once() -> None:
     array.oindex[[7, 0, 3, 0], [0, 11, 1, 0]]  # rows 0 and 1 of the grid of inner chunks, columns 0 and 3
     index, *chunks = store.chunk_requests()
     assert index == ("c/0/0", f"last {INDEX_NBYTES}")
-    assert len(chunks) == len(set(chunks)) == 2  # two of them each, side by side in Morton order
+    assert len(chunks) == len(set(chunks)) == 2  # two inner chunks each, adjacent in Morton order
     store.forget()
     array.vindex[np.repeat([0, 7], 500), np.repeat([0, 11], 500)]
     assert len(store.chunk_requests()) == 1 + 2
 
 
 @pytest.mark.usefixtures("large")
-def test_a_plane_takes_an_index_and_what_touches_of_each_shard() -> None:
+def test_plane_takes_an_index_and_its_adjacent_chunks_of_each_shard() -> None:
     array, store = recorded()
-    array[5]  # the second row of inner chunks: every second one in Morton order
+    array[5]  # the second row of inner chunks: every second chunk in Morton order
     requests = store.chunk_requests()
     assert sum(wanted == f"last {INDEX_NBYTES}" for _, wanted in requests) == 2
     assert len(requests) == 2 + 2 * 4
@@ -279,7 +284,7 @@ def test_a_plane_takes_an_index_and_what_touches_of_each_shard() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_missing_shard_takes_one_request_for_its_index() -> None:
+def test_missing_shard_takes_one_request() -> None:
     array, store = recorded()
     array[:8, :12] = -1
     store.forget()
@@ -288,7 +293,7 @@ def test_a_missing_shard_takes_one_request_for_its_index() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_missing_inner_chunks_take_no_request_of_their_own() -> None:
+def test_missing_inner_chunks_take_no_request() -> None:
     array, store = recorded()
     array[:4, :3] = -1
     store.forget()
@@ -296,18 +301,17 @@ def test_missing_inner_chunks_take_no_request_of_their_own() -> None:
     assert store.chunk_requests() == [("c/0/0", f"last {INDEX_NBYTES}")]
 
 
-def test_distant_chunks_are_fetched_apart_and_near_ones_together() -> None:
+def test_distant_chunks_are_fetched_apart_and_close_ones_together() -> None:
     store = RecordingStore(MemoryStore())
     array = create(store, shape=(8 << 20,), shards=(8 << 20,), chunks=(1 << 18,), dtype="u1", fill_value=0)
     values = random_array(array.shape, "u1")
     array[...] = values
     store.forget()
-    wanted = np.s_[:: 6 << 18]  # one element each of six inner chunks, which are 1.5 MiB apart
+    wanted = np.s_[:: 6 << 18]  # one element of each of six inner chunks, which are 1.5 MiB apart
     assert bits(array[wanted]) == bits(values[wanted])
     requests = [wanted for _, wanted in store.chunk_requests()]
-    last = (
-        (8 << 20) + 32 * 16 + 4
-    )  # the store does not tell the size; one byte shows that all entries can be true
+    # the store does not report the size; one byte shows that all entries can be valid
+    last = (8 << 20) + 32 * 16 + 4
     assert len(requests) == 1 + 6 + 1
     assert sorted(requests[1:])[:2] == [(0, 1 << 18), (6 << 18, 7 << 18)]
     assert (last - 1, last) in requests
@@ -317,7 +321,7 @@ def test_distant_chunks_are_fetched_apart_and_near_ones_together() -> None:
     assert [wanted for _, wanted in store.chunk_requests()][1:] == [(1 << 18, 6 << 18), (last - 1, last)]
 
 
-def test_writing_reads_a_shard_only_when_something_of_it_is_kept() -> None:
+def test_write_reads_a_shard_only_to_keep_parts_of_it() -> None:
     array, store = recorded()
     array[...] = 3
     assert store.chunk_requests() == []
@@ -326,3 +330,49 @@ def test_writing_reads_a_shard_only_when_something_of_it_is_kept() -> None:
     array[2, 13] = 4
     assert [key for key, _ in store.chunk_requests()] == ["c/0/1"]
     assert store.written == ["c/0/1"]
+
+
+class UndeletingStore(RecordingStore):
+    """Cannot delete, as a zip file."""
+
+    supports_deletes = False
+
+    async def exists(self, key: str) -> bool:
+        self.calls.append(("exists", key))
+        return await super().exists(key)
+
+    async def delete(self, key: str) -> None:
+        if await super().exists(key):
+            raise NotImplementedError
+
+
+def erase_in_a_block(array: Any, rows: slice) -> None:
+    """Set all elements of a shard to the fill value with buffered writes, which do not need the stored shard."""
+    with shardcodec.group_writes():
+        array[rows, :6] = -1
+        array[rows, 6:12] = -1
+
+
+def test_store_that_cannot_delete_is_asked_only_about_emptied_shards() -> None:
+    store = UndeletingStore(MemoryStore())
+    array = create(store)
+    store.forget()
+    array[:8, :12] = 3
+    array[:8, :12] = 4
+    erase_in_a_block(array, slice(8, None))  # is not there
+    assert store.chunk_requests() == []
+    assert store.calls == [("set", "c/0/0"), ("set", "c/0/0"), ("exists", "c/1/0")]
+    store.forget()
+    erase_in_a_block(array, slice(8))
+    assert store.calls == [("exists", "c/0/0"), ("set", "c/0/0")]
+    assert not shardcodec.chunk_state(array).exists.any()
+    assert (array[...] == -1).all()
+
+
+def test_damaged_shard_is_emptied_where_nothing_is_deleted() -> None:
+    store = UndeletingStore(MemoryStore())
+    array = create(store)
+    array[...] = 3
+    store._store._store_dict["c/0/0"] = default_buffer_prototype().buffer.from_bytes(b"bad")
+    erase_in_a_block(array, slice(8))
+    assert (array[:8, :12] == -1).all() and (array[8:] == 3).all()

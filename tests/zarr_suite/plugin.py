@@ -1,9 +1,9 @@
-# plugin.py - the pytest side of run.py
+# plugin.py - the pytest plug-in of run.py
 # SPDX-License-Identifier: MIT
-"""Put a pipeline under zarr's tests, and hold their outcome against `known.toml`.
+"""Put a pipeline under zarr's tests, and compare their outcome with `known.toml`.
 
-Loaded with ``-p plugin`` by `run.py`, in every worker of pytest-xdist too. What has to be in place before zarr's
-own ``conftest.py`` is imported is done on import; that is why the settings come through the environment.
+Loaded with ``-p plugin`` by `run.py`, also in every worker of pytest-xdist. Some settings must be made before
+zarr's own ``conftest.py`` is imported, so they are made on import and passed in the environment.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import threading
 import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ USE = {"read": 0, "write": 0}
 
 
 def class_at(path: str) -> type:
-    """The class with this dotted path."""
+    """Import the class with this dotted path."""
     module, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module), name)
     assert isinstance(found, type)
@@ -41,17 +42,17 @@ def class_at(path: str) -> type:
 
 
 def stand_in_for_fused(pipeline: type) -> None:
-    """Let zarr's name of its second pipeline lead to the one under test.
+    """Replace zarr's second pipeline by the one under test in zarr's registry.
 
-    Only the registry is changed: tests that select that pipeline in the configuration get ours, and compare it with
-    zarr's first one. Tests that import the class still have zarr's.
+    Only the registry is changed: tests that select the second pipeline in the configuration get the one under test,
+    and compare it with zarr's first one. Tests that import the class still have zarr's.
     """
     if hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
         zarr.registry._pipeline_registry[FUSED] = pipeline
 
 
 def stand_in_for_codec(codec: type) -> None:
-    """Let every name of zarr's sharding codec lead to `codec`: `create_array` does not ask the registry."""
+    """Replace every name of zarr's sharding codec by `codec`, since `create_array` does not use the registry."""
     original = zarr.codecs.sharding.ShardingCodec
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "zarr" and getattr(module, "ShardingCodec", None) is original:
@@ -59,7 +60,7 @@ def stand_in_for_codec(codec: type) -> None:
 
 
 def count_use(pipeline: type, name: str) -> None:
-    """Count the calls of one method: a pipeline that is never reached would pass everything."""
+    """Count the calls of one method, since a pipeline that is never called would pass all tests."""
     method: Callable[..., Awaitable[Any]] = getattr(pipeline, name)
 
     @functools.wraps(method)
@@ -68,6 +69,44 @@ def count_use(pipeline: type, name: str) -> None:
         return await method(self, *args, **kwargs)
 
     setattr(pipeline, name, counted)
+
+
+def attach_every_array(attach: Callable[[Any], Any], pipeline: type) -> None:
+    """Pass every array with the pipeline under test through `attach`, when it is made.
+
+    Tests that choose another pipeline keep it.
+    """
+    original = zarr.Array.__init__
+    running = threading.local()
+
+    def attached(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if type(self) is not zarr.Array or getattr(running, "is_true", False):
+            return
+        if isinstance(self.async_array.codec_pipeline, pipeline):
+            running.is_true = True
+            try:
+                new = attach(self)
+            finally:
+                running.is_true = False
+            self.__class__ = type(new)
+            self._async_array = new.async_array
+
+    zarr.Array.__init__ = attached  # type: ignore[method-assign]
+
+
+def count_direct_use(access: type, name: str) -> None:
+    """Count the calls of one method that did the work, so that zarr's way was not taken."""
+    method: Callable[..., Any] = getattr(access, name)
+    USE[f"direct {name}"] = 0
+
+    @functools.wraps(method)
+    def counted(self: object, *args: Any) -> Any:
+        found = method(self, *args)
+        USE[f"direct {name}"] += found is not None and found is not False
+        return found
+
+    setattr(access, name, counted)
 
 
 class Known:
@@ -82,7 +121,7 @@ class Known:
         self.mark = mark.with_args(reason=self.reason)
 
     def marks(self, item: pytest.Item) -> bool:
-        """Mark `item` if this entry speaks about it."""
+        """Mark `item` if this entry applies to it."""
         if not self._pattern.fullmatch(item.nodeid):
             return False
         item.add_marker(self.mark)
@@ -91,8 +130,8 @@ class Known:
 
 
 def applicable(kind: str, entry: dict[str, Any]) -> bool:
-    """Whether an entry speaks about this run: release, pipeline, codec, and the tests selected."""
-    unknown = entry.keys() - {"id", "reason", "zarr", "codec"}
+    """Return True if an entry applies to this run: release, pipeline, codec and the selected tests."""
+    unknown = entry.keys() - {"id", "reason", "zarr", "codec", "attach"}
     if unknown:
         raise ValueError(f"known.toml: {sorted(unknown)} in the entry of {entry['id']}")
     if not SpecifierSet(entry.get("zarr", "")).contains(zarr.__version__, prereleases=True):
@@ -101,18 +140,20 @@ def applicable(kind: str, entry: dict[str, Any]) -> bool:
         return False
     if entry.get("codec", False) and not SETTINGS["codec"]:
         return False
+    if entry.get("attach", SETTINGS["attach"]) != SETTINGS["attach"]:
+        return False
     return any(entry["id"].startswith(chosen) for chosen in SETTINGS["tests"])
 
 
 def read_known() -> list[Known]:
-    """The entries that speak about this run."""
+    """Return the entries that apply to this run."""
     tables = tomllib.loads(Path(SETTINGS["known"]).read_text())
     entries = [(kind, entry) for kind in ("failure", "skip") for entry in tables.get(kind, [])]
     return [Known(kind, entry) for kind, entry in entries if applicable(kind, entry)]
 
 
 class Suite:
-    """The hooks. `stale` and `USE` are gathered here from all workers."""
+    """The hooks of pytest. `stale` and `USE` collect the results of all workers."""
 
     def __init__(self) -> None:
         self.stale: set[str] = set()
@@ -127,7 +168,7 @@ class Suite:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """A worker has ended: take over what it saw."""
+        """Add the results of a worker that has ended."""
         seen = getattr(node, "workeroutput", {}).get("shardcodec_suite", {"stale": [], "use": {}})
         self.stale.update(seen["stale"])
         for name, count in seen["use"].items():
@@ -143,21 +184,24 @@ class Suite:
 
     def pytest_report_header(self) -> str:
         codec = SETTINGS["codec"] or "zarr's"
-        return f"zarr {zarr.__version__}, pipeline {SETTINGS['pipeline']}, sharding codec {codec}"
+        attached = ", every array attached" if SETTINGS["attach"] else ""
+        return f"zarr {zarr.__version__}, pipeline {SETTINGS['pipeline']}, sharding codec {codec}{attached}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.write_line(f"pipeline: {USE['read']} reads, {USE['write']} writes")
+        terminalreporter.write_line(
+            f"calls: {', '.join(f'{count} of {name}' for name, count in USE.items())}"
+        )
         for name, count in USE.items():
             if not count:
-                terminalreporter.write_line(f"FAILED the pipeline was never asked to {name}", red=True)
+                terminalreporter.write_line(f"FAILED the pipeline was never called to {name}", red=True)
         for entry in sorted(self.stale):
             terminalreporter.write_line(f"STALE entry in known.toml, no such test: {entry}", red=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # zarr's conftest.py has loaded the profile that the environment names: "ci", which draws the same examples in
-    # each run, so that what is known does not depend on luck. (A name of our own there would be unknown to the
-    # processes that some tests start, and those would wait for ever.)
+    # zarr's conftest.py has loaded the profile in the environment: "ci", which draws the same examples in each run,
+    # so that known failures do not depend on chance. (A profile of ours would be unknown to the processes that some
+    # tests start, and these would hang.)
     ci, examples = settings.get_profile("ci"), SETTINGS["examples"]
     settings.register_profile("shardcodec", parent=ci, max_examples=examples)
     settings.load_profile("shardcodec")
@@ -165,11 +209,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def prepare() -> None:
-    """What must be done before zarr's tests import anything."""
+    """Make the settings that must precede zarr's tests."""
     pipeline = class_at(SETTINGS["pipeline"])
     stand_in_for_fused(pipeline)
-    for name in USE:
+    for name in list(USE):
         count_use(pipeline, name)
+    if SETTINGS["attach"]:
+        attach_every_array(importlib.import_module("shardcodec").attach, pipeline)
+        access = class_at("shardcodec.zarr_plugin.direct_access.DirectAccess")
+        for name in ("read", "write"):
+            count_direct_use(access, name)
     if SETTINGS["codec"] and SETTINGS["codec_everywhere"]:
         stand_in_for_codec(class_at(SETTINGS["codec"]))
 

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: MIT
 """Run the tests of the installed zarr release through shardcodec.
 
-The tests come from zarr's source distribution on PyPI, fetched once and only unpacked; zarr itself is the
-installed one. What is run stands in `sets.toml`, what must fail in `known.toml`; README.md tells the rest.
-Arguments after ``--`` go to pytest.
+The tests come from zarr's source distribution on PyPI, fetched once and only unpacked; zarr itself is the installed
+one. `sets.toml` lists the tests, `known.toml` the expected failures; README.md explains the rest. Arguments after
+``--`` go to pytest.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OURS = "shardcodec.ShardCodecPipeline"
 CODEC = "shardcodec.ShardingCodec"
 
 SETS = {"parity": ["parity"], "core": ["parity", "other"], "ci": ["parity", "other"]}
-# The cost of the sets is that of tests/test_properties.py: half of the time with zarr's own 300 examples.
+# tests/test_properties.py takes most of the time: half of it with zarr's own 300 examples.
 EXAMPLES = {"parity": 300, "core": 300, "ci": 50}
 
-# Of zarr's test requirements: what the tests of the sets import. The others are for S3, coverage, timing, docs.
+# Those test requirements of zarr that the sets import. The others are for S3, coverage, timing and documentation.
 NEEDED = {
     "fsspec",
     "hypothesis",
@@ -47,7 +47,7 @@ NEEDED = {
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The command line; pytest's share, after ``--``, as `pytest`."""
+    """Parse the command line; arguments after ``--`` become `pytest`."""
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(description="Run zarr's own tests through another codec pipeline.")
     add = parser.add_argument
@@ -58,17 +58,20 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     codec += ", or under each of zarr's names too"
     add("--codec", nargs="?", const="reopened", choices=["reopened", "everywhere"], help=codec)
+    add(
+        "--attach", action="store_true", help="pass every array that the tests make through shardcodec.attach"
+    )
     add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
     add("--junit", type=Path, metavar="FILE", help="write a JUnit report")
     add("--cache", type=Path, default=CACHE, metavar="DIR", help="for zarr's sources (%(default)s)")
-    add("--requirements", action="store_true", help="print what the tests need, for pip, and stop")
+    add("--requirements", action="store_true", help="print the requirements of the tests for pip, and stop")
     options = parser.parse_args(argv[:cut])
     options.pytest = argv[cut + 1 :]
     return options
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack the tests and their settings, in one step as far as others can see."""
+    """Unpack the tests and their settings, atomically for concurrent runs."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch, tarfile.open(archive) as tar:
         wanted = [m for m in tar if m.name.split("/")[1:2] in (["tests"], ["pyproject.toml"])]
         tar.extractall(scratch, wanted, filter="data")
@@ -77,7 +80,7 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def source(version: str, cache: Path) -> Path:
-    """The folder with the tests of this zarr release."""
+    """Return the folder with the tests of this zarr release."""
     folder = cache.resolve() / f"zarr-{version}"
     if folder.is_dir():
         return folder
@@ -85,7 +88,7 @@ def source(version: str, cache: Path) -> Path:
     with tempfile.TemporaryDirectory() as download:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         chosen = ["--no-deps", "--no-binary", "zarr", "--dest", download, f"zarr=={version}"]
-        # Standard output is the list of requirements.
+        # standard output is the list of requirements
         subprocess.run(pip + chosen, check=True, stdout=sys.stderr)
         (archive,) = Path(download).glob("zarr-*.tar.gz")
         unpack(archive, folder)
@@ -93,7 +96,7 @@ def source(version: str, cache: Path) -> Path:
 
 
 def requirements(folder: Path) -> list[str]:
-    """The requirements of zarr's tests, with zarr's own version limits."""
+    """Return the requirements of zarr's tests, with zarr's own version limits."""
     groups = tomllib.loads((folder / "pyproject.toml").read_text())["dependency-groups"]
     lines = [line for group in ("test", "remote-tests") for line in groups[group] if isinstance(line, str)]
     found = {Requirement(line).name: line for line in lines}
@@ -104,7 +107,7 @@ def requirements(folder: Path) -> list[str]:
 
 
 def select(name: str, version: str, folder: Path) -> list[str]:
-    """The tests of a set, as arguments for pytest."""
+    """Return the tests of a set as arguments for pytest."""
     tables = tomllib.loads((HERE / "sets.toml").read_text())
     entries = {test: limits for table in SETS[name] for test, limits in tables[table].items()}
     present = [
@@ -114,16 +117,17 @@ def select(name: str, version: str, folder: Path) -> list[str]:
     ]
     missing = [test for test in present if not (folder / test.partition("::")[0]).is_file()]
     if missing:
-        raise SystemExit(f"zarr {version} has no {', '.join(missing)}: correct sets.toml")
+        raise SystemExit(f"zarr {version} does not have {', '.join(missing)}: correct sets.toml")
     return sorted(present)
 
 
 def environment(options: argparse.Namespace, tests: list[str]) -> dict[str, str]:
-    """The environment of pytest: zarr's configuration, and the settings of the plugin."""
+    """Return the environment of pytest: zarr's configuration, and the settings of the plug-in."""
     settings = {
         "pipeline": options.pipeline,
         "ours": options.pipeline == OURS,
         "codec": CODEC if options.codec else None,
+        "attach": options.attach,
         "codec_everywhere": options.codec == "everywhere",
         "known": str(HERE / "known.toml"),
         "tests": tests,
@@ -140,10 +144,11 @@ def environment(options: argparse.Namespace, tests: list[str]) -> dict[str, str]
 
 
 def command(options: argparse.Namespace, tests: list[str]) -> list[str]:
-    """pytest with zarr's settings, but without its habits of reporting and timing."""
+    """Return the pytest command with zarr's settings, without its reports and timing."""
     call = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-o", "addopts=", "-p", "plugin"]
     call += ["-p", "no:cacheprovider", "--tb=short", "-rfE", "-n", options.n, "--dist", "worksteal"]
-    # A test that hangs ends the run with a trace of every thread; the slowest takes about 20 s on an idle machine.
+    # A test that hangs ends the run with a trace of every thread. The slowest test takes about 20 s on an idle
+    # machine.
     call += ["-o", "faulthandler_timeout=300", "-o", "faulthandler_exit_on_timeout=true"]
     if options.junit:
         call.append(f"--junitxml={options.junit.resolve()}")
@@ -151,7 +156,7 @@ def command(options: argparse.Namespace, tests: list[str]) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Fetch, select, run; returns pytest's exit code."""
+    """Fetch, select and run the tests. Return pytest's exit code."""
     options = parse(argv)
     version = importlib.metadata.version("zarr")
     folder = source(version, options.cache)

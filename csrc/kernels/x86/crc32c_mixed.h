@@ -1,13 +1,13 @@
 /* x86/crc32c_mixed.h - a CRC from carry-less multiplications beside crc32 instructions; text for two variants to include
  *
- * Processors without AVX-512's multiplication carry these two out on different units, neither of which takes more than
- * 8 bytes per cycle alone. So a part of r rounds is laid out, folded and joined as in crc32c_vpclmul.c, with blocks as
- * long as a vector (S streams of the instruction, 8 accumulators of BLOCK bytes):
+ * Processors without the multiplication of AVX-512 execute these two in different units, neither of which takes more
+ * than 8 bytes per cycle alone. So a part of r rounds is laid out, folded and joined as in crc32c_vpclmul.c, with
+ * blocks as long as a vector (S streams of the instruction, 8 accumulators of BLOCK bytes):
  *
  *      |<- 64 r ->|<- 64 r ->| ... |<--------- 8 BLOCK r --------->|
  *      | stream 0 | stream 1 | ... | r rounds of eight accumulators |
  *
- * One step folds one accumulator and takes one word of each stream. What is left behind the last part, less than one,
+ * One step folds one accumulator and takes one word of each stream. The rest behind the last part, less than one part,
  * goes to three streams of the instruction, as short messages do.
  *
  * A variant defines before including this:

@@ -32,15 +32,15 @@
  *      Zen 4, 3.7 GHz              58 (59)      28 (29)           79 (88)
  *      Zen 5, 3.6 GHz              58 (58)      29 (29)          102 (116)
  *
- * On Zen 5 these figures are of moments when nothing else runs on the core: a second thread there that uses vectors
- * takes up to a third of any of them but the streams.
+ * On Zen 5 these figures hold while nothing else runs on the core: a second thread there that uses vectors reduces all
+ * but the streams by up to a third.
  *
- * Processors that multiply at full rate (Intel's) take 64 bytes in two cycles: at one word per cycle, these streams
- * would make them wait. Nor would they gain much, as they are faster than their caches. They keep to folding alone, as
+ * Processors that multiply at full rate (Intel) take 64 bytes in two cycles; at one word per cycle, these streams would
+ * make them wait. They would not gain much either, as they are faster than their caches. They use folding alone, as
  * does every processor that is not known to multiply at half rate.
  *
- * Four rounds per part: with fewer, joining is felt; with eight, the streams lie so far apart that reading ahead from
- * memory fails (10 GB/s at 64 MiB in place of 30).
+ * Four rounds per part: with fewer, joining takes a noticeable time. With eight, the streams are so far apart that
+ * prefetching from memory fails (10 GB/s at 64 MiB instead of 30).
  *
  * SPDX-License-Identifier: MIT */
 #include "kernels/sc_crc32c_impl.h"
@@ -61,7 +61,7 @@ enum {
     LONG = CRC32C_FINISH_BLOCKS * BLOCK, /* more than one finish can take */
     /* From here on aligned vectors repay a step to the next cache line: 80 -> 108 GB/s at 64 KiB, nothing below. */
     ALIGN_FROM = 4096,
-    MIX_FROM = 4096, /* one long part, whatever the alignment; less does not gain */
+    MIX_FROM = 4096, /* one long part, at any alignment; for less it is not faster */
 };
 
 INLINE __m512i
@@ -80,8 +80,8 @@ multiply_add(__m512i v, __m512i k, __m512i w)
     return _mm512_ternarylogic_epi64(low, high, w, 0x96);
 }
 
-/* Make the compiler forget where v came from. What is stored and what is summed must be one load: a second one could
- * see another value, and gcc makes the short loop that copies into a slow `rep movs` besides. */
+/* Hide from the compiler where v came from. The stored and the summed value must come from one load: a second load
+ * could see another value. gcc would also turn the short copy loop into a slow `rep movs`. */
 INLINE __m512i
 loaded_once(__m512i v)
 {
@@ -180,9 +180,9 @@ fold_constants(uint64_t low, uint64_t high)
     return _mm512_broadcast_i32x4(_mm_set_epi64x((long long)high, (long long)low));
 }
 
-/* The steps below are asm, whose order counts. Every operand in memory is an address, and only an optimiser knows that
- * these differ by constants; without one, and beside ASan, which keeps addresses of its own, they want more registers
- * than there are. So do it plainly there; ASan then also checks what is loaded, as it does not in an asm. */
+/* The steps below are asm, because their order matters. Every operand in memory is an address. Only an optimiser
+ * finds that the addresses differ by constants; without one, or with ASan, which needs registers too, there are not
+ * enough registers. In these builds plain code does the same, and ASan then also checks the loads. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define PLAIN_STEPS
@@ -201,17 +201,17 @@ mixed_step(__m512i a, __m512i k, const uint8_t *block, uint64_t c[8], const uint
 
 #else
 
-/* What lies at p, for the operand of an asm. */
+/* The bytes at p, as an operand of asm. */
 #define MEMORY(p, nbytes) (*(const uint8_t (*)[nbytes])(p))
 
 /* UBSan's check of a pointer costs a register each. */
 #define UNCHECKED INLINE __attribute__((no_sanitize("undefined")))
 
-/* One accumulator past its distance and the next block added; one word of each of four streams, `length` bytes apart.
+/* Fold one accumulator and add the next block; add one word of each of four streams, `length` bytes apart.
  *
- * The order matters, so it is not left to the compiler, which would group what is alike: 79 GB/s become 60. Zen 4
- * dispatches a multiplication in a cycle of its own and up to six other instructions in one cycle between two of them.
- * With the two multiplications next to one another a step takes three such cycles of the four that the units need. */
+ * The order matters, so it is not left to the compiler, which would group equal instructions: 79 GB/s become 60. Zen
+ * 4 dispatches a multiplication in a cycle of its own and up to six other instructions in one cycle between two of
+ * them. With the two multiplications side by side a step takes three such cycles of the four that the units need. */
 UNCHECKED __m512i
 mixed_step4(__m512i a, __m512i k, const uint8_t *block, uint64_t c[4], const uint8_t *words, size_t length)
 {
@@ -374,7 +374,7 @@ extend_long_x8(uint32_t crc, const uint8_t *p, size_t n)
     return extend_aligned(crc, p, n, 8);
 }
 
-/* Where dst and src cannot both be aligned, it is the stores that gain. */
+/* If dst and src cannot both be aligned, align dst: stores gain more. */
 static TARGET __attribute__((noinline)) uint32_t
 copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t n)
 {

@@ -1,17 +1,17 @@
-# chunks.py - chunks through codecs that are not native: what reading and writing share
+# chunks.py - common parts of reading and writing with codecs that are not native
 # SPDX-License-Identifier: MIT
-"""Staged work.
+"""Staged work: the shard is native, its inner chunks go through Python codecs.
 
-The engine finds inner chunks, checks the index and its entries, fetches, and puts new shards together, whatever the
-codecs. What is left for Python is one inner chunk at a time: its codecs, and a copy by numpy.
+The engine finds inner chunks, checks the index and its entries, reads bytes, and assembles new shards, for any codecs.
+Python does the rest, one inner chunk at a time: it calls the codecs and copies elements with numpy.
 
     native    index, entries --fetch--> arena |                      | --> [carried | new chunks | index], replaced
     Python                                    | codecs, scatter/gather |    by an atomic rename
 
-Encoded bytes wait in an arena of bounded size, so memory is bounded however much is asked for: `staging_nbytes`, half
-for what is encoded, half for what is decoded, but always one chunk for a thread.
+Encoded bytes are in an arena of bounded size, so memory is bounded for requests of any size: `staging_nbytes`, one half
+for encoded and one half for decoded bytes, and at least one chunk for each thread.
 
-`read.read` and `write.write` take what the engine's `read` and `write` take.
+`read.read` and `write.write` have the parameters of the engine's `read` and `write`.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ __all__ = [
     "Array",
     "ChunkCodecs",
     "Piece",
+    "check_cancelled",
     "codec_error",
-    "decoded",
+    "decode_pieces",
     "decoded_nbytes",
     "is_staged",
-    "spread",
+    "run_on_threads",
     "whole_object",
 ]
 
 Array = np.ndarray[Any, Any]
 
-# Positions that are looked at in one call; bounds what is not counted in bytes.
+# Maximum number of positions in one call; it bounds memory that is not counted in bytes.
 MAX_POSITIONS = 1 << 14
 
-# A thread more is worth it for so many decoded bytes.
+# One more thread is used for each of this number of decoded bytes.
 NBYTES_PER_THREAD = 128 << 10
 
 
 class ChunkCodecs(Protocol):
-    """What encodes the chunks of an opaque chain (its `stage`).
+    """The codecs of the chunks of an opaque chain: a chain with codecs that have no native code. `Chain.stage` holds them.
 
     Attributes
     ----------
     fill : ndarray
-        The fill value, of rank 0 and of the dtype that chunks are decoded to.
+        The fill value, an array of rank 0 with the dtype of decoded chunks.
     one_by_one : bool
-        Whether `decode` and `encode` are for any thread and one chunk a call; if not, they are called once for many
-        chunks, and never on the thread of an event loop.
+        True: `decode` and `encode` can be called in any thread, with one chunk per call. False: they are called once for
+        many chunks, and never in the thread of an event loop.
     """
 
     @property
@@ -70,17 +71,17 @@ class ChunkCodecs(Protocol):
     def one_by_one(self) -> bool: ...
 
     def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-        """Decode buffers, each to an array that is to have a certain shape; it is checked afterwards."""
+        """Decode buffers to arrays of these shapes. The caller checks the shapes of the results."""
 
     def encode(self, chunks: Sequence[Array], write_empty: bool) -> list[Any]:
-        """Encode arrays to buffers; None for one that the codecs leave out."""
+        """Encode arrays to buffers; None for a chunk that the codecs do not store."""
 
     def is_fill(self, chunk: Array) -> bool:
-        """Tell whether a chunk is nothing but fill value."""
+        """Return True if all elements of a chunk equal the fill value."""
 
 
 def is_staged(items: Sequence[Any]) -> bool:
-    """Whether the chains of a batch (of one array, so all or none) are opaque."""
+    """Return True if the items need codecs without native code. Only the first is looked at: all are of one array."""
     return bool(items) and items[0].chain.stage is not None
 
 
@@ -88,7 +89,21 @@ def is_staged(items: Sequence[Any]) -> bool:
 
 
 class Piece(NamedTuple):
-    """An encoded chunk, and what to do with it. Position None: the object is the chunk."""
+    """An encoded chunk that waits to be decoded.
+
+    Attributes
+    ----------
+    item : int
+        Index of the item in the plan.
+    position : int or None
+        Position of the inner chunk in its shard; None if the object is the chunk.
+    cuts : Cuts
+        The selection of the object.
+    codecs : ChunkCodecs
+        The codecs of the chunk.
+    data : buffer
+        The encoded bytes.
+    """
 
     item: int
     position: int | None
@@ -97,26 +112,56 @@ class Piece(NamedTuple):
     data: Any
 
 
-def decoded(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
-    """Decode some pieces, and check that they are chunks."""
+def decode_pieces(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
+    """Decode pieces with one call of the codecs, and check the shapes of the results.
+
+    After an error, the pieces are decoded one by one to find the one that fails.
+
+    Returns
+    -------
+    list of ndarray
+        The decoded chunks, in the order of `run`.
+
+    Raises
+    ------
+    CodecError
+        A codec fails, or a chunk has another shape. ``.shard`` is the number of the item in the plan, ``.entry`` the position
+        of the inner chunk.
+    MemoryError, OSError
+        Unchanged; see `codec_error`.
+    """
     shapes = [piece.cuts.shape_at(piece.position) for piece in run]
     try:
         chunks = codecs.decode([piece.data for piece in run], shapes)
     except Exception as error:
         if len(run) == 1:
             raise codec_error(error, run[0].item, run[0].position) from error
-        return [decoded([piece], codecs)[0] for piece in run]  # one by one: which is it?
+        # one by one, to find the chunk that fails
+        return [decode_pieces([piece], codecs)[0] for piece in run]
     for piece, shape, chunk in zip(run, shapes, chunks, strict=True):
         if chunk.shape != shape:
-            wrong = ValueError(f"decoded to shape {chunk.shape} where {shape} is due")
+            wrong = ValueError(f"expected a chunk of shape {shape}, got {chunk.shape} from the codecs")
             raise codec_error(wrong, piece.item, piece.position)
     return chunks
 
 
 def codec_error(error: Exception, item: int, position: int | None) -> Exception:
-    """What went wrong in a codec, with its place. Errors that are no matter of data stay what they are.
+    """Return the error to raise after a codec failed on a chunk; it names the chunk.
 
-    As does the kind of those of the engine about the chunk itself, which name no shard of their own.
+    Parameters
+    ----------
+    error : Exception
+        What the codec raised. The caller chains it with ``raise ... from error``.
+    item : int
+        Index of the item in the plan; ``.shard`` of the new error.
+    position : int or None
+        Position of the inner chunk in its shard, None if the object is the chunk; ``.entry`` of the new error.
+
+    Returns
+    -------
+    Exception
+        `error` itself for MemoryError and OSError, because the data are not their cause. For an error of shardcodec that
+        names no shard yet (such as ChecksumError), a new error of its class. For anything else, a CodecError.
     """
     if isinstance(error, MemoryError | OSError):
         return error
@@ -128,10 +173,16 @@ def codec_error(error: Exception, item: int, position: int | None) -> Exception:
 
 
 def whole_object(source: Any) -> memoryview | None:
-    """The bytes of an object; None when there is none."""
+    """Return all bytes of an object; None if it does not exist.
+
+    Parameters
+    ----------
+    source : str, int, buffer or None
+        A path, a file descriptor (which stays open), the bytes themselves, or None for a missing object.
+    """
     if source is None:
         return None
-    if isinstance(source, int):  # a descriptor that somebody else closes
+    if isinstance(source, int):  # a file descriptor, which the caller closes
         with open(source, "rb", closefd=False) as file:
             file.seek(0)
             return memoryview(file.read())
@@ -147,17 +198,17 @@ def whole_object(source: Any) -> memoryview | None:
 
 
 def decoded_nbytes(shape: Sequence[int], codecs: ChunkCodecs) -> int:
-    """Bytes of a decoded chunk; of elements of variable length only what holds them."""
+    """Return the size of a decoded chunk in bytes. Elements of variable length count as references only."""
     return int(math.prod(shape) * codecs.fill.dtype.itemsize)
 
 
-def refuse_cancelled(cancel: Any) -> None:
-    """Raise `Cancelled` when whoever waits has told us to stop."""
+def check_cancelled(cancel: Any) -> None:
+    """Raise `Cancelled` if the caller has cancelled the work."""
     if cancel is not None and cancel.stopped:
         raise native.load().Cancelled
 
 
-def spread(
+def run_on_threads(
     n: int,
     work: Callable[[int, int], None],
     codecs: ChunkCodecs,
@@ -166,15 +217,31 @@ def spread(
     n_threads: int,
     cancel: Any,
 ) -> None:
-    """Do `work(begin, end)` for chunks 0 to n - 1: one by one on threads, or many at a time, as the codecs want it.
+    """Call `work(begin, end)` until all chunks 0 to n - 1 are done: one chunk per call in threads, or many per call.
 
-    Of several failures the one of the lowest chunk is raised: chunks are taken in order, and those before a failing
-    one are seen through.
+    `codecs.one_by_one` selects the form. Chunks are started in order, and those before a failing one are finished. So the raised
+    error is that of the first failing chunk.
+
+    Parameters
+    ----------
+    n : int
+        Number of chunks.
+    work : callable
+        Takes the first chunk and the end (exclusive) of a run of chunks.
+    codecs : ChunkCodecs
+        The codecs, which may require one chunk per call.
+    chunk_nbytes, limit_nbytes : int
+        Size of one decoded chunk, and upper bound for all chunks that are decoded at the same time, in bytes. One chunk is
+        always allowed.
+    n_threads : int
+        Maximum number of threads, including the calling thread.
+    cancel : Cancel or None
+        Stops the work with `Cancelled`.
     """
     at_once = max(1, limit_nbytes // max(1, chunk_nbytes))
     if not codecs.one_by_one:
         for begin in range(0, n, at_once):
-            refuse_cancelled(cancel)
+            check_cancelled(cancel)
             work(begin, min(n, begin + at_once))
         return
     failures: dict[int, BaseException] = {}
@@ -185,21 +252,21 @@ def spread(
         with mutex:
             return None if failures else next(numbers, None)
 
-    def work_off() -> None:
+    def run() -> None:
         while (i := take()) is not None:
             try:
-                refuse_cancelled(cancel)
+                check_cancelled(cancel)
                 work(i, i + 1)
-            except BaseException as error:  # noqa: BLE001  # it is raised in the calling thread
+            except BaseException as error:  # noqa: BLE001  # raised in the calling thread
                 failures[i] = error
 
     n_threads = min(n_threads, n, at_once, 1 + n * chunk_nbytes // NBYTES_PER_THREAD)
     if n_threads > 1:
         with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="shardcodec") as pool:
             for _ in range(n_threads - 1):
-                pool.submit(work_off)
-            work_off()
+                pool.submit(run)
+            run()
     else:
-        work_off()
+        run()
     if failures:
         raise failures[min(failures)]

@@ -1,4 +1,4 @@
-# write.py - parts of one array into many objects, where codecs take part that are not native
+# write.py - parts of one array into many objects, with codecs that are not native
 # SPDX-License-Identifier: MIT
 """The engine's `write` for opaque chains; see `chunks`."""
 
@@ -14,27 +14,40 @@ from ... import native
 from ...errors import ShardError
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
-from ..regions import Box, Parts, whole
+from ..regions import Box, whole
+from ..write_plan import ChunkBytes, PlanItem, Update
 from .chunks import (
     MAX_POSITIONS,
     Array,
     ChunkCodecs,
     Piece,
     codec_error,
-    decoded,
+    decode_pieces,
     decoded_nbytes,
-    spread,
+    run_on_threads,
     whole_object,
 )
 
 if TYPE_CHECKING:
-    from ..._native import Chain
+    from ..._native import Chain, WriteOutcome
 
 __all__ = ["write"]
 
 
-class _Job(NamedTuple):
-    """A chunk to be encoded. `old` is what it was, encoded, where elements of that remain."""
+class _ChunkJob(NamedTuple):
+    """A chunk to be encoded.
+
+    Attributes
+    ----------
+    item : int
+        Number of the object in the plan.
+    position : int or None
+        Position of the inner chunk in the index; None: the object is one chunk.
+    cuts : Cuts
+        The elements of the object that are written.
+    old : buffer or None
+        The old encoded chunk. None: it is absent, or all its elements are written.
+    """
 
     item: int
     position: int | None
@@ -43,25 +56,23 @@ class _Job(NamedTuple):
 
 
 class _New(NamedTuple):
-    """An object in the making."""
+    """A new object: its item of the plan, and the chunks that are encoded so far."""
 
-    chain: Chain
-    path: str | None
-    old: Any
+    item: PlanItem
     positions: list[int]
     buffers: list[Any]
 
     def take(self, position: int | None, buffer: Any) -> None:
-        """Take over an encoded chunk; None: it is nothing but fill value, and has no slot of the old one's."""
+        """Add an encoded chunk; None: it equals the fill value and gets no slot of the old one."""
         if position is None or buffer is not None:
             self.positions.append(position or 0)
             self.buffers.append(buffer)
-        elif (entries := None if self.old is None else self.old[4]) is not None:
-            entries[position] = ABSENT
+        elif self.item.update is not None and self.item.update.entries is not None:
+            self.item.update.entries[position] = ABSENT
 
 
 def write(
-    plan: Sequence[tuple[Any, ...]],
+    plan: Sequence[PlanItem],
     value: Array,
     axes: Sequence[int],
     *,
@@ -74,42 +85,42 @@ def write(
     staging: str | None = None,
     n_threads: int = 1,
     cancel: Any = None,
-) -> tuple[list[Any], dict[str, int], tuple[list[int], list[int]]]:
-    """Write parts of one array into many objects; as the engine's `write`, with `value` an array of any dtype.
+) -> WriteOutcome:
+    """Write parts of one array into many objects, as the engine's `write`; `value` is an array of any dtype.
 
     Raises
     ------
     CodecError
-        A codec fails, with whatever exception of its own, which is the cause. The object is as it was.
+        A codec raised an exception, which is the cause. The object is unchanged.
     """
-    results: list[Any] = []
-    exist: list[int] = []
-    declined: list[int] = []
+    outcome: WriteOutcome = native.load().WriteOutcome([], {}, [], [], [])
     how = {"sync": sync, "staging": staging, "cancel": cancel}
     for group in _groups(plan, staging_nbytes // 2):
-        # an object that is a chunk has no other way to stay than to hold fill value
-        store_fill = write_empty or (keep_empty and not group[0][1][0].is_shard)
+        # an object that is one chunk stays only if it holds the fill value
+        store_fill = write_empty or (keep_empty and not group[0][1].chain.is_shard)
         writing = _Writing(value, axes, order, store_fill, staging_nbytes, n_threads, cancel)
-        for number, (chain, path, parts, old) in group:
-            writing.add(number, chain, path, parts, old, allow_in_index)
+        for number, item in group:
+            writing.add(number, item, allow_in_index)
         writing.encode_all()
-        made, there, refused = _store(list(writing.objects.values()), keep_empty, n_threads, how)
-        exist += [len(results) + position for position in there]
-        declined += [len(results) + position for position in refused]
-        results += made
-    return results, {}, (exist, declined)
+        part = _store(list(writing.objects.values()), keep_empty, n_threads, how)
+        done = len(outcome.objects)
+        outcome.appeared.extend(done + position for position in part.appeared)
+        outcome.declined.extend(done + position for position in part.declined)
+        outcome.objects.extend(part.objects)
+        outcome.states.extend(part.states)
+    return outcome
 
 
-def _groups(
-    plan: Sequence[tuple[Any, ...]], limit_nbytes: int
-) -> Iterator[list[tuple[int, tuple[Any, ...]]]]:
-    """Objects that are encoded together, so that small ones keep all threads busy."""
-    group: list[tuple[int, tuple[Any, ...]]] = []
+def _groups(plan: Sequence[PlanItem], limit_nbytes: int) -> Iterator[list[tuple[int, PlanItem]]]:
+    """Yield lists of (number, object) that are encoded together, so that small objects keep all threads busy.
+
+    The decoded elements of a list have at most `limit_nbytes` bytes, unless one object alone has more.
+    """
+    group: list[tuple[int, PlanItem]] = []
     total = 0
     for number, item in enumerate(plan):
-        chain, _, parts, _ = item
-        shape = parts.count if isinstance(parts, Box) else chain.shape
-        nbytes = decoded_nbytes(shape, chain.stage)
+        shape = item.parts.count if isinstance(item.parts, Box) else item.chain.shape
+        nbytes = decoded_nbytes(shape, item.chain.stage)
         if group and total + nbytes > limit_nbytes:
             yield group
             group, total = [], 0
@@ -118,13 +129,13 @@ def _groups(
     yield group
 
 
-def _source_of(old: Any) -> Any:
-    """The old object; None when there is none, or it does not count."""
-    return None if old is None else old[0]
+def _source_of(update: Update | None) -> Any:
+    """Return the old object; None if there is none or it is not needed."""
+    return None if update is None else update.source
 
 
 class _Writing:
-    """A write of some objects under way: jobs wait until there are enough for all threads."""
+    """A write of some objects: collects jobs until there are enough for all threads, then encodes."""
 
     def __init__(
         self,
@@ -144,34 +155,56 @@ class _Writing:
         self.n_threads = n_threads
         self.cancel = cancel
         self.objects: dict[int, _New] = {}
-        self.jobs: list[_Job] = []
+        self.jobs: list[_ChunkJob] = []
         self.waiting_nbytes = 0
 
-    def add(
-        self, item: int, chain: Chain, path: str | None, parts: Parts, old: Any, allow_in_index: bool
-    ) -> None:
-        """Find out what there is to encode for an object."""
-        self.objects[item] = _New(chain, path, old, [], [])
-        cuts = cuts_of(chain, parts, self.axes, self.value.ndim)
+    def add(self, number: int, item: PlanItem, allow_in_index: bool) -> None:
+        """Queue a job for each chunk of an object that is written. Encodes the queue whenever it is long enough."""
+        self.objects[number] = _New(item, [], [])
+        chain, old = item.chain, _source_of(item.update)
+        assert item.parts is not None
+        cuts = cuts_of(chain, item.parts, self.axes, self.value.ndim)
         if not chain.is_shard:
-            needs_old = _source_of(old) is not None and not cuts.is_whole(0)
-            self._push([_Job(item, None, cuts, whole_object(old[0]) if needs_old else None)])
+            needs_old = old is not None and not cuts.is_whole(0)
+            self._push([_ChunkJob(number, None, cuts, whole_object(old) if needs_old else None)])
             return
         try:
-            for jobs in self._jobs_of_shard(item, chain, cuts, old, allow_in_index):
+            for jobs in self._jobs_of_shard(number, chain, cuts, old, allow_in_index):
                 self._push(jobs)
         except ShardError as error:
-            error.shard = item
-            self.jobs = [job for job in self.jobs if job.item != item]
-            self.encode_all()  # what is wrong with an object before this one counts more
+            error.shard = number
+            self.jobs = [job for job in self.jobs if job.item != number]
+            self.encode_all()  # an error of an earlier object comes first
             raise
 
     def _jobs_of_shard(
         self, item: int, chain: Chain, cuts: Cuts, old: Any, allow_in_index: bool
-    ) -> Iterator[list[_Job]]:
-        """Jobs in the order in which the inner chunks shall lie there, with the old bytes that they need."""
+    ) -> Iterator[list[_ChunkJob]]:
+        """Yield a job for each inner chunk that is written, in lists, in the order in which the new chunks are stored.
+
+        The old shard is open until the iterator ends. A list has at most `MAX_POSITIONS` jobs, and their old chunks
+        take at most a quarter of the staging memory, unless one chunk alone takes more.
+
+        Parameters
+        ----------
+        item : int
+            Number of the object in the plan.
+        chain
+            Compiled chain of the shard.
+        cuts : Cuts
+            The elements of the shard that are written.
+        old : int, buffer or None
+            Descriptor or bytes of the old shard. An old chunk is read if only some of its elements are written.
+        allow_in_index : bool
+            The option ``allow_in_index``: accept old chunks that overlap the index.
+
+        Raises
+        ------
+        ShardError
+            The index of the old shard, or an entry that is needed, is damaged, or old bytes could not be read.
+        """
         positions = _in_order(cuts.positions(), chain.grid_shape, self.order)
-        shard = None if _source_of(old) is None else native.load().OpenShard(chain, old[0])
+        shard = None if old is None else native.load().OpenShard(chain, old)
         begin = 0
         while begin < len(positions):
             some = positions[begin : begin + MAX_POSITIONS]
@@ -181,13 +214,16 @@ class _Writing:
                 olds = self._fetch_old(shard, merged, allow_in_index)
                 if len(olds) < len(merged):
                     some = some[: some.index(merged[len(olds)])]
-            yield [_Job(item, position, cuts, olds.get(position)) for position in some]
+            yield [_ChunkJob(item, position, cuts, olds.get(position)) for position in some]
             begin += len(some)
         if shard is not None:
             shard.close()
 
     def _fetch_old(self, shard: Any, positions: list[int], allow_in_index: bool) -> dict[int, Any]:
-        """Encoded bytes of the first of some inner chunks, None for one that is absent: as many as there is room for."""
+        """Read old encoded inner chunks, from the first position on, until a quarter of the staging memory is full.
+
+        Return the bytes by position, for at least one position; None for an absent inner chunk.
+        """
         if not positions:
             return {}
         places = np.empty((len(positions), 2), dtype=np.uint64)
@@ -203,30 +239,37 @@ class _Writing:
             for position, (offset, nbytes) in zip(positions[:n], places[:n].tolist(), strict=True)
         }
 
-    def _push(self, jobs: list[_Job]) -> None:
+    def _push(self, jobs: list[_ChunkJob]) -> None:
+        """Add jobs to the queue, and encode it when it has many jobs or many old bytes."""
         self.jobs += jobs
         self.waiting_nbytes += sum(job.old.nbytes for job in jobs if job.old is not None)
         if self.waiting_nbytes > self.half_nbytes // 2 or len(self.jobs) >= MAX_POSITIONS:
             self.encode_all()
 
     def encode_all(self) -> None:
-        """Encode the chunks that wait."""
+        """Encode the pending chunks."""
         jobs, self.jobs, self.waiting_nbytes = self.jobs, [], 0
         if not jobs:
             return
-        codecs: ChunkCodecs = self.objects[jobs[0].item].chain.stage
+        codecs: ChunkCodecs = self.objects[jobs[0].item].item.chain.stage
         encoded: list[Any] = [None] * len(jobs)
 
         def encode_run(begin: int, end: int) -> None:
             encoded[begin:end] = self._encode_run(jobs[begin:end], codecs)
 
         nbytes = decoded_nbytes(jobs[0].cuts.chunk_shape, codecs)
-        spread(len(jobs), encode_run, codecs, nbytes, self.half_nbytes, self.n_threads, self.cancel)
+        run_on_threads(len(jobs), encode_run, codecs, nbytes, self.half_nbytes, self.n_threads, self.cancel)
         for job, buffer in zip(jobs, encoded, strict=True):
             self.objects[job.item].take(job.position, buffer)
 
-    def _encode_run(self, run: Sequence[_Job], codecs: ChunkCodecs) -> list[Any]:
-        """Encode some chunks; None for those that are not stored."""
+    def _encode_run(self, run: Sequence[_ChunkJob], codecs: ChunkCodecs) -> list[Any]:
+        """Return the encoded chunks of some jobs; None for a chunk that equals the fill value and is not stored.
+
+        Raises
+        ------
+        CodecError
+            A codec raised an exception. The error names the object and the inner chunk.
+        """
         chunks = [self._merged(job, codecs) for job in run]
         stored = [i for i, chunk in enumerate(chunks) if self.write_empty or not codecs.is_fill(chunk)]
         buffers: list[Any] = [None] * len(run)
@@ -238,14 +281,15 @@ class _Writing:
         except Exception as error:
             if len(run) == 1:
                 raise codec_error(error, run[0].item, run[0].position) from error
-            return [self._encode_run([job], codecs)[0] for job in run]  # one by one: which is it?
+            # one by one, to find the chunk that fails
+            return [self._encode_run([job], codecs)[0] for job in run]
         return buffers
 
-    def _merged(self, job: _Job, codecs: ChunkCodecs) -> Array:
-        """A chunk as it shall be: what is given, on what was there."""
+    def _merged(self, job: _ChunkJob, codecs: ChunkCodecs) -> Array:
+        """Return the decoded new chunk: the old elements or the fill value, overwritten by the caller's elements."""
         chunk: Array = np.empty(job.cuts.shape_at(job.position), dtype=codecs.fill.dtype)
         if job.old is not None:
-            chunk[...] = decoded([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)[0]
+            chunk[...] = decode_pieces([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)[0]
         elif not job.cuts.is_whole(job.position or 0):
             chunk[...] = codecs.fill
         job.cuts.gather(job.position or 0, self.value, chunk)
@@ -253,7 +297,7 @@ class _Writing:
 
 
 def _in_order(positions: Array, grid_shape: Sequence[int], order: str) -> list[int]:
-    """Inner chunks of a shard in the order in which they are written."""
+    """Return the positions of inner chunks sorted by `order`, for example along a Morton curve."""
     if order == "lexicographic":
         return [*map(int, positions)]
     coords = np.unravel_index(positions.astype(np.intp), tuple(grid_shape)) if grid_shape else ()
@@ -267,34 +311,35 @@ def _in_order(positions: Array, grid_shape: Sequence[int], order: str) -> list[i
     return [*map(int, everything[np.isin(everything, positions)])]
 
 
-def _store(
-    objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[str, Any]
-) -> tuple[list[Any], list[int], list[int]]:
-    """Put new objects together and where they belong; those without a path come back.
+def _store(objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[str, Any]) -> WriteOutcome:
+    """Build the new objects from their encoded chunks and store them; an object without a path is returned as bytes."""
+    outcome: WriteOutcome
+    if objects[0].item.chain.is_shard:
+        plan = [
+            new.item._replace(parts=None, chunks=ChunkBytes(new.positions, new.buffers)) for new in objects
+        ]
+        outcome = native.load().write(plan, keep_empty=keep_empty, n_threads=n_threads, **how)
+        return outcome
+    outcome = native.load().WriteOutcome([], {}, [], [], [])
+    for number, new in enumerate(objects):
+        in_memory = new.item.path is None
+        part = None if in_memory else _store_whole(new, how)
+        outcome.objects.append(new.buffers[0] if in_memory else None)
+        outcome.states.append(b"" if part is None else part.states[0])
+        if part is not None and part.appeared:
+            outcome.appeared.append(number)
+    return outcome
 
-    Also return the positions of those that were to be made but exist, and of those that decline to be appended to.
-    """
-    if objects[0].chain.is_shard:
-        plan = [(new.chain, new.path, new.positions, new.buffers, new.old, None) for new in objects]
-        results: list[Any]
-        results, _, (exist, declined) = native.load().write_encoded(
-            plan, keep_empty=keep_empty, n_threads=n_threads, **how
-        )
-        return results, exist, declined
-    in_memory = [new.buffers[0] if new.path is None else None for new in objects]
-    there = [i for i, new in enumerate(objects) if new.path is not None and not _store_whole(new, how)]
-    return in_memory, there, []
 
+def _store_whole(new: _New, how: dict[str, Any]) -> WriteOutcome:
+    """Write the file of an object that is one chunk.
 
-def _store_whole(new: _New, how: dict[str, Any]) -> bool:
-    """Write the file of an object that is one chunk; False when it was to be made but exists.
-
-    To the engine its bytes are raw elements, and a lone fill value is a file to remove.
+    To the engine its bytes are raw elements, and a single fill value is a file to remove.
     """
     data = new.buffers[0]
     elements = np.zeros(1, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
     raw = {"itemsize": 1, "swap": (), "perm": (0,), "fill": b"\0", "ops": ()}
     chain = native.load().Chain(shape=elements.shape, **raw)
-    item = (chain, new.path, whole(elements.shape), new.old)
-    _, _, (exist, _) = native.load().write([item], elements, (0,), write_empty=data is not None, **how)
-    return not exist
+    item = PlanItem(chain, new.item.path, whole(elements.shape), None, new.item.update)
+    outcome: WriteOutcome = native.load().write([item], elements, (0,), write_empty=data is not None, **how)
+    return outcome

@@ -21,9 +21,11 @@ from typing import Any
 
 import zarr
 
+from ...access.inner_chunks import coordinates
 from ...access.placement import ABSENT
 from ...access.shard import Shard
 from ...access.shard_writer import ShardWriter
+from ...access.store_object import shard_object
 from ...compat import (
     Store,
     StorePath,
@@ -37,9 +39,9 @@ from ...compat import (
 from ...errors import ShardFormatError
 from ...format.spec import ShardSpec
 from ...options import Options, check, resolve
+from ...storage.kinds import store_of
+from ...storage.store import check_store_writable
 from ...zarr_plugin.enable import attach
-from ...zarr_plugin.shards import shard_object
-from ...zarr_plugin.stores import check_writable, is_local, local_path
 from .destination import Destination, destination_v3, put
 from .metadata import LegacyArray, array_key, data_prefix, normalized
 from .open import as_store, check_understood, legacy_store, naming
@@ -128,7 +130,7 @@ def convert_2022(
     )
     source = _Source2022(src, path)
     base, prefix = as_store(dst)
-    check_writable(base)
+    check_store_writable(base)
     place = normalized(f"{prefix}/{path if dst_path is None else dst_path}")
     target = destination_v3(base)
     nodes = list(source.nodes())
@@ -178,7 +180,7 @@ class _Plan:
 
 
 def _outer_shard(document: Mapping[str, Any]) -> ShardSpec:
-    """Describe the outermost shards of an array as maps from positions to bytes of any size."""
+    """Return a spec that treats the inner chunks of the outermost shards as bytes of any size, so that none is decoded."""
     sharding = document["codecs"][0]["configuration"]
     shard_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
     grid = [a // b for a, b in zip(shard_shape, sharding["chunk_shape"], strict=True)]
@@ -200,7 +202,13 @@ class _Source2022:
         return normalized(f"{self._path}/{node}")
 
     def nodes(self) -> Iterator[tuple[str, bool]]:
-        """Yield (path in the source, True for an array); parses the metadata of all arrays."""
+        """Yield each array and group as (path below the source, True for an array); parses the metadata of all arrays.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is neither an array nor a group at the path of the source.
+        """
         if self._array(""):
             yield "", True
             return
@@ -226,7 +234,7 @@ class _Source2022:
             return sync(self._view.array(self._at(node)))  # type: ignore[no-any-return]
 
     def attributes(self, node: str) -> Mapping[str, Any]:
-        """Return the attributes of a group."""
+        """Return the attributes of a group; empty if it has none."""
         return sync(self._view.group(self._at(node))) or {}
 
     def plan(self, node: str, index_checksum: bool) -> _Plan:
@@ -261,7 +269,7 @@ async def _collected(keys: Any) -> list[str]:
 
 
 def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progress: Progress | None) -> None:
-    """Copy all objects, several at a time; start no further one after an error."""
+    """Copy all objects of an array, several at a time. After the first error no other copy is started, and it is raised."""
     coords = _existing(plan)
     total, done = len(coords), 0
     failed = threading.Event()
@@ -300,10 +308,10 @@ def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progr
 
 
 def _existing(plan: _Plan) -> list[tuple[int, ...]]:
-    """Return the positions of objects that may exist: those in a listing if it is worth one, else all."""
+    """Return the grid positions of objects that may exist: those in a listing for large arrays, otherwise all."""
     n = math.prod(plan.grid_shape)
     if n < LISTING_SHARDS or not plan.store.supports_listing:
-        return [_coords(i, plan.grid_shape) for i in range(n)]
+        return [coordinates(i, plan.grid_shape) for i in range(n)]
     present = set(sync(_collected(plan.store.list_prefix(plan.prefix))))
     return [where for where in map(_position_of(plan), sorted(present)) if where is not None]
 
@@ -323,14 +331,6 @@ def _position_of(plan: _Plan) -> Callable[[str], tuple[int, ...] | None]:
     return position
 
 
-def _coords(i: int, grid: tuple[int, ...]) -> tuple[int, ...]:
-    coords: list[int] = []
-    for extent in reversed(grid):
-        i, rest = divmod(i, extent)
-        coords.insert(0, rest)
-    return tuple(coords)
-
-
 def _copy(plan: _Plan, key: str, target: StorePath, options: Options) -> None:
     if plan.here is None or plan.there is None:
         _copy_object(plan.store, key, target, options)
@@ -348,7 +348,7 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
     if plan.fixed_nbytes is not None:
         for i in present:
             if entries[i, 1] != plan.fixed_nbytes:
-                at = _coords(i, grid)
+                at = coordinates(i, grid)
                 raise ShardFormatError(
                     f"shard {shard.key!r}: inner chunk {at}: expected {plan.fixed_nbytes} bytes, got {entries[i, 1]}",
                     shard=shard.key,
@@ -358,7 +358,7 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
                 )
     if not present:
         return
-    path = local_path(target) if is_local(target.store) else None
+    path = store_of(target.store).path(target.path)
     assert plan.there is not None
     with contextlib.ExitStack() as stack:
         writer = ShardWriter(path, plan.there, durability=options.durability)
@@ -366,7 +366,7 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
         for part in _pieces(entries[present].tolist()):
             some = present[part]
             offset, nbytes = int(entries[some[0], 0]), int(entries[some, 1].sum())
-            coords = [_coords(i, grid) for i in some]
+            coords = [coordinates(i, grid) for i in some]
             writer.write_joined(coords, entries[some, 1], shard.read_range(offset, nbytes))
         made = writer.commit()
     if path is None:
@@ -374,7 +374,19 @@ def _copy_shard(shard: Shard, plan: _Plan, target: StorePath, options: Options) 
 
 
 def _pieces(entries: list[tuple[int, int]]) -> Iterator[slice]:
-    """Yield slices of entries that are contiguous in the shard, at most `PIECE_NBYTES` each unless one entry is larger."""
+    """Group consecutive entries of a list, so that each group is one range of bytes in the shard.
+
+    Parameters
+    ----------
+    entries : list of (int, int)
+        Offset and nbytes of existing inner chunks, by ascending offset; not empty.
+
+    Yields
+    ------
+    slice
+        A group, as a slice of `entries`. Its inner chunks follow one another without gaps and have at most `PIECE_NBYTES`
+        bytes together; a larger inner chunk is a group of its own.
+    """
     first = total = 0
     end = None
     for i, (offset, nbytes) in enumerate(entries):

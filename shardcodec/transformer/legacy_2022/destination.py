@@ -14,8 +14,8 @@ from typing import Any
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, sync
 from ...format.keys import KeyEncoding
 from ...native import load
+from ...storage.kinds import store_of
 from ...storage.temp_folder import staging_for
-from ...zarr_plugin.stores import is_local, local_path
 from .metadata import parse_json
 
 __all__ = ["Destination", "destination_v3", "put"]
@@ -23,10 +23,10 @@ __all__ = ["Destination", "destination_v3", "put"]
 
 def put(target: StorePath, data: Any, *, durable: bool) -> None:
     """Store an object in one step; `durable` waits until a file and its name are on disk."""
-    if not is_local(target.store):
+    path = store_of(target.store).path(target.path)
+    if path is None:
         sync(target.set(buffer_from(default_buffer_prototype(), data)))
         return
-    path = local_path(target)
     file = load().NewFile(path, staging=staging_for(path))
     try:
         file.write(data, 0)
@@ -60,7 +60,22 @@ class Destination:
         return f"{path}/zarr.json" if path else "zarr.json"
 
     def check_free(self, path: str, *, overwrite: bool) -> None:
-        """Raise FileExistsError if there is any object at the path; `overwrite` permits an array or its chunks."""
+        """Check that an array can be written at a path; nothing is removed, see `clear`.
+
+        Parameters
+        ----------
+        path : str
+            Path of the new array in the store; "" for the root.
+        overwrite : bool
+            Permit an array, which `clear` removes, and chunks without metadata, as an aborted conversion leaves them.
+
+        Raises
+        ------
+        FileExistsError
+            The store has metadata at the path, or any key below it. With `overwrite`: it has metadata of another node
+            than an array, or, without metadata, a key that is not a chunk key. Keys that the store cannot list are not
+            checked.
+        """
         stored = _get(self.store, self._metadata(path))
         if stored is not None:
             if parse_json(stored, self._metadata(path)).get("node_type") != "array" or not overwrite:
@@ -73,34 +88,34 @@ class Destination:
                 raise FileExistsError(f"{key!r} exists already in {self.store}; {reason}")
 
     def check_group(self, path: str) -> None:
-        """Raise FileExistsError if there is an array at the path."""
+        """Check that a group can be written at a path; raise FileExistsError if it has metadata of another node."""
         stored = _get(self.store, self._metadata(path))
         if stored is not None and parse_json(stored, self._metadata(path)).get("node_type") != "group":
             raise FileExistsError(f"an array exists already in {self.store}: {self._metadata(path)!r}")
 
     def clear(self, path: str, *, overwrite: bool) -> None:
-        """Remove an array, metadata first, or chunks without metadata."""
+        """With `overwrite`, remove all keys at and below a path, the metadata first; call `check_free` before."""
         if not overwrite:
             return
         prefix = f"{path}/" if path else ""
         if _get(self.store, self._metadata(path)) is not None:
             sync(self.store.delete(self._metadata(path)))
             sync(self.store.delete_dir(path))
-        for key in list(_keys(self.store, prefix)):
+        for key in _keys(self.store, prefix):
             sync(self.store.delete(key))
 
     def key(self, path: str, document: Mapping[str, Any], coords: tuple[int, ...]) -> str:
-        """Return the key of a chunk."""
+        """Return the key in the store of a chunk of an array; `document` is the array's zarr.json, parsed."""
         key = KeyEncoding.from_metadata(document).key(coords)
         return f"{path}/{key}" if path else key
 
     def finish(self, path: str, document: Mapping[str, Any], *, sync: bool) -> None:
-        """Store an array's zarr.json."""
+        """Store a node's zarr.json, which makes the node visible to readers; `sync` waits until it is on disk."""
         data = json.dumps(document, indent=2).encode()
         put(StorePath(self.store, self._metadata(path)), data, durable=sync)
 
     def finish_group(self, path: str, attributes: Mapping[str, Any], *, sync: bool) -> None:
-        """Store a group's zarr.json, unless there is one."""
+        """Store a group's zarr.json, unless the path has one; `sync` waits until it is on disk."""
         if _get(self.store, self._metadata(path)) is None:
             self.finish(path, {"zarr_format": 3, "node_type": "group", "attributes": attributes}, sync=sync)
 

@@ -131,7 +131,7 @@ class LegacyArray:
             shape = shape * np.array(per_shard, dtype=object)
         return tuple(int(extent) for extent in shape)
 
-    def changed(self, shape: tuple[int, ...], attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def with_changes(self, shape: tuple[int, ...], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document with another shape and other attributes."""
         kept = {"filters": list(self.filters)} if self.filters else {}
         return {**self.document, "shape": list(shape), "attributes": {**kept, **attributes}}

@@ -20,7 +20,7 @@ from ...compat import (
     quiet,
     swaps_for_filters,
     sync,
-    writing_empty,
+    with_empty_chunks,
 )
 from ...errors import ShardError
 from ...format.checks import unsupported
@@ -85,7 +85,7 @@ def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -
         return zarr.open_group(store=view, path=path, mode=mode, zarr_format=3)  # type: ignore[arg-type]
     with quiet():
         opened = zarr.open_array(store=view, path=path, mode=mode, zarr_format=3)
-        return attach(opened if has_certain_fill(array) else writing_empty(opened), **choices)
+        return attach(opened if has_certain_fill(array) else with_empty_chunks(opened), **choices)
 
 
 def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, str]:

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from ...compat import ArrayV3Metadata, Store, buffer_from, default_buffer_prototype, quiet
 from ...errors import UnsupportedError
-from ...zarr_plugin.renamed_store import RenamedStore
-from ...zarr_plugin.stores import introduce
+from ...storage.kinds import introduce
+from ...storage.renamed_store import RenamedStore
 from .metadata import (
     LegacyArray,
     array_key,
@@ -141,7 +141,7 @@ class LegacyStore(RenamedStore):
                 f"array {path!r} of the 2022 format: the attribute 'filters' holds its filters and cannot be changed",
                 path="attributes.filters",
             )
-        document = array.changed(shape, attributes)
+        document = array.with_changes(shape, attributes)
         parse_array(document)
         await self._store(array_key(path, self.suffix), document)
 

@@ -1,0 +1,136 @@
+/* sc_latency.c - the table of estimates (see sc_latency.h)
+ *
+ * One word for each file system: the estimate, as 256 * log2(nanoseconds). A second word is the device plus one.
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "io/sc_latency.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#define DOUBLING 256           /* of the estimate */
+#define MAX_STEP (2 * DOUBLING) /* of one call, before the division */
+#define WEIGHT_DOWN 4
+#define WEIGHT_UP 8
+
+struct mount {
+    _Atomic uint64_t key; /* device + 1; 0: free */
+    _Atomic uint32_t level; /* 0: none yet */
+};
+
+static struct mount mounts[SC_LATENCY_MOUNTS];
+
+/* Return 256 * log2(ns), linear between powers of two; at least 1. */
+static uint32_t
+level_of(uint64_t ns)
+{
+    uint32_t bits;
+
+    ns = ns > 2 ? ns : 2;
+    bits = 63 - (uint32_t)__builtin_clzll(ns);
+    return DOUBLING * bits + (uint32_t)((bits >= 8 ? ns >> (bits - 8) : ns << (8 - bits)) & (DOUBLING - 1));
+}
+
+static uint64_t
+ns_of(uint32_t level)
+{
+    uint32_t bits = level / DOUBLING;
+    uint64_t one = (uint64_t)1 << bits;
+
+    return level ? one + (one * (level % DOUBLING)) / DOUBLING : 0;
+}
+
+/* Return the entry of a device, a new one if `make`; else NULL. */
+static struct mount *
+find(uint64_t device, bool make)
+{
+    uint64_t key = device + 1, none;
+    size_t first = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) % SC_LATENCY_MOUNTS;
+
+    for (size_t i = 0; i < SC_LATENCY_MOUNTS; i++) {
+        struct mount *mount = &mounts[(first + i) % SC_LATENCY_MOUNTS];
+
+        none = atomic_load_explicit(&mount->key, memory_order_relaxed);
+        if (none == key)
+            return mount;
+        if (none)
+            continue;
+        if (!make)
+            return NULL;
+        if (atomic_compare_exchange_strong(&mount->key, &none, key) || none == key)
+            return mount;
+    }
+    if (make) {
+        atomic_store(&mounts[first].level, 0);
+        atomic_store(&mounts[first].key, key);
+    }
+    return make ? &mounts[first] : NULL;
+}
+
+uint64_t
+sc_latency_clock(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void
+sc_latency_note(uint64_t device, uint64_t ns, uint64_t nbytes)
+{
+    struct mount *mount = find(device, true);
+    uint32_t old = atomic_load_explicit(&mount->level, memory_order_relaxed), level;
+    int32_t step;
+
+    level = level_of(ns > nbytes / 4 ? ns - nbytes / 4 : 0);
+    if (old) {
+        step = (int32_t)level - (int32_t)old;
+        step = step > MAX_STEP ? MAX_STEP : step < -MAX_STEP ? -MAX_STEP : step;
+        level = (uint32_t)((int32_t)old + step / (step < 0 ? WEIGHT_DOWN : WEIGHT_UP));
+    } else if (level > level_of(2 * SC_LATENCY_DEEP_NS)) { /* a single call proves little */
+        level = level_of(2 * SC_LATENCY_DEEP_NS);
+    }
+    atomic_store_explicit(&mount->level, level, memory_order_relaxed);
+}
+
+uint64_t
+sc_latency_of(uint64_t device)
+{
+    struct mount *mount = find(device, false);
+
+    return mount ? ns_of(atomic_load_explicit(&mount->level, memory_order_relaxed)) : 0;
+}
+
+void
+sc_latency_seed(uint64_t device, uint64_t ns)
+{
+    struct mount *mount = find(device, true);
+    uint32_t none = 0;
+
+    atomic_compare_exchange_strong(&mount->level, &none, level_of(ns));
+}
+
+size_t
+sc_latency_list(uint64_t *devices, uint64_t *ns)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < SC_LATENCY_MOUNTS; i++) {
+        uint64_t key = atomic_load(&mounts[i].key);
+        uint32_t level = atomic_load(&mounts[i].level);
+
+        if (!key || !level)
+            continue;
+        devices[n] = key - 1;
+        ns[n++] = ns_of(level);
+    }
+    return n;
+}
+
+void
+sc_latency_reset(void)
+{
+    for (size_t i = 0; i < SC_LATENCY_MOUNTS; i++)
+        atomic_store(&mounts[i].level, 0);
+}

@@ -1,0 +1,44 @@
+/* sc_latency.h - what a call costs on each file system: a moving estimate of the time of an open or of a small read
+ *
+ * Readers time a few of the calls that they make anyway. A file system is identified by its device number. The estimate
+ * moves on a logarithmic scale and by a limited step, so one call that was delayed by chance changes it little, and some
+ * fourteen slow calls change it from a page-cache hit (2 us) to SC_LATENCY_DEEP_NS. It falls twice as fast as it rises,
+ * because a busy processor makes calls slower but never faster:
+ *
+ *     log2(estimate) += clamp(log2(time) - log2(estimate), -2 .. 2) / (4 downwards, 8 upwards)
+ *
+ * Threads update the table without a lock. A lost update costs nothing. A forked child keeps the table.
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_LATENCY_H
+#define SC_LATENCY_H
+
+#include "base/sc_common.h"
+
+/* From this cost on several reads at a time are worth a change of threads. */
+#define SC_LATENCY_DEEP_NS ((uint64_t)20 * 1000)
+
+/* A read of at most this many bytes is timed. Copying takes a quarter of a nanosecond per byte, which does not count. */
+#define SC_LATENCY_NBYTES ((uint64_t)128 << 10)
+
+/* The number of file systems that the table holds. A new one replaces an old one in a full table. */
+#define SC_LATENCY_MOUNTS 64
+
+/* Return the time in nanoseconds, for differences. */
+uint64_t sc_latency_clock(void);
+
+/* A call on a file of this device took so long and moved so many bytes. */
+void sc_latency_note(uint64_t device, uint64_t ns, uint64_t nbytes);
+
+/* Return the estimate in nanoseconds; 0: none yet. */
+uint64_t sc_latency_of(uint64_t device);
+
+/* Set the estimate of a device that has none. */
+void sc_latency_seed(uint64_t device, uint64_t ns);
+
+/* Store up to SC_LATENCY_MOUNTS devices and their estimates; return their number. */
+size_t sc_latency_list(uint64_t *devices, uint64_t *ns);
+
+/* Forget all estimates. */
+void sc_latency_reset(void);
+
+#endif

@@ -1,0 +1,148 @@
+/* sc_depth.c - the threads, workers and bytes of a run with many reads at a time (see sc_depth.h)
+ * SPDX-License-Identifier: MIT */
+#include "plan/sc_depth.h"
+
+#include "io/sc_latency.h"
+
+/* To wake a reader takes about so long, so more of them are not worth it before the first call has ended. */
+#define WAKE_NS 4000
+#define AUTO_DEPTH 32
+
+uint64_t
+sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id)
+{
+    if (rules->latency_ns != SC_IO_MEASURED)
+        return rules->latency_ns;
+    return id->inode ? sc_latency_of(id->device) : 0;
+}
+
+void
+sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned n_threads, unsigned n_flat,
+              void (*fn)(void *), void *arg)
+{
+    unsigned most = rules->depth ? rules->depth : AUTO_DEPTH;
+
+    *depth = (struct sc_depth){ .rules = rules, .n_threads = n_threads, .n_members = n_flat };
+    depth->job.fn = fn;
+    depth->job.arg = arg;
+    most = most < SC_POOL_MAX_READERS ? most : SC_POOL_MAX_READERS;
+    depth->most = most > n_flat ? most : n_flat;
+    atomic_init(&depth->is_deep, false);
+    pthread_mutex_init(&depth->mutex, NULL);
+    pthread_cond_init(&depth->has_worker, NULL);
+    pthread_cond_init(&depth->has_room, NULL);
+}
+
+void
+sc_depth_destroy(struct sc_depth *depth)
+{
+    while (depth->free) {
+        struct sc_worker *next = depth->free->next;
+
+        sc_worker_put(depth->free);
+        depth->free = next;
+    }
+    pthread_cond_destroy(&depth->has_room);
+    pthread_cond_destroy(&depth->has_worker);
+    pthread_mutex_destroy(&depth->mutex);
+}
+
+void
+sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread)
+{
+    uint64_t most = depth->rules->max_nbytes / max_u64(nbytes_of_thread, 1);
+
+    depth->most = (unsigned)min_u64(depth->most, max_u64(most, depth->n_members));
+}
+
+void
+sc_depth_run(struct sc_depth *depth)
+{
+    sc_pool_run_job(&depth->job, depth->n_members);
+}
+
+/* Return how many threads are useful for calls of this cost. */
+static unsigned
+useful_depth(const struct sc_depth *depth, uint64_t latency_ns)
+{
+    uint64_t most = depth->most;
+
+    if (!depth->rules->depth) {
+        most = min_u64(most, latency_ns / WAKE_NS);
+        most = max_u64(most, depth->n_threads);
+    }
+    return (unsigned)most;
+}
+
+void
+sc_depth_expect(struct sc_depth *depth, uint64_t latency_ns, uint64_t n_calls)
+{
+    unsigned n = 0, wanted;
+
+    if (SC_LIKELY(latency_ns < SC_LATENCY_DEEP_NS))
+        return;
+    pthread_mutex_lock(&depth->mutex);
+    depth->n_calls += n_calls;
+    wanted = (unsigned)min_u64(depth->n_calls, useful_depth(depth, latency_ns));
+    if (wanted > depth->n_members) {
+        n = wanted - depth->n_members;
+        depth->n_members = wanted;
+        atomic_store(&depth->is_deep, true);
+    }
+    pthread_mutex_unlock(&depth->mutex);
+    if (n)
+        sc_pool_grow(&depth->job, n);
+}
+
+struct sc_worker *
+sc_depth_borrow(struct sc_depth *depth)
+{
+    struct sc_worker *worker;
+
+    pthread_mutex_lock(&depth->mutex);
+    while (!depth->free && depth->n_workers >= depth->n_threads)
+        pthread_cond_wait(&depth->has_worker, &depth->mutex);
+    worker = depth->free;
+    if (worker)
+        depth->free = worker->next;
+    else
+        depth->n_workers++;
+    pthread_mutex_unlock(&depth->mutex);
+    if (worker || (worker = sc_worker_take()))
+        return worker;
+    pthread_mutex_lock(&depth->mutex);
+    depth->n_workers--;
+    pthread_cond_signal(&depth->has_worker);
+    pthread_mutex_unlock(&depth->mutex);
+    return NULL;
+}
+
+void
+sc_depth_return(struct sc_depth *depth, struct sc_worker *worker)
+{
+    pthread_mutex_lock(&depth->mutex);
+    worker->next = depth->free;
+    depth->free = worker;
+    pthread_cond_signal(&depth->has_worker);
+    pthread_mutex_unlock(&depth->mutex);
+}
+
+void
+sc_depth_enter(struct sc_depth *depth, uint64_t n)
+{
+    pthread_mutex_lock(&depth->mutex);
+    while (depth->nbytes && n > depth->rules->max_nbytes - min_u64(depth->nbytes, depth->rules->max_nbytes))
+        pthread_cond_wait(&depth->has_room, &depth->mutex);
+    depth->nbytes += n;
+    depth->peak_nbytes = max_u64(depth->peak_nbytes, depth->nbytes);
+    pthread_mutex_unlock(&depth->mutex);
+}
+
+void
+sc_depth_leave(struct sc_depth *depth, uint64_t n)
+{
+    pthread_mutex_lock(&depth->mutex);
+    depth->nbytes -= n;
+    pthread_cond_broadcast(&depth->has_room);
+    pthread_mutex_unlock(&depth->mutex);
+}

@@ -1,0 +1,74 @@
+/* sc_depth.h - many reads of one call at a time, while few threads decode
+ *
+ * Where a call costs a round trip, the threads that decode would wait for most of the time. So a run gets more threads
+ * there: readers of the pool (base/sc_pool.h). All threads do the same work, with two limits:
+ *
+ *     wait for room -> read a group -> wait for a worker -> decode -> give both back
+ *     (n_nbytes)                       (n_threads)
+ *
+ * A thread decodes only while it holds a worker, and a run has one for each of its n_threads. So never more than n_threads
+ * compute, and they do not wait as long as data has arrived. The bytes of groups that are being read, or that wait for a
+ * worker, are bounded. A thread holds room for one group at a time, and a holder of a worker waits for nothing, so threads
+ * cannot wait for each other in a circle.
+ *
+ * A run begins flat: with n_threads, each of which keeps a worker. It becomes deep when the first of its files turns out to
+ * be on a file system where a call costs more than SC_LATENCY_DEEP_NS (io/sc_latency.h), and stays so to its end.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_DEPTH_H
+#define SC_DEPTH_H
+
+#include <stdatomic.h>
+
+#include "base/sc_pool.h"
+#include "chain/sc_worker.h"
+#include "plan/sc_engine.h"
+
+struct sc_depth {
+    const struct sc_io_rules *rules;
+    unsigned n_threads; /* that decode at the same time */
+    unsigned most; /* threads of the run */
+    struct sc_pool_job job;
+    atomic_bool is_deep;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t has_worker, has_room;
+    unsigned n_members; /* threads that were asked for, the caller included */
+    uint64_t n_calls; /* that are known to be needed */
+    struct sc_worker *free;
+    unsigned n_workers; /* free ones and borrowed ones */
+    uint64_t nbytes, peak_nbytes; /* of groups that are in memory */
+};
+
+/* Prepare a run of fn(arg). n_threads decode at the same time; n_flat of them take part from the beginning. */
+void sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned n_threads, unsigned n_flat,
+                   void (*fn)(void *arg), void *arg);
+void sc_depth_destroy(struct sc_depth *depth);
+
+/* Return the cost of a call on the file system of this file, in nanoseconds: as the rules say, or as measured. */
+uint64_t sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id);
+
+/* Each thread of the run holds so many bytes all the time: let fewer threads join if they are too many together. */
+void sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread);
+
+/* Run fn(arg) in the first n_flat threads, and in those that join later; return when all have left it. */
+void sc_depth_run(struct sc_depth *depth);
+
+/* n more calls of this cost are needed. If it is high, let more threads join. */
+void sc_depth_expect(struct sc_depth *depth, uint64_t latency_ns, uint64_t n_calls);
+
+static inline bool
+sc_depth_is_deep(const struct sc_depth *depth)
+{
+    return SC_UNLIKELY(atomic_load_explicit(&depth->is_deep, memory_order_relaxed));
+}
+
+/* Borrow a worker, which may wait until another thread gives one back. NULL: no memory. */
+struct sc_worker *sc_depth_borrow(struct sc_depth *depth);
+void sc_depth_return(struct sc_depth *depth, struct sc_worker *worker);
+
+/* Wait until a group of n bytes fits. One that is larger than the bound waits until it is alone. */
+void sc_depth_enter(struct sc_depth *depth, uint64_t n);
+void sc_depth_leave(struct sc_depth *depth, uint64_t n);
+
+#endif

@@ -1,0 +1,206 @@
+/* sc_read_decode.c - read a group of inner chunks, decode them, copy what is wanted into the array
+ *
+ * In a deep run (sc_depth.h) the thread has a worker only between the read and the end of the group.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "plan/sc_read_impl.h"
+
+/* True for an uncompressed chunk that is wanted whole and has the same layout in the array: it is read straight into it. */
+static bool
+reads_in_place(const struct sc_read_object *object, const struct sc_chain *chain, const struct sc_box *part,
+               const int64_t *strides)
+{
+    return object->input.fd >= 0 && !chain->inner && !chain->n_ops && !chain->swap.n_fields &&
+           sc_box_is_whole(chain, part->count) && sc_chain_has_layout(chain, strides);
+}
+
+/* A range of the object that is read when the first of its tasks is decoded. */
+struct span {
+    uint64_t low, high;
+    const uint8_t *bytes;
+};
+
+static struct span
+span_of(const struct sc_read_object *object, size_t begin, size_t end)
+{
+    struct span span = { object->input.fd < 0 ? 0 : object->tasks[begin].offset, 0, NULL };
+
+    for (size_t i = begin; i < end; i++)
+        span.high = max_u64(span.high, object->tasks[i].offset + object->tasks[i].nbytes);
+    return span;
+}
+
+enum sc_status
+sc_read_begin_decoding(struct sc_reader *reader)
+{
+    if (SC_UNLIKELY(!reader->worker)) {
+        reader->worker = sc_depth_borrow(&reader->run->depth);
+        if (!reader->worker)
+            return SC_NO_MEMORY;
+        reader->worker->allow_in_index = reader->run->plan->allow_in_index;
+    }
+    return SC_OK;
+}
+
+void
+sc_read_end_decoding(struct sc_reader *reader)
+{
+    stop_decoding(reader);
+    if (SC_UNLIKELY(reader->room)) {
+        sc_depth_leave(&reader->run->depth, reader->room);
+        reader->room = 0;
+    }
+}
+
+/* Read the bytes of a group. In a deep run the thread has no worker meanwhile. */
+static enum sc_status
+fetch_group(struct sc_reader *reader, const struct sc_read_object *object, struct span *span)
+{
+    uint64_t n = span->high - span->low;
+    enum sc_status status;
+
+    if (object->input.fd >= 0 && SC_UNLIKELY(!reader->worker)) {
+        sc_depth_enter(&reader->run->depth, n);
+        reader->room = n;
+        reader->stats.deep_reads++;
+    }
+    status = sc_input_fetch(&object->input, span->low, n, reader->io, &span->bytes, &reader->stats, &reader->where);
+    return status ? status : sc_read_begin_decoding(reader);
+}
+
+/* Return the encoded bytes of a task. Its neighbours are read with it. */
+static enum sc_status
+fetch_task(struct sc_reader *reader, const struct sc_read_object *object, const struct sc_read_task *t,
+           struct span *span, const uint8_t **bytes)
+{
+    enum sc_status status = span->bytes ? SC_OK : fetch_group(reader, object, span);
+
+    *bytes = span->bytes + (t->offset - span->low);
+    return status;
+}
+
+/* True if only the wanted bytes of the chunk were read. Its size has been checked before. */
+static bool
+is_narrow(const struct sc_chain *chain, const struct sc_read_task *t)
+{
+    return !chain->n_ops && !chain->inner && t->nbytes < chain->nbytes;
+}
+
+/* Decode one box of a chunk straight into the array. */
+static enum sc_status
+decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t, struct span *span,
+           bool alone, const struct sc_box *part, int64_t offset, const int64_t *strides)
+{
+    const struct sc_chain *shard = chain_of(object), *inner = sc_chain_is_shard(shard) ? shard->inner : shard;
+    const uint8_t *bytes;
+    enum sc_status status;
+
+    if (alone && reads_in_place(object, inner, part, strides)) {
+        reader->stats.deep_reads += !reader->worker;
+        return sc_input_read(&object->input, object->item->dst + offset, t->nbytes, t->offset, &reader->stats,
+                             &reader->where);
+    }
+    status = fetch_task(reader, object, t, span, &bytes);
+    if (status)
+        return status;
+    if (is_narrow(inner, t)) {
+        sc_chain_scatter_hull(inner, reader->worker, inner != shard, bytes, part, object->item->dst + offset, strides);
+        return SC_OK;
+    }
+    return sc_chain_decode(inner, reader->worker, inner != shard, bytes, (size_t)t->nbytes, part,
+                           object->item->dst + offset, strides, &reader->where);
+}
+
+/* Describe the elements of a chunk of which only the wanted bytes were read. */
+static void
+view_narrow(const struct sc_chunk_selection *at, const uint8_t *bytes, struct sc_view *view)
+{
+    const struct sc_chain *chunk = at->chunk;
+    uint64_t low = 0, high;
+
+    sc_selection_bytes(at, &low, &high);
+    view->data = (uint8_t *)(uintptr_t)bytes;
+    view->offset = -(int64_t)low;
+    view->swap = &chunk->swap;
+    memcpy(view->strides, chunk->strides, sizeof view->strides);
+}
+
+/* Decode a chunk once and move its selected elements to the array. */
+static enum sc_status
+decode_selected(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t,
+                struct span *span, bool alone)
+{
+    const struct sc_chain *shard = chain_of(object);
+    int64_t strides[SC_MAX_NDIM], offset;
+    struct sc_chunk_selection at;
+    struct sc_view view;
+    struct sc_box part;
+    const uint8_t *bytes;
+    enum sc_status status;
+
+    if (sc_chain_is_shard(shard))
+        sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, t->entry);
+    else
+        sc_selection_in_object(&at, object->item->selection, shard);
+    if (sc_selection_is_box(&at, &part, strides, &offset))
+        return decode_box(reader, object, t, span, alone, &part, offset, strides);
+    status = fetch_task(reader, object, t, span, &bytes);
+    if (!status && is_narrow(at.chunk, t)) {
+        view_narrow(&at, bytes, &view);
+    } else if (!status) {
+        if (sc_chain_has_parts(at.chunk))
+            sc_selection_hull(&at, &part);
+        status = sc_chain_view(at.chunk, reader->worker, at.chunk != shard, bytes, (size_t)t->nbytes, &part, &view,
+                               &reader->where);
+    }
+    if (!status)
+        sc_selection_move(&at, &view, object->item->dst, false);
+    return status;
+}
+
+static enum sc_status
+decode_task(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t, struct span *span,
+            bool alone)
+{
+    const struct sc_chain *shard = chain_of(object);
+    uint64_t c[SC_MAX_NDIM];
+    struct sc_box part;
+    int64_t offset;
+
+    reader->stats.chunks_decoded++;
+    reader->stats.bytes_used += t->nbytes;
+    if (object->item->selection)
+        return decode_selected(reader, object, t, span, alone);
+    if (!sc_chain_is_shard(shard))
+        return decode_box(reader, object, t, span, alone, &object->item->box, 0, reader->run->plan->dst_strides);
+    sc_walk_coordinates(shard, t->entry, c);
+    /* never false, because the box touches the listed chunk */
+    sc_walk_cut(&object->walk, shard->inner, c, &part, &offset);
+    return decode_box(reader, object, t, span, alone, &part, offset, object->walk.strides);
+}
+
+void
+sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end)
+{
+    struct sc_failure *failure = &reader->run->base.failure;
+    struct span span = span_of(object, begin, end);
+
+    /* The group is in file order. C order is faster in the array: chunks side by side along the last axis share cache
+     * lines there. Without memory for the sort the order stays as it is. */
+    if (end - begin > 1)
+        (void)sort_tasks(object->tasks + begin, end - begin, true, &reader->sort_memory);
+    for (size_t i = begin; i < end; i++) {
+        const struct sc_read_task *t = &object->tasks[i];
+        enum sc_status status;
+
+        if (sc_failure_settles(failure, object->item_no, t->entry))
+            continue;
+        status = decode_task(reader, object, t, &span, end - begin == 1);
+        if (status) {
+            if (sc_chain_is_shard(chain_of(object)))
+                reader->where.entry = t->entry;
+            sc_failure_note(failure, status, &reader->where, object->item_no);
+            sc_where_clear(&reader->where);
+        }
+    }
+}

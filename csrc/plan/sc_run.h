@@ -1,0 +1,93 @@
+/* sc_run.h - one run of a plan: its threads, the failure that is reported, its statistics
+ *
+ * Plans that read and plans that write run in the same way. Each thread takes an item, opens it, and works on it. A thread
+ * that finds no item left helps with the items of other threads (base/sc_team.h).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SC_RUN_H
+#define SC_RUN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/sc_team.h"
+#include "chain/sc_worker.h"
+#include "plan/sc_engine.h"
+
+/* ---- the failure that is reported ---- */
+
+/* The first failure in the order of the plan, so that errors do not depend on timing. */
+struct sc_failure {
+    _Atomic uint64_t shard; /* SC_NOWHERE: none; read without the lock to skip what comes after */
+    struct sc_where where;
+    enum sc_status status;
+    pthread_mutex_t mutex;
+};
+
+void sc_failure_init(struct sc_failure *failure);
+void sc_failure_note(struct sc_failure *failure, enum sc_status status, const struct sc_where *where, uint64_t shard);
+
+/* After the last thread has left: return the outcome of the plan. */
+enum sc_status sc_failure_end(struct sc_failure *failure, struct sc_where *where);
+
+/* True if there is a failure at or before this inner chunk: its result does not count. */
+bool sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry);
+
+/* True if there is a failure in an earlier object: the result of this one does not count. */
+static inline bool
+sc_failure_before(const struct sc_failure *failure, uint64_t shard)
+{
+    return SC_UNLIKELY(atomic_load_explicit(&failure->shard, memory_order_relaxed) < shard);
+}
+
+/* ---- work that is shared ---- */
+
+/* The work on one item, done by its owner and by helpers. Each thread of a run owns one. */
+struct sc_shared {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* a helper has left; the owner may signal other changes, too */
+    bool is_open;           /* helpers may join */
+    unsigned n_helpers;
+};
+
+void sc_shared_init(struct sc_shared *shared);
+void sc_shared_destroy(struct sc_shared *shared);
+
+/* Let helpers join. */
+void sc_shared_open(struct sc_shared *shared);
+
+/* Let no further helper join, and wait until all have left. */
+void sc_shared_close(struct sc_shared *shared);
+
+/* A helper leaves. It has joined with n_helpers++, under the mutex and while is_open. */
+void sc_shared_leave(struct sc_shared *shared);
+
+/* ---- a run ---- */
+
+struct sc_run {
+    bool allow_in_index;
+    struct sc_failure failure;
+    struct sc_team team;
+    pthread_mutex_t mutex;
+    struct sc_stats stats; /* under the mutex */
+};
+
+void sc_run_begin(struct sc_run *run, size_t n_items, unsigned n_threads, bool allow_in_index);
+
+/* Call this at the beginning of each thread. It returns a worker and the number of the thread. NULL: no memory, which is noted
+ * as a failure. */
+struct sc_worker *sc_run_enter(struct sc_run *run, unsigned *number);
+
+/* Add the statistics of a thread that took no worker from the run. */
+void sc_run_add(struct sc_run *run, const struct sc_stats *stats);
+
+/* Call this at the end of each thread: put back its worker and add up its statistics. */
+void sc_run_leave(struct sc_run *run, struct sc_worker *worker, const struct sc_stats *stats);
+
+/* After the last thread has left: return the outcome and add the statistics to *stats. */
+enum sc_status sc_run_end(struct sc_run *run, struct sc_stats *stats, struct sc_where *where);
+
+/* Return the number of threads that is worth its cost for so much decoded data in so many objects: 1 to n_threads. */
+unsigned sc_threads_for(uint64_t nbytes, uint64_t n_objects, unsigned n_threads);
+
+#endif

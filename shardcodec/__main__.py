@@ -1,0 +1,104 @@
+# __main__.py - `python -m shardcodec`: what this installation is and which options are in force
+# SPDX-License-Identifier: MIT
+"""Print versions, build, processor features, threads and options. ``--json`` prints the same as one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .build_info import build_info
+from .compat import config, max_workers, options_of_zarr
+from .errors import UnsupportedError
+from .options import settings, thread_limits
+
+
+def describe() -> dict[str, Any]:
+    """Return everything that the command prints.
+
+    Returns
+    -------
+    dict
+        What `build_info` returns, and ``folder``: of the package. ``pipeline``: the path of the codec pipeline in zarr's
+        configuration. ``thread_limits``: what bounds the number of threads. ``options``: value and source of each option.
+
+    Raises
+    ------
+    UnsupportedError
+        The extension module cannot be loaded.
+    TypeError, ValueError
+        An option in the configuration or the environment is invalid.
+    """
+    found = settings(options_of_zarr(), max_workers())
+    return {
+        **build_info(),
+        "folder": str(Path(__file__).parent),
+        "pipeline": config.get("codec_pipeline.path"),
+        "thread_limits": {**thread_limits(), "zarr's threading.max_workers": max_workers()},
+        "options": {name: {"value": one.value, "source": one.source} for name, one in found.items()},
+    }
+
+
+def text(facts: dict[str, Any]) -> str:
+    """Return the facts as lines of text.
+
+    Parameters
+    ----------
+    facts : dict
+        What `describe` returns.
+
+    Returns
+    -------
+    str
+    """
+    versions = {name: facts[name] for name in ("python", "zarr", "numpy")} | facts["libraries"]
+    cpu, crc32c = facts["cpu"], facts["crc32c"]
+    limits = (f"{name} {'-' if limit is None else limit}" for name, limit in facts["thread_limits"].items())
+    lines = [
+        f"shardcodec {facts['version']}  {facts['folder']}",
+        f"platform   {facts['platform']}",
+        f"versions   {', '.join(f'{name} {number}' for name, number in versions.items())}",
+        f"processor  {' '.join(cpu['used']) or '-'}" + _override(cpu),
+        f"crc32c     {crc32c['used']} (usable: {', '.join(crc32c['usable'])})",
+        f"threads    {facts['options']['threads']['value']} ({', '.join(limits)})",
+        f"pipeline   {facts['pipeline']}",
+        "options",
+    ]
+    width = max(len(str(one["value"])) for one in facts["options"].values())
+    lines += [
+        f"  {name:15} {one['value']!s:{width}}  {one['source']}" for name, one in facts["options"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _override(cpu: dict[str, Any]) -> str:
+    if not cpu["override"]:
+        return ""
+    return f" (detected: {' '.join(cpu['detected'])}; SHARDCODEC_CPU={cpu['override']})"
+
+
+def main() -> int:
+    """Run the command.
+
+    Returns
+    -------
+    int
+        Exit status: 0, or 1 if the extension module cannot be loaded or an option is invalid.
+    """
+    parser = argparse.ArgumentParser(prog="python -m shardcodec", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    try:
+        facts = describe()
+    except (UnsupportedError, TypeError, ValueError) as error:
+        sys.stderr.write(f"shardcodec: {error}\n")
+        return 1
+    sys.stdout.write((json.dumps(facts, indent=2) if arguments.json else text(facts)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+# box_reader.py - read boxes of one array whose geometry, codecs and options are known
+# SPDX-License-Identifier: MIT
+"""`BoxReader`: a read of one array in as few steps as possible, in the thread of the caller.
+
+Everything that does not depend on the selection is prepared once: geometry, compiled codecs, options, locations of objects.
+`ArrayReader` and the arrays of `attach` both read through it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import cancel, native
+from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
+from ..errors import ShardError, SpecError
+from ..format.checks import as_mapping, bounded_depth
+from ..format.keys import KeyEncoding
+from ..options import Options
+from ..storage.index_cache import IndexCache
+from ..storage.renamed_store import original
+from ..storage.requests import MAX_GAP_NBYTES
+from ..storage.retry import Patience
+from ..storage.runner import run_blocking
+from ..storage.store import Store
+from .array_request import Part
+from .object_regions import box_parts
+from .read import ReadItem, read, slice_reader
+from .read_remote import fetch
+from .regions import Box, as_void
+
+if TYPE_CHECKING:
+    from .._native import Chain
+
+__all__ = ["ArrayObjects", "BoxReader", "Folder"]
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of an array in a store. Instances can be pickled.
+
+    Attributes
+    ----------
+    store : Store
+        The store.
+    prefix : str
+        Path of the array in the store, with a slash at its end; empty for the root.
+    base : zarr store or None
+        The zarr store in which the array was opened, if objects have other keys there.
+    """
+
+    store: Store
+    prefix: str
+    base: Any = None
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Return the parsed zarr.json of the array, or its .zarray if it has no zarr.json.
+
+        Raises
+        ------
+        FileNotFoundError
+            The array has neither of them.
+        SpecError
+            The document is not a JSON object.
+        """
+        for name in ("zarr.json", ".zarray"):
+            if (stored := self._get(self.prefix + name)) is not None:
+                try:
+                    with bounded_depth(name):
+                        return as_mapping(json.loads(stored), "")
+                except ValueError as error:
+                    raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
+        raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
+
+    def _get(self, key: str) -> bytes | None:
+        if self.base is not None:
+            buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
+            return None if buffer is None else bytes(buffer.to_bytes())
+        work = self.store.get(key)
+        answer = run_blocking(work) if self.store.is_near else on_zarrs_loop(work)
+        return None if answer is None else bytes(answer.data)
+
+    def key(self, key: str) -> str:
+        """Return the key of a chunk in the store."""
+        key = self.prefix + key
+        return key if self.base is None else original(StorePath(self.base, key)).path
+
+    def __repr__(self) -> str:
+        return self.store.describe(self.prefix.rstrip("/")).rstrip("/")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayObjects:
+    """The objects of an array with a regular grid.
+
+    Attributes
+    ----------
+    folder : Folder
+        The folder of the array.
+    keys : KeyEncoding
+        Their keys in the folder.
+    shape : tuple of int
+        Shape of the array, in elements.
+    chain : Chain
+        Compiled chain of each object.
+    dtype : dtype
+        Data type of the elements in memory.
+    """
+
+    folder: Folder
+    keys: KeyEncoding
+    shape: Ints
+    chain: Chain
+    dtype: np.dtype[Any]
+
+    def part(self, coords: Ints, elements: Any) -> Part:
+        """Return elements of the object at a grid position as a part of a request."""
+        return Part(self.folder.key(self.keys.key(coords)), self.chain, elements)
+
+    def parts(self, box: Box) -> list[Part]:
+        """Return the parts of a box of the array; `box` has at least one element."""
+        return [self.part(coords, part) for coords, part in box_parts(box, self.chain.shape)]
+
+
+class BoxReader:
+    """A reader of one array, in the thread of the caller.
+
+    Parameters
+    ----------
+    objects : ArrayObjects
+        The objects of the array.
+    options : Options
+        Options of each read.
+    cache : IndexCache or None
+        Cache of decoded indexes of local files.
+    empty : callable
+        Returns a new array, from a shape and a dtype; as `numpy.empty`.
+
+    Attributes
+    ----------
+    get : callable
+        Reads a basic selection within one local file if it is small, in one native call; returns None for any other. Its
+        errors do not name the object. After one use `read`, which names it, and reads again if a writer has changed it.
+    """
+
+    def __init__(
+        self,
+        objects: ArrayObjects,
+        options: Options,
+        cache: IndexCache | None,
+        empty: Callable[..., Any] = np.empty,
+    ) -> None:
+        self._objects = objects
+        self._options = options
+        self._engine_options = {
+            "n_threads": options.threads,
+            "max_gap_nbytes": MAX_GAP_NBYTES,
+            "allow_in_index": options.allow_in_index,
+            "cache": None if cache is None else cache.native,
+            "immutable": options.immutable,
+            **options.io_rules,
+        }
+        slices = self._slice_reader(empty)
+        self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
+
+    def _slice_reader(self, empty: Callable[..., Any]) -> Any:
+        """Return the fast path for slices inside one file; None if objects are not files."""
+        objects = self._objects
+        folder = objects.folder.store.path(objects.folder.prefix + objects.keys.prefix)
+        if folder is None or not objects.shape:
+            return None
+        return slice_reader(
+            objects.chain,
+            objects.dtype,
+            self._options,
+            shape=objects.shape,
+            folder=folder,
+            separator=objects.keys.separator,
+            empty=empty,
+            cache=self._engine_options["cache"],
+        )
+
+    def read(
+        self,
+        parts: Sequence[Part],
+        out: np.ndarray[Any, Any],
+        axes: Ints,
+        patience: Patience | None = None,
+    ) -> None:
+        """Read parts of the array, in one native call if its objects are files or in memory.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+            Parts of `ArrayObjects.part`; each object once.
+        out : ndarray
+            Destination, any strides.
+        axes : tuple of int
+            The axis of `out` for each axis of the array; -1 for none.
+        patience : Patience, optional
+            That of an earlier attempt.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError, CodecError
+            An object is damaged; the content of `out` is then unspecified.
+        OSError
+            A file could not be read.
+        """
+        store = self._objects.folder.store
+        if not store.is_near:
+            items = [ReadItem(part.chain, None, part.box, part.key) for part in parts]
+            limits, names = store.limits(default_spec()), store.index_names([part.key for part in parts])
+            on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
+            return
+        sources = [store.source(part.key) for part in parts]
+        if self._objects.chain.stage is None and patience is None:
+            plan = [(part.chain, source, part.box) for source, part in zip(sources, parts, strict=True)]
+            try:
+                native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
+                return
+            except ShardError:
+                pass  # `read` below reads again if the file has just changed, else it raises a complete error
+            except OSError as error:
+                patience = Patience.after(error)
+        items = [
+            ReadItem(part.chain, source, part.box, store.path(part.key) or part.key)
+            for part, source in zip(parts, sources, strict=True)
+        ]
+        read(items, out, axes, self._options, patience)
+
+
+def _nothing(selection: Any) -> None:
+    """Read nothing."""

@@ -1,0 +1,1 @@
+"""The buffered writes of `group_writes`."""

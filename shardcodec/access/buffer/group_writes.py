@@ -1,0 +1,284 @@
+# group_writes.py - blocks in which partial writes are buffered, so that each shard is written once
+# SPDX-License-Identifier: MIT
+"""`group_writes`, and the blocks that are open in this process. Their writes are in one `ProcessBuffer`."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from types import TracebackType
+from typing import NamedTuple
+
+from ...compat import is_zarrs_loop, on_zarrs_loop
+from . import process_exit
+from .process_buffer import ProcessBuffer
+
+__all__ = ["active", "group_writes"]
+
+
+class _OpenBlock(NamedTuple):
+    """A block, and the thread that entered it."""
+
+    block: group_writes
+    thread: threading.Thread
+
+
+class _Blocks:
+    """The open blocks of this process, and their buffer.
+
+    The buffer outlives the last block if the flush at its end was interrupted.
+    """
+
+    def __init__(self) -> None:
+        # reentrant: a garbage collection under the mutex may close a generator, which leaves its block
+        self._mutex = threading.RLock()
+        self._open: list[_OpenBlock] = []
+        self.buffer: ProcessBuffer | None = None
+        self.ends: set[asyncio.Task[None]] = set()  # strong references: an event loop holds only weak ones
+
+    def enter(self, block: group_writes) -> None:
+        """Open a block.
+
+        Raises
+        ------
+        RuntimeError
+            A block that may drop buffered writes would not be alone.
+        """
+        with self._mutex:
+            if self._open and not (block.flush_on_error and self._all_flush_on_error()):
+                raise RuntimeError(
+                    "a block of group_writes(flush_on_error=False) may drop buffered writes, so no other block may be "
+                    "open at the same time: leave the open block first"
+                )
+            if not block.flush_on_error and self.buffer is not None and not self.buffer.is_empty:
+                raise RuntimeError(
+                    "group_writes(flush_on_error=False) could drop the buffered writes of an interrupted block: store "
+                    "them first, with an empty `with group_writes(): pass`"
+                )
+            self._open.append(_OpenBlock(block, threading.current_thread()))
+            if self.buffer is None:
+                self.buffer = ProcessBuffer()
+            self._adjust()
+
+    def leave(self, block: group_writes) -> ProcessBuffer | None:
+        """Close a block; return the buffer to flush, or None in a child process that was forked inside of the block."""
+        with self._mutex:
+            found = next((one for one in self._open if one.block is block), None)
+            if found is None:
+                return None
+            self._open.remove(found)
+            self._adjust()
+            return self.buffer
+
+    def close(self, buffer: ProcessBuffer, *, drop: bool) -> bool:
+        """Close the buffer that `leave` returned, unless other blocks use it; return False if it must be flushed first."""
+        with self._mutex:
+            if self._open or self.buffer is not buffer:
+                return True
+            if not buffer.close(drop=drop):
+                return False
+            self.buffer = None
+            return True
+
+    def end(self) -> None:
+        """Flush the buffer when the process ends; later writes are stored at once."""
+        why: object = "group_writes(flush_on_error=False) was not left"
+        try:
+            process_exit.wait_for([one.thread for one in self._open])
+            with self._mutex:
+                buffer = self.buffer
+                may_flush = self._all_flush_on_error()
+                self._abandon()
+            while buffer is not None and may_flush:
+                on_zarrs_loop(buffer.flush())
+                if self.close(buffer, drop=False):
+                    return
+        except BaseException as error:  # noqa: BLE001  # also an interrupt: no caller is left to catch it
+            why = str(error) or repr(error)
+        self.give_up(why)
+
+    def give_up(self, why: object = "the interpreter can no longer store them") -> None:
+        """Drop the buffered writes and report them."""
+        with self._mutex:
+            self._abandon()
+            names = [] if self.buffer is None else self.buffer.names()
+            if self.buffer is not None:
+                self.close(self.buffer, drop=True)
+        if names:
+            process_exit.fail(process_exit.loss_message(names, why))
+
+    def _all_flush_on_error(self) -> bool:
+        return all(one.block.flush_on_error for one in self._open)
+
+    def _abandon(self) -> None:
+        """Close blocks whose ends come too late."""
+        self._open.clear()
+        self._adjust()
+
+    def _adjust(self) -> None:
+        """Give the buffer the smallest budget of all open blocks."""
+        if self.buffer is not None:
+            self.buffer.is_closing = not self._open
+            self.buffer.max_nbytes = min((one.block.max_bytes for one in self._open), default=0)
+
+
+_blocks = _Blocks()
+_has_exit_callback = False
+
+
+def _end() -> None:
+    _blocks.end()
+
+
+def _register_exit_callback() -> None:
+    """Let the buffer be flushed when the process ends.
+
+    The callbacks of `threading` are called in reverse order, so this one is registered after that of the thread pools.
+    """
+    global _has_exit_callback
+    if not _has_exit_callback:
+        _has_exit_callback = True
+        process_exit.call_before_pools_stop(_end)
+
+
+@atexit.register
+def _give_up() -> None:
+    """Report blocks that were entered after `_end`."""
+    _blocks.give_up()
+
+
+def active() -> ProcessBuffer | None:
+    """Return the buffer of this process; None if no block is open and no interrupted one has left buffered writes."""
+    return _blocks.buffer
+
+
+class group_writes:  # noqa: N801  # used like a function
+    """Buffer partial writes of zarr arrays in memory, and write each shard once.
+
+    In the block, assignments to arrays on shardcodec's pipeline are buffered, in any store and from any thread of this
+    process. Reads through that pipeline see them. Chunks that are set or erased in a `ShardingStorageTransformer` are
+    buffered, too, and so are inner chunks given to `Shard.write_chunks`. A handle on a shard, a key-value store,
+    `open_array` and `chunk_state` first store the buffered writes of the shards that they read. Each shard is written once,
+    with its write strategy and durability: at the end of the block, or earlier if the buffer exceeds the memory budget.
+    Only assigned elements change; neighbouring elements that other processes write in the meantime are kept.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Memory budget in bytes, for the decoded inner chunks with buffered elements. When it is exceeded, complete shards
+        are stored first, then those not written for longest. Encoding takes memory of its own.
+    flush_on_error : bool
+        If an exception leaves the block, store what was assigned before it, as without the block. False drops it, except
+        what was stored earlier because of the memory budget.
+
+    Raises
+    ------
+    GroupWriteError
+        At the end of the block, or at an assignment that exceeds the memory budget: some shards could not be stored.
+        ``written`` and ``unwritten`` list them. At the end of the block, the writes of the latter are dropped.
+    RuntimeError
+        A block without ``async`` was entered on zarr's event loop. Its end would wait for that loop.
+
+    Notes
+    -----
+    Blocks may be nested and may overlap in several threads. They share one buffer, and the end of each block stores all
+    buffered writes. A block with ``flush_on_error=False`` must be the only one; a second block raises RuntimeError.
+
+    Other pipelines, stores and processes see the writes when they are stored. In the block, arrays must not be resized,
+    overwritten or deleted. A child process that is forked in the block starts with an empty buffer. In a coroutine,
+    ``async with`` waits without blocking the event loop. The buffered writes of a block that was never left are stored when
+    the process ends. If that fails, a message on stderr names arrays and numbers of shards, and the exit status is 120.
+
+    Examples
+    --------
+    >>> with shardcodec.group_writes():
+    ...     for i in range(array.shape[0]):
+    ...         array[i] = plane(i)
+    """
+
+    def __init__(self, max_bytes: int = 256 << 20, *, flush_on_error: bool = True) -> None:
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
+            raise TypeError(f"expected an int as max_bytes, got {type(max_bytes).__name__}")
+        if max_bytes < 0:
+            raise ValueError(f"expected max_bytes >= 0, got {max_bytes}")
+        self.max_bytes = max_bytes
+        self.flush_on_error = bool(flush_on_error)
+
+    def __enter__(self) -> None:
+        if is_zarrs_loop():
+            raise RuntimeError(
+                "group_writes was entered on zarr's event loop, for which its end would wait: "
+                "use `async with group_writes()`"
+            )
+        _blocks.enter(self)
+        _register_exit_callback()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        buffer = _blocks.leave(self)
+        if buffer is None:
+            return
+        if is_zarrs_loop():  # the garbage collector closes a generator in any thread
+            self._end_in_task(buffer, failed=kind is not None)
+            return
+        try:
+            on_zarrs_loop(self._end(buffer, failed=kind is not None))
+        except BaseException as failure:
+            if process_exit.is_ending():
+                _blocks.give_up(failure)
+            raise
+
+    async def __aenter__(self) -> None:
+        _blocks.enter(self)
+        _register_exit_callback()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_closed = kind is GeneratorExit  # a coroutine that is closed must not wait for anything
+        if is_closed and asyncio._get_running_loop() is None:
+            self.__exit__(kind, error, trace)
+            return
+        buffer = _blocks.leave(self)
+        if buffer is None:
+            return
+        if is_closed:
+            self._end_in_task(buffer, failed=True)
+            return
+        await self._end(buffer, failed=kind is not None)
+
+    def _end_in_task(self, buffer: ProcessBuffer, *, failed: bool) -> None:
+        """End a block in a new task of the running event loop, because this code cannot wait for it."""
+        task = asyncio.ensure_future(self._end(buffer, failed=failed, keep=True))
+        _blocks.ends.add(task)
+        task.add_done_callback(_blocks.ends.discard)
+
+    async def _end(self, buffer: ProcessBuffer, *, failed: bool, keep: bool = False) -> None:
+        """Flush the buffer, or drop its writes after an exception if `flush_on_error` is False.
+
+        Writes that cannot be stored are dropped. They are kept if no caller learns of the error (`keep`), and after a
+        cancellation or an interrupt: then the next block, or the end of the process, stores them.
+        """
+        if failed and not self.flush_on_error:
+            _blocks.close(buffer, drop=True)
+            return
+        try:
+            await buffer.flush()
+            while not _blocks.close(buffer, drop=False):
+                await buffer.flush()  # a write that was in progress has been buffered since
+        except Exception:
+            if not keep and not process_exit.is_ending():
+                _blocks.close(buffer, drop=True)
+            raise
+
+
+def _reset_in_child() -> None:
+    global _blocks
+    _blocks = _Blocks()
+
+
+# A forked child has no buffered writes: its parent stores them.
+os.register_at_fork(after_in_child=_reset_in_child)

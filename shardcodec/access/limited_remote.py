@@ -1,0 +1,47 @@
+# limited_remote.py - a store of requests with a limit of concurrent requests
+# SPDX-License-Identifier: MIT
+"""`LimitedRemote`: limits the concurrent requests to a store, and counts them for `shardcodec.stats`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .. import native
+from ..storage.requests import Answer, Remote
+
+__all__ = ["LimitedRemote"]
+
+
+class LimitedRemote:
+    """A `Remote` that makes a limited number of requests to another `Remote` at a time.
+
+    Parameters
+    ----------
+    remote : Remote
+    n_requests : int
+        Maximum number of concurrent requests; at least 1 is allowed.
+    """
+
+    def __init__(self, remote: Remote, n_requests: int) -> None:
+        self._remote = remote
+        self._limit = asyncio.Semaphore(max(1, n_requests))
+
+    async def get(self, key: str) -> Answer | None:
+        """Return all of an object."""
+        return await self._ask(self._remote.get, key)
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
+        return await self._ask(self._remote.get_range, key, start, end, version)
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object, or all of a shorter one."""
+        return await self._ask(self._remote.get_suffix, key, nbytes)
+
+    async def _ask(self, request: Callable[..., Awaitable[Answer | None]], *arguments: Any) -> Answer | None:
+        async with self._limit:
+            answer = await request(*arguments)
+        native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
+        return answer

@@ -1,0 +1,132 @@
+# new_shard_parts.py - a new shard, encoded piece by piece while it is stored
+# SPDX-License-Identifier: MIT
+"""Encode a whole new shard in pieces, for a store that accepts an object in parts.
+
+Each piece has the next inner chunks in the order of the writer, and is made by `write.write` as the shard of these inner
+chunks alone. Its index is cut off, its entries are moved behind the pieces before it, and the index of all of them comes
+last. The bytes are those of a shard that is encoded at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import native
+from ..options import Options
+from ..storage.store import Parts as ObjectParts
+from ..storage.tasks import in_thread
+from .array_request import Part, Request
+from .placement import ABSENT
+from .regions import Box, Boxes, pack_boxes
+from .write import WriteItem, write
+from .write_items import Flags
+
+__all__ = ["new_shard_parts"]
+
+# Shards with fewer decoded bytes are encoded at once.
+LEAST_NBYTES = 64 << 20
+# Decoded bytes of a piece. At least this number of times the size of the index, which is made for each piece.
+PIECE_NBYTES = 8 << 20
+INDEXES_PER_PIECE = 4
+
+
+def new_shard_parts(request: Request, part: Part, options: Options) -> ObjectParts | None:
+    """Return the new object of a part that covers its shard; None if it is to be encoded at once.
+
+    Small shards are encoded at once, and those whose index is at their start, because its content is known last.
+    """
+    chain = part.chain
+    decoded = math.prod(chain.shape) * int(chain.itemsize)
+    if decoded < LEAST_NBYTES or not request.store.takes_parts or not part.covers:
+        return None
+    if not chain.is_shard or chain.is_opaque or chain.index_at_start:
+        return None
+    is_plain = isinstance(part.box, Box) and part.box.step is None
+    if not is_plain or int(chain.n_chunks) * int(chain.inner.nbytes) != decoded:  # clipped inner chunks
+        return None
+    piece_nbytes = max(PIECE_NBYTES, INDEXES_PER_PIECE * int(chain.index_nbytes))
+    shard = _NewShard(request, part, options, max(1, piece_nbytes // int(chain.inner.nbytes)))
+    return ObjectParts(shard.pieces, decoded + int(chain.index_nbytes))
+
+
+class _NewShard:
+    """A new shard that covers its box of the array.
+
+    Parameters
+    ----------
+    request : Request
+        Has the array.
+    part : Part
+        Has the shard; its box is the whole shard.
+    options : Options
+    n_together : int
+        Number of inner chunks in a piece.
+    """
+
+    def __init__(self, request: Request, part: Part, options: Options, n_together: int) -> None:
+        self._request = request
+        self._part = part
+        self._options = options
+        self._n_together = n_together
+
+    async def pieces(self) -> AsyncGenerator[Any, None]:
+        """Yield the bytes of the shard, in order; nothing if only fill value is left."""
+        chain = self._part.chain
+        entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+        end = 0
+        for some in self._in_order():
+            data = await in_thread(self._encode, some, entries, end)
+            if data is not None:
+                end += data.nbytes
+                yield data
+        if end:
+            index = np.empty(chain.index_nbytes, dtype=np.uint8)
+            await in_thread(native.load().store_index, chain, entries, index)
+            yield index
+
+    def _in_order(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint64]]]:
+        """Yield positions of inner chunks, in the order in which a writer lays them out."""
+        chain = self._part.chain
+        positions = np.empty(chain.n_chunks, dtype=np.uint64)
+        native.load().order(positions, chain.grid_shape, self._options.order)
+        for first in range(0, len(positions), self._n_together):
+            yield positions[first : first + self._n_together]
+
+    def _encode(
+        self, some: np.ndarray[Any, np.dtype[np.uint64]], entries: np.ndarray[Any, Any], end: int
+    ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """Encode inner chunks and set their entries; return their bytes, None if all are absent."""
+        chain, request = self._part.chain, self._request
+        item = WriteItem(chain, None, None, self._boxes(some), self._part.key, chunks=some)
+        result = write([item], request.array, request.axes, self._options, write_empty=request.writes_empty)
+        (new,) = result.objects
+        if new is None:
+            return None
+        data = np.frombuffer(new, dtype=np.uint8)
+        n = data.nbytes - int(chain.index_nbytes)
+        found = np.empty_like(entries)
+        native.load().load_index(chain, data[n:], found)
+        is_stored: Flags = (found != ABSENT).any(axis=1)
+        found[is_stored, 0] += np.uint64(end)
+        entries[is_stored] = found[is_stored]
+        return data[:n]
+
+    def _boxes(self, some: np.ndarray[Any, np.dtype[np.uint64]]) -> Boxes:
+        """Return inner chunks as boxes of the shard, and their places in the array."""
+        chain, box, axes = self._part.chain, self._part.box, self._request.axes
+        assert isinstance(box, Box)
+        coords = np.unravel_index(some.astype(np.intp), tuple(chain.grid_shape))
+        start = np.empty((len(some), len(coords)), dtype=np.uint64)
+        count = np.empty(len(coords), dtype=np.uint64)
+        for axis, along, extent in zip(chain.perm, coords, chain.inner.shape, strict=True):
+            start[:, axis] = along * extent
+            count[axis] = extent
+        at = np.zeros((len(some), self._request.array.ndim), dtype=np.uint64)
+        for axis, place in enumerate(axes):
+            if place >= 0:
+                at[:, place] = start[:, axis] + np.uint64(box.at[axis])
+        return pack_boxes(start, count, None, at)

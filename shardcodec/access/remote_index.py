@@ -1,0 +1,321 @@
+# remote_index.py - load and check the index of a shard in a store of requests
+# SPDX-License-Identifier: MIT
+"""Load and check the index of a shard in a store that answers requests. For files and memory the engine does this.
+
+An object that lost its first bytes still has a valid index, but all its inner chunks are shifted. Checksums of inner
+chunks detect that. Without them, a single entry that reaches outside of the object may be the only sign. So all entries
+of such a shard are checked before the first inner chunk is read (`must_be_sound`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import native
+from ..errors import ShardError, ShardFormatError
+from ..options import Options
+from ..storage import remote_indexes
+from ..storage.index_cache import IndexCache
+from ..storage.remote_indexes import RemoteIndex
+from ..storage.requests import Answer, Remote
+from .placement import sum_up
+from .read import index_too_short, with_key
+
+if TYPE_CHECKING:
+    from .._native import Chain
+
+__all__ = [
+    "IndexLoader",
+    "check_entries",
+    "checked_entries",
+    "decode_index",
+    "must_be_sound",
+    "reach",
+]
+
+# Upper limit of the size of an object; used if its size is unknown.
+MAX_OBJECT_NBYTES = 2**63 - 1
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True)
+class IndexLoader:
+    """Loads the index of one shard.
+
+    Attributes
+    ----------
+    remote : Remote
+        The store.
+    key : str
+        Key of the shard in the store, also for errors.
+    chain
+        The compiled chain of the shard.
+    options : Options
+        Options of the read.
+    name : str, optional
+        Name of the object in the cache of indexes; without a name, its index is not cached.
+    cache : IndexCache, optional
+        The cache to use instead of the cache of the options.
+    """
+
+    remote: Remote
+    key: str
+    chain: Chain
+    options: Options
+    name: str | None = None
+    cache: IndexCache | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the index in bytes."""
+        return int(self.chain.index_nbytes)
+
+    @property
+    def must_be_sound(self) -> bool:
+        """True if all entries must be checked before an inner chunk is read."""
+        return must_be_sound(self.chain, self.options)
+
+    # ---- the cache
+
+    def cached(self) -> RemoteIndex | None:
+        """Return the cached index, which may be stale; None if there is none, or if an entry makes the shard unreadable."""
+        if self.name is None or not self.chain.is_shard:
+            return None
+        index = remote_indexes.get(self.name, self.chain, self.options, self.cache)
+        if index is None:
+            return None
+        native.load().totals_add(index_hits=1)
+        try:
+            return self.checked(index)
+        except ShardFormatError:
+            return None
+
+    def ticket(self) -> int:
+        """Return a number for `keep`; take it before a request for the index."""
+        return 0 if self.name is None else remote_indexes.ticket(self.options, self.cache)
+
+    def keep(self, index: RemoteIndex, since: int) -> None:
+        """Cache an index; `since` is the `ticket` from before its request."""
+        if self.name is not None:
+            remote_indexes.put(self.name, self.chain, index, self.options, since, self.cache)
+
+    def forget(self) -> None:
+        """Remove the index from all caches."""
+        if self.name is not None:
+            remote_indexes.drop([self.name])
+
+    # ---- the store
+
+    async def load(self, *, check: bool = True) -> RemoteIndex | None:
+        """Fetch the index with one request, decode it and cache it; the cache is not searched.
+
+        Parameters
+        ----------
+        check : bool
+            If `must_be_sound`, raise for an invalid entry. With False, the index is returned then, and its ``is_sound``
+            is False.
+
+        Returns
+        -------
+        RemoteIndex or None
+            None if the object does not exist.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            The index is damaged, or an entry is invalid. Errors of the store are passed on.
+        """
+        since = self.ticket()
+        if self.chain.index_at_start:
+            answer = await self.remote.get_range(self.key, 0, self.nbytes)
+        else:
+            answer = await self.remote.get_suffix(self.key, self.nbytes)
+        if self.name is not None:
+            native.load().totals_add(index_misses=1)
+        if answer is None:
+            return None
+        index = self.decoded(answer)
+        try:
+            index = self.checked(index)
+        except ShardFormatError:
+            if check:
+                raise
+        self.keep(index, since)
+        return index
+
+    async def load_sizes(self, out: np.ndarray[Any, Any]) -> RemoteIndex | None:
+        """Fetch the index, check all entries, and copy the encoded sizes of the inner chunks to an array.
+
+        Parameters
+        ----------
+        out : ndarray of uint64, shape (n_chunks,)
+            Output: sizes in bytes, in C order over the stored grid; 2^64-1 for an absent inner chunk. It is unchanged if
+            the object does not exist, and after an error.
+
+        Returns
+        -------
+        RemoteIndex or None
+            The index and the state of its object; None if the object does not exist.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            The index is damaged, or an entry is invalid. Errors of the store are passed on.
+        """
+        index = await self.load()
+        if index is None:
+            return None
+        if not index.is_sound:
+            self._check_all(index)
+        out[:] = index.entries[:, 1]
+        return index
+
+    def of_whole(self, answer: Answer) -> RemoteIndex:
+        """Decode the index in the bytes of a whole object; raises as `decoded`."""
+        stored = answer.data[: self.nbytes] if self.chain.index_at_start else answer.data[-self.nbytes :]
+        return self.decoded(answer._replace(data=stored, nbytes=len(answer.data)))
+
+    def decoded(self, answer: Answer) -> RemoteIndex:
+        """Decode an answer to a request for the index. The entries are not checked.
+
+        Raises
+        ------
+        ShardFormatError
+            The answer is shorter or longer than the index.
+        ChecksumError
+            The checksum of the index is wrong.
+        """
+        if answer.nbytes is not None and answer.nbytes < self.nbytes:
+            raise index_too_short(self.key, answer.nbytes, self.nbytes)
+        entries = decode_index(self.chain, answer.data, self.key)
+        return RemoteIndex(entries, answer.nbytes, answer.version)
+
+    # ---- checks
+
+    def checked(self, index: RemoteIndex) -> RemoteIndex:
+        """Check all entries if `must_be_sound`, and return the index with the result in ``is_sound``.
+
+        If the size of the object is unknown, entries beyond its end are not found, and ``is_sound`` remains False.
+
+        Raises
+        ------
+        ShardFormatError
+            An entry is invalid.
+        """
+        if index.is_sound or not self.must_be_sound:
+            return index
+        self._check_all(index)
+        return index if index.nbytes is None else replace(index, is_sound=True)
+
+    def _check_all(self, index: RemoteIndex) -> None:
+        try:
+            check_entries(self.chain, index.entries, index.nbytes, self.options)
+        except ShardError as error:
+            raise with_key(error, self.chain, self.key) from None
+
+
+def must_be_sound(chain: Chain, options: Options) -> bool:
+    """Return True if all entries must be valid before an inner chunk is read.
+
+    One invalid entry then makes all inner chunks doubtful, because they have no checksums. The option ``allow_in_index``
+    disables this.
+    """
+    return bool(chain.needs_sound_index) and not options.allow_in_index
+
+
+def decode_index(chain: Chain, stored: Any, key: str) -> Entries:
+    """Decode a stored index and verify its checksum; the entries are not checked.
+
+    Parameters
+    ----------
+    chain
+        The compiled chain of the shard.
+    stored : buffer
+        The encoded index.
+    key : str
+        Key of the shard, for errors.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n_chunks, 2)
+        Offset and size of each inner chunk in bytes.
+
+    Raises
+    ------
+    ShardFormatError
+        The stored bytes are shorter or longer than the index.
+    ChecksumError
+        The checksum of the index is wrong.
+    """
+    found, n = len(stored), int(chain.index_nbytes)
+    if found < n:  # before memory is allocated for the index
+        raise index_too_short(key, found, n)
+    if found > n:
+        raise ShardFormatError(
+            f"shard {key!r}: expected an index of {n} bytes, got {found} bytes from the store",
+            shard=key,
+            expected=n,
+            actual=found,
+        )
+    entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
+    try:
+        native.load().load_index(chain, stored, entries)
+    except ShardError as error:
+        raise with_key(error, chain, key) from None
+    return entries
+
+
+def check_entries(chain: Chain, entries: Entries, nbytes: int | None, options: Options) -> None:
+    """Check entries of an index.
+
+    Parameters
+    ----------
+    chain
+        The compiled chain of the shard.
+    entries : ndarray of uint64, shape (n, 2)
+        Some or all entries.
+    nbytes : int or None
+        Size of the object in bytes; None if it is unknown.
+    options : Options
+        ``allow_in_index`` is used.
+
+    Raises
+    ------
+    ShardFormatError
+        An entry points outside of the object or into the index; ``.entry`` is its number among the given entries.
+    """
+    size, n = MAX_OBJECT_NBYTES if nbytes is None else nbytes, int(chain.index_nbytes)
+    first = 0 if chain.index_at_start else max(0, size - n)
+    native.load().index_check(entries, size, first, n, allow_in_index=options.allow_in_index)
+
+
+def checked_entries(
+    chain: Chain, entries: Entries, positions: Any, nbytes: int | None, options: Options
+) -> Entries:
+    """Check the entries at some positions, and return them; entries at other positions may be invalid.
+
+    Raises
+    ------
+    ShardFormatError
+        See `check_entries`; ``.entry`` is the position.
+    """
+    chosen: Entries = entries[positions]
+    try:
+        check_entries(chain, chosen, nbytes, options)
+    except ShardError as error:
+        if error.entry is not None:
+            error.entry = int(positions[error.entry])
+        raise
+    return chosen
+
+
+def reach(chain: Chain, entries: Entries) -> int:
+    """Return the minimum size in bytes of an object with these entries.
+
+    An index at the end of the object follows the last inner chunk.
+    """
+    return sum_up(entries).end + (0 if chain.index_at_start else int(chain.index_nbytes))

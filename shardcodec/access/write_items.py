@@ -1,0 +1,180 @@
+# write_items.py - the items of a write: new content for one object each
+# SPDX-License-Identifier: MIT
+"""The records that a caller hands to `write` and `write_encoded`.
+
+An item names the object and says what is new in it. It also answers the questions that arise before the object is written:
+does a part of the old object stay, and which inner chunks change?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .placement import Gone, NewSizes, new_sizes
+from .regions import Parts, Positions, covered, covers, is_filled, touched
+from .user_bytes import UserBytes
+
+if TYPE_CHECKING:
+    from .._native import Chain
+
+__all__ = ["NOTHING", "ChunkChange", "Elements", "EncodedItem", "Item", "WriteItem"]
+
+NOTHING: Gone = np.empty(0, dtype=np.intp)
+
+Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class ChunkChange(NamedTuple):
+    """The inner chunks of one shard that a write changes.
+
+    Attributes
+    ----------
+    replaced : ndarray of bool, shape (n_chunks,)
+        Inner chunks that get a new value.
+    covered : ndarray of bool, shape (n_chunks,)
+        Inner chunks of which no old byte is needed, so that their old entries may be damaged.
+    gone : ndarray of intp
+        Positions of those in `replaced` that are known to be absent in the new shard.
+    """
+
+    replaced: Flags
+    covered: Flags
+    gone: Gone = NOTHING
+
+
+class Elements(NamedTuple):
+    """The array that a write takes its values from.
+
+    Attributes
+    ----------
+    value : ndarray
+        Any strides.
+    axes : sequence of int
+        The axis of `value` for each axis of the objects; -1 for an axis along which the value is repeated.
+    write_empty : bool
+        Store chunks that equal the fill value.
+    """
+
+    value: np.ndarray[Any, Any]
+    axes: Sequence[int]
+    write_empty: bool
+
+
+class WriteItem(NamedTuple):
+    """Parts of one object.
+
+    Attributes
+    ----------
+    chain
+        The compiled chain of the object.
+    path : str or None
+        A local file; None: the new object is returned as bytes.
+    old : buffer or None
+        The old object if it is not in a file.
+    box : Box, Boxes, Lists or Points
+        If several elements of the array go to the same element of the object, the last one is stored.
+    key : str
+        The name of the object in errors.
+    old_fd : int or None
+        Descriptor of the old file, opened (and locked) by the caller. `file_locks.NO_FILE`: the caller found no file, and
+        a file that exists by now must not be replaced. None: the write opens the file.
+    chunks : ndarray of uint64 or None
+        Positions of whole inner chunks: `box` consists of exactly these, each as a box of its own.
+    """
+
+    chain: Chain
+    path: str | None
+    old: Any
+    box: Parts
+    key: str
+    old_fd: int | None = None
+    chunks: Positions | None = None
+
+    @property
+    def keeps_old(self) -> bool:
+        """True if a part of the old object may stay, so that it has to be looked at."""
+        if self.chunks is not None:
+            return len(self.chunks) < int(self.chain.n_chunks)
+        return not covers(self.box, self.chain.shape)
+
+    def change(self) -> ChunkChange:
+        """Return the inner chunks that change; this allocates flags for all inner chunks of the shard."""
+        chain = self.chain
+        if self.chunks is not None:
+            flags = np.zeros(chain.n_chunks, dtype=np.bool_)
+            flags[self.chunks] = True
+            return ChunkChange(flags, flags)
+        grid = (chain.perm, chain.inner.shape, chain.grid_shape)
+        return ChunkChange(touched(self.box, *grid), covered(self.box, *grid))
+
+    def new_sizes(self, elements: Elements) -> NewSizes:
+        """Return the encoded size of the new inner chunks; None if it is not known yet or they become absent."""
+        nbytes = self.chain.inner.fixed_nbytes
+        if nbytes is None or elements.write_empty:
+            return nbytes
+        erases = is_filled(self.box, elements.value, elements.axes, self.chain.fill)
+        return None if erases else nbytes
+
+
+class EncodedItem(NamedTuple):
+    """Encoded inner chunks for one shard.
+
+    Attributes
+    ----------
+    chain
+        The compiled chain of the shard.
+    path : str or None
+        A local file; None: the new object is returned as bytes.
+    old : buffer or None
+        The old object if it is not in a file.
+    chunks : mapping
+        From positions in the index to buffers. The buffers are stored unchanged, in the order of the mapping.
+    key : str
+        The name of the shard in errors.
+    gone : ndarray of intp
+        Positions of inner chunks that become absent: each once, and none that `chunks` names.
+    user : UserBytes or None
+        New header, footer and alignment. None: header and footer are treated as dead bytes.
+    old_fd : int or None
+        As for `WriteItem`.
+    complete : bool
+        All inner chunks that are not named become absent. The old object is not looked at.
+    """
+
+    chain: Chain
+    path: str | None
+    old: Any
+    chunks: Mapping[int, Any]
+    key: str
+    gone: Gone = NOTHING
+    user: UserBytes | None = None
+    old_fd: int | None = None
+    complete: bool = False
+
+    @property
+    def keeps_old(self) -> bool:
+        """True if a part of the old shard may stay, so that it has to be looked at."""
+        if self.complete:
+            return False
+        return bool(self.user is not None or len(self.chunks) + len(self.gone) != self.chain.n_chunks)
+
+    def change(self) -> ChunkChange:
+        """Return the inner chunks that change; this allocates flags for all inner chunks of the shard."""
+        flags = np.zeros(self.chain.n_chunks, dtype=np.bool_)
+        flags[np.fromiter(self.chunks, dtype=np.intp, count=len(self.chunks))] = True
+        flags[self.gone] = True
+        return ChunkChange(flags, flags, self.gone)
+
+    def sizes(self) -> dict[int, int]:
+        """Return the sizes of the new inner chunks by position."""
+        return {position: memoryview(chunk).nbytes for position, chunk in self.chunks.items()}
+
+    def new_sizes(self) -> NewSizes:
+        """Return the sizes of the new inner chunks in the form that `placement.place` takes; None if there are none."""
+        return new_sizes(self.sizes(), self.chain.n_chunks) if self.chunks else None
+
+
+Item: TypeAlias = WriteItem | EncodedItem

@@ -1,0 +1,123 @@
+# io.pxd - the C interface of csrc/io: files, locks, staging, the undo journal, faults for tests
+# SPDX-License-Identifier: MIT
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from shardcodec.csrc.base cimport c_bool, sc_status, sc_where
+
+
+cdef extern from "io/sc_closer.h" nogil:
+    sc_status sc_closer_init()
+
+
+cdef extern from "io/sc_lock.h" nogil:
+    enum sc_lock_outcome:
+        SC_LOCK_HELD
+        SC_LOCK_NO_FILE
+        SC_LOCK_BUSY
+        SC_LOCK_UNSUPPORTED
+        SC_LOCK_DENIED
+
+    struct sc_lock:
+        int fd
+        uint64_t n_links
+        uint64_t mount_id
+        uint64_t device
+
+    sc_status sc_lock_init()
+    sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
+    void sc_lock_release(sc_lock *lock)
+    unsigned sc_lock_count()
+
+
+cdef extern from "io/sc_staging.h" nogil:
+    void sc_staging_leave(const char *folder)
+    void sc_staging_leave_all()
+
+
+cdef extern from "io/sc_undo.h" nogil:
+    sc_status sc_undo_settle(const char *path, int fd, char **folder, sc_where *where)
+
+
+cdef extern from "io/sc_file.h" nogil:
+    struct sc_file_id:
+        uint64_t device
+        uint64_t inode
+
+    struct sc_file_stamp:
+        uint64_t nbytes
+        int64_t mtime_ns
+        int64_t ctime_ns
+
+    struct sc_file_version:
+        uint64_t inode
+        uint64_t nbytes
+        int64_t mtime_ns
+
+    sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, sc_where *where)
+    sc_status sc_file_truncate(int fd, const char *path, uint64_t nbytes, sc_where *where)
+    sc_status sc_file_remove(const char *path, bint sync, sc_where *where)
+    sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
+
+
+cdef extern from "io/sc_newfile.h" nogil:
+    struct sc_newfile:
+        int fd
+        char *path
+        char *temp
+        const char *staging
+        bint staged
+        unsigned n_made
+
+    sc_status sc_newfile_begin(sc_newfile *file, const char *path, const char *staging, sc_where *where)
+    sc_status sc_newfile_begin_shared(sc_newfile *file, const char *path, const char *staging, sc_where *where)
+    sc_status sc_newfile_join(sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,
+                              sc_where *where)
+    sc_status sc_newfile_leave(sc_newfile *file, bint sync, sc_where *where)
+    void sc_newfile_disown(sc_newfile *file)
+    sc_status sc_newfile_commit(sc_newfile *file, bint sync, c_bool *taken, sc_file_version *made, sc_where *where)
+    void sc_newfile_abort(sc_newfile *file)
+
+
+cdef extern from "io/sc_append.h" nogil:
+    enum sc_append_way:
+        SC_APPEND_NOT
+        SC_APPEND_DIRECT
+        SC_APPEND_LEAP
+        SC_APPEND_INDEX
+
+    bint sc_append_direct_works(const char *folder)
+
+
+cdef extern from "io/sc_latency.h" nogil:
+    enum:
+        SC_LATENCY_MOUNTS
+
+    void sc_latency_seed(uint64_t device, uint64_t ns)
+    size_t sc_latency_list(uint64_t *devices, uint64_t *ns)
+    void sc_latency_reset()
+
+
+cdef extern from "io/sc_mount.h" nogil:
+    uint64_t sc_mount_magic(int fd)
+
+
+cdef extern from "io/sc_fault.h" nogil:
+    enum sc_fault_action:
+        SC_FAULT_COUNT
+        SC_FAULT_KILL
+        SC_FAULT_ERROR
+        SC_FAULT_SHORT
+        SC_FAULT_TORN
+
+    void sc_fault_arm(uint64_t n, sc_fault_action action, uint64_t value)
+    uint64_t sc_fault_disarm()
+    const char *sc_fault_call(uint64_t n)
+
+    struct sc_fault_memory:
+        uint64_t n_asked
+        uint64_t n_live
+        uint64_t live_nbytes
+
+    void sc_fault_arm_memory(uint64_t n, c_bool and_all_after)
+    sc_fault_memory sc_fault_disarm_memory()

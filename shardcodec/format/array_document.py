@@ -1,0 +1,171 @@
+# array_document.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2
+# SPDX-License-Identifier: MIT
+"""Read the metadata document of an array of either format.
+
+A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of the code does not know the format:
+
+    order "F"                           codec `transpose` that reverses the axes
+    dtype "<i4" or ">i4"                dtype int32, codec `bytes` with that byte order
+    filters, then the compressor        codecs of numcodecs that map bytes to bytes, in this order
+    fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
+    dimension_separator                 chunk key encoding `v2` with that separator
+
+Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`.
+
+Source: Zarr v2 specification; numcodecs; the output of zarr-python 3.1 to 3.4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpecError
+from .checks import as_chunk_shape, as_int_tuple, as_items, as_mapping, show, unsupported, within, wrong
+from .codecs import NUMCODECS, Bytes, Codec, Transpose
+from .dtypes import DType, as_dtype
+from .fill import fill_from_json, fill_scalar
+from .keys import KeyEncoding
+from .metadata import ArrayLayout, parse_array
+
+__all__ = ["key_encoding", "parse_document"]
+
+_REQUIRED = ("shape", "chunks", "dtype", "fill_value", "order")
+_UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
+_TYPE = re.compile(
+    rf"\|b1|\|[iu]1|[<>][iuf][248]|[<>]c(8|16)|[<>][mM]8{_UNIT}|\|[SV][1-9]\d*|[<>]U[1-9]\d*",
+)
+
+
+def parse_document(document: object) -> ArrayLayout:
+    """Read a ``zarr.json`` or a ``.zarray``, except the codecs of a ``zarr.json``.
+
+    Raises
+    ------
+    SpecError
+        A member is missing or invalid; ``.path`` names it.
+    UnsupportedError
+        The engine does not support the data type, the chunk grid, a compressor or a filter.
+    """
+    if not _is_v2(document):
+        return parse_array(document)
+    document = as_mapping(document, "")
+    for key in _REQUIRED:
+        if key not in document:
+            wrong(key, "missing required key")
+    shape = as_int_tuple(document["shape"], "shape", minimum=0)
+    with within("dtype"):
+        stored = _parse_type(document["dtype"])
+        endian = _endian(stored)
+    chunks = as_chunk_shape(document["chunks"], stored.itemsize, "chunks")
+    if len(chunks) != len(shape):
+        reason = f"expected {len(shape)} axes, as the array has, got {len(chunks)}"
+        wrong("chunks", reason, expected=len(shape), actual=len(chunks))
+    dtype = as_dtype(stored)
+    with within("fill_value"):
+        fill = _fill(document["fill_value"], stored, dtype)
+    bytes_codecs = _bytes_codecs(document, stored.itemsize)
+    codecs = [*_transpose(document["order"], len(shape)), Bytes(endian), *bytes_codecs]
+    return ArrayLayout(shape, tuple((n,) for n in chunks), dtype, fill_scalar(dtype, fill), codecs)
+
+
+def key_encoding(document: Mapping[str, Any]) -> KeyEncoding:
+    """Return the chunk key encoding of a ``zarr.json`` or a ``.zarray``.
+
+    Raises
+    ------
+    SpecError
+        The encoding is missing or invalid.
+    UnsupportedError
+        shardcodec does not implement the encoding.
+    """
+    if not _is_v2(document):
+        return KeyEncoding.from_metadata(document)
+    separator = document.get("dimension_separator", ".")
+    if separator not in (".", "/"):
+        wrong("dimension_separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
+    return KeyEncoding(is_default=False, separator=separator)
+
+
+def _is_v2(document: object) -> bool:
+    return isinstance(document, Mapping) and document.get("zarr_format") == 2
+
+
+def _transpose(order: object, ndim: int) -> list[Codec]:
+    if order not in ("C", "F"):
+        wrong("order", f'expected "C" or "F", got {show(order)}', actual=order)
+    return [Transpose(tuple(reversed(range(ndim))))] if order == "F" and ndim > 1 else []
+
+
+def _parse_type(data: object) -> DType:
+    """Return the dtype in its stored byte order; `data` is a name such as ``<i4``, or pairs of a field and its type."""
+    if isinstance(data, str):
+        if _TYPE.fullmatch(data) is None:
+            unsupported("", f"shardcodec does not implement data type {show(data)}", data_type=data)
+        return _numpy_type(data, data)
+    fields = []
+    for i, item in enumerate(as_items(data, "")):
+        pair = as_items(item, f"[{i}]")
+        if len(pair) == 3:
+            unsupported(f"[{i}]", "shardcodec does not implement fields that are arrays", actual=item)
+        if len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
+            wrong(f"[{i}]", f"expected a name and a data type, got {show(item)}", actual=item)
+        with within(f"[{i}][1]"):
+            fields.append((pair[0], _parse_type(pair[1])))
+    if not fields:
+        wrong("", "expected at least one field, got none")
+    return _numpy_type(fields, data)
+
+
+def _numpy_type(description: Any, data: object) -> DType:
+    try:
+        dtype: DType = np.dtype(description)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(f"expected a data type, got {show(data)}: {error}", path="", actual=data) from error
+    return dtype
+
+
+def _endian(stored: DType) -> Any:
+    """Return the byte order of all numbers of an element."""
+    is_little = stored == stored.newbyteorder("<")
+    if not is_little and stored != stored.newbyteorder(">"):
+        unsupported("", f"expected fields of one byte order, got {stored}", data_type=str(stored))
+    return "little" if is_little else "big"
+
+
+def _fill(value: object, stored: DType, dtype: DType) -> bytes:
+    """Return the bytes of one element in native byte order."""
+    if value is None:
+        return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
+    if dtype.names is None:
+        return fill_from_json(dtype, value)
+    if not isinstance(value, str):
+        wrong("", f"expected base64, got {show(value)}", actual=value)
+    element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # it has the byte order of the array
+    return np.frombuffer(element, stored).astype(dtype).tobytes()
+
+
+def _bytes_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
+    """Yield the filters and the compressor; the first one gets elements, the others get bytes."""
+    filters = document.get("filters")
+    steps = [(f"filters[{i}]", data) for i, data in enumerate(as_items(filters or (), "filters"))]
+    if document.get("compressor") is not None:
+        steps.append(("compressor", document["compressor"]))
+    for path, data in steps:
+        with within(path):
+            yield _numcodec(as_mapping(data, ""), itemsize)
+        itemsize = 1
+
+
+def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:
+    name = data.get("id")
+    if not isinstance(name, str):
+        wrong("id", f"expected the name of a codec, got {show(name)}", actual=name)
+    if name not in NUMCODECS:
+        unsupported("id", f"shardcodec does not implement codec {show(name)}", codec=name)
+    if name == "blosc" and data.get("typesize") is None:
+        data = {**data, "typesize": itemsize}  # as numcodecs, which takes it from its input
+    return NUMCODECS[name](data, False)

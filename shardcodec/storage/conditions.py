@@ -1,0 +1,121 @@
+# conditions.py - whether the server behind an obstore looks at the conditions of a write
+# SPDX-License-Identifier: MIT
+"""Find out, once for each place where objects are stored, whether a write fails there if its condition does not hold.
+
+An obstore can be configured to know no conditions (S3: ``conditional_put="disabled"``). A service may not implement them, and
+a proxy may remove their headers; both then answer as if the condition had held. Only a write can tell, because many services
+look at conditions of reads alone. `check` therefore sends one before the first conditional write to a place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import warnings
+import weakref
+from typing import Any
+
+__all__ = ["check", "known_reason", "warn", "warn_of"]
+
+# An entity tag, and for GCS a generation, that no object has.
+NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
+
+# A reason against a store.
+NO_TAGS = "the server, or a proxy before it, does not name the states of objects (strong entity tags)"
+
+_checked: set[bytes] = set()
+_told: set[tuple[bytes, str]] = set()
+
+# For each event loop the lock of its probe: concurrent writes send one. An `asyncio.Lock` works on one event loop only.
+_probing: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+
+
+async def check(store: Any, key: str) -> None:
+    """Find out whether a place looks at conditions; warn if not. Only the first call for a place asks the server.
+
+    The probe is an empty object under a new name beside `key`, to be stored only if the object of that name, which does not
+    exist, is in a certain state. A server that looks at conditions stores nothing, so the user needs no permission but the
+    one to write there, and nothing is left. Any other server stores the probe, which is deleted at once. A probe under the name
+    of an existing object would overwrite that object; a put-if-absent, the other condition, cannot fail without an object.
+
+    Parameters
+    ----------
+    store : obstore store
+    key : str
+        Name of the object that is about to be written.
+    """
+    place = _place(store)
+    if type(store).__name__ == "MemoryStore" or place in _checked:
+        return
+    async with _probing.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        if place in _checked:
+            return
+        reason = await _reason_against(store, key)
+        _checked.add(place)
+    if reason is not None:
+        warn(store, reason)
+
+
+def known_reason(store: Any) -> str | None:
+    """Return why conditional writes to a place are not safe, as far as it has been found out; None if they are."""
+    place = _place(store)
+    return next((reason for told, reason in _told if told == place), None)
+
+
+def warn(store: Any, reason: str) -> None:
+    """Warn that writers in other processes can lose updates; once for each place and reason."""
+    warn_of(_place(store), _shown(store), reason)
+
+
+def warn_of(place: bytes, shown: str, reason: str) -> None:
+    """Warn as `warn`, of a place that is not an obstore."""
+    if (place, reason) in _told:
+        return
+    _told.add((place, reason))
+    warnings.warn(
+        f"partial writes to {shown} are not safe from writers in other processes, whose updates may be lost: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+async def _reason_against(store: Any, key: str) -> str | None:
+    """Send the probe. Errors that say nothing of conditions pass: the write itself would meet them."""
+    import obstore
+
+    errors = obstore.exceptions
+    folder, _, _ = key.rpartition("/")
+    name = f"{folder}/.shardcodec-probe-{secrets.token_hex(8)}".lstrip("/")
+    try:
+        await obstore.put_async(store, name, b"", mode=NEVER)
+    except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
+        return None
+    except (NotImplementedError, errors.NotSupportedError):
+        return "the store is configured to know no conditions (conditional_put)"
+    except errors.PermissionDeniedError:
+        return "whether the server looks at conditions could not be found out, because it forbids the probe"
+    reason = "the server, or a proxy before it, does not look at the conditions of writes"
+    try:
+        await obstore.delete_async(store, name)
+    except FileNotFoundError:
+        pass
+    except errors.BaseError:
+        reason += f"; the empty object {name!r} was left there because it cannot be deleted"
+    return reason
+
+
+def _place(store: Any) -> bytes:
+    """Name what an obstore leads to, and how: equal for copies of one store, as each task of a worker has its own."""
+    settings = [type(store).__name__, str(getattr(store, "prefix", None))]
+    for name in ("config", "client_options"):
+        settings.append(repr(sorted((getattr(store, name, None) or {}).items())))
+    return hashlib.blake2b("\n".join(settings).encode()).digest()  # the configuration may hold secrets
+
+
+def _shown(store: Any) -> str:
+    """Name a store for a message, without secrets."""
+    config = getattr(store, "config", None) or {}
+    names = ("endpoint", "bucket", "account_name", "container_name")
+    shown = ", ".join(f"{name}={config[name]!r}" for name in names if name in config)
+    return f"{type(store).__name__}({shown})"

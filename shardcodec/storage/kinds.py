@@ -1,0 +1,139 @@
+# kinds.py - the kind of a store
+# SPDX-License-Identifier: MIT
+"""Find the `storage.store.Store` for a zarr store, a path, or the bytes of an object.
+
+A subclass may do anything in its methods, so only zarr's own classes count as files, memory or object stores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import compat
+from ..compat import StorePath, on_zarrs_loop, unwrap
+from . import object_names
+from .files import FileStore, check_name, introduce_files, is_introduced
+from .memory import BytesStore, MemoryStore
+from .object_store import ObjectStore
+from .renamed_store import original
+from .store import Store
+from .tasks import in_thread
+from .urls import is_url, split_url, store_at
+from .zarr_store import ZarrStore
+
+__all__ = ["at_url", "introduce", "introduce_async", "is_zarr_store", "locate", "object_at", "store_of"]
+
+
+# The kind of each class of zarr stores. Any other class, and any subclass, is a `ZarrStore`.
+KINDS: dict[type, Callable[[Any], Store]] = {
+    compat.LocalStore: FileStore,
+    compat.MemoryStore: MemoryStore,
+    compat.ObjectStore: ObjectStore,
+}
+
+
+def store_of(base: Any) -> Store:
+    """Return the store for a zarr store."""
+    kind = KINDS.get(type(base))
+    if kind is not None:
+        return kind(base)
+    inner = unwrap(base)
+    return ZarrStore(base) if inner is base else ZarrStore(base, store_of(inner))
+
+
+def locate(target: StorePath) -> tuple[Store, str]:
+    """Return the store that has an object, and the object's key there; see `renamed_store`."""
+    target = original(target)
+    return store_of(target.store), target.path
+
+
+def is_zarr_store(value: Any) -> bool:
+    """Return True for an instance of zarr's class of stores, by its type and not by what it says of itself."""
+    return issubclass(type(value), compat.Store)
+
+
+def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
+    """Return the store or the path that a URL leads to; any other target as it is.
+
+    Raises
+    ------
+    TypeError
+        There are options for something that is not a URL.
+    ImportError, ValueError
+        As for `urls.store_at`.
+    """
+    if is_url(target):
+        return store_at(check_name(target), storage_options)
+    if storage_options is not None:
+        raise TypeError(f"storage_options: expected them only with a URL, got a {type(target).__name__}")
+    return target
+
+
+def object_at(
+    store: Any, key: str | None, storage_options: Mapping[str, Any] | None = None
+) -> tuple[Store, str, str]:
+    """Return the store, the key and the name for errors of an object.
+
+    Parameters
+    ----------
+    store : path-like, URL, bytes-like, zarr store or StorePath
+        A folder, or with `key` None or "" the file itself; the same as a URL; the bytes of the object; any zarr store.
+    key : str or None
+        Key of the object. For bytes only a name for errors.
+    storage_options : mapping, optional
+        Options for the store of a URL.
+
+    Raises
+    ------
+    TypeError
+        `store` is nothing of this kind, or there are options without a URL.
+    ValueError
+        The key has a null byte, or a store comes without a key.
+    ImportError, ValueError
+        The URL cannot be opened; see `urls.store_at`.
+    """
+    if is_url(store):
+        url, name = (store, key) if key else split_url(store)
+        found = at_url(url, storage_options)
+        store, key = (found, name) if key or is_zarr_store(found) else (f"{found}/{name}", None)
+    else:
+        at_url(store, storage_options)
+    if isinstance(store, StorePath):
+        store, key = store.store, "/".join(filter(None, (store.path, key)))
+    check_name(key or "")
+    if isinstance(store, compat.Store):
+        if not key:
+            raise ValueError(f"key: expected the key of the shard in the store, got {key!r}")
+        introduce(store)
+        target = original(StorePath(store, key))
+        found = store_of(target.store)
+        if not found.is_near:  # before zarr 3.2, zip files do not open themselves
+            on_zarrs_loop(target.store._ensure_open())
+        return found, target.path, key
+    if isinstance(store, str | os.PathLike):
+        path = check_name(os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store)))
+        folder, name = os.path.split(str(path))
+        return FileStore(folder), name, key or str(path)
+    try:
+        return BytesStore(memoryview(store).cast("B")), key or "", key or ""
+    except TypeError:
+        raise TypeError(f"expected a path, bytes or a zarr store, got {type(store).__name__}") from None
+
+
+def introduce(base: Any) -> None:
+    """Compute what reads and writes need to know of a zarr store; called when an array or a shard in it is opened."""
+    base = unwrap(base)
+    object_names.store_name(base)
+    if type(base) is compat.LocalStore:
+        introduce_files(base)
+
+
+async def introduce_async(target: Any) -> None:
+    """Introduce a store as `introduce`, without blocking the event loop, for objects whose array was not opened."""
+    if not isinstance(target, StorePath):
+        return
+    base = unwrap(target.store)
+    if type(base) is compat.LocalStore and not is_introduced(base):
+        await in_thread(introduce, base)

@@ -1,0 +1,141 @@
+# mounts.py - the mount of an open file, as the kernel describes it
+# SPDX-License-Identifier: MIT
+"""The mount of an open file, from ``/proc/self/fdinfo`` and ``/proc/self/mountinfo`` (proc_pid_mountinfo(5))."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+__all__ = ["DescriptorInfo", "Mount", "descriptor_info", "find_mount", "mount_of", "parse_line"]
+
+MOUNTINFO = "/proc/self/mountinfo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """One mount.
+
+    Parameters
+    ----------
+    number : str
+        Its number in the mount table.
+    device : str
+        Major and minor number of its device, as ``"0:52"``.
+    point : str
+        The folder where it is mounted.
+    file_system : str
+        Type of the file system, as ``"ext4"`` or ``"fuse.sshfs"``.
+    source : str
+        The device or the server.
+    options : tuple of str
+        Options of the mount, then those of the file system, which several mounts share.
+    """
+
+    number: str = ""
+    device: str = ""
+    point: str = ""
+    file_system: str
+    source: str = ""
+    options: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescriptorInfo:
+    """The lines of ``/proc/self/fdinfo`` that matter here.
+
+    Parameters
+    ----------
+    mount_number : str or None
+        Number of the mount; None before Linux 3.15.
+    shows_lock : bool
+        True if the kernel lists a lock of this open file.
+    """
+
+    mount_number: str | None = None
+    shows_lock: bool = False
+
+
+def mount_of(fd: int) -> Mount | None:
+    """Return the mount of an open file; None if /proc does not show it."""
+    try:
+        number = descriptor_info(fd).mount_number
+        found = os.fstat(fd).st_dev
+        with open(MOUNTINFO, "rb") as mounts:
+            return find_mount(mounts.read(), number, f"{os.major(found)}:{os.minor(found)}")
+    except OSError:
+        return None
+
+
+def find_mount(mountinfo: bytes, number: str | None, device: str) -> Mount | None:
+    """Find a mount by its number, or by its device if the number is not there.
+
+    Parameters
+    ----------
+    mountinfo : bytes
+        The text of ``/proc/self/mountinfo``. Lines in another format are skipped.
+    number : str or None
+        Number of the mount. Several mounts may share one folder or one device, so only the number is exact.
+    device : str
+        Major and minor number of the device of a file. The last mount of the device is taken. A subvolume of btrfs, or a
+        file in an overlay, has a different device than its mount.
+
+    Returns
+    -------
+    Mount or None
+    """
+    by_device = None
+    for line in mountinfo.splitlines():
+        mount = parse_line(line)
+        if mount is None:
+            continue
+        if mount.number == number:
+            return mount
+        if mount.device == device:
+            by_device = mount
+    return by_device
+
+
+def parse_line(line: bytes) -> Mount | None:
+    """Parse one line of ``/proc/self/mountinfo``; return None if it has another format."""
+    fields = line.split(b" ")
+    try:
+        after = fields.index(b"-", 6)  # the optional fields before it vary in number
+        file_system, source, shared = fields[after + 1 : after + 4]
+    except ValueError:
+        return None
+    options = b",".join([fields[5], shared])
+    return Mount(
+        number=_text(fields[0]),
+        device=_text(fields[2]),
+        point=_text(fields[4]),
+        file_system=_text(file_system),
+        source=_text(source),
+        options=tuple(_text(option) for option in options.split(b",") if option),
+    )
+
+
+def _text(part: bytes) -> str:
+    r"""Decode a field, in which the kernel writes space, tab, newline, backslash and `#` as \040, \011, \012, \134, \043."""
+    plain = re.sub(rb"\\([0-3][0-7]{2})", lambda found: bytes([int(found[1], 8)]), part)
+    return os.fsdecode(plain)
+
+
+def descriptor_info(fd: int) -> DescriptorInfo:
+    """Return what the kernel tells about an open file.
+
+    Raises
+    ------
+    OSError
+        There is no ``/proc``, or the descriptor is closed.
+    """
+    number, shows_lock = None, False
+    with open(f"/proc/self/fdinfo/{fd}") as info:
+        for line in info:
+            name, _, value = line.partition(":")
+            if name == "mnt_id":
+                number = value.strip()
+            elif name == "lock":
+                shows_lock = True
+    return DescriptorInfo(mount_number=number, shows_lock=shows_lock)

@@ -1,0 +1,397 @@
+# object_store.py - object stores with entity tags
+# SPDX-License-Identifier: MIT
+"""Objects behind zarr's `ObjectStore`.
+
+There is an obstore behind it, which reports the size and the entity tag of an object with every answer. A tag can be a
+condition of a read or a write. An object store has no locks, but it refuses to replace an object that is no longer in the
+state in which it was read: an optimistic retry then reads the object again. Of all writers that try at a time one succeeds,
+so the others wait for a random time that grows. No update is lost, and no writer waits for a writer that has died.
+
+Services have no conditional delete. An update that leaves no inner chunk therefore stores a shard without inner chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from . import conditions, object_names
+from .lock_scopes import refuse_store
+from .requests import Answer, Changed, OwnBytes
+from .store import NO_OBJECT, Maker, Parts, Stored, state_bytes
+from .zarr_store import ZarrStore
+
+__all__ = ["ObjectStore", "state_text", "version_of"]
+
+# The obstores that compare entity tags when they write (for S3 it can be switched off).
+CONDITIONAL = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
+
+# Objects from this size on are fetched into memory of our own, piece by piece, so that the new object can be made of it.
+OWN_NBYTES = 8 << 20
+PIECE_NBYTES = 4 << 20
+
+# An upload in parts: the smallest part, the largest number of parts (S3 has 10,000), and the bytes that are under way.
+PART_NBYTES = 8 << 20
+MAX_PARTS = 8_000
+UNDER_WAY_NBYTES = 24 << 20
+
+# Metadata of an object that names the write that stored it. No underscore: some proxies drop headers that have one.
+WRITE_ID = "shardcodecwrite"
+# How long a write that has failed may take to find out whether it was stored all the same, in seconds.
+CONFIRM_SECONDS = 30.0
+# Where obstore says in an error that it has sent a request more than once.
+REPEATED = re.compile(r"after [1-9][0-9]* retries")
+
+# The obstores whose entity tags are valid in every process.
+LASTING = ("AzureStore", "GCSStore", "S3Store")
+
+
+# The obstores that store an object in parts, with metadata.
+IN_PARTS = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
+
+
+class ObjectStore(ZarrStore):
+    """Objects of a zarr `ObjectStore`.
+
+    Parameters
+    ----------
+    base : zarr.storage.ObjectStore
+        A subclass of it may do anything in its methods, so it is a `ZarrStore`.
+    """
+
+    identifies_states = True
+
+    def __init__(self, base: Any) -> None:
+        import obstore
+
+        super().__init__(base)
+        self._store = base.store
+        self._is_conditional = type(self._store).__name__ in CONDITIONAL
+        self._obstore = obstore
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectStore, (self._base,)
+
+    @property
+    def is_cheap(self) -> bool:
+        """True if a request costs as little as one to a local file."""
+        return type(self._store).__name__ in ("LocalStore", "MemoryStore")
+
+    def index_names(self, keys: Sequence[str]) -> list[str]:
+        """Return names for caches, equal for all zarr stores over one obstore."""
+        return object_names.index_names(self._store, keys)
+
+    @property
+    def has_lasting_states(self) -> bool:
+        """True if entity tags are valid in every process."""
+        return type(self._store).__name__ in LASTING
+
+    def lasting_state(self, nbytes: int, version: Any) -> str | None:
+        """Return the name of a state from size and entity tag."""
+        return state_text(nbytes, version["e_tag"]) if self.has_lasting_states else None
+
+    async def states(self, prefix: str) -> dict[str, str | None] | None:
+        """List objects with their states, if entity tags are valid in every process."""
+        if not self.has_lasting_states:
+            return None
+        found: dict[str, str | None] = {}
+        async for some in self._obstore.list(self._store, prefix=prefix or None):
+            for meta in some:
+                version = version_of(meta)
+                found[meta["path"]] = None if version is None else state_text(meta["size"], version["e_tag"])
+        return found
+
+    # ---- writing
+
+    async def _old(self, key: str, *, is_update: bool) -> Answer | None:
+        return await self._get(key, {}, owns=self._is_conditional) if is_update else None
+
+    def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
+        is_update = maker.needs_old(position)
+        stored = super()._stored(position, answer, maker)
+        return replace(stored, keeps_empty=answer is not None and is_update and self._is_conditional)
+
+    async def _check_cluster(self, key: str, olds: Sequence[Answer | None]) -> None:
+        reason: str | None = "the store has no conditions for writes"
+        if self._is_conditional:
+            await conditions.check(self._store, key)
+            reason = conditions.known_reason(self._store)
+        if any(old is not None and old.version is None for old in olds):
+            reason = conditions.NO_TAGS
+        if reason is not None:
+            raise refuse_store(key, reason)
+
+    async def _put(
+        self, key: str, new: Any, old: Answer | None, *, is_update: bool
+    ) -> tuple[bool, bytes | None]:
+        is_conditional = self._is_conditional and is_update
+        if isinstance(new, Parts):
+            state = await self.put_parts(key, new)
+            if state is not None:
+                return True, state
+            new = None
+        if new is None:
+            if not is_conditional:  # with a condition, there was no object and is none
+                await self._base.delete(key)
+            return True, NO_OBJECT
+        if not is_conditional:
+            return True, state_bytes(await self.put_always(key, new))
+        try:
+            return True, state_bytes(await self.put(key, new, old))
+        except Changed:
+            return False, None
+
+    # ---- requests
+
+    async def get(self, key: str) -> Answer | None:
+        """Return all of an object."""
+        return await self._get(key, {})
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object.
+
+        Raises
+        ------
+        Changed
+            The object is not in the state `version`.
+        """
+        options: dict[str, Any] = {"range": (start, end)}
+        if version is not None:
+            options["if_match"] = version["e_tag"]
+        errors = self._obstore.exceptions
+        try:
+            answer = await self._get(key, options)
+        except errors.PreconditionError:
+            raise Changed(key) from None
+        except errors.GenericError:
+            if (nothing := await self._nothing_from(key, start)) is None:
+                raise
+            return nothing
+        if version is not None and answer is not None and answer.version != version:
+            raise Changed(key)  # and the server does not look at conditions
+        return answer
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object. If the store has no suffix ranges, request the size first."""
+        errors = self._obstore.exceptions
+        try:
+            return await self._get(key, {"range": {"suffix": nbytes}})
+        except errors.NotSupportedError:
+            size = await self._size(key)
+            return None if size is None else await self.get_range(key, max(0, size - nbytes), size)
+        except errors.GenericError:
+            if (nothing := await self._nothing_from(key, 0)) is None:
+                raise
+            return nothing
+
+    async def _get(self, key: str, options: Any, *, owns: bool = False) -> Answer | None:
+        try:
+            result = await self._obstore.get_async(self._store, key, options=options)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        meta = result.meta  # made anew each time it is asked for
+        nbytes, version = int(meta["size"]), version_of(meta)
+        if owns and nbytes >= OWN_NBYTES:
+            return Answer(await own_bytes(result, nbytes), nbytes, version)
+        return Answer(np.frombuffer(await result.bytes_async(), dtype=np.uint8), nbytes, version)
+
+    async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
+        """Store an object under a condition, and return what names the new state.
+
+        Where the store has no conditions, or the old object has no name of its state, the user is warned once, and the object
+        is stored without one.
+
+        Raises
+        ------
+        Changed
+            It is in another state than expected.
+        FileNotFoundError
+            There is no such bucket or container.
+        """
+        await conditions.check(self._store, key)
+        if expected is not None and expected.version is None:
+            conditions.warn(self._store, conditions.NO_TAGS)
+            return await self.put_always(key, data)
+        errors = self._obstore.exceptions
+        mode: Any = "create" if expected is None else expected.version
+        write_id = secrets.token_hex(16)
+        try:
+            result = await self._obstore.put_async(
+                self._store, key, data, mode=mode, attributes={WRITE_ID: write_id}
+            )
+        except (NotImplementedError, errors.NotSupportedError):  # known since the check
+            return await self.put_always(key, data)
+        except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError) as error:
+            if expected is None and isinstance(error, FileNotFoundError):
+                raise  # no object can be missing where there shall be none
+            return await self._confirmed(key, data, write_id, may_be_repeated=was_repeated(error))
+        except errors.GenericError:  # perhaps only the answer is lost
+            with contextlib.suppress(Changed, OSError, TimeoutError, errors.BaseError):
+                async with asyncio.timeout(CONFIRM_SECONDS):
+                    return await self._confirmed(key, data, write_id, may_be_repeated=True)
+            raise
+        return version_of(result)
+
+    async def put_always(self, key: str, data: Any) -> Any:
+        """Store an object without a condition; return its state."""
+        how = {"use_multipart": False} if isinstance(data, tuple) else {}
+        return version_of(await self._obstore.put_async(self._store, key, data, **how))
+
+    @property
+    def takes_parts(self) -> bool:
+        """True if the service has multipart uploads."""
+        return type(self._store).__name__ in IN_PARTS
+
+    async def put_parts(self, key: str, new: Parts) -> bytes | None:
+        """Store an object while it is made: in one request if it is small, else as a multipart upload.
+
+        obstore aborts the upload after an error. A multipart upload has no conditions, so an update never comes here.
+        """
+        if not self.takes_parts:
+            return await super().put_parts(key, new)
+        part_nbytes = max(PART_NBYTES, -(-new.nbytes // MAX_PARTS))
+        async with contextlib.aclosing(new.pieces()) as pieces:
+            first, n = deque[Any](), 0
+            async for piece in pieces:
+                first.append(piece)
+                n += memoryview(piece).nbytes
+                if n > part_nbytes:
+                    break
+            else:
+                return state_bytes(await self.put_always(key, tuple(first))) if first else None
+            return state_bytes(await self._upload(key, first, pieces, part_nbytes))
+
+    async def _upload(self, key: str, first: deque[Any], rest: AsyncIterator[Any], part_nbytes: int) -> Any:
+        is_cancelled = False
+
+        async def body() -> AsyncIterator[Any]:
+            while first:
+                yield first.popleft()
+            async for piece in rest:
+                if is_cancelled:
+                    raise asyncio.CancelledError
+                yield piece
+            if is_cancelled:
+                raise asyncio.CancelledError
+
+        write_id = secrets.token_hex(16)
+        task = asyncio.ensure_future(
+            self._obstore.put_async(
+                self._store,
+                key,
+                body(),
+                attributes={WRITE_ID: write_id},
+                chunk_size=part_nbytes,
+                max_concurrency=max(1, UNDER_WAY_NBYTES // part_nbytes),
+            )
+        )
+        try:
+            return version_of(await asyncio.shield(task))
+        except (
+            asyncio.CancelledError
+        ):  # obstore aborts an upload after an error, but not if its task is cancelled
+            is_cancelled = True
+            await asyncio.wait([task])
+            raise
+        except (self._obstore.exceptions.BaseError, OSError):  # perhaps only the answer is lost
+            with contextlib.suppress(OSError, TimeoutError, self._obstore.exceptions.BaseError):
+                async with asyncio.timeout(CONFIRM_SECONDS):
+                    found = await self._obstore.get_async(self._store, key, options={"head": True})
+                if found.attributes.get(WRITE_ID) == write_id:
+                    return version_of(found.meta)
+            raise
+
+    async def _confirmed(self, key: str, data: Any, write_id: str, *, may_be_repeated: bool) -> Any:
+        """Find out whether a write that was refused, or got no answer, is what is stored; return the name of that state.
+
+        A client repeats a write whose answer is lost. If the first one was stored, the second one is refused because of the
+        first. The id in the metadata tells such an object from one of another writer, even if both have the same bytes. Bytes
+        are compared only where the service keeps no metadata, and the request may have been repeated.
+
+        Raises
+        ------
+        Changed
+            Something else is stored.
+        """
+        try:
+            found = await self._obstore.get_async(self._store, key, options={"head": True})
+            stored_id = found.attributes.get(WRITE_ID)
+            if stored_id is None and may_be_repeated:
+                found = await self._obstore.get_async(self._store, key)
+                is_stored = await holds(found, data)
+            else:
+                is_stored = stored_id == write_id
+        except FileNotFoundError:
+            is_stored = False
+        if not is_stored:
+            raise Changed(key)
+        return version_of(found.meta)
+
+    async def _nothing_from(self, key: str, start: int) -> Answer | None:
+        """The answer for an object that ends before a range begins, which stores call an error as they do others."""
+        with contextlib.suppress(self._obstore.exceptions.BaseError):
+            size = await self._size(key)
+            if size is not None and size <= start:
+                return Answer(np.empty(0, dtype=np.uint8), size)
+        return None
+
+    async def _size(self, key: str) -> int | None:
+        try:
+            return int((await self._obstore.head_async(self._store, key))["size"])
+        except FileNotFoundError:
+            return None
+
+
+def state_text(nbytes: int, e_tag: str) -> str:
+    """Return the name of the state of an object of this size and entity tag, valid in every process."""
+    return f"{nbytes}-{e_tag}"
+
+
+def version_of(meta: Any) -> dict[str, str] | None:
+    """Return what names the state of an object; a weak entity tag does not, and never fulfils a condition."""
+    e_tag = meta["e_tag"]
+    if e_tag is None or e_tag.startswith("W/"):
+        return None
+    version = meta["version"]
+    return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}
+
+
+def was_repeated(error: Exception) -> bool:
+    """Tell whether obstore has sent the request more than once before it raised this error."""
+    return REPEATED.search(str(error)) is not None
+
+
+async def holds(found: Any, data: Any) -> bool:
+    """Tell whether the object of an answer has exactly these bytes; of the answer only some are held at a time."""
+    buffers = data if isinstance(data, tuple) else (data,)
+    left = deque(np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers)
+    if int(found.meta["size"]) != sum(expected.nbytes for expected in left):
+        return False
+    async for part in found.stream(PIECE_NBYTES):
+        here = np.frombuffer(part, dtype=np.uint8)
+        while here.size and left:
+            n = min(here.size, left[0].size)
+            if not np.array_equal(here[:n], left[0][:n]):
+                return False
+            here, left[0] = here[n:], left[0][n:]
+            if not left[0].size:
+                left.popleft()
+    return not any(expected.size for expected in left)
+
+
+async def own_bytes(found: Any, nbytes: int) -> OwnBytes:
+    """Fetch what an answer has to bring, into memory of our own."""
+    data, n = OwnBytes.of_size(nbytes), 0
+    async for part in found.stream(PIECE_NBYTES):
+        here = np.frombuffer(part, dtype=np.uint8)
+        data[n : n + here.nbytes] = here
+        n += here.nbytes
+    return data[:n].view(OwnBytes)

@@ -1,0 +1,109 @@
+# runner.py - one implementation of asynchronous work for threads and for event loops
+# SPDX-License-Identifier: MIT
+"""Runners: how a coroutine of this package waits.
+
+Code that replaces objects is written once, as coroutines. On an event loop, `ON_LOOP` suspends them while they wait. In a
+thread without an event loop, `BLOCKING` waits itself, so such a coroutine never suspends, and `run_blocking` runs it as a
+function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from ..compat import on_zarrs_loop
+from ..options import Options
+from . import file_locks
+from .tasks import in_thread
+
+__all__ = ["BLOCKING", "ON_LOOP", "Runner", "run_blocking"]
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """How a coroutine waits for locks, threads, requests and time."""
+
+    async def call(self, work: Callable[..., T], *arguments: Any, inline: bool) -> T:
+        """Call a function; not on the event loop unless `inline`."""
+
+    async def request(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that waits for a store."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    def hold_files(
+        self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
+    ) -> AbstractAsyncContextManager[list[int | None]]:
+        """Hold locks of files between processes; see `file_locks.hold`."""
+
+
+class _OnLoop:
+    """Waits on an event loop without blocking it."""
+
+    async def call(self, work: Callable[..., T], *arguments: Any, inline: bool) -> T:
+        return work(*arguments) if inline else await in_thread(work, *arguments)
+
+    async def request(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def hold_files(
+        self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
+    ) -> AbstractAsyncContextManager[list[int | None]]:
+        return file_locks.hold_async(paths, options, names, prompt=prompt)
+
+
+class _Blocking:
+    """Waits in the calling thread, which must not run an event loop."""
+
+    async def call(self, work: Callable[..., T], *arguments: Any, inline: bool) -> T:
+        return work(*arguments)
+
+    async def request(self, work: Coroutine[Any, Any, T]) -> T:
+        return on_zarrs_loop(work)  # type: ignore[no-any-return]
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def hold_files(
+        self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
+    ) -> AbstractAsyncContextManager[list[int | None]]:
+        return _Entered(file_locks.hold(paths, options, names))
+
+
+class _Entered(AbstractAsyncContextManager[T]):
+    """A context manager in the form of an asynchronous one that never suspends."""
+
+    def __init__(self, manager: AbstractContextManager[T]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> T:
+        return self._manager.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._manager.__exit__(kind, error, trace)
+
+
+ON_LOOP: Runner = _OnLoop()
+BLOCKING: Runner = _Blocking()
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits with `BLOCKING`, so it never suspends, and return its result."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    work.close()
+    raise AssertionError("expected a coroutine that never suspends")

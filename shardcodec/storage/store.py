@@ -1,0 +1,442 @@
+# store.py - the base class of stores, and the records that pass through it
+# SPDX-License-Identifier: MIT
+"""The base class of stores of shards.
+
+There are four kinds: files (`storage.files`), memory (`storage.memory`), object stores with entity tags
+(`storage.object_store`) and any other zarr store (`storage.zarr_store`). They differ in how a range is read, in what
+identifies a state of an object, and in how an object is replaced without losing another writer's work. They differ nowhere
+else, and no code outside this folder asks for the kind of a store. `storage.kinds` finds the kind of a zarr store.
+
+To replace an object, callers use `storage.replace.replace`, which calls `Store.exchange`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ..compat import IN_MEMORY, buffer_from
+from ..errors import LockError
+from ..options import Options
+from . import file_locks, object_names
+from .requests import Answer, Limits, limits_of_zarr
+
+if TYPE_CHECKING:
+    from .runner import Runner
+
+__all__ = [
+    "GROUP_NBYTES",
+    "NO_OBJECT",
+    "UNCHANGED",
+    "UNKNOWN",
+    "Contest",
+    "Made",
+    "Maker",
+    "Outcome",
+    "Parts",
+    "Replacement",
+    "Store",
+    "Stored",
+    "check_store_writable",
+    "group_of",
+    "state_bytes",
+]
+
+# Names of states, as bytes. These two name the state of a missing object, and any state in a store that does not identify
+# states. Two other names are equal only if the object has not changed.
+NO_OBJECT: Final = b"\x02"
+UNKNOWN: Final = b"\x04"
+
+# In place of a new object: the stored object stays as it is.
+UNCHANGED: Final = object()
+
+# Decoded bytes of the objects that are encoded at a time, where their encoded bytes are held in memory.
+GROUP_NBYTES = 128 << 20
+
+
+# The pause of a writer after another writer was faster: at most the first one, in seconds, then twice as long each time.
+FIRST_WAIT = 0.01
+LONGEST_WAIT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One object that a write replaces.
+
+    Attributes
+    ----------
+    position : int
+        Its position among the objects of the write.
+    key : str
+        Its key in the store.
+    name : str
+        Its name for locks.
+    """
+
+    position: int
+    key: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The stored object that a write replaces.
+
+    Attributes
+    ----------
+    position : int
+        Its position among the objects of the write.
+    fd : int or None
+        For a file, its entry in `file_locks.FileLocks.held`; the engine reads and replaces the file itself.
+    data : buffer or None
+        Its bytes, if it is not a file; None if it does not exist or the new object does not depend on it.
+    state : bytes or None
+        Name of its state; None if the bytes or the file identify the state.
+    keeps_empty : bool
+        The store cannot delete the object safely: an object without inner chunks must be stored in its place.
+    """
+
+    position: int
+    fd: int | None = None
+    data: Any = None
+    state: bytes | None = None
+    keeps_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A new object that is made while it is stored.
+
+    Attributes
+    ----------
+    pieces : callable
+        Returns an asynchronous generator of buffers, whose concatenation is the object; no buffer at all means no object.
+    nbytes : int
+        Maximum size of the object in bytes.
+    """
+
+    pieces: Callable[[], AsyncGenerator[Any, None]]
+    nbytes: int
+
+
+class Made(NamedTuple):
+    """New objects, one for each `Stored`.
+
+    Attributes
+    ----------
+    objects : sequence
+        A buffer, or a tuple of buffers to concatenate; None to delete the object; `UNCHANGED`. If the store `takes_parts`,
+        also `Parts` for an object that does not depend on the stored one.
+    appeared : sequence of int
+        Indices of files that were missing when their locks were taken, and that another writer has created since.
+    is_stored : bool
+        The engine has stored the files already.
+    """
+
+    objects: Sequence[Any]
+    appeared: Sequence[int] = ()
+    is_stored: bool = False
+
+
+class Maker(Protocol):
+    """Makes new objects from stored ones. All of it may be called several times."""
+
+    def begin(self) -> None:
+        """Decide what the write contains. `Store.exchange` calls it when the locks are held."""
+
+    def needs_old(self, position: int) -> bool:
+        """Return True if the new object depends on the stored one."""
+
+    def nbytes(self, position: int) -> int:
+        """Return the memory that a new object may take, in bytes."""
+
+    @property
+    def keeps_emptied(self) -> bool:
+        """True if an emptied shard is stored without inner chunks where the store cannot delete; if not, that is an error."""
+
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+        """Make the new objects; any error leaves the stored objects as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one attempt to exchange objects has achieved.
+
+    Attributes
+    ----------
+    left : sequence of Replacement
+        Objects that have not been replaced yet.
+    contended : str or None
+        Name of an object that another writer was faster to change.
+    states : mapping
+        From positions to the names of the states of new objects, unless their bytes or files identify them.
+    pause : float
+        Seconds to wait before the next attempt.
+    has_moved : bool
+        A name leads to another object by now, so the locks must be taken again.
+    """
+
+    left: Sequence[Replacement] = ()
+    contended: str | None = None
+    states: Mapping[int, bytes | None] = field(default_factory=dict)
+    pause: float = 0.0
+    has_moved: bool = False
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """True if no other writer or client disturbed the attempt."""
+        return self.contended is None and not self.pause and not self.has_moved
+
+
+class Contest:
+    """The bounds of successive disturbed attempts: pauses while clients replace files, and a deadline against other writers.
+
+    Parameters
+    ----------
+    options : Options
+        ``lock_timeout`` is used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._deadline = time.monotonic() + options.lock_timeout
+        self.patience = file_locks.patience_of(options)
+        self.n_lost = 0  # attempts in which another writer was faster
+
+    def check_file(self, path: str) -> None:
+        """Raise `LockError` when other processes have created and removed a file for too long."""
+        file_locks.check_deadline(self._deadline, path, self._options)
+
+    def lose(self, key: str) -> float:
+        """Note that another writer was faster to change an object; return the seconds to wait before the next attempt.
+
+        Raises
+        ------
+        LockError
+            The deadline has passed.
+        """
+        self.n_lost += 1
+        if time.monotonic() >= self._deadline:
+            raise LockError(
+                f"shard {key!r}: expected to update it within {self._options.lock_timeout:g} s, but other writers changed it "
+                f"during each of {self.n_lost} attempts; nothing was written, so try again or raise lock_timeout",
+                shard=key,
+                n_tries=self.n_lost,
+            )
+        return random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self.n_lost, 10)))
+
+
+class Store(ABC):
+    """A place of objects, each with a key: the base class of all kinds of stores.
+
+    A kind defines the abstract members. The others have the answers of a store that is read with requests and cannot name
+    the states of its objects; a kind overrides those that differ.
+
+    Parameters
+    ----------
+    base : zarr.abc.store.Store
+        The zarr store that holds the objects.
+    """
+
+    prototype: Any = IN_MEMORY
+
+    def __init__(self, base: Any) -> None:
+        self._base = base
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._base,)
+
+    def with_prototype(self, prototype: Any) -> Store:
+        """Return this store, or a copy of it, whose requests to a zarr store ask for buffers of these classes."""
+        if prototype == self.prototype:
+            return self
+        store = copy.copy(self)
+        store.prototype = prototype
+        return store
+
+    # ---- properties of the store
+
+    @property
+    def is_near(self) -> bool:
+        """True if the engine reads objects itself, from `source`; if not, they are read with requests."""
+        return False
+
+    @property
+    @abstractmethod
+    def is_prompt(self) -> bool:
+        """True if calls take no network round trip, so small work may run on an event loop."""
+
+    @property
+    def identifies_states(self) -> bool:
+        """True if answers of requests name the state of an object, and requests can be bound to a state."""
+        return False
+
+    @property
+    def realm(self) -> Hashable:
+        """Objects of stores with one realm are replaced together, all or none; None if the store cannot do that."""
+        return None
+
+    @property
+    def place(self) -> Any:
+        """An object that is another one after all objects have moved, so that their paths are others."""
+        return self._base
+
+    @property
+    def is_read_only(self) -> bool:
+        """True if the store refuses writes."""
+        return bool(self._base.read_only)
+
+    def check_writable(self) -> None:
+        """Raise `ValueError` if the store is read-only."""
+        check_store_writable(self._base)
+
+    def limits(self, spec: Any) -> Limits:
+        """Return the limits of concurrent requests for an array."""
+        return limits_of_zarr(spec, near=self.is_near)
+
+    # ---- where an object is
+
+    def source(self, key: str) -> Any:
+        """Return what the engine reads, if the store is near: the path of a file, or a buffer; None for a missing object."""
+        raise NotImplementedError("the objects of this store are read with requests")
+
+    def path(self, key: str) -> str | None:
+        """Return the path of the file that is the object; None if objects are not files."""
+        return None
+
+    def staging(self, key: str) -> str | None:
+        """Return the folder for temporary files beside the file of an object; None if there is none."""
+        return None
+
+    def is_link(self, key: str) -> bool:
+        """Return True if a symbolic link leads to the object."""
+        return False
+
+    # ---- names of objects
+
+    @abstractmethod
+    def lock_names(self, keys: Sequence[str]) -> list[str]:
+        """Return the names of objects for locks. Two stores for one place return equal names."""
+
+    def index_names(self, keys: Sequence[str]) -> list[str]:
+        """Return the names of objects for caches of indexes. No other store returns them."""
+        return object_names.index_names(self._base, keys)
+
+    def describe(self, key: str) -> str:
+        """Return the name of an object for messages, without a call of the store's own ``__str__``."""
+        return object_names.describe(self._base, key)
+
+    # ---- requests
+
+    @abstractmethod
+    async def get(self, key: str) -> Answer | None:
+        """Return all of an object; None if it does not exist."""
+
+    @abstractmethod
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object, or all of a shorter one."""
+        try:
+            size = await self.size(key)
+        except FileNotFoundError:
+            return None
+        return await self.get_range(key, max(0, size - nbytes), size)
+
+    @abstractmethod
+    async def size(self, key: str) -> int:
+        """Return the size of an object in bytes; raise `FileNotFoundError` if it does not exist."""
+
+    # ---- states that are valid in all processes
+
+    @property
+    def has_lasting_states(self) -> bool:
+        """True if there are names of states that are valid in all processes."""
+        return False
+
+    def states_of(self, keys: Sequence[str], n_threads: int) -> list[str | None] | None:
+        """Return the lasting states of objects; None if only a listing shows them (`states`)."""
+        return None
+
+    async def states(self, prefix: str) -> dict[str, str | None] | None:
+        """List objects with their lasting states; None if a listing does not show them."""
+        return None
+
+    def lasting_state(self, nbytes: int, version: Any) -> str | None:
+        """Return the lasting state of an object from its size and its version in an answer; None if these do not show it."""
+        return None
+
+    # ---- writes
+
+    @abstractmethod
+    async def exchange(
+        self,
+        wanted: Sequence[Replacement],
+        maker: Maker,
+        options: Options,
+        runner: Runner,
+        contest: Contest,
+    ) -> Outcome:
+        """Replace objects once; the caller holds their locks in this process and repeats for those that are left."""
+
+    @property
+    def takes_parts(self) -> bool:
+        """True if `put_parts` holds only a few parts of a large object in memory."""
+        return False
+
+    async def put_parts(self, key: str, new: Parts) -> bytes | None:
+        """Replace an object, without a condition, by one that is made meanwhile.
+
+        Readers see the old object or the new one. After an error of the iterator or of the store, the old object stays.
+        By default the new object is collected in memory.
+
+        Returns
+        -------
+        bytes or None
+            Name of the new state; None if there were no pieces, and nothing was stored.
+        """
+        data = bytearray()
+        async for piece in new.pieces():
+            data += piece
+        if not data:
+            return None
+        await self._base.set(key, buffer_from(self.prototype, data))
+        return UNKNOWN
+
+    def forget(self, keys: Collection[str]) -> None:
+        """Drop cached indexes of objects that have been written; nothing if indexes are not cached or are compared with the object."""
+        return
+
+
+def check_store_writable(store: Any) -> None:
+    """Raise an error if a zarr store refuses writes.
+
+    Raises
+    ------
+    ValueError
+        The store is read-only.
+    """
+    if store.read_only:
+        raise ValueError("store was opened in read-only mode and does not support writing")
+
+
+def group_of(wanted: Sequence[Replacement], maker: Maker) -> int:
+    """Return the number of objects, from the first on, whose new bytes fit into memory together; at least one."""
+    total = 0
+    for n, one in enumerate(wanted):
+        total += maker.nbytes(one.position)
+        if n and total > GROUP_NBYTES:
+            return n
+    return len(wanted)
+
+
+def state_bytes(version: Any) -> bytes:
+    """Return the name of a state as bytes, from the version that a store reported."""
+    return UNKNOWN if version is None else json.dumps(version, sort_keys=True).encode()

@@ -1,0 +1,253 @@
+# zarr_store.py - any store of zarr
+# SPDX-License-Identifier: MIT
+"""Objects of any zarr store, which are read and written with the store's own coroutines.
+
+Nothing identifies a state of an object. Writers of this process exclude each other; writers in other processes do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .. import compat
+from ..compat import (
+    FsspecStore,
+    RangeByteRequest,
+    SuffixByteRequest,
+    ZipStore,
+    buffer_from,
+)
+from ..options import Options
+from . import conditions, object_names, remote_indexes
+from .lock_scopes import refuse_store
+from .requests import Answer, Limits, limits_of_zarr, n_concurrent
+from .runner import Runner
+from .store import (
+    NO_OBJECT,
+    UNCHANGED,
+    UNKNOWN,
+    Contest,
+    Made,
+    Maker,
+    Outcome,
+    Replacement,
+    Store,
+    Stored,
+    group_of,
+    state_bytes,
+)
+from .tasks import all_of
+
+__all__ = ["PartStore", "ZarrStore"]
+
+
+LACKS_CONDITIONS = (
+    "fsspec (s3fs, gcsfs, adlfs) has no conditional writes; use obstore (a URL, or zarr.storage.ObjectStore) for objects that "
+    "several processes update"
+)
+
+
+class PartStore(compat.Store):
+    """A zarr store of which some values are parts of objects in another store."""
+
+    @abstractmethod
+    def object_of(self, key: str) -> tuple[Store, str] | None:
+        """Return the store and the key of the object that a value is a part of; None for another value."""
+
+    @property
+    @abstractmethod
+    def is_prompt(self) -> bool:
+        """True if names of objects are found without network round trips."""
+
+
+class ZarrStore(Store):
+    """Objects of any zarr store.
+
+    A kind that reads and stores single objects in another way is a subclass. It overrides `_get` (or `get`, `get_range` and
+    `get_suffix`), `_old`, `_stored` and `_put`, and inherits `exchange`.
+
+    Parameters
+    ----------
+    base : zarr.abc.store.Store
+    inner : Store, optional
+        The store within a wrapper (logging, latency, ...); objects have its names for locks and caches.
+    """
+
+    def __init__(self, base: Any, inner: Store | None = None) -> None:
+        super().__init__(base)
+        self._inner = inner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._base, self._inner)
+
+    def __repr__(self) -> str:
+        return self.describe("")
+
+    @property
+    def is_prompt(self) -> bool:
+        """True if names of objects are found without network round trips."""
+        if self._inner is not None:
+            return self._inner.is_prompt
+        return not isinstance(self._base, PartStore) or self._base.is_prompt
+
+    def lock_names(self, keys: Sequence[str]) -> list[str]:
+        """Return names that stores of one place share, as far as their ``__str__`` tells."""
+        if self._inner is not None:
+            return self._inner.lock_names(keys)
+        prefix = object_names.store_name(self._base)
+        names = [f"{prefix}/{key}" for key in keys]
+        if not isinstance(self._base, PartStore):
+            return names
+        return [
+            self._part_name(name, self._base.object_of(key)) for name, key in zip(names, keys, strict=True)
+        ]
+
+    @staticmethod
+    def _part_name(name: str, holder: tuple[Store, str] | None) -> str:
+        if holder is None:
+            return name
+        store, key = holder
+        return object_names.part_name(name, store.lock_names([key])[0])
+
+    def index_names(self, keys: Sequence[str]) -> list[str]:
+        """Return names for caches."""
+        if self._inner is not None:
+            return self._inner.index_names(keys)
+        return super().index_names(keys)
+
+    @property
+    def is_cheap(self) -> bool:
+        """True if a request costs as little as one to a local file."""
+        if type(self._base) is ZipStore:
+            return True
+        if type(self._base) is not FsspecStore:
+            return False
+        # zarr wraps file systems that are not asynchronous
+        fs = getattr(self._base.fs, "sync_fs", self._base.fs)
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        return not protocols.isdisjoint({"file", "local", "memory"})
+
+    @property
+    def _lacks_conditions(self) -> bool:
+        """True for a service that has conditional writes, but not through this store."""
+        return type(self._base) is FsspecStore and not self.is_cheap
+
+    def limits(self, spec: Any) -> Limits:
+        """Return the limits of concurrent requests."""
+        return limits_of_zarr(spec, near=self.is_cheap)
+
+    async def get(self, key: str) -> Answer | None:
+        """Return all of an object."""
+        return await self._get(key, None)
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; there are no versions."""
+        return await self._get(key, RangeByteRequest(start, end))
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object."""
+        return await self._get(key, SuffixByteRequest(nbytes))
+
+    async def _get(self, key: str, byte_range: Any) -> Answer | None:
+        buffer = await self._base.get(key, prototype=self.prototype, byte_range=byte_range)
+        return None if buffer is None else Answer(buffer.as_numpy_array())
+
+    async def size(self, key: str) -> int:
+        """Return the size of an object in bytes."""
+        return int(await self._base.getsize(key))
+
+    async def exchange(
+        self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
+    ) -> Outcome:
+        """Replace objects once, as many as fit into memory at a time."""
+        maker.begin()
+        if self._lacks_conditions and any(maker.needs_old(one.position) for one in wanted):
+            conditions.warn_of(self.describe("").encode(), self.describe(""), LACKS_CONDITIONS)
+        n = group_of(wanted, maker)
+        group, rest = wanted[:n], wanted[n:]
+        limit = asyncio.Semaphore(n_concurrent())
+
+        async def old(one: Replacement) -> Answer | None:
+            async with limit:
+                return await self._old(one.key, is_update=maker.needs_old(one.position))
+
+        async def put(one: Replacement, new: Any, answer: Answer | None) -> tuple[bool, bytes | None]:
+            if new is UNCHANGED:
+                return True, None
+            async with limit:
+                return await self._put(one.key, new, answer, is_update=maker.needs_old(one.position))
+
+        answers = await runner.request(all_of(old(one) for one in group))
+        if options.locking == "cluster":
+            await runner.request(self._check_cluster(group[0].key, answers))
+        stored = [
+            self._stored(one.position, answer, maker) for one, answer in zip(group, answers, strict=True)
+        ]
+        made = await maker.make(stored, runner)
+        if maker.keeps_emptied and not self._base.supports_deletes:
+            made = await self._keep_emptied(group, stored, made, maker, runner)
+        # the puts need the states of the old objects, not their bytes
+        del stored
+        states_of_old = [None if answer is None else answer._replace(data=None) for answer in answers]
+        del answers
+        work = zip(group, made.objects, states_of_old, strict=True)
+        done = await runner.request(all_of(put(*each) for each in work))
+        lost = [one for one, (is_done, _) in zip(group, done, strict=True) if not is_done]
+        states = {one.position: state for one, (_, state) in zip(group, done, strict=True)}
+        if not lost:
+            return Outcome(rest, states=states)
+        return Outcome([*lost, *rest], lost[0].name, states, pause=contest.lose(lost[0].key))
+
+    async def _keep_emptied(
+        self,
+        group: Sequence[Replacement],
+        stored: Sequence[Stored],
+        made: Made,
+        maker: Maker,
+        runner: Runner,
+    ) -> Made:
+        """Make the objects again that exist but have not been read, and would be deleted; the store cannot delete."""
+        emptied = [
+            i for i, new in enumerate(made.objects) if new is None and not maker.needs_old(stored[i].position)
+        ]
+        exist = await runner.request(all_of(self._base.exists(group[i].key) for i in emptied))
+        kept = [i for i, is_there in zip(emptied, exist, strict=True) if is_there]
+        if not kept:
+            return made
+        objects = list(made.objects)
+        again = await maker.make([replace(stored[i], keeps_empty=True) for i in kept], runner)
+        for i, new in zip(kept, again.objects, strict=True):
+            objects[i] = new
+        return made._replace(objects=objects)
+
+    async def _check_cluster(self, key: str, olds: Sequence[Answer | None]) -> None:
+        """Raise `LockScopeError` if writers on other nodes are not excluded. Parts of other objects have the locks of these."""
+        if not isinstance(self._base, PartStore):
+            raise refuse_store(key, "the store has neither locks for other processes nor conditions")
+
+    async def _old(self, key: str, *, is_update: bool) -> Answer | None:
+        """Return the stored object, if the new one may depend on it."""
+        return await self.get(key) if is_update else None
+
+    def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
+        keeps = maker.keeps_emptied and answer is not None and not self._base.supports_deletes
+        state = NO_OBJECT if answer is None else state_bytes(answer.version)
+        return Stored(position, None, None if answer is None else answer.data, state, keeps)
+
+    async def _put(
+        self, key: str, new: Any, old: Answer | None, *, is_update: bool
+    ) -> tuple[bool, bytes | None]:
+        """Store or delete an object; return True, or False if another writer was faster, and the new state."""
+        if new is None:
+            await self._base.delete(key)
+            return True, NO_OBJECT
+        await self._base.set(key, buffer_from(self.prototype, new))
+        return True, UNKNOWN
+
+    def forget(self, keys: Collection[str]) -> None:
+        """Drop cached indexes of objects that have been written."""
+        remote_indexes.drop(self.index_names(list(keys)))

@@ -1,0 +1,240 @@
+# direct_access.py - basic selections of an array without zarr's event loop
+# SPDX-License-Identifier: MIT
+"""`DirectAccess`: reads and writes of one array in the thread of the caller.
+
+zarr's own way to a pipeline (indexers, one spec for each chunk, a change of threads to its event loop and back) takes 100 to
+200 microseconds, more than a small read itself. Integers, slices and an ellipsis need none of it where the engine opens the
+objects itself. `read` and `write` decline everything else, and everything that fails: zarr's way then does the work, or raises
+the complete error.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..access.array_request import Request
+from ..access.array_write import write_request_blocking
+from ..access.box_reader import ArrayObjects, BoxReader, Folder
+from ..access.buffer import group_writes
+from ..access.chunk_codec import memory_order
+from ..access.encode_decode import parse_selection
+from ..access.regions import PLAIN_KINDS, Box
+from ..compat import IN_MEMORY, chunk_shape_of, fills_missing_chunks, is_repaired, is_zarrs_loop, spec_with
+from ..errors import ShardError
+from ..format.array_document import key_encoding
+from ..options import Options
+from ..storage import index_cache
+from ..storage.store import Store
+from .array_codecs import Kind
+from .request import Declined
+
+__all__ = ["DirectAccess", "MadeFor", "direct_access"]
+
+Ints = tuple[int, ...]
+
+_BASIC = (slice, int, EllipsisType)  # without their subclasses, such as bool
+
+
+class MadeFor(NamedTuple):
+    """What a `DirectAccess` was made from.
+
+    Attributes
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array; zarr replaces it when the array is resized.
+    config : ArrayConfig
+        zarr's configuration of the array.
+    options : Options
+        Options of the pipeline.
+    place : object
+        As `Store.place`.
+    """
+
+    metadata: Any
+    config: Any
+    options: Options
+    place: Any
+
+    def fits(self, array: Any, options: Options, place: Any) -> bool:
+        """Return True if nothing has changed."""
+        return (
+            self.metadata is array.metadata
+            and self.options is options
+            and self.place is place
+            and self.config is array.config
+        )
+
+
+def direct_access(array: Any, kind: Kind | None, store: Store, options: Options) -> DirectAccess | None:
+    """Return the direct access to an array, with its metadata and configuration of this moment.
+
+    Parameters
+    ----------
+    array : AsyncArray
+        The array.
+    kind : Kind or None
+        Its codecs; None if zarr's own pipeline does the work.
+    store : Store
+        Its store.
+    options : Options
+        Options of each access.
+
+    Returns
+    -------
+    DirectAccess or None
+        None if zarr's way is needed: the objects are read with requests, codecs have no native code, the grid is not regular,
+        the key encoding is unknown, or the array has rank 0.
+    """
+    metadata = array.metadata
+    chunk_shape = chunk_shape_of(metadata)
+    if kind is None or chunk_shape is None or not metadata.shape or not store.is_near:
+        return None
+    native_order = memory_order(array.dtype, kind.dtype)
+    if native_order is None:
+        return None
+    try:
+        chain = kind.chain(tuple(chunk_shape), native_order)
+        keys = key_encoding(metadata.to_dict())
+    except (Declined, ShardError):
+        return None
+    sample = tuple(range(1, len(metadata.shape) + 1))
+    if chain.stage is not None or metadata.encode_chunk_key(sample) != keys.key(sample):
+        return None
+    path = array.store_path.path
+    folder = Folder(store, f"{path}/" if path else "")
+    objects = ArrayObjects(folder, keys, metadata.shape, chain, array.dtype)
+    return DirectAccess(objects, metadata, array.config, array.order, options)
+
+
+class DirectAccess:
+    """Basic selections of one array, in the thread of the caller.
+
+    Parameters
+    ----------
+    objects : ArrayObjects
+        The objects of the array.
+    metadata : ArrayMetadata
+        Metadata of the array.
+    config : ArrayConfig
+        zarr's configuration of the array.
+    order : {"C", "F"}
+        Memory order of results.
+    options : Options
+        Options of each access.
+    """
+
+    def __init__(
+        self, objects: ArrayObjects, metadata: Any, config: Any, order: str, options: Options
+    ) -> None:
+        self._objects = objects
+        self._metadata = metadata
+        self._spec = spec_with(config)
+        self._options = options
+        self._reads = fills_missing_chunks(config)
+        self._empty = functools.partial(_empty, order)
+        if objects.dtype.kind in PLAIN_KINDS:
+            self._empty = functools.partial(np.empty, order=order)
+        cache = index_cache.shared(options.index_cache, options.open_files)
+        self._reader = BoxReader(objects, options, cache, np.empty if order == "C" else self._empty)
+
+    def read(self, selection: Any) -> Any:
+        """Return the elements of a selection as zarr returns them; None if nothing was read."""
+        buffer = group_writes.active()
+        if buffer is not None and buffer.is_empty:
+            buffer = None
+        if not self._reads:
+            return None
+        try:
+            found = self._reader.get(selection) if buffer is None else None
+        except (ShardError, OSError):
+            return None
+        if found is None:
+            found = self._read(selection, buffer)
+        if found is None or found.shape:
+            return found
+        return found if _is_orthogonal(selection) else found[()]
+
+    def _read(self, selection: Any, buffer: Any) -> np.ndarray[Any, Any] | None:
+        """Read a selection of any size, unless it is not basic or has buffered writes."""
+        objects = self._objects
+        parsed = _parse(selection, objects.shape)
+        if parsed is None:
+            return None
+        box, axes, shape = parsed
+        out: np.ndarray[Any, Any] = self._empty(shape, objects.dtype)
+        if 0 in box.count:
+            return out
+        parts = objects.parts(box)
+        if buffer is not None and buffer.has_any(objects.folder.store, [part.key for part in parts]):
+            return None
+        try:
+            self._reader.read(parts, out, axes)
+        except ShardError:
+            return None
+        return out
+
+    def write(self, selection: Any, value: Any) -> bool:
+        """Store a value in the elements of a selection; return False if nothing was stored.
+
+        Raises
+        ------
+        Exception
+            Errors of the codecs, the store and the locks, as from `write_request`.
+        """
+        objects = self._objects
+        store = objects.folder.store
+        must_use_zarr = is_zarrs_loop() or store.is_read_only or is_repaired(self._metadata)
+        parsed = None if must_use_zarr else _parse(selection, objects.shape)
+        if parsed is None or 0 in parsed[0].count:
+            return False
+        box, axes, shape = parsed
+        values = _as_values(value, shape, objects.dtype)
+        if values is None:
+            return False
+        if not values.ndim:
+            axes = (-1,) * len(axes)
+        parts = objects.parts(box)
+        request = Request(store, parts, range(len(parts)), axes, values, self._spec)
+        buffer = group_writes.active()
+        if buffer is not None:
+            return buffer.write_blocking(request, self._options)
+        write_request_blocking(request, self._options)
+        return True
+
+
+def _empty(order: str, shape: Ints, dtype: np.dtype[Any]) -> Any:
+    """Return a new array as zarr makes it."""
+    return IN_MEMORY.nd_buffer.empty(shape=shape, dtype=dtype, order=order).as_ndarray_like()  # type: ignore[arg-type]
+
+
+def _parse(selection: Any, shape: Ints) -> tuple[Box, Ints, Ints] | None:
+    """Parse a basic selection as `parse_selection`; return None for a selection of another kind or outside the array."""
+    parts = selection if type(selection) is tuple else (selection,)
+    for part in parts:
+        if type(part) not in _BASIC and not isinstance(part, np.integer):
+            return None
+    try:
+        return parse_selection(parts, shape)
+    except (IndexError, TypeError):
+        return None
+
+
+def _is_orthogonal(selection: Any) -> bool:
+    """Return True if zarr reads integers as an orthogonal selection, whose result is an array of rank 0 and not a scalar."""
+    parts = selection if type(selection) is tuple else (selection,)
+    return all(type(part) is int for part in parts)
+
+
+def _as_values(value: Any, shape: Ints, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """Return a value as zarr converts it for a write; None for one that must be broadcast or is not an array of numpy."""
+    if type(value) is not np.ndarray:
+        return np.asanyarray(value, dtype=dtype) if np.isscalar(value) else None
+    if value.shape not in (shape, ()):
+        return None
+    if value.dtype != dtype and value.dtype.name != dtype.name:
+        value = value.astype(dtype=dtype, order="A")
+    return value if value.dtype == dtype else None

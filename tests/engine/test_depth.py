@@ -1,0 +1,318 @@
+# test_depth.py - many reads at a time where a call costs a round trip (csrc/plan/sc_depth.h)
+# SPDX-License-Identifier: MIT
+"""Depth is forced with the option ``io_latency``, so results do not depend on the machine. A preloaded library that delays
+each open and read (tests/mounts/round_trip.c) shows that reads do wait at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import bits, create, in_child, ours, python_environment, run_python, shard_path
+from workers import in_threads
+
+import shardcodec
+from shardcodec import native
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.format.chain_spec import ChainSpec
+
+pytestmark = pytest.mark.threads
+
+ROUND_TRIP = Path(__file__).parents[1] / "mounts" / "round_trip.c"
+
+DEEP: dict[str, Any] = {"io_latency": 1.0, "io_depth": 9, "threads": 2}
+FLAT: dict[str, Any] = {"io_latency": 0.0, "threads": 2}
+
+CODECS: dict[str, Any] = {
+    "raw": None,
+    "zstd": zarr.codecs.ZstdCodec(level=1),
+    "crc": zarr.codecs.Crc32cCodec(),
+}
+
+
+def array_of(folder: Path, codec: str = "zstd", **options: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+    """Return an array of 12 shards with 27 inner chunks each, some absent, and its values."""
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 50, (24, 24, 18)).astype("u2")
+    values[8:16, 3:9, 2:11] = 0
+    values[:12, 12:18] = 0
+    array = create(
+        folder,
+        shape=values.shape,
+        dtype="u2",
+        shards=(12, 12, 6),
+        chunks=(4, 4, 2),
+        compressors=CODECS[codec],
+        fill_value=0,
+    )
+    array[...] = values
+    return ours(folder, **options), values
+
+
+def selections(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Return a random box with steps, or index lists."""
+    if rng.random() < 0.3:
+        return tuple(rng.integers(0, n, rng.integers(1, 9)) for n in shape)
+    box = []
+    for n in shape:
+        start, stop = sorted(rng.integers(0, n + 1, 2).tolist())
+        box.append(slice(start, max(stop, start + 1), int(rng.integers(1, 4))))
+    return tuple(box)
+
+
+# ---- results
+
+
+@pytest.mark.parametrize("codec", list(CODECS))
+@pytest.mark.parametrize("index_cache", [0, 1 << 20])
+def test_deep_reads_return_what_numpy_returns(tmp_path: Path, codec: str, index_cache: int) -> None:
+    array, values = array_of(tmp_path / "a", codec)
+    rng = np.random.default_rng(5)
+    shardcodec.stats.reset()
+    for _ in range(25):
+        selection = selections(rng, values.shape)
+        with shardcodec.options(**DEEP, index_cache=index_cache):
+            if isinstance(selection[0], slice):
+                assert bits(array[selection]) == bits(values[selection])
+            else:
+                assert bits(array.oindex[selection]) == bits(values[np.ix_(*selection)])
+    assert shardcodec.stats()["reads_at_depth"] > 0
+
+
+def test_handles_and_scans_read_deep(tmp_path: Path) -> None:
+    array, values = array_of(tmp_path / "a")
+    with shardcodec.options(**DEEP):
+        reader = shardcodec.open_array(tmp_path / "a")
+        assert bits(reader[...]) == bits(values)
+        assert bits(reader[3:5, 2:7, 1:9]) == bits(values[3:5, 2:7, 1:9])
+        deep = shardcodec.chunk_state(array)
+    with shardcodec.options(**FLAT):
+        flat = shardcodec.chunk_state(array)
+    assert bits(deep.nbytes) == bits(flat.nbytes) and not flat.exists.all()
+
+
+def test_fetched_chunks_are_the_same_at_any_depth(tmp_path: Path) -> None:
+    array, _ = array_of(tmp_path / "a")
+    chain = compiled(ChainSpec.from_metadata(json.loads((tmp_path / "a" / "zarr.json").read_text())))
+    positions = np.random.default_rng(1).permutation(27)[:14].astype(np.uint64)
+    found = []
+    for latency in (0.0, 1.0):
+        shard = native.load().OpenShard(chain, str(shard_path(array, "c/1/1/1")))
+        places = np.empty((14, 2), np.uint64)
+        memory, n = shard.fetch(
+            positions, places, max_nbytes=1 << 20, max_gap_nbytes=0, io_depth=6, io_latency=latency
+        )
+        found.append((n, bytes(memory), places.tobytes()))
+        assert (shard.stats["deep_reads"] > 0) == (latency > 0)
+        shard.close()
+    assert found[0] == found[1] and found[0][0] == 14
+
+
+def test_missing_shards_are_filled(tmp_path: Path) -> None:
+    array, values = array_of(tmp_path / "a")
+    shard_path(array, "c/1/0/2").unlink()
+    values[12:, :12, 12:] = 0
+    with shardcodec.options(**DEEP):
+        assert bits(array[...]) == bits(values)
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_lowest_failure_is_reported(tmp_path: Path, seed: int) -> None:
+    array, _ = array_of(tmp_path / "a", "crc")
+    for key in ("c/0/1/1", "c/1/0/0", "c/1/1/2"):
+        path = shard_path(array, key)
+        data = bytearray(path.read_bytes())
+        for at in np.random.default_rng(seed).integers(0, len(data) - 27 * 16 - 4, 12):
+            data[at] ^= 1
+        path.write_bytes(data)
+    told = []
+    for how in (FLAT, *[DEEP] * 5):
+        with shardcodec.options(**how, index_cache=0), pytest.raises(shardcodec.ShardError) as caught:
+            array[...]
+        told.append((type(caught.value), caught.value.shard, caught.value.entry, str(caught.value)))
+    assert told[0][1] == "c/0/1/1"
+    assert set(told) == {told[0]}
+
+
+# ---- limits
+
+
+def read_natively(folder: Path, **how: Any) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
+    """Read one shard of 64 inner chunks of 4 KiB with the engine; return the array and the counters."""
+    chain = compiled(ChainSpec.from_metadata(json.loads((folder / "zarr.json").read_text())))
+    out = np.zeros((256, 1024), "u1")
+    box = (0, 0), (256, 1024), None, (0, 0)
+    _, counters = native.load().read(
+        [(chain, str(folder / "c/0/0"), box)], out, (0, 1), n_threads=2, group_nbytes=8192, **how
+    )
+    return out, counters
+
+
+@pytest.fixture
+def shard_of_64(tmp_path: Path) -> tuple[Path, np.ndarray[Any, Any]]:
+    """Inner chunks that are stored without compression, and followed by a checksum so that they are not read in place."""
+    values = np.random.default_rng(0).integers(0, 256, (256, 1024)).astype("u1")
+    array = create(
+        tmp_path / "b",
+        shape=values.shape,
+        dtype="u1",
+        shards=values.shape,
+        chunks=(64, 64),
+        compressors=CODECS["crc"],
+        fill_value=0,
+    )
+    array[...] = values
+    return tmp_path / "b", values
+
+
+@pytest.mark.parametrize("bound", [1, 9000, 20_000, 1 << 20])
+def test_bytes_in_flight_are_bounded(shard_of_64: tuple[Path, np.ndarray[Any, Any]], bound: int) -> None:
+    folder, values = shard_of_64
+    out, counters = read_natively(folder, io_depth=16, io_latency=1.0, io_nbytes=bound)
+    assert bits(out) == bits(values)
+    assert counters["deep_reads"] == 32, "each group of two inner chunks is read at depth"
+    assert 2 * 4100 <= counters["peak_nbytes"] <= max(bound, 2 * 4100)
+
+
+@pytest.mark.parametrize(
+    "how", [{"io_latency": 0.0}, {"io_latency": 19e-6}, {"io_latency": 1.0, "io_depth": 1}]
+)
+def test_cheap_calls_and_depth_1_add_no_threads(
+    shard_of_64: tuple[Path, np.ndarray[Any, Any]], how: dict[str, Any]
+) -> None:
+    out, counters = read_natively(shard_of_64[0], **how)
+    assert bits(out) == bits(shard_of_64[1])
+    assert counters["deep_reads"] == 0 and counters["peak_nbytes"] == 0
+
+
+def test_readers_are_shared_by_calls_and_limited(tmp_path: Path) -> None:
+    array, values = array_of(tmp_path / "a")
+
+    def read(_: int) -> None:
+        with shardcodec.options(io_latency=1.0, io_depth=100, threads=2):
+            for _ in range(3):
+                assert bits(array[...]) == bits(values)
+
+    in_threads(6, read)
+    assert native.load().pool_size() <= 128 + 255
+
+
+def test_forked_child_reads_deep(tmp_path: Path) -> None:
+    array, values = array_of(tmp_path / "a")
+
+    def read() -> None:
+        with shardcodec.options(**DEEP):
+            assert bits(array[...]) == bits(values)
+
+    read()
+    in_child(read)
+    read()
+
+
+# ---- delayed calls
+
+
+@pytest.fixture(scope="module")
+def delays(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The library that delays calls."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or "SHARDCODEC_SANITIZE" in os.environ or "LD_PRELOAD" in os.environ:
+        pytest.skip("needs a C compiler, and no other preloaded library")
+    library = tmp_path_factory.mktemp("delays") / "round_trip.so"
+    done = subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(ROUND_TRIP), "-ldl"], check=False
+    )
+    if done.returncode:
+        pytest.skip("the library that delays calls needs Linux")
+    return str(library)
+
+
+def run_delayed(code: str, library: str, folder: Path, us: float) -> str:
+    """Run code with `folder` and `measure` in another interpreter, where each open and read below the folder takes so long."""
+    begin = f"folder = {str(folder)!r}\n"
+    done = run_python(begin + code, LD_PRELOAD=library, ROUND_TRIP_FOLDER=str(folder), ROUND_TRIP_US=str(us))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+READ = """
+import json, time, zarr, shardcodec
+shardcodec.enable(threads=2, index_cache=0, strict=True)
+array = zarr.open_array(folder, mode="r")
+seconds = []
+for how in ({"io_depth": 1}, {}, {}):
+    with shardcodec.options(**how):
+        begin = time.perf_counter()
+        array[...]
+        seconds.append(time.perf_counter() - begin)
+done = shardcodec.stats()
+print(json.dumps([seconds, done["reads_at_depth"], max(done["io_latency"].values())]))
+"""
+
+
+@pytest.mark.slow
+def test_reads_wait_at_the_same_time(tmp_path: Path, delays: str) -> None:
+    """12 shards take 36 calls: 18 one after the other in two threads, 4 with all shards at a time."""
+    array_of(tmp_path / "a")
+    (flat, *deep), n_reads, latency = json.loads(run_delayed(READ, delays, tmp_path / "a", 20_000))
+    assert flat > 18 * 0.02
+    assert min(deep) < 0.7 * flat
+    assert n_reads >= 24
+    assert latency > 0.01
+
+
+INTERRUPTED = """
+import signal, threading, time, os, zarr, shardcodec
+shardcodec.enable(threads=2, io_depth=4, index_cache=0, strict=True)
+array = zarr.open_array(folder, mode="r")
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begin = time.perf_counter()
+try:
+    for _ in range(8):
+        array[...]
+    print("not interrupted")
+except KeyboardInterrupt:
+    print(time.perf_counter() - begin)
+with shardcodec.options(io_depth=64):
+    print(int(array[...].sum()))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_delayed_read(tmp_path: Path, delays: str) -> None:
+    """The whole read takes 36 calls of 0.1 s by 4 threads, eight times: 7 s."""
+    _, values = array_of(tmp_path / "a")
+    seconds, total = run_delayed(INTERRUPTED, delays, tmp_path / "a", 100_000).split()
+    assert float(seconds) < 2.0
+    assert int(total) == values.sum()
+
+
+def test_estimates_are_listed_by_mount_point(tmp_path: Path) -> None:
+    done = run_python(
+        f"""
+        import os
+        import shardcodec
+        from shardcodec import native
+        device = os.stat({str(tmp_path)!r}).st_dev
+        native.load().seed_latency(device, 0.004)
+        native.load().seed_latency(device, 7.0)  # only the first counts
+        (mount, seconds), = shardcodec.stats()["io_latency"].items()
+        assert os.stat(mount).st_dev == device or mount == f"{{os.major(device)}}:{{os.minor(device)}}", mount
+        assert 0.0039 < seconds < 0.0041, seconds
+        native.load().reset_latencies()
+        assert not shardcodec.stats()["io_latency"]
+        """,
+        **python_environment(),
+    )
+    assert done.returncode == 0, done.stderr

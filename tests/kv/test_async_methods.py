@@ -1,0 +1,97 @@
+# test_async_methods.py - coroutines of the key-value store, and their threads
+# SPDX-License-Identifier: MIT
+"""`shardcodec.kv` on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import in_child
+from kv_stores import key, open_kv
+from zarr.storage import MemoryStore
+
+from shardcodec.kv import FAILED, KeyRange, ShardedKeyValueStore
+from shardcodec.kv.entries import Entries
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shard"
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+def test_coroutines_match_synchronous_methods(path: Path, location: str) -> None:
+    store = open_kv(path, index_location=location)
+
+    async def use(store: ShardedKeyValueStore) -> None:
+        stamp = await store.write(key(0, 1), b"abc")
+        assert (await store.read(key(0, 1), byte_range=slice(1, 2))).value == b"b"
+        assert (await store.write(key(0, 1), b"x", if_equal="absent")).generation == FAILED
+        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
+        assert len(await store.list()) == 4
+        found = await store.read_many([key(1, 0), key(0, 1)])
+        assert [r.value for r in found] == [b"0", b"abc"]
+        assert (await store.delete(key(0, 1), if_equal=stamp.generation)).generation == FAILED
+        assert (await store.delete(key(0, 1))).generation
+        await store.delete_range(KeyRange(key(1, 1)))
+        async with store.transaction() as t:
+            t[key(0, 0)] = b"t"
+            assert await t.list() == [key(0, 0), key(1, 0)]
+            assert await store.list() == [key(1, 0)]
+        assert await store.list() == [key(0, 0), key(1, 0)]
+
+    asyncio.run(use(store))
+    asyncio.run(use(open_kv(Path(str(store.base)).with_name("bounded"), data_copy_concurrency=2)))
+
+
+def test_only_small_local_reads_run_on_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large values were read on the event loop, and so were reads in a transaction, whose lock another thread may hold."""
+    store = open_kv(path)
+    store.update({key(0, 0): b"small", key(0, 1): bytes(2 << 20)})
+    inner = open_kv((store, key(1, 1)))
+    inner[key(0, 0)] = b"in a value"
+    memory = open_kv((MemoryStore(), "k"))
+    memory.update({key(0, 0): b"small", key(0, 1): bytes(2 << 20)})
+    many = open_kv(path.with_name("many"), (1 << 17,))
+    threads: list[bool] = []
+    value_in = Entries.value_in
+
+    def noted(*arguments: Any) -> bytes | None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return value_in(*arguments)
+
+    monkeypatch.setattr(Entries, "value_in", noted)
+
+    async def is_on_the_loop(store: ShardedKeyValueStore, k: bytes, **how: Any) -> bool:
+        threads.clear()
+        await store.read(k, **how)
+        return threads[-1]
+
+    async def use() -> None:
+        assert await is_on_the_loop(store, key(0, 0))
+        assert not await is_on_the_loop(store, key(0, 1))
+        assert await is_on_the_loop(store, key(0, 1), byte_range=slice(-5, None))
+        assert not await is_on_the_loop(memory, key(0, 0))
+        assert not await is_on_the_loop(inner, key(0, 0))
+        assert not await is_on_the_loop(many, key(0))
+        assert not await is_on_the_loop(store.transaction(), key(0, 0))
+        with pytest.raises(ValueError, match="not valid for value of size 5"):
+            await store.read(key(0, 0), byte_range=slice(0, 9))
+
+    asyncio.run(use())
+
+
+def test_forked_child_starts_its_own_threads(path: Path) -> None:
+    """A store with its own threads that was used before the fork hung in the child."""
+    store = open_kv(path, data_copy_concurrency=2)
+
+    async def use() -> None:
+        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
+
+    asyncio.run(use())
+    in_child(lambda: asyncio.run(use()))
+    asyncio.run(use())

@@ -1,0 +1,266 @@
+# network_kinds.py - two mounts of one file system, of every kind that this machine can make
+# SPDX-License-Identifier: MIT
+"""`KINDS` maps a name to a function that mounts a file system twice below a folder. It needs root.
+
+Local file systems are mounted once, and shown a second time by a bind mount. Network file systems have two clients, as two nodes
+have. No daemon of the system is used: sshfs talks to a server over a socket pair, and GlusterFS has a brick and two clients of
+its own, with volume files. What is missing raises `Missing`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.loop_devices import formatted, mounted, run
+from mounts import fuse
+
+__all__ = ["KINDS", "Missing"]
+
+PATIENCE = 20.0
+
+SFTP_SERVERS = (
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+)
+
+BRICK = """
+volume posix
+  type storage/posix
+  option directory {folder}/brick
+end-volume
+volume locks
+  type features/locks
+  subvolumes posix
+end-volume
+volume threads
+  type performance/io-threads
+  subvolumes locks
+end-volume
+volume server
+  type protocol/server
+  option transport-type tcp
+  option transport.socket.bind-address 127.0.0.1
+  option transport.socket.listen-port {port}
+  option auth.addr.threads.allow 127.0.0.1
+  subvolumes threads
+end-volume
+"""
+
+# The caches that GlusterFS has by default.
+CLIENT = """
+volume remote
+  type protocol/client
+  option transport-type tcp
+  option remote-host 127.0.0.1
+  option remote-port {port}
+  option remote-subvolume threads
+end-volume
+volume write-behind
+  type performance/write-behind
+  subvolumes remote
+end-volume
+volume open-behind
+  type performance/open-behind
+  subvolumes write-behind
+end-volume
+volume quick-read
+  type performance/quick-read
+  subvolumes open-behind
+end-volume
+volume md-cache
+  type performance/md-cache
+  subvolumes quick-read
+end-volume
+"""
+
+
+class Missing(Exception):
+    """This machine cannot mount the file system."""
+
+
+@contextmanager
+def _bound(folder: Path, one: Path) -> Iterator[tuple[Path, Path]]:
+    """Show a mounted folder a second time."""
+    two = folder / "two"
+    two.mkdir()
+    if not run("mount", "--bind", one, two):
+        raise Missing("a bind mount is not permitted")
+    try:
+        yield one, two
+    finally:
+        run("umount", "-l", two)
+
+
+@contextmanager
+def _on_loop_device(folder: Path, system: str) -> Iterator[tuple[Path, Path]]:
+    with ExitStack() as stack:
+        try:
+            image, one = formatted(folder, system)
+            stack.enter_context(mounted(image, one))
+        except pytest.skip.Exception as error:
+            raise Missing(str(error)) from None
+        with _bound(folder, one) as both:
+            yield both
+
+
+@contextmanager
+def _tmpfs(folder: Path) -> Iterator[tuple[Path, Path]]:
+    one = folder / "one"
+    one.mkdir()
+    with ExitStack() as stack:
+        if not run("mount", "-t", "tmpfs", "tmpfs", one):
+            raise Missing("a mount is not permitted")
+        stack.callback(run, "umount", "-l", one)
+        with _bound(folder, one) as both:
+            yield both
+
+
+@contextmanager
+def _overlay(folder: Path) -> Iterator[tuple[Path, Path]]:
+    for name in ("lower", "upper", "work", "one"):
+        (folder / name).mkdir()
+    options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+    with ExitStack() as stack:
+        if not run("mount", "-t", "overlay", "overlay", "-o", options, folder / "one"):
+            raise Missing("an overlay mount is not permitted")
+        stack.callback(run, "umount", "-l", folder / "one")
+        with _bound(folder, folder / "one") as both:
+            yield both
+
+
+@contextmanager
+def _test_mounts(folder: Path, locks: str) -> Iterator[tuple[Path, Path]]:
+    try:
+        with (
+            fuse.mount(folder / "backing", folder / "one", locks=locks) as one,
+            fuse.mount(folder / "backing", folder / "two", locks=locks) as two,
+        ):
+            yield one.path, two.path
+    except pytest.skip.Exception as error:
+        raise Missing(str(error)) from None
+
+
+def _wait_for_mount(folder: Path, process: subprocess.Popen[Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not os.path.ismount(folder):
+        if process.poll() is not None or time.monotonic() > end:
+            raise Missing(f"{process.args!r} does not mount")  # type: ignore[str-bytes-safe]
+        time.sleep(0.02)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _program(*names: str) -> str:
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise Missing(f"{names[0]} is not installed")
+
+
+def _serve(stack: ExitStack, command: list[Any], **how: Any) -> subprocess.Popen[Any]:
+    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([str(part) for part in command], **(quiet | how))
+    stack.callback(_end, process)
+    return process
+
+
+@contextmanager
+def _sshfs(folder: Path) -> Iterator[tuple[Path, Path]]:
+    program, server = _program("sshfs"), _program(*SFTP_SERVERS)
+    (folder / "backing").mkdir()
+    with ExitStack() as stack:
+        for name in ("one", "two"):
+            (folder / name).mkdir()
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                _serve(stack, [server], stdin=ours, stdout=ours)
+                command = [
+                    program,
+                    "-f",
+                    "-o",
+                    "passive,allow_other",
+                    f"node:{folder}/backing",
+                    folder / name,
+                ]
+                client = _serve(stack, command, stdin=theirs, stdout=theirs)
+            stack.callback(run, "umount", "-l", folder / name)
+            _wait_for_mount(folder / name, client)
+        yield folder / "one", folder / "two"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _glusterfs(folder: Path) -> Iterator[tuple[Path, Path]]:
+    server, client = _program("glusterfsd"), _program("glusterfs")
+    port = _free_port()
+    (folder / "brick").mkdir()
+    (folder / "brick.vol").write_text(BRICK.format(folder=folder, port=port))
+    (folder / "client.vol").write_text(CLIENT.format(port=port))
+    with ExitStack() as stack:
+        command = [
+            server,
+            "-N",
+            "-f",
+            folder / "brick.vol",
+            f"--log-file={folder}/brick.log",
+            "-p",
+            folder / "pid",
+        ]
+        brick = _serve(stack, command)
+        end = time.monotonic() + PATIENCE
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            if brick.poll() is not None or time.monotonic() > end:
+                raise Missing("glusterfsd does not start")
+            time.sleep(0.05)
+        for name in ("one", "two"):
+            (folder / name).mkdir()
+            command = [
+                client,
+                "-N",
+                "-f",
+                folder / "client.vol",
+                f"--log-file={folder}/{name}.log",
+                folder / name,
+            ]
+            process = _serve(stack, command)
+            stack.callback(run, "umount", "-l", folder / name)
+            _wait_for_mount(folder / name, process)
+        yield folder / "one", folder / "two"
+
+
+KINDS: dict[str, Callable[[Path], AbstractContextManager[tuple[Path, Path]]]] = {
+    "ext4": lambda folder: _on_loop_device(folder, "ext4"),
+    "XFS": lambda folder: _on_loop_device(folder, "xfs"),
+    "btrfs": lambda folder: _on_loop_device(folder, "btrfs"),
+    "tmpfs": _tmpfs,
+    "overlay": _overlay,
+    "GlusterFS": _glusterfs,
+    "sshfs": _sshfs,
+    "FUSE, the server has the locks": lambda folder: _test_mounts(folder, "all"),
+    "FUSE, the kernel keeps the locks": lambda folder: _test_mounts(folder, "one"),
+}

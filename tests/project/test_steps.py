@@ -1,0 +1,45 @@
+# test_steps.py - the steps of .ci/run
+# SPDX-License-Identifier: MIT
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# `timeout` takes SIGALRM for the end of its time.
+HANGS = """
+import os, signal, threading
+
+def test_hang():
+    os.kill(int(os.environ["TIMEOUT_PID"]), signal.SIGALRM)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+def test_step_that_hangs_shows_the_stacks_of_all_its_processes(tmp_path: Path) -> None:
+    """The stacks of the controller of pytest-xdist, and of the worker."""
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    make = tmp_path / "make"
+    pytest_call = f"'{sys.executable}' -m pytest -n 1 --rootdir=. -p no:cacheprovider test_hangs.py"
+    make.write_text(f"#!/bin/sh\nTIMEOUT_PID=$PPID exec {pytest_call}\n")
+    make.chmod(0o755)
+    commands = f'source "{ROOT}/.ci/steps.sh"; cd "{tmp_path}"; step tests "${{make_oldest[@]}}"; finish'
+    found = subprocess.run(
+        ["bash", "-c", f'set -euo pipefail; cd "{ROOT}"; {commands}'],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CI": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert "in test_hang\n" in found.stdout, found.stdout
+    assert found.stdout.count("Fatal Python error: Aborted") == 2
+    assert "xdist/dsession.py" in found.stdout
+    assert "tests: FAILED" in found.stdout

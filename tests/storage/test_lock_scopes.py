@@ -1,0 +1,388 @@
+# test_lock_scopes.py - how far locks reach: texts of real systems, local disks, other stores
+# SPDX-License-Identifier: MIT
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import create, memory_object_store, ours, shard_path
+from system_calls import MARK, calls_of
+
+import shardcodec
+from shardcodec import LockScopeError, LockScopeWarning, _native
+from shardcodec.options import resolve
+from shardcodec.storage import file_locks, file_system, lock_scopes, mounts
+from shardcodec.storage.file_system import lock_scope
+from shardcodec.storage.mounts import DescriptorInfo, find_mount, parse_line
+from shardcodec.zarr_plugin.request import Declined
+
+SERVED = DescriptorInfo(mount_number="1")
+KEPT = DescriptorInfo(mount_number="1", shows_lock=True)
+
+# Lines of mountinfo; their options are those that the kernels and clients of these systems show.
+REAL = {
+    "ext4": "29 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw,errors=remount-ro",
+    "overlay": "413 412 0:52 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/a:/b,upperdir=/u,workdir=/w",
+    "tmpfs": "31 24 0:27 / /dev/shm rw,nosuid,nodev shared:4 - tmpfs tmpfs rw,inode64",
+    "lustre flock": "88 29 1529:21248 / /scratch rw,relatime - lustre 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch "
+    "rw,checksum,flock,nouser_xattr,lruresize,lazystatfs,nouser_fid2path,verbose,noencrypt",
+    "lustre localflock": "88 29 1529:21248 / /scratch rw,relatime - lustre 10.0.0.1@tcp:/scratch rw,localflock,lazystatfs",
+    "lustre noflock": "88 29 1529:21248 / /scratch rw,relatime - lustre 10.0.0.1@tcp:/scratch rw,noflock,lazystatfs",
+    "lustre, old, no option": "88 29 1529:21248 / /scratch rw,relatime - lustre 10.0.0.1@tcp:/scratch rw,lazystatfs",
+    "nfs4": "90 29 0:47 / /home rw,relatime shared:47 - nfs4 srv:/export/home rw,vers=4.2,rsize=1048576,wsize=1048576,"
+    "namlen=255,hard,proto=tcp,timeo=600,retrans=2,sec=sys,clientaddr=10.0.0.3,local_lock=none,addr=10.0.0.1",
+    "nfs3": "91 29 0:48 / /data rw,relatime shared:48 - nfs srv:/data rw,vers=3,rsize=65536,hard,proto=tcp,sec=sys,"
+    "mountaddr=10.0.0.1,mountvers=3,mountport=20048,mountproto=udp,local_lock=none,addr=10.0.0.1",
+    "nfs3 nolock": "91 29 0:48 / /data rw,relatime - nfs srv:/data rw,vers=3,hard,nolock,proto=tcp,local_lock=all,addr=10.0.0.1",
+    "nfs3 posix": "91 29 0:48 / /data rw,relatime - nfs srv:/data rw,vers=3,hard,proto=tcp,local_lock=posix,addr=10.0.0.1",
+    "nfs3 flock": "91 29 0:48 / /data rw,relatime - nfs srv:/data rw,vers=3,hard,proto=tcp,local_lock=flock,addr=10.0.0.1",
+    "cifs": r"92 29 0:49 / /win\040share rw,relatime - cifs //srv/data rw,vers=3.1.1,cache=strict,username=u,uid=0,actimeo=1",
+    "cifs nobrl": "92 29 0:49 / /win rw,relatime - cifs //srv/data rw,vers=3.1.1,cache=strict,nobrl,uid=0",
+    "smb3 nobrl": "92 29 0:49 / /win rw,relatime - smb3 //srv/data rw,vers=3.1.1,nobrl,uid=0",
+    "gfs2": "93 29 253:3 / /gfs rw,relatime - gfs2 /dev/mapper/vg-gfs rw,lockproto=lock_dlm,locktable=c:gfs",
+    "gfs2 localflocks": "93 29 253:3 / /gfs rw,noatime - gfs2 /dev/mapper/vg-gfs rw,localflocks",
+    "gfs2 lock_nolock": "93 29 253:3 / /gfs rw,relatime - gfs2 /dev/vdb rw,lockproto=lock_nolock",
+    "ocfs2 o2cb": "94 29 8:17 / /ocfs rw,relatime - ocfs2 /dev/sdb1 rw,_netdev,heartbeat=local,nointr,data=ordered,"
+    "errors=remount-ro,atime_quantum=60,coherency=full,user_xattr,acl",
+    "ocfs2 pcmk": "94 29 8:17 / /ocfs rw,relatime - ocfs2 /dev/sdb1 rw,heartbeat=none,nointr,data=ordered,cluster_stack=pcmk,acl",
+    "ocfs2 pcmk localflocks": "94 29 8:17 / /ocfs rw,relatime - ocfs2 /dev/sdb1 rw,nointr,localflocks,,cluster_stack=pcmk",
+    "orangefs": "95 29 0:50 / /pvfs rw,relatime - pvfs2 tcp://srv:3334/orangefs rw",
+    "orangefs local_lock": "95 29 0:50 / /pvfs rw,relatime - pvfs2 tcp://srv:3334/orangefs rw,local_lock",
+    "gpfs": "96 29 0:51 / /gpfs rw,relatime shared:50 - gpfs gpfs0 rw",
+    "ceph": "97 29 0:53 / /ceph rw,relatime - ceph 10.0.0.1:6789:/ rw,name=admin,secret=<hidden>,acl,wsize=16777216",
+    "afs": "98 29 0:54 / /afs rw,relatime - afs none rw,dyn",
+    "afs strict": "98 29 0:54 / /afs rw,relatime - afs #grand.central.org:root.cell. rw,flock=strict",
+    "glusterfs": "99 29 0:55 / /g rw,relatime - fuse.glusterfs srv:/vol rw,user_id=0,group_id=0,allow_other,max_read=131072",
+    "moosefs": "99 29 0:55 / /mfs rw,relatime - fuse.mfs mfsmaster:9421 rw,user_id=0,group_id=0,allow_other",
+    "sshfs": "99 29 0:55 / /s rw,nosuid,nodev,relatime - fuse.sshfs u@srv:/data rw,user_id=1000,group_id=1000",
+    "virtiofs": "99 29 0:55 / /v rw,relatime - virtiofs share rw",
+    "9p": "99 29 0:55 / /9 rw,relatime - 9p hostshare rw,access=client,trans=virtio",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("ext4", "node"),
+        ("overlay", "node"),
+        ("tmpfs", "node"),
+        ("lustre flock", "cluster"),
+        ("lustre localflock", "node"),
+        ("lustre noflock", "none"),
+        ("lustre, old, no option", "unknown"),
+        ("nfs4", "cluster"),
+        ("nfs3", "cluster"),
+        ("nfs3 nolock", "node"),
+        ("nfs3 posix", "node"),
+        ("nfs3 flock", "cluster"),  # it concerns flock(2), which is not used
+        ("cifs", "cluster"),
+        ("cifs nobrl", "node"),
+        ("smb3 nobrl", "node"),
+        ("gfs2", "cluster"),
+        ("gfs2 localflocks", "node"),
+        ("gfs2 lock_nolock", "node"),
+        ("ocfs2 o2cb", "node"),
+        ("ocfs2 pcmk", "cluster"),
+        ("ocfs2 pcmk localflocks", "node"),
+        ("orangefs", "unknown"),
+        ("orangefs local_lock", "node"),
+        ("gpfs", "cluster"),
+        ("ceph", "cluster"),
+        ("afs", "node"),
+        ("afs strict", "cluster"),
+        ("glusterfs", "cluster"),
+        ("moosefs", "cluster"),
+        ("sshfs", "unknown"),
+        ("virtiofs", "unknown"),
+        ("9p", "unknown"),
+    ],
+)
+def test_mount_decides_the_scope(name: str, scope: str) -> None:
+    mount = parse_line(REAL[name].encode())
+    assert mount is not None
+    assert lock_scope(mount, SERVED).scope == scope
+
+
+@pytest.mark.parametrize("name", ["sshfs", "virtiofs", "glusterfs"])
+def test_lock_that_the_kernel_lists_on_fuse_stays_on_this_node(name: str) -> None:
+    assert lock_scope(parse_line(REAL[name].encode()), KEPT).scope == "node"
+
+
+@pytest.mark.parametrize("name", ["nfs4", "lustre flock", "ceph"])
+def test_lock_that_the_kernel_lists_elsewhere_says_nothing(name: str) -> None:
+    """The kernel also lists locks that it has sent to a server."""
+    assert lock_scope(parse_line(REAL[name].encode()), KEPT).scope == "cluster"
+
+
+def test_reason_names_the_option() -> None:
+    assert (
+        lock_scope(parse_line(REAL["nfs3 posix"].encode()), SERVED).reason
+        == "mount option 'local_lock=posix'"
+    )
+    assert lock_scope(None, SERVED).scope == "unknown"
+
+
+def test_option_counts_in_either_field() -> None:
+    line = b"93 29 253:3 / /gfs rw,noatime,localflocks - gfs2 /dev/vdb rw"
+    assert lock_scope(parse_line(line), SERVED).scope == "node"
+
+
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ("tuneRemoteFSync = true\ntuneUseGlobalFileLocks        = true\n", "cluster"),
+        ("tuneUseGlobalFileLocks = false # true\n", "node"),
+        ("# tuneUseGlobalFileLocks = true\n", "node"),
+        (None, "node"),
+    ],
+)
+def test_beegfs_locks_are_global_if_its_configuration_says_so(
+    tmp_path: Path, text: str | None, scope: str
+) -> None:
+    path = tmp_path / "beegfs.conf"
+    if text is not None:
+        path.write_text(text)
+    line = f"95 29 0:50 / /bee rw,relatime - beegfs beegfs_nodev rw,cfgFile={path}"
+    assert lock_scope(parse_line(line.encode()), SERVED).scope == scope
+
+
+# ---- the mount table
+
+
+def test_escapes_and_optional_fields_are_parsed() -> None:
+    mount = parse_line(
+        rb"36 35 98:0 /m /mnt/a\040b\134c\011\043 rw,noatime master:1 propagate_from:2 - ext3 /dev/x\040y rw"
+    )
+    assert mount is not None
+    assert mount.point == "/mnt/a b\\c\t#"
+    assert (mount.number, mount.device, mount.file_system, mount.source) == ("36", "98:0", "ext3", "/dev/x y")
+    assert mount.options == ("rw", "noatime", "rw")
+
+
+@pytest.mark.parametrize("line", [b"", b"36 35 98:0 / / rw", b"36 35 98:0 / / rw - ext4", b"\xff \xff"])
+def test_line_in_another_format_is_skipped(line: bytes) -> None:
+    assert parse_line(line) is None
+    table = line + b"\n29 1 8:2 / / rw - ext4 /dev/sda2 rw\n"
+    found = find_mount(table, "29", "0:0")
+    assert found is not None and found.file_system == "ext4"
+
+
+def test_stacked_mounts_are_told_apart_by_number() -> None:
+    table = (
+        b"50 1 0:40 / /mnt rw - nfs srv:/a rw,nolock\n"
+        b"51 50 0:41 / /mnt rw - nfs srv:/b rw,local_lock=none\n"
+        b"52 1 0:41 /x /other rw - nfs srv:/b rw,local_lock=none\n"
+    )
+    scopes = [lock_scope(find_mount(table, number, "0:0"), SERVED).scope for number in ("50", "51", "52")]
+    assert scopes == ["node", "cluster", "cluster"]
+    by_device = find_mount(table, None, "0:41")
+    assert by_device is not None and by_device.point == "/other"
+    assert find_mount(table, None, "9:9") is None
+
+
+def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        mount = mounts.mount_of(fd)
+        assert mount is not None
+        assert str(tmp_path).startswith(mount.point)
+        assert mount.file_system == file_system.name_of(fd)
+    finally:
+        os.close(fd)
+
+
+# ---- writers
+
+
+@pytest.fixture
+def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No mount was looked at before."""
+    monkeypatch.setattr(lock_scopes, "_known", {})
+    monkeypatch.setattr(lock_scopes, "_told", set())
+    monkeypatch.setattr(shardcodec.stats, "_lock_scopes", {})
+
+
+def as_if(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let every file be on this mount."""
+    monkeypatch.setattr(mounts, "mount_of", lambda fd: parse_line(REAL[name].encode()))
+
+
+def array_in(folder: Path, **options: Any) -> Any:
+    create(folder / "a", shape=(64, 64), shards=(64, 64), chunks=(16, 16), dtype="i4", compressors=None)[
+        ...
+    ] = 1
+    return ours(folder / "a", **options)
+
+
+def write_thrice(array: Any) -> None:
+    for value in range(3):
+        array[0, 0] = value
+
+
+def lock_of(path: str, **options: Any) -> int | None:
+    with file_locks.hold([path], resolve(argument=options)) as held:
+        return held[0]
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_local_disk_gives_no_warning_and_is_shown(tmp_path: Path) -> None:
+    array = array_in(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        array[0, 0] = 2
+    (mount,) = shardcodec.stats()["lock_scopes"]
+    assert shardcodec.stats()["lock_scopes"] == {mount: "node"}
+    shardcodec.stats.reset()
+    assert mount in shardcodec.stats()["lock_scopes"]
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_mount_without_locks_for_other_nodes_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_if(monkeypatch, "nfs3 nolock")
+    array = array_in(tmp_path)
+    with pytest.warns(LockScopeWarning, match=r"'/data' \(nfs\).*this node only.*nolock") as caught:
+        write_thrice(array)
+    assert len(caught) == 1
+    assert shardcodec.stats()["lock_scopes"] == {"/data (nfs)": "node"}
+    assert array[0, 0] == 2
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+@pytest.mark.parametrize("name", ["nfs3 nolock", "ext4", "9p"])
+@pytest.mark.parametrize("part", [np.s_[:3, :3], np.s_[...]], ids=["part", "whole"])
+def test_cluster_is_refused_where_no_lock_reaches_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: Any
+) -> None:
+    as_if(monkeypatch, name)
+    array = array_in(tmp_path, locking="cluster")
+    before = shard_path(array).read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LockScopeWarning)
+        for _ in range(2):  # the second attempt finds the mount in the cache
+            with pytest.raises(LockScopeError, match="locking='cluster' expects") as caught:
+                array[part] = 2
+    mount = parse_line(REAL[name].encode())
+    assert mount is not None
+    assert (caught.value.mount, caught.value.file_system) == (mount.point, mount.file_system)
+    assert caught.value.scope == lock_scope(mount, SERVED).scope
+    assert caught.value.reason in str(caught.value)
+    assert shard_path(array).read_bytes() == before
+    assert _native.file_locks_held() == 0
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_cluster_is_refused_before_a_shard_is_made(tmp_path: Path) -> None:
+    array = ours(create(tmp_path / "a").store_path.store.root, locking="cluster")
+    with pytest.raises(LockScopeError):
+        array[0, 0] = 1
+    assert not shard_path(array).exists()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "zarr.json"]
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_cluster_works_where_locks_reach_other_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_if(monkeypatch, "nfs4")
+    array = array_in(tmp_path, locking="cluster")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        array[0, 0] = 5
+        shard_path(array).unlink()
+        array[1, 1] = 6
+    assert array[1, 1] == 6
+    assert shardcodec.stats()["lock_scopes"] == {"/home (nfs4)": "cluster"}
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["0", "zarr.json"]
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+@pytest.mark.parametrize("outcome", ["unsupported", "denied"])
+def test_file_that_cannot_be_locked_is_told_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    class NoLock:
+        mount = (7, 7)
+
+        def try_acquire(self, path: str) -> str:
+            return outcome
+
+    path = tmp_path / "shard"
+    path.write_bytes(b"x")
+    monkeypatch.setattr(_native, "FileLock", NoLock)
+    with pytest.warns(LockScopeWarning, match="not excluded") as caught:
+        assert [lock_of(str(path)), lock_of(str(path))] == [None, None]
+    assert len(caught) == 1
+    with pytest.raises(LockScopeError) as error:
+        lock_of(str(path), locking="cluster")
+    assert error.value.scope == "none"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_store_without_conditions_refuses_cluster(tmp_path: Path, wrapped: bool) -> None:
+    store: Any = zarr.storage.LocalStore(tmp_path / "a")
+    if wrapped:
+        store = zarr.storage.WrapperStore(store)
+    array = zarr.create_array(store, shape=(8, 8), shards=(8, 8), chunks=(4, 4), dtype="i4")
+    shardcodec.enable()
+    try:
+        array = zarr.open_array(store)
+    finally:
+        shardcodec.disable()
+    with shardcodec.options(locking="cluster"), pytest.raises(LockScopeError):
+        array[0, 0] = 1
+    with shardcodec.options(locking="cluster"), pytest.raises(LockScopeError):
+        array[...] = 1
+
+
+def test_known_mount_costs_no_system_call(tmp_path: Path) -> None:
+    code = f"""{MARK}
+array = zarr.create_array({str(tmp_path / "a")!r}, shape=(64, 64), shards=(64, 64), chunks=(16, 16), dtype="i4")
+array[...] = 1
+array[0, 0] = 2
+mark()
+array[0, 0] = 3
+mark()
+"""
+    calls = calls_of(tmp_path, code, "all")
+    assert not [call for call in calls if "fdinfo" in call or "mountinfo" in call]
+    assert sum("statx(" in call for call in calls) == 2
+    assert sum("fcntl(" in call and "OFD" in call for call in calls) == 2
+    assert not [call for call in calls if "fstatfs" in call]
+
+
+def test_object_store_with_conditions_passes_cluster() -> None:
+    array = create(memory_object_store(), shape=(8, 8), shards=(8, 8), chunks=(4, 4), dtype="i4")
+    with shardcodec.options(locking="cluster"):
+        array[...] = 1
+        array[0, 0] = 2
+    assert array[0, :2].tolist() == [2, 1]
+
+
+def test_object_store_without_conditions_refuses_cluster(tmp_path: Path) -> None:
+    obstore_store = pytest.importorskip("obstore.store")
+    store = zarr.storage.ObjectStore(obstore_store.LocalStore(tmp_path))
+    array = create(store, shape=(8, 8), shards=(8, 8), chunks=(4, 4), dtype="i4")
+    array[...] = 1
+    with shardcodec.options(locking="cluster"), pytest.raises(LockScopeError, match="no conditions"):
+        array[0, 0] = 2
+    assert array[0, 0] == 1
+
+
+def test_work_of_zarrs_pipeline_on_an_object_store_refuses_cluster() -> None:
+    """It writes without conditions."""
+    store = memory_object_store()
+    create(store, shape=(8, 8), shards=(8, 8), chunks=(4, 4), dtype="i4")[...] = 1
+    array = ours(store, strict=False, locking="cluster")
+    array._async_array.codec_pipeline._prepare = decline
+    with pytest.raises(LockScopeError, match="zarr's own pipeline"):
+        array[0, 0] = 2
+
+
+def decline(*_: Any) -> Any:
+    raise Declined("for a test")

@@ -1,0 +1,53 @@
+# test_open_arrays.py - `open_arrays` shows which code does the work of each array
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+import shardcodec
+from shardcodec.zarr_plugin.open_arrays import OpenArray
+
+
+def described(path: Path) -> list[OpenArray]:
+    return [array for array in shardcodec.open_arrays() if str(path) in array.name]
+
+
+def test_array_opened_before_enable_stays_with_zarr_and_is_shown(tmp_path: Path) -> None:
+    old = zarr.create_array(tmp_path / "old", shape=(8, 8), shards=(4, 4), chunks=(2, 2), dtype="uint8")
+    with shardcodec.enable():
+        new = zarr.create_array(tmp_path / "new", shape=(8, 8), shards=(4, 4), chunks=(2, 2), dtype="uint8")
+    found = {Path(array.name).name: array for array in described(tmp_path)}
+    assert found["old"].reason == "opened without shardcodec's pipeline" and not found["old"].is_native
+    assert (
+        found["new"].pipeline == "ShardCodecPipeline" and found["new"].is_native and not found["new"].reason
+    )
+    attached = shardcodec.attach(old)
+    assert sorted(array.is_native for array in described(tmp_path / "old")) == [False, True]
+    del old, new, attached
+
+
+def test_array_left_to_zarr_says_why(tmp_path: Path) -> None:
+    with shardcodec.enable():
+        array = zarr.create_array(tmp_path / "text", shape=(4,), chunks=(2,), dtype=str)
+    (found,) = described(tmp_path)
+    assert found.pipeline == "ShardCodecPipeline" and not found.is_native
+    assert found.reason
+    array[:] = np.array(["a", "b", "c", "d"])
+    assert found.reason in shardcodec.stats()["fallbacks"]
+
+
+def test_repr_is_a_table_with_a_line_for_each_array(tmp_path: Path) -> None:
+    kept = [zarr.create_array(tmp_path / name, shape=(4,), chunks=(2,), dtype="uint8") for name in "ab"]
+    lines = repr(shardcodec.open_arrays()).splitlines()
+    assert len(lines) == len(shardcodec.open_arrays())
+    assert sum(str(tmp_path) in line and line.startswith("zarr") for line in lines) == len(kept)
+
+
+def test_array_that_is_gone_is_not_shown(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="uint8")
+    assert len(described(tmp_path)) == 1
+    del array
+    assert described(tmp_path) == []
