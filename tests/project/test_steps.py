@@ -40,7 +40,8 @@ def test_step_that_hangs_shows_the_stacks_of_all_its_processes(tmp_path: Path) -
         check=False,
     )
     assert found.returncode == 1
-    assert "in test_hang\n" in found.stdout, found.stdout
-    assert found.stdout.count("Fatal Python error: Aborted") == 2
-    assert "xdist/dsession.py" in found.stdout
+    # Two processes print at once, so only the parts of a line are whole.
+    assert found.stdout.count("Aborted") == 2, found.stdout
+    assert "/test_hangs.py" in found.stdout
+    assert "/xdist/dsession.py" in found.stdout
     assert "tests: FAILED" in found.stdout
