@@ -1,9 +1,9 @@
 /* sc_latency.h - what a call costs on each file system: a moving estimate of the time of an open or of a small read
  *
- * Readers time a few of the calls that they make anyway. A file system is identified by its device number. The estimate
- * moves on a logarithmic scale and by a limited step, so one call that was delayed by chance changes it little, and some
- * fourteen slow calls change it from a page-cache hit (2 us) to SC_LATENCY_DEEP_NS. It falls twice as fast as it rises,
- * because a busy processor makes calls slower but never faster:
+ * Readers time some of the calls that they make anyway: opens, and those reads that plan/sc_input.c chooses. A file system is
+ * identified by its device number. The estimate moves on a logarithmic scale and by a limited step, so one call that was
+ * delayed by chance changes it little, and some fourteen slow calls change it from a page-cache hit (2 us) to
+ * SC_LATENCY_DEEP_NS. It falls twice as fast as it rises, because a busy processor makes calls slower but never faster:
  *
  *     log2(estimate) += clamp(log2(time) - log2(estimate), -2 .. 2) / (4 downwards, 8 upwards)
  *

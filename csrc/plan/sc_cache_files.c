@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "base/sc_alloc.h"
+#include "io/sc_latency.h"
 #include "plan/sc_cache_impl.h"
 
 struct sc_cached_file {
@@ -107,6 +108,17 @@ keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
     sc_free(file); /* another thread was faster: this file stays with the caller */
 }
 
+static enum sc_status
+open_timed(const char *name, struct sc_opened *file, struct sc_where *where)
+{
+    uint64_t begin = sc_latency_clock();
+    enum sc_status status = sc_file_open_id(name, &file->fd, &file->id, where);
+
+    if (!status && file->fd >= 0)
+        sc_latency_note(file->id.device, sc_latency_clock() - begin, 0);
+    return status;
+}
+
 enum sc_status
 sc_cache_open(struct sc_cache *cache, const char *name, bool trusted, struct sc_opened *file, uint64_t *opens,
               uint64_t *hits, struct sc_where *where)
@@ -119,7 +131,7 @@ sc_cache_open(struct sc_cache *cache, const char *name, bool trusted, struct sc_
     if (!hit) {
         file->kept = NULL;
         ++*opens;
-        status = sc_file_open_id(name, &file->fd, &file->id, where);
+        status = open_timed(name, file, where);
         if (!status && keeps && file->fd >= 0)
             keep_file(cache, name, file);
     }

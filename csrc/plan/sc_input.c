@@ -4,22 +4,9 @@
 
 #include "io/sc_latency.h"
 
-/* Of the reads of one thread in one call the first ones are timed, and later one in so many. */
-#define N_TIMED 4
-#define TIMED_EVERY 16
-
-/* Open the file of the input, and time this if it is not open already. */
-static enum sc_status
-open_timed(struct sc_input *input, bool immutable, struct sc_stats *stats, struct sc_where *where)
-{
-    uint64_t begin = sc_latency_clock(), n_opens = stats->opens;
-    enum sc_status status = sc_cache_open(input->cache, input->source->path, immutable, &input->file, &stats->opens,
-                                          &stats->file_hits, where);
-
-    if (!status && input->file.fd >= 0 && stats->opens != n_opens)
-        sc_latency_note(input->file.id.device, sc_latency_clock() - begin, 0);
-    return status;
-}
+/* After a fast read a thread leaves so many reads untimed. A slow read costs far more than the clock, so the next is timed. */
+#define UNTIMED_READS 7
+static _Thread_local unsigned n_untimed;
 
 enum sc_status
 sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct sc_source *source,
@@ -35,7 +22,7 @@ sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct
         input->missing = !source->data && !source->entries;
         return SC_OK;
     }
-    status = open_timed(input, immutable, stats, where);
+    status = sc_cache_open(cache, source->path, immutable, &input->file, &stats->opens, &stats->file_hits, where);
     input->fd = input->file.fd;
     input->missing = !status && input->fd < 0;
     if (!status && input->fd >= 0 && sc_chain_is_shard(chain)) {
@@ -60,14 +47,28 @@ sc_input_close(struct sc_input *input)
     input->index = NULL;
 }
 
+static bool
+is_next_timed(const struct sc_input *input, uint64_t n)
+{
+    if (n > SC_LATENCY_NBYTES || !input->file.id.inode)
+        return false;
+    if (!n_untimed)
+        return true;
+    n_untimed--;
+    return false;
+}
+
 static enum sc_status
 read_timed(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t offset, struct sc_where *where)
 {
-    uint64_t begin = sc_latency_clock();
+    uint64_t begin = sc_latency_clock(), ns;
     enum sc_status status = sc_file_read_exactly(input->fd, dst, (size_t)n, offset, where);
 
-    if (!status)
-        sc_latency_note(input->file.id.device, sc_latency_clock() - begin, n);
+    if (!status) {
+        ns = sc_latency_clock() - begin;
+        n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_READS : 0;
+        sc_latency_note(input->file.id.device, ns, n);
+    }
     return status;
 }
 
@@ -77,12 +78,11 @@ sc_input_read(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t o
 {
     enum sc_status status;
 
-    uint64_t n_before = stats->reads++;
-
+    stats->reads++;
     stats->bytes_read += n;
     if (SC_UNLIKELY(input->is_changing))
         return sc_undo_read(input->source->path, input->fd, dst, (size_t)n, offset, where);
-    if (n <= SC_LATENCY_NBYTES && input->file.id.inode && (n_before < N_TIMED || n_before % TIMED_EVERY == 0))
+    if (is_next_timed(input, n))
         status = read_timed(input, dst, n, offset, where);
     else
         status = sc_file_read_exactly(input->fd, dst, (size_t)n, offset, where);
