@@ -95,6 +95,7 @@ __all__ = [
     "pipeline_of",
     "quiet",
     "replaced_part",
+    "settings_of_zarr",
     "spec_with",
     "store_by_fsspec",
     "swaps_for_filters",
@@ -398,10 +399,10 @@ def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
 
 def is_zarrs_loop() -> bool:
     """Return True if this thread runs zarr's event loop, so that it must not wait for that loop."""
-    try:
-        return asyncio.get_running_loop() is _zarrs_loop[0]
-    except RuntimeError:
-        return False
+    running = (
+        asyncio._get_running_loop()
+    )  # raises nothing: an exception costs more than the rest of a small write's checks
+    return running is not None and running is _zarrs_loop[0]
 
 
 def has_task_per_call(loop: asyncio.AbstractEventLoop) -> bool:
@@ -418,6 +419,12 @@ def max_workers() -> int | None:
 def options_of_zarr() -> dict[str, Any]:
     """Return the section ``shardcodec`` of zarr's configuration, including its environment variables."""
     return dict(config.config.get("shardcodec") or {})
+
+
+def settings_of_zarr() -> tuple[Any, ...]:
+    """Return all values of zarr's configuration on which an open array depends; compare with a copy to find a change."""
+    chosen = config.config  # called often, and config.get() is slow
+    return chosen.get("buffer"), chosen.get("ndbuffer"), chosen.get("threading"), chosen.get("shardcodec")
 
 
 def _async_array(array: Any) -> Any:

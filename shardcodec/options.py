@@ -255,9 +255,9 @@ def options(**choices: Any) -> Iterator[None]:
         _active.reset(token)
 
 
-def active() -> Choices:
-    """Return the choices of the `options` blocks around the caller; the same object until a block begins or ends."""
-    return _active.get()
+# Returns the choices of the `options` blocks around the caller; the same object until a block begins or ends. It is no function
+# of Python, because each small read calls it.
+active: Callable[[], Choices] = _active.get
 
 
 def resolve(

@@ -168,6 +168,7 @@ class BoxReader:
         }
         slices = self._slice_reader(empty)
         self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
+        self._locate: Callable[[Any], Any] = _nothing if slices is None else slices.locate
 
     def _slice_reader(self, empty: Callable[..., Any]) -> Any:
         """Return the fast path for slices inside one file; None if objects are not files."""
@@ -185,6 +186,29 @@ class BoxReader:
             empty=empty,
             cache=self._engine_options["cache"],
         )
+
+    def locate(self, selection: Any) -> tuple[Part, Ints, Ints] | None:
+        """Return a basic selection within one local file as a part of a request; None for any other.
+
+        Parameters
+        ----------
+        selection
+            Integers, slices with positive step, an ellipsis, or a tuple of them.
+
+        Returns
+        -------
+        part : Part
+            The selected elements.
+        axes, shape : tuple of int
+            As from `parse_selection`.
+        """
+        found = self._locate(selection)
+        if found is None:
+            return None
+        name, axes, shape, start, count, step = found
+        objects = self._objects
+        key = f"{objects.folder.prefix}{objects.keys.prefix}{name}"
+        return Part(key, objects.chain, Box(start, count, step, (0,) * len(start))), axes, shape
 
     def read(
         self,

@@ -36,11 +36,23 @@ cdef class Cancel:
         return 0
 
 
+cdef object main_ident = main_thread().ident
+
+
+def _note_main_thread():
+    """Note the main thread of a forked child: its only thread."""
+    global main_ident
+    main_ident = get_ident()
+
+
+os.register_at_fork(after_in_child=_note_main_thread)
+
+
 cdef Cancel entered(Cancel cancel):
     """Return `cancel`, or a new one, with which the main thread checks for signals: Ctrl-C raises KeyboardInterrupt."""
     if cancel is None:
         cancel = Cancel()
-        if get_ident() == main_thread().ident:
+        if get_ident() == main_ident:
             sc_cancel_init(&cancel.cancel, ask_python, <void *>cancel)
     return cancel
 

@@ -141,30 +141,23 @@ cdef class ArraySlices(SliceReader):
             self.shape[a] = shape[a]
         self.folder, self.separator, self.empty, self.dtype = path_bytes(folder), ord(separator), empty, dtype
 
-    def get(self, selection):
-        """Return the elements of integers, slices and an ellipsis; None if nothing has been read."""
+    cdef bint find(self, selection, sc_box *box, int64_t *position, bint *kept) except -1:
+        """Set the box of integers, slices and an ellipsis in its chunk, the position of this chunk, and the axes of the result.
+
+        Returns False for any other selection, and for one that is empty or leaves the chunk or the array.
+        """
         cdef const sc_chain *chain = &self.chain.chain
-        cdef sc_read_item item
-        cdef int64_t position[32]
-        cdef bint kept[32]
         cdef Py_ssize_t start, stop, step, count
-        cdef int64_t strides[32]
-        cdef char key[1024]  # 32 numbers of at most 19 digits
         cdef tuple parts = selection if type(selection) is tuple else (selection,)
-        cdef size_t n = 0
-        cdef bytes path
-        cdef View view
-        cdef int a, axis = 0, n_parts = <int>len(parts), ellipsis = n_parts, n_filled, overflow = 0
+        cdef int a, n_parts = <int>len(parts), ellipsis = n_parts, n_filled, overflow = 0
         for a in range(n_parts):
             if parts[a] is Ellipsis:
                 if ellipsis < n_parts:
-                    return None
+                    return False
                 ellipsis = a
         n_filled = chain.ndim - n_parts + (ellipsis < n_parts)  # axes of the ellipsis, or after the last part
         if n_filled < 0:
-            return None
-        memset(&item, 0, sizeof(item))
-        item.chain = chain
+            return False
         for a in range(chain.ndim):
             if ellipsis <= a < ellipsis + n_filled:
                 part = EVERYTHING
@@ -175,26 +168,73 @@ cdef class ArraySlices(SliceReader):
                 PySlice_Unpack(part, &start, &stop, &step)
                 count = PySlice_AdjustIndices(<Py_ssize_t>self.shape[a], &start, &stop, step)
                 if step < 1 or count < 1:
-                    return None
+                    return False
             elif type(part) is int:
                 start = <Py_ssize_t>PyLong_AsLongLongAndOverflow(part, &overflow)
                 if start < 0:
                     start += <Py_ssize_t>self.shape[a]
                 if overflow or not 0 <= start < self.shape[a]:
-                    return None
+                    return False
                 count = step = 1
             else:
-                return None
+                return False
             position[a] = start // <int64_t>chain.shape[a]
             start -= <Py_ssize_t>position[a] * <Py_ssize_t>chain.shape[a]
             if count > 1 and (<Py_ssize_t>chain.shape[a] - 1 - start) // step < count - 1:
-                return None
-            item.box.start[a] = <uint64_t>start
-            item.box.count[a] = <uint64_t>count
-            item.box.step[a] = <uint64_t>step if count > 1 else 1
-        for a in range(chain.ndim):
+                return False
+            box.start[a] = <uint64_t>start
+            box.count[a] = <uint64_t>count
+            box.step[a] = <uint64_t>step if count > 1 else 1
+        return True
+
+    cdef bytes key(self, const int64_t *position):
+        """Return the name of the file of a chunk, within the folder."""
+        cdef char key[1024]  # 32 numbers of at most 19 digits
+        cdef size_t n = 0
+        cdef int a
+        for a in range(self.chain.chain.ndim):
             n += <size_t>snprintf(&key[n], sizeof(key) - n, b"%c%lld", self.separator, <long long>position[a])
-        path = self.folder + PyBytes_FromStringAndSize(&key[1], <Py_ssize_t>n - 1)
+        return PyBytes_FromStringAndSize(&key[1], <Py_ssize_t>n - 1)
+
+    def locate(self, selection):
+        """Return where the elements of integers, slices and an ellipsis are; None unless they are in one chunk.
+
+        Returns the name of the file within the folder, the axes of the array in the result (-1 for an integer), the shape of
+        the result, and first element, number of elements and step by axis of the chunk.
+        """
+        cdef int ndim = self.chain.chain.ndim
+        cdef int64_t position[32]
+        cdef bint kept[32]
+        cdef sc_box box
+        cdef int a, axis = 0
+        if not self.find(selection, &box, position, kept):
+            return None
+        axes, shape = [], []
+        for a in range(ndim):
+            axes.append(axis if kept[a] else -1)
+            if kept[a]:
+                axis += 1
+                shape.append(box.count[a])
+        return (
+            self.key(position).decode(), tuple(axes), tuple(shape), tuple([box.start[a] for a in range(ndim)]),
+            tuple([box.count[a] for a in range(ndim)]), tuple([box.step[a] for a in range(ndim)]),
+        )
+
+    def get(self, selection):
+        """Return the elements of integers, slices and an ellipsis; None if nothing has been read."""
+        cdef const sc_chain *chain = &self.chain.chain
+        cdef sc_read_item item
+        cdef int64_t position[32]
+        cdef bint kept[32]
+        cdef int64_t strides[32]
+        cdef bytes path
+        cdef View view
+        cdef int a, axis = 0
+        memset(&item, 0, sizeof(item))
+        item.chain = chain
+        if not self.find(selection, &item.box, position, kept):
+            return None
+        path = self.folder + self.key(position)
         item.source.path = PyBytes_AsString(path)
         if not self.is_small(&item):
             return None

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 import time
@@ -87,6 +86,7 @@ class FileStore(Store):
 
     def __init__(self, root: str | LocalStore) -> None:
         super().__init__(root)
+        self._known_root = self.place, str(self.place)
 
     def __repr__(self) -> str:
         return self.root
@@ -94,12 +94,18 @@ class FileStore(Store):
     @property
     def root(self) -> str:
         """The folder; `LocalStore.move` changes it."""
-        return self._base if isinstance(self._base, str) else _text_of(self._base.root)
+        place, text = self._known_root
+        if place is not self.place:
+            place = self.place
+            text = str(place)
+            self._known_root = place, text
+        return text
 
     @property
     def place(self) -> Any:
         """The folder, as the LocalStore has it."""
-        return self._base if isinstance(self._base, str) else self._base.root
+        base = self._base
+        return base if type(base) is str else base.root
 
     @property
     def is_prompt(self) -> bool:
@@ -254,13 +260,8 @@ def _put(path: str, data: Any, fd: int | None, sync: bool) -> bool:
         file.abort()
 
 
-@functools.lru_cache(maxsize=64)
-def _text_of(root: Any) -> str:
-    return str(root)
-
-
 # True if the files of a LocalStore are reached without round trips.
-_prompt: ByIdentity[bool] = ByIdentity(lambda store: file_system.is_prompt(_text_of(store.root)))
+_prompt: ByIdentity[bool] = ByIdentity(lambda store: file_system.is_prompt(str(store.root)))
 
 
 def introduce_files(store: LocalStore) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from zarr import Array
 
 from ..compat import pipeline_of, with_pipeline
-from .direct_access import DirectAccess
 from .pipeline import ShardCodecPipeline
 
 __all__ = ["AttachedArray"]
@@ -29,20 +28,19 @@ class AttachedArray(Array[Any]):
 
     def __getitem__(self, selection: Any) -> Any:
         """Return the elements of a selection; see `zarr.Array.__getitem__`."""
-        access = self._access()
+        array = self._async_array
+        pipeline = array.codec_pipeline
+        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
         found = None if access is None else access.read(selection)
         return super().__getitem__(selection) if found is None else found
 
     def __setitem__(self, selection: Any, value: Any) -> None:
         """Store a value in the elements of a selection; see `zarr.Array.__setitem__`."""
-        access = self._access()
-        if access is None or not access.write(selection, value):
-            super().__setitem__(selection, value)
-
-    def _access(self) -> DirectAccess | None:
         array = self._async_array
         pipeline = array.codec_pipeline
-        return pipeline.direct_access(array) if type(pipeline) is ShardCodecPipeline else None
+        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
+        if access is None or not access.write(selection, value):
+            super().__setitem__(selection, value)
 
     def with_config(self, config: Any) -> Any:
         """Return a handle on the same array with another configuration, and with the options of this handle.

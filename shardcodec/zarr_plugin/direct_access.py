@@ -10,63 +10,109 @@ the complete error.
 
 from __future__ import annotations
 
+import copy
 import functools
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..access.array_request import Request
+from ..access.array_request import Part, Request
 from ..access.array_write import write_request_blocking
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import group_writes
 from ..access.chunk_codec import memory_order
 from ..access.encode_decode import parse_selection
 from ..access.regions import PLAIN_KINDS, Box
-from ..compat import IN_MEMORY, chunk_shape_of, fills_missing_chunks, is_repaired, is_zarrs_loop, spec_with
+from ..compat import (
+    IN_MEMORY,
+    chunk_shape_of,
+    fills_missing_chunks,
+    has_usual_buffers,
+    is_repaired,
+    is_zarrs_loop,
+    max_workers,
+    options_of_zarr,
+    settings_of_zarr,
+    spec_with,
+)
 from ..errors import ShardError
 from ..format.array_document import key_encoding
-from ..options import Options
+from ..options import NOTHING, Choices, Options, Resolver, active
 from ..storage import index_cache
 from ..storage.store import Store
 from .array_codecs import Kind
 from .request import Declined
 
-__all__ = ["DirectAccess", "MadeFor", "direct_access"]
+__all__ = ["DirectAccess", "MemoisedAccess", "direct_access"]
 
 Ints = tuple[int, ...]
 
 _BASIC = (slice, int, EllipsisType)  # without their subclasses, such as bool
 
 
-class MadeFor(NamedTuple):
-    """What a `DirectAccess` was made from.
+# A `DirectAccess` or None, and what it was made from: metadata, which zarr replaces when the array is resized, and configuration
+# of the array; `Store.place`; `options.active`; a copy of `settings_of_zarr`. To unpack a tuple is faster than attributes.
+_Made = tuple["DirectAccess | None", Any, Any, Any, Choices, Any]
 
-    Attributes
+
+class MemoisedAccess:
+    """The `DirectAccess` to one array; made again only when the array was resized or moved, or an option has changed.
+
+    Parameters
     ----------
-    metadata : ArrayMetadata
-        Metadata of the array; zarr replaces it when the array is resized.
-    config : ArrayConfig
-        zarr's configuration of the array.
-    options : Options
-        Options of the pipeline.
-    place : object
-        As `Store.place`.
+    kind : Kind or None
+        The codecs of the array; None if zarr's own pipeline does the work.
+    store : Store
+        Its store.
+    resolver : Resolver
+        Its options.
     """
 
-    metadata: Any
-    config: Any
-    options: Options
-    place: Any
+    def __init__(self, kind: Kind | None, store: Store, resolver: Resolver) -> None:
+        self._kind = kind
+        self._store = store
+        self._resolver = resolver
+        self._made: _Made = None, None, None, None, NOTHING, None
 
-    def fits(self, array: Any, options: Options, place: Any) -> bool:
-        """Return True if nothing has changed."""
-        return (
-            self.metadata is array.metadata
-            and self.options is options
-            and self.place is place
-            and self.config is array.config
-        )
+    def of(self, array: Any) -> DirectAccess | None:
+        """Return the access.
+
+        Parameters
+        ----------
+        array : AsyncArray
+            The array.
+
+        Returns
+        -------
+        DirectAccess or None
+            None if each access must take zarr's way.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An option in the configuration or the environment is invalid.
+        """
+        access, metadata, config, place, choices, settings = self._made
+        if (
+            metadata is not array.metadata
+            or config is not array.config
+            or place is not self._store.place
+            or choices is not active()
+            or settings != settings_of_zarr()
+        ):
+            self._made = self._make(array)
+            access = self._made[0]
+        return access
+
+    def _make(self, array: Any) -> _Made:
+        # the inputs first: a change meanwhile makes the access again
+        inputs = array.metadata, array.config, self._store.place, active(), copy.deepcopy(settings_of_zarr())
+        access = None
+        if has_usual_buffers():
+            options = self._resolver.resolve(options_of_zarr(), max_workers(), any_threads=True)
+            access = direct_access(array, self._kind, self._store, options)
+        return access, *inputs
 
 
 def direct_access(array: Any, kind: Kind | None, store: Store, options: Options) -> DirectAccess | None:
@@ -188,22 +234,33 @@ class DirectAccess:
         objects = self._objects
         store = objects.folder.store
         must_use_zarr = is_zarrs_loop() or store.is_read_only or is_repaired(self._metadata)
-        parsed = None if must_use_zarr else _parse(selection, objects.shape)
-        if parsed is None or 0 in parsed[0].count:
+        found = None if must_use_zarr else self._find(selection)
+        if found is None:
             return False
-        box, axes, shape = parsed
+        parts, axes, shape = found
         values = _as_values(value, shape, objects.dtype)
         if values is None:
             return False
         if not values.ndim:
             axes = (-1,) * len(axes)
-        parts = objects.parts(box)
         request = Request(store, parts, range(len(parts)), axes, values, self._spec)
         buffer = group_writes.active()
         if buffer is not None:
             return buffer.write_blocking(request, self._options)
         write_request_blocking(request, self._options)
         return True
+
+    def _find(self, selection: Any) -> tuple[list[Part], Ints, Ints] | None:
+        """Return the parts of a basic selection, and axes and shape as `parse_selection`; None if it has no elements."""
+        objects = self._objects
+        if (found := self._reader.locate(selection)) is not None:
+            part, axes, shape = found
+            return [part], axes, shape
+        parsed = _parse(selection, objects.shape)
+        if parsed is None or 0 in parsed[0].count:
+            return None
+        box, axes, shape = parsed
+        return objects.parts(box), axes, shape
 
 
 def _empty(order: str, shape: Ints, dtype: np.dtype[Any]) -> Any:

@@ -24,7 +24,6 @@ from ..compat import (
     StorePath,
     codecs_of,
     get_result,
-    has_usual_buffers,
     max_workers,
     options_of_zarr,
     own_pipeline,
@@ -40,7 +39,7 @@ from ..storage.renamed_store import originals
 from ..storage.retry import Patience
 from .array_codecs import Kind, kind_of
 from .buffered_write import SmallWriter
-from .direct_access import DirectAccess, MadeFor, direct_access
+from .direct_access import MemoisedAccess
 from .fallback import write_own
 from .request import Declined, prepare
 from .small_read import SmallReader
@@ -62,6 +61,11 @@ class ShardCodecPipeline(CodecPipeline):
         Store of the array.
     attached : mapping, optional
         Options of this array, see `shardcodec.attach`.
+
+    Attributes
+    ----------
+    direct : MemoisedAccess
+        Access to the array without zarr's event loop.
 
     Notes
     -----
@@ -88,7 +92,7 @@ class ShardCodecPipeline(CodecPipeline):
         if self._kind and at.path("") is not None and at.is_prompt:
             self._small_reader = SmallReader(self._kind, store, at)
         self._small_writer = SmallWriter(self._kind, store, at) if self._kind else None
-        self._direct: tuple[MadeFor, DirectAccess | None] | None = None
+        self.direct = MemoisedAccess(self._kind, at, self._resolver)
 
     # ---- made by zarr
 
@@ -336,36 +340,6 @@ class ShardCodecPipeline(CodecPipeline):
             await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
             return
         await (write_request(request, options) if buffer is None else buffer.write(request, options))
-
-    def direct_access(self, array: Any) -> DirectAccess | None:
-        """Return the access to the array of this pipeline without zarr's event loop.
-
-        Memoised: made again only when the array was resized or moved, or an option has changed.
-
-        Parameters
-        ----------
-        array : AsyncArray
-            The array.
-
-        Returns
-        -------
-        DirectAccess or None
-            None if each access must take zarr's way.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An option in the configuration or the environment is invalid.
-        """
-        if not has_usual_buffers():
-            return None
-        store = self._usual[1]
-        options, place = self._options(any_threads=True), store.place
-        known = self._direct
-        if known is None or not known[0].fits(array, options, place):
-            access = direct_access(array, self._kind, store, options)
-            known = self._direct = MadeFor(array.metadata, array.config, options, place), access
-        return known[1]
 
     @staticmethod
     async def _flush(batch: list[Any]) -> None:

@@ -191,13 +191,20 @@ def test_array_slices_within_one_file_equal_numpy(objects: Any, data: Any, name:
         trailing = extents[data.draw(st.integers(leading, 3)) :]
         parts += [..., *(data.draw(array_axis_selection(extent)) for extent in trailing)]
     selection = parts[0] if len(parts) == 1 and data.draw(st.booleans()) else tuple(parts)
-    found = reader.get(selection)
+    found, place = reader.get(selection), reader.locate(selection)
     objects_asked = np.broadcast_to(np.arange(24)[:, None, None] // SHAPE[0], values.shape)[selection]
     if len(np.unique(objects_asked)) == 1:
         assert found.shape == values[selection].shape
         assert np.array_equal(found, values[selection])
+        key, axes, shape, start, count, step = place
+        assert shape == found.shape
+        assert [axis for axis in axes if axis >= 0] == list(range(len(shape)))
+        box = tuple(slice(a, a + (n - 1) * by + 1, by) for a, n, by in zip(start, count, step, strict=True))
+        chunk = {"0.0.0": values[:12], "1.0.0": values[12:]}[key]
+        assert np.array_equal(chunk[box].reshape(shape), found)
     else:
         assert found is None
+        assert place is None
 
 
 @pytest.mark.parametrize(
@@ -225,4 +232,5 @@ def test_array_slices_decline_other_selections(objects: Any, tmp_path: Path, sel
     how = {"shape": SHAPE, "folder": f"{tmp_path}/", "separator": ".", "empty": np.empty, "dtype": "i4"}
     reader = native.load().ArraySlices(made.chain, max_nbytes=1 << 20, **how)
     assert reader.get(selection) is None
+    assert reader.locate(selection) is None
     assert reader.get((0, ..., -1)).tolist() == made.values[0, ..., -1].tolist()

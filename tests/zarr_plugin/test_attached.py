@@ -26,6 +26,7 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec.compat import pipeline_of
 from shardcodec.zarr_plugin.attached_array import AttachedArray
+from shardcodec.zarr_plugin.direct_access import MemoisedAccess
 
 SHAPE = (13, 22)
 DTYPES = ["i2", ">u4", "f8", "c16", "?", "S3", "U2", "M8[s]", [("a", "i2"), ("b", "f4")], "string"]
@@ -207,6 +208,36 @@ def test_grouped_writes_of_inner_chunks_need_no_event_loop_after_the_first(tmp_p
     assert array[0:4, 0:3].sum() == 0
 
 
+def python_calls(work: Callable[[], Any]) -> list[str]:
+    """Return the functions of Python that some work calls, after it has run three times."""
+    for _ in range(3):
+        work()
+    called: list[str] = []
+    sys.setprofile(
+        lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None
+    )
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return called[1:]  # without `work`
+
+
+def test_small_accesses_take_few_calls_of_python(tmp_path: Path) -> None:
+    """A function costs more than its instructions where other work has emptied the caches of the processor."""
+    array = shardcodec.attach(create(tmp_path, own=True))
+    array[...] = 4
+    handle, value = shardcodec.open_array(tmp_path), np.full((4, 3), 5, "i4")
+    assert len(python_calls(lambda: handle[4:8, 3:6])) <= 3
+    assert len(python_calls(lambda: array[4:8, 3:6])) <= 6
+
+    def assign() -> None:
+        array[4:8, 3:6] = value
+
+    with shardcodec.group_writes():
+        assert len(python_calls(assign)) <= 50
+
+
 def test_reads_in_a_block_see_buffered_writes(tmp_path: Path) -> None:
     array = shardcodec.attach(create(tmp_path, own=True))
     array[...] = 1
@@ -246,7 +277,9 @@ def test_other_buffers_are_left_to_zarr() -> None:
 
 def test_strict_refuses_what_zarr_would_do() -> None:
     array = shardcodec.attach(create({}, own=True), strict=True)
-    pipeline_of(array)._kind = None
+    pipeline = pipeline_of(array)
+    pipeline._kind = None
+    pipeline.direct = MemoisedAccess(None, pipeline._usual[1], pipeline._resolver)
     with pytest.raises(shardcodec.UnsupportedError):
         array[0]
     with pytest.raises(shardcodec.UnsupportedError):
@@ -307,6 +340,26 @@ def test_changed_shard_is_read_again(tmp_path: Path) -> None:
 def test_options_apply_at_once(tmp_path: Path) -> None:
     array = shardcodec.attach(create(tmp_path, own=True))
     array[...] = 4
+
+    def threads() -> int:
+        access = pipeline_of(array).direct.of(array.async_array)
+        return int(access._options.threads)
+
+    before = threads()
+    with shardcodec.options(threads=before + 1):
+        assert threads() == before + 1
+        with shardcodec.options(threads=before + 2):
+            assert threads() == before + 2
+    assert threads() == before
+    with zarr.config.set({"shardcodec.threads": before + 3}):
+        assert threads() == before + 3
+        zarr.config.set({"shardcodec.threads": before + 4})  # zarr changes the same dictionary in place
+        assert threads() == before + 4
+    with shardcodec.enable(threads=before + 5):
+        assert threads() == before + 5
+    with zarr.config.set({"threading.max_workers": 1}):
+        assert threads() == 1
+    assert threads() == before
     with shardcodec.options(threads=1):
         assert array[0, 0] == 4
     with shardcodec.options(index_cache=0):

@@ -68,6 +68,7 @@ class Overlay:
             self._weight[axis] = weight
             weight *= chain.shape[axis] // extent
         self._n_chunks = weight
+        self._all_axes = tuple(range(ndim))
         self._mutex = threading.Lock()
         self._slots: dict[int, int] = {}  # from the position of an inner chunk to its index in the array
         self._masks: dict[int, Array] = {}  # written elements of inner chunks that were written only in part
@@ -105,6 +106,9 @@ class Overlay:
 
     def write(self, box: Box, axes: Sequence[int], values: Array) -> None:
         """Buffer the elements of a box; arguments as for `access.write.write`."""
+        is_aligned = self._slices is not None and tuple(axes) == self._all_axes
+        if is_aligned and self.write_slices(*_slices_of(box), values):
+            return
         with self._mutex:
             for position, inside, outside in self._cut(box):
                 source = _view(values, axes, outside)
@@ -270,6 +274,17 @@ def _cut_axis(start: int, count: int, step: int, at: int, extent: int) -> list[t
         parts.append((chunk, inside, slice(at + done, at + done + n)))
         done += n
     return parts
+
+
+def _slices_of(box: Box) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Return a box of the object and the elements of an array with the same axes, as slices."""
+    steps = box.step or (1,) * len(box.start)
+    inside = [
+        slice(start, start + (n - 1) * step + 1, step)
+        for start, n, step in zip(box.start, box.count, steps, strict=True)
+    ]
+    outside = [slice(at, at + n) for at, n in zip(box.at, box.count, strict=True)]
+    return tuple(inside), tuple(outside)
 
 
 def _is_whole(inside: Sequence[slice], extent: Sequence[int]) -> bool:
