@@ -12,6 +12,7 @@
 #define MAX_STEP (2 * DOUBLING) /* of one call, before the division */
 #define WEIGHT_DOWN 4
 #define WEIGHT_UP 8
+#define UNTIMED_CALLS 7 /* after a fast one */
 
 struct mount {
     _Atomic uint64_t key; /* device + 1; 0: free */
@@ -19,6 +20,7 @@ struct mount {
 };
 
 static struct mount mounts[SC_LATENCY_MOUNTS];
+static _Thread_local unsigned n_untimed; /* calls that follow */
 
 /* Return 256 * log2(ns), linear between powers of two; at least 1. */
 static uint32_t
@@ -67,8 +69,8 @@ find(uint64_t device, bool make)
     return make ? &mounts[first] : NULL;
 }
 
-uint64_t
-sc_latency_clock(void)
+static uint64_t
+clock_ns(void)
 {
     struct timespec now;
 
@@ -76,8 +78,8 @@ sc_latency_clock(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void
-sc_latency_note(uint64_t device, uint64_t ns, uint64_t nbytes)
+static void
+note(uint64_t device, uint64_t ns, uint64_t nbytes)
 {
     struct mount *mount = find(device, true);
     uint32_t old = atomic_load_explicit(&mount->level, memory_order_relaxed), level;
@@ -92,6 +94,27 @@ sc_latency_note(uint64_t device, uint64_t ns, uint64_t nbytes)
         level = level_of(2 * SC_LATENCY_DEEP_NS);
     }
     atomic_store_explicit(&mount->level, level, memory_order_relaxed);
+}
+
+uint64_t
+sc_latency_begin(void)
+{
+    if (!n_untimed)
+        return clock_ns();
+    n_untimed--;
+    return 0;
+}
+
+void
+sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes)
+{
+    uint64_t ns;
+
+    if (!begin)
+        return;
+    ns = clock_ns() - begin;
+    n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
+    note(device, ns, nbytes);
 }
 
 uint64_t

@@ -1,7 +1,7 @@
 /* sc_latency.h - what a call costs on each file system: a moving estimate of the time of an open or of a small read
  *
- * Readers time some of the calls that they make anyway: opens, and those reads that plan/sc_input.c chooses. A file system is
- * identified by its device number. The estimate moves on a logarithmic scale and by a limited step, so one call that was
+ * Readers time some of the calls that they make anyway: a thread times one in eight fast calls, and each call after a slow
+ * one, because the clock costs nothing beside it. A file system is identified by its device number. The estimate moves on a logarithmic scale and by a limited step, so one call that was
  * delayed by chance changes it little, and some fourteen slow calls change it from a page-cache hit (2 us) to
  * SC_LATENCY_DEEP_NS. It falls twice as fast as it rises, because a busy processor makes calls slower but never faster:
  *
@@ -23,11 +23,11 @@
 /* The number of file systems that the table holds. A new one replaces an old one in a full table. */
 #define SC_LATENCY_MOUNTS 64
 
-/* Return the time in nanoseconds, for differences. */
-uint64_t sc_latency_clock(void);
+/* A call begins: return the time in nanoseconds, or 0 if this call is not timed. */
+uint64_t sc_latency_begin(void);
 
-/* A call on a file of this device took so long and moved so many bytes. */
-void sc_latency_note(uint64_t device, uint64_t ns, uint64_t nbytes);
+/* The call has succeeded on a file of this device and moved so many bytes. */
+void sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes);
 
 /* Return the estimate in nanoseconds; 0: none yet. */
 uint64_t sc_latency_of(uint64_t device);

@@ -111,11 +111,11 @@ keep_file(struct sc_cache *cache, const char *name, struct sc_opened *opened)
 static enum sc_status
 open_timed(const char *name, struct sc_opened *file, struct sc_where *where)
 {
-    uint64_t begin = sc_latency_clock();
+    uint64_t begin = sc_latency_begin();
     enum sc_status status = sc_file_open_id(name, &file->fd, &file->id, where);
 
     if (!status && file->fd >= 0)
-        sc_latency_note(file->id.device, sc_latency_clock() - begin, 0);
+        sc_latency_end(begin, file->id.device, 0);
     return status;
 }
 

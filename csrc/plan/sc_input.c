@@ -4,10 +4,6 @@
 
 #include "io/sc_latency.h"
 
-/* After a fast read a thread leaves so many reads untimed. A slow read costs far more than the clock, so the next is timed. */
-#define UNTIMED_READS 7
-static _Thread_local unsigned n_untimed;
-
 enum sc_status
 sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct sc_source *source,
               struct sc_cache *cache, bool immutable, struct sc_stats *stats, struct sc_where *where)
@@ -47,28 +43,14 @@ sc_input_close(struct sc_input *input)
     input->index = NULL;
 }
 
-static bool
-is_next_timed(const struct sc_input *input, uint64_t n)
-{
-    if (n > SC_LATENCY_NBYTES || !input->file.id.inode)
-        return false;
-    if (!n_untimed)
-        return true;
-    n_untimed--;
-    return false;
-}
-
 static enum sc_status
 read_timed(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t offset, struct sc_where *where)
 {
-    uint64_t begin = sc_latency_clock(), ns;
+    uint64_t begin = sc_latency_begin();
     enum sc_status status = sc_file_read_exactly(input->fd, dst, (size_t)n, offset, where);
 
-    if (!status) {
-        ns = sc_latency_clock() - begin;
-        n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_READS : 0;
-        sc_latency_note(input->file.id.device, ns, n);
-    }
+    if (!status)
+        sc_latency_end(begin, input->file.id.device, n);
     return status;
 }
 
@@ -82,7 +64,7 @@ sc_input_read(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t o
     stats->bytes_read += n;
     if (SC_UNLIKELY(input->is_changing))
         return sc_undo_read(input->source->path, input->fd, dst, (size_t)n, offset, where);
-    if (is_next_timed(input, n))
+    if (n <= SC_LATENCY_NBYTES && input->file.id.inode)
         status = read_timed(input, dst, n, offset, where);
     else
         status = sc_file_read_exactly(input->fd, dst, (size_t)n, offset, where);

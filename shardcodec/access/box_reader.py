@@ -86,10 +86,12 @@ class Folder:
         answer = run_blocking(work) if self.store.is_near else on_zarrs_loop(work)
         return None if answer is None else bytes(answer.data)
 
-    def key(self, key: str) -> str:
-        """Return the key of a chunk in the store."""
-        key = self.prefix + key
-        return key if self.base is None else original(StorePath(self.base, key)).path
+    def keys(self, names: Sequence[str]) -> list[str]:
+        """Return the keys in the store of chunks of the array."""
+        prefix, base = self.prefix, self.base
+        if base is None:
+            return [prefix + name for name in names]
+        return [original(StorePath(base, prefix + name)).path for name in names]
 
     def __repr__(self) -> str:
         return self.store.describe(self.prefix.rstrip("/")).rstrip("/")
@@ -121,11 +123,14 @@ class ArrayObjects:
 
     def part(self, coords: Ints, elements: Any) -> Part:
         """Return elements of the object at a grid position as a part of a request."""
-        return Part(self.folder.key(self.keys.key(coords)), self.chain, elements)
+        return Part(self.folder.keys([self.keys.key(coords)])[0], self.chain, elements)
 
     def parts(self, box: Box) -> list[Part]:
         """Return the parts of a box of the array; `box` has at least one element."""
-        return [self.part(coords, part) for coords, part in box_parts(box, self.chain.shape)]
+        chain, key = self.chain, self.keys.key
+        found = list(box_parts(box, chain.shape))
+        keys = self.folder.keys([key(coords) for coords, _ in found])
+        return [Part(name, chain, elements) for name, (_, elements) in zip(keys, found, strict=True)]
 
 
 class BoxReader:
@@ -243,9 +248,8 @@ class BoxReader:
             limits, names = store.limits(default_spec()), store.index_names([part.key for part in parts])
             on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
             return
-        sources = [store.source(part.key) for part in parts]
         if self._objects.chain.stage is None and patience is None:
-            plan = [(part.chain, source, part.box) for source, part in zip(sources, parts, strict=True)]
+            plan = [(chain, store.source(key), box) for key, chain, box in parts]
             try:
                 native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
                 return
@@ -254,8 +258,8 @@ class BoxReader:
             except OSError as error:
                 patience = Patience.after(error)
         items = [
-            ReadItem(part.chain, source, part.box, store.path(part.key) or part.key)
-            for part, source in zip(parts, sources, strict=True)
+            ReadItem(part.chain, store.source(part.key), part.box, store.path(part.key) or part.key)
+            for part in parts
         ]
         read(items, out, axes, self._options, patience)
 

@@ -58,4 +58,6 @@ class KeyEncoding:
         """Return the key of the chunk at a grid position."""
         if not coords:
             return "c" if self.is_default else "0"
-        return self.prefix + self.separator.join(map(str, coords))
+        separator = self.separator
+        numbers = separator.join(map(str, coords))
+        return f"c{separator}{numbers}" if self.is_default else numbers

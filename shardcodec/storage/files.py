@@ -114,7 +114,8 @@ class FileStore(Store):
 
     def source(self, key: str) -> str:
         """Return the path of a file."""
-        return f"{self.root}/{key}"
+        base = self._base
+        return f"{base if type(base) is str else self.root}/{key}"
 
     path = source
 
