@@ -70,7 +70,7 @@ class Folder:
             The document is not a JSON object.
         """
         for name in ("zarr.json", ".zarray"):
-            if (stored := self._get(self.prefix + name)) is not None:
+            if (stored := self.get(self.prefix + name)) is not None:
                 try:
                     with bounded_depth(name):
                         return as_mapping(json.loads(stored), "")
@@ -78,7 +78,8 @@ class Folder:
                     raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
         raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
 
-    def _get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
+        """Return all of an object in the store; None if it does not exist."""
         if self.base is not None:
             buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
             return None if buffer is None else bytes(buffer.to_bytes())
