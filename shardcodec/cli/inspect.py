@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..tools.array_report import ArrayReport, InspectReport, Layout, Stored
+from ..tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from ..tools.inspect import inspect_arrays
 from ..tools.monitor import Monitor
 from ..tools.quantities import format_nbytes, format_share
@@ -104,7 +104,7 @@ def _line(name: str, text: str) -> str:
     return f"  {name:13} {text}"
 
 
-def _layout_lines(layout: Layout) -> Iterator[str]:
+def _layout_lines(layout: LayoutRecord) -> Iterator[str]:
     yield _line("array", f"{_shape(layout.shape)} {layout.dtype}, fill value {layout.fill_value}")
     if layout.dimension_names is not None:
         yield _line("axes", ", ".join(name or "-" for name in layout.dimension_names))
@@ -118,7 +118,7 @@ def _layout_lines(layout: Layout) -> Iterator[str]:
         yield _line("index", f"{size} at the {layout.index_location}, {_codecs(layout.index_codecs)}")
 
 
-def _stored_lines(stored: Stored, layout: Layout) -> Iterator[str]:
+def _stored_lines(stored: StoredRecord, layout: LayoutRecord) -> Iterator[str]:
     total = stored.shards.nbytes
     yield _line("shards", f"{stored.n_shards} of {stored.n_grid_shards}, {format_nbytes(total)}")
     if stored.n_damaged:

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from .report import Record, Report
 from .size_summary import SizeSummary
 
-__all__ = ["ArrayReport", "DamagedShard", "InspectReport", "Layout", "Stored"]
+__all__ = ["ArrayReport", "DamagedShard", "InspectReport", "LayoutRecord", "StoredRecord"]
 
 Ints = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Layout(Record):
+class LayoutRecord(Record):
     """The metadata of an array.
 
     Attributes
@@ -57,7 +57,7 @@ class Layout(Record):
 
 
 @dataclass(frozen=True)
-class Stored(Record):
+class StoredRecord(Record):
     """What is stored of an array. Ranges of bytes are counted for shards that are sound.
 
     Attributes
@@ -146,9 +146,9 @@ class ArrayReport(Report):
         Why its shards cannot be read.
     foreign_codec : str or None
         A codec of the inner chunks that shardcodec does not have.
-    layout : Layout or None
+    layout : LayoutRecord or None
         Its metadata; None if they are invalid.
-    stored : Stored or None
+    stored : StoredRecord or None
         What is stored; None if the array is not sharded or has a problem.
     damaged : list of DamagedShard
         The first damaged shards; ``stored.n_damaged`` counts all.
@@ -165,8 +165,8 @@ class ArrayReport(Report):
     place: str
     problem: str | None
     foreign_codec: str | None
-    layout: Layout | None
-    stored: Stored | None
+    layout: LayoutRecord | None
+    stored: StoredRecord | None
     damaged: tuple[DamagedShard, ...] = ()
     foreign: tuple[str, ...] = ()
     is_complete: bool = True

@@ -21,7 +21,7 @@ from ..access.shard_object import OpenObject
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
-from .array_report import ArrayReport, DamagedShard, InspectReport, Layout, Stored
+from .array_report import ArrayReport, DamagedShard, InspectReport, LayoutRecord, StoredRecord
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .monitor import Monitor
 from .shard_indexes import BATCH_NBYTES, ShardIndex, read_indexes
@@ -204,10 +204,10 @@ class _Pass:
         if self._watcher is not None:
             self._watcher(one)
 
-    def _stored(self, spec: ShardSpec) -> Stored:
+    def _stored(self, spec: ShardSpec) -> StoredRecord:
         sums, chunks = self._sums, self._chunks.summary()
         decoded = sums["chunks"] * math.prod(spec.chunk_shape) * spec.dtype.itemsize
-        return Stored(
+        return StoredRecord(
             n_grid_shards=self._array.n_grid_shards,
             n_shards=sums["shards"],
             n_grid_chunks=_n_grid_chunks(self._array, spec),
@@ -246,7 +246,7 @@ def _chunk_shape(spec: ShardSpec) -> tuple[int, ...]:
     return tuple(spec.chunk_shape[int(i)] for i in np.argsort(compiled(spec.chain).perm))
 
 
-def _layout(array: ArrayTarget) -> Layout | None:
+def _layout(array: ArrayTarget) -> LayoutRecord | None:
     if array.layout is None:
         return None if array.spec is None else _layout_of_shard(array.spec)
     names = array.document.get("dimension_names")
@@ -255,7 +255,7 @@ def _layout(array: ArrayTarget) -> Layout | None:
     if array.spec is None and not codecs and array.problem is None:  # Zarr v2
         codecs = list(ChainSpec.from_metadata(array.document).to_json())
     spec = array.spec
-    return Layout(
+    return LayoutRecord(
         zarr_format=int(array.document.get("zarr_format", 3)),
         shape=array.layout.shape,
         dtype=str(array.layout.dtype),
@@ -278,8 +278,8 @@ def _inner_codecs(array: ArrayTarget, spec: ShardSpec) -> list[Any]:
     return [codec.to_json() for codec in spec.codecs]
 
 
-def _layout_of_shard(spec: ShardSpec) -> Layout:
-    return Layout(
+def _layout_of_shard(spec: ShardSpec) -> LayoutRecord:
+    return LayoutRecord(
         zarr_format=3,
         shape=spec.shard_shape,
         dtype=str(spec.dtype),

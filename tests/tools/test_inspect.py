@@ -29,7 +29,7 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec.access.shard_layout import KINDS, shard_layout, stored_order
 from shardcodec.tools import inspect
-from shardcodec.tools.array_report import ArrayReport, Stored
+from shardcodec.tools.array_report import ArrayReport, StoredRecord
 from shardcodec.tools.size_summary import Sizes
 
 
@@ -38,7 +38,7 @@ def one(target: Any, **how: Any) -> ArrayReport:
     return report
 
 
-def stored_of(target: Any, **how: Any) -> Stored:
+def stored_of(target: Any, **how: Any) -> StoredRecord:
     stored = one(target, **how).stored
     assert stored is not None
     return stored
