@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from .exit_codes import ExitCode
+from .inspect import inspect
 
 __all__ = ["app", "run"]
 
@@ -27,6 +28,9 @@ def _all_commands() -> None:
 
 
 app.callback()(_all_commands)  # with it, a single command has a name too
+
+for command in (inspect,):
+    app.command(command.__name__)(command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -33,6 +33,11 @@ class Output:
         self._as_lines = as_lines
 
     @property
+    def keeps_parts(self) -> bool:
+        """True if the report at the end has all parts, because none has a line of its own."""
+        return self._as_json
+
+    @property
     def is_text(self) -> bool:
         """True if the output is for readers."""
         return not (self._as_json or self._as_lines)

@@ -2,4 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
 
-__all__: list[str] = []
+from .array_report import InspectReport
+from .inspect import inspect
+
+__all__ = ["InspectReport", "inspect"]
