@@ -10,6 +10,7 @@ import typer
 
 from .exit_codes import ExitCode
 from .inspect import inspect
+from .verify import verify
 
 __all__ = ["app", "run"]
 
@@ -29,7 +30,7 @@ def _all_commands() -> None:
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (inspect,):
+for command in (inspect, verify):
     app.command(command.__name__)(command)
 
 

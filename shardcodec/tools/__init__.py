@@ -4,5 +4,7 @@
 
 from .array_report import InspectReport
 from .inspect import inspect
+from .verify import verify
+from .verify_report import VerifyReport
 
-__all__ = ["InspectReport", "inspect"]
+__all__ = ["InspectReport", "VerifyReport", "inspect", "verify"]

@@ -37,9 +37,9 @@ class Level(enum.StrEnum):
     DECODE = "decode"  # decode every inner chunk
 
     @property
-    def reads_chunks(self) -> bool:
-        """True if inner chunks are read."""
-        return self is not Level.INDEX
+    def rank(self) -> int:
+        """A higher level has a higher rank."""
+        return list(Level).index(self)
 
 
 class Problem(NamedTuple):

@@ -19,7 +19,7 @@ from ..storage.requests import Changed
 from ..storage.runner import run_blocking
 from ..storage.store import Store
 
-__all__ = ["BLOCK_NBYTES", "Buffer", "BytesPart", "StoredBytes", "open_object"]
+__all__ = ["BLOCK_NBYTES", "Buffer", "BytesPart", "StoredBytes", "lasting_state", "open_object"]
 
 # Bytes of an object in memory at a time.
 BLOCK_NBYTES = 4 << 20
@@ -184,3 +184,18 @@ def _short_object(store: Store, key: str) -> StoredBytes | None:
     """Open an object that is too short for any index."""
     answer = run_blocking(store.get(key))
     return None if answer is None else Buffer(answer.data)
+
+
+def lasting_state(store: Store, key: str) -> str | None:
+    """Return the name of the state of an object that is valid in all processes; None if there is none."""
+    states = store.states_of([key], 1)
+    if states is not None:
+        return states[0]
+    if not store.has_lasting_states:
+        return None
+    answer = on_zarrs_loop(store.get_range(key, 0, 1))
+    return (
+        None
+        if answer is None or answer.nbytes is None
+        else store.lasting_state(answer.nbytes, answer.version)
+    )

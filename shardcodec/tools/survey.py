@@ -164,7 +164,7 @@ class _ShardSurvey:
         readable = stored & ~bad & ~wrong
         level = self.level
         if found.how is not How.IN_PLACE or (displaced is not None and self.check.has_checksum):
-            level = max(level, Level.CHECKSUM, key=list(Level).index)
+            level = max(level, Level.CHECKSUM, key=lambda one: one.rank)
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
