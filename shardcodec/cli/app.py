@@ -10,6 +10,7 @@ import typer
 
 from .exit_codes import ExitCode
 from .inspect import inspect
+from .repair import repair
 from .verify import verify
 
 __all__ = ["app", "run"]
@@ -30,7 +31,7 @@ def _all_commands() -> None:
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (inspect, verify):
+for command in (inspect, verify, repair):
     app.command(command.__name__)(command)
 
 

@@ -4,7 +4,9 @@
 
 from .array_report import InspectReport
 from .inspect import inspect
+from .repair import repair
+from .repair_report import RepairReport
 from .verify import verify
 from .verify_report import VerifyReport
 
-__all__ = ["InspectReport", "VerifyReport", "inspect", "verify"]
+__all__ = ["InspectReport", "RepairReport", "VerifyReport", "inspect", "repair", "verify"]

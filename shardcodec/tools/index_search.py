@@ -172,7 +172,7 @@ def _other_end(view: StoredBytes, spec: ShardSpec, at: int) -> FoundIndex | None
     """Return a whole index at the other end of the object."""
     n = spec.index_nbytes
     other = 0 if spec.index_location == "end" else view.nbytes - n
-    if other < 0 or other == at:
+    if other < 0 or other == at or view.nbytes < n:
         return None
     entries = decode_entries(spec, view.range(other, n))
     if entries is None or not _is_plausible(entries, view.nbytes, other, n, spec):

@@ -67,6 +67,10 @@ class Buffer:
         return self._view.nbytes
 
     def range(self, offset: int, nbytes: int) -> Any:
+        if not 0 <= offset <= offset + nbytes <= self.nbytes:
+            raise ValueError(
+                f"expected a range inside {self.nbytes} bytes, got {nbytes} bytes at offset {offset}"
+            )
         return self._view[offset : offset + nbytes]
 
     def close(self) -> None:

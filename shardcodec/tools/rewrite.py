@@ -1,0 +1,107 @@
+# rewrite.py - a new shard from encoded inner chunks of an old one
+# SPDX-License-Identifier: MIT
+"""Copy encoded inner chunks from one shard to a new one, run by run, without decoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..access.inner_chunks import coordinates
+from ..access.shard_writer import ShardWriter
+from ..access.user_bytes import HeaderFooter, find
+from ..format.spec import ShardSpec
+from .index_layout import Entries, is_absent
+from .index_search import FoundIndex, How
+from .stored_bytes import BLOCK_NBYTES, StoredBytes
+
+__all__ = ["UserParts", "copy_chunks", "encoded_chunks", "in_order_of_offset", "user_parts", "write_others"]
+
+
+class UserParts(NamedTuple):
+    """Header, footer and alignment of a shard."""
+
+    header: bytes = b""
+    footer: bytes = b""
+    alignment: int = 1
+
+    @property
+    def has_any(self) -> bool:
+        """True if a writer has set one of them."""
+        return bool(self.header or self.footer or self.alignment > 1)
+
+
+def user_parts(view: StoredBytes, found: FoundIndex, spec: ShardSpec) -> UserParts:
+    """Return header, footer and alignment of a shard whose index is in its place.
+
+    Without a mark of a writer, bytes before the first and behind the last inner chunk are taken for header and footer, as
+    every packing does.
+    """
+    if found.entries is None or found.how is How.ELSEWHERE or is_absent(found.entries).all():
+        return UserParts()
+    read = lambda low, n: bytes(view.range(low, n))  # noqa: E731
+    where: HeaderFooter | None = find(
+        found.entries, view.nbytes, spec.index_nbytes, spec.index_location == "start", read
+    )
+    if where is None:
+        return UserParts()
+    header = bytes(view.range(where.where.first, where.header_nbytes))
+    return UserParts(header, bytes(where.footer), where.alignment)
+
+
+def in_order_of_offset(places: Entries) -> list[int]:
+    """Return the positions of present inner chunks in the order of their offsets."""
+    where = np.flatnonzero(~is_absent(places))
+    return where[np.lexsort((where, places[where, 0]))].tolist()  # type: ignore[no-any-return]
+
+
+def copy_chunks(writer: ShardWriter, view: StoredBytes, places: Entries, positions: Sequence[int]) -> None:
+    """Copy inner chunks to a new shard.
+
+    Parameters
+    ----------
+    writer : ShardWriter
+    view : StoredBytes
+        The old shard.
+    places : ndarray of uint64, shape (n_chunks, 2)
+        Where its inner chunks are.
+    positions : sequence of int
+        The inner chunks to copy, in the order of the new shard.
+    """
+    for run, offset, nbytes in _runs(places, positions):
+        coords = [coordinates(position, writer.grid_shape) for position in run]
+        writer.write_joined(coords, places[run, 1], view.range(offset, nbytes))
+
+
+def _runs(places: Entries, positions: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
+    """Yield inner chunks that lie one after the other in the old shard, at most a few MiB or one chunk, and their range."""
+    run: list[int] = []
+    first = end = 0
+    for position in positions:
+        offset, nbytes = (int(number) for number in places[position])
+        if run and offset == end and end - first + nbytes <= BLOCK_NBYTES:
+            run.append(position)
+            end += nbytes
+            continue
+        if run:
+            yield run, first, end - first
+        run, first, end = [position], offset, offset + nbytes
+    if run:
+        yield run, first, end - first
+
+
+def write_others(writer: ShardWriter, chunks: Iterable[tuple[int, Any]]) -> None:
+    """Write encoded inner chunks from elsewhere: pairs of position and bytes."""
+    for position, data in chunks:
+        writer.write_encoded(coordinates(position, writer.grid_shape), data)
+
+
+def encoded_chunks(view: StoredBytes, places: Entries) -> Mapping[int, bytes]:
+    """Return all inner chunks as bytes in memory, in the order of their offsets."""
+    found = {}
+    for position in in_order_of_offset(places):
+        offset, nbytes = (int(number) for number in places[position])
+        found[position] = bytes(view.range(offset, nbytes))
+    return found
