@@ -1,11 +1,14 @@
 # pictures.py - pictures and tables of the handles
 # SPDX-License-Identifier: MIT
-"""The bodies of ``plot`` and ``_repr_html_`` of `Shard`, `ArrayReader` and `ChunkState`: from their data to `drawing`."""
+"""The bodies of ``plot`` and ``_repr_html_`` of `Shard`, `ArrayReader` and `ChunkState`: from their data to `drawing`.
+
+Those modules import this one, so `shard` (a `ShardReader`) and `state` (a `ChunkState`) have no types here.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +20,6 @@ from ..drawing.map_figure import map_figure
 from ..errors import ShardError
 from .placement import ABSENT
 from .shard_layout import shard_layout
-
-if TYPE_CHECKING:
-    from .shard_grid import ChunkState
-    from .shard_reader import ShardReader
 
 __all__ = ["html_of_shard", "html_of_state", "layout_arguments", "map_of_state", "plot_layout", "plot_map"]
 
@@ -34,7 +33,7 @@ def plot_map(found: ChunkMap, title: str, file: File) -> Any:
     return save(map_figure(found, title), file)
 
 
-def map_of_state(state: ChunkState, max_cells: int = MAX_CELLS) -> ChunkMap:
+def map_of_state(state: Any, max_cells: int = MAX_CELLS) -> ChunkMap:
     """Return the map of a `ChunkState`."""
     grid = state.exists.shape
     ends = tuple(
@@ -49,7 +48,7 @@ def map_of_state(state: ChunkState, max_cells: int = MAX_CELLS) -> ChunkMap:
     return found
 
 
-def html_of_state(state: ChunkState) -> str:
+def html_of_state(state: Any) -> str:
     """Return the table and the map of a `ChunkState`."""
     n = int(np.count_nonzero(state.exists))
     total = int(state.nbytes.sum(dtype=np.uint64))
@@ -61,7 +60,7 @@ def html_of_state(state: ChunkState) -> str:
     return facts_table("ChunkState", rows, map_svg(map_of_state(state, MAX_SVG_CELLS)))
 
 
-def layout_arguments(shard: ShardReader, title: str) -> tuple[int, dict[str, Any], Any, int, str]:
+def layout_arguments(shard: Any, title: str) -> tuple[int, dict[str, Any], Any, int, str]:
     """Return the arguments of `layout_figure` for a shard; raise if its index is invalid."""
     shard.check()
     entries = shard.index.reshape(-1, 2)
@@ -73,14 +72,14 @@ def layout_arguments(shard: ShardReader, title: str) -> tuple[int, dict[str, Any
     return shard.nbytes, ranges, places, shard.spec.n_chunks, title
 
 
-def plot_layout(shard: ShardReader, file: File) -> Any:
+def plot_layout(shard: Any, file: File) -> Any:
     """Draw the bytes of a shard, save the figure if there is a file, and return it."""
     if file is not None:
         check_file(file)
     return save(layout_figure(*layout_arguments(shard, shard.key)), file)
 
 
-def html_of_shard(shard: ShardReader) -> str:
+def html_of_shard(shard: Any) -> str:
     """Return the table and the map of a shard; a shard that cannot be read gets its error as a row."""
     grid = shard.grid_shape
     rows = [("grid", f"{grid} inner chunks of {shard.spec.chunk_shape}"), ("elements", str(shard.spec.dtype))]
