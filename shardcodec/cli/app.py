@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
+from .doctor import doctor
 from .exit_codes import ExitCode
 from .inspect import inspect
 
@@ -29,7 +30,7 @@ def _all_commands() -> None:
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (inspect,):
+for command in (doctor, inspect):
     app.command(command.__name__)(command)
 
 

@@ -3,6 +3,8 @@
 """Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
 
 from .array_report import InspectReport
+from .check import DoctorReport
+from .doctor import doctor
 from .inspect import inspect
 
-__all__ = ["InspectReport", "inspect"]
+__all__ = ["DoctorReport", "InspectReport", "doctor", "inspect"]
