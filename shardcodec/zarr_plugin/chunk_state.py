@@ -234,7 +234,8 @@ class _Scan:
 
     def _listing(self) -> dict[str, str | None] | None:
         """Return the keys of existing objects and the names of their states; None if a listing would not help."""
-        if self._store.is_near or not self._target.store.supports_listing:
+        can_list = self._target.store.supports_listing and self._store.supports_listing
+        if self._store.is_near or not can_list:
             return None
         if self._sidecar is not None:
             return sync(self._store.states(self._target.path))
