@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
+from .advise import advise
 from .doctor import doctor
 from .exit_codes import ExitCode
 from .inspect import inspect
@@ -30,7 +31,7 @@ def _all_commands() -> None:
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (doctor, inspect):
+for command in (advise, doctor, inspect):
     app.command(command.__name__)(command)
 
 

@@ -31,7 +31,7 @@ from .shard_indexes import BATCH_NBYTES, ShardIndex, read_indexes
 from .size_summary import Sizes
 from .targets import find_arrays
 
-__all__ = ["inspect", "inspect_arrays"]
+__all__ = ["chunk_shape_of_shards", "inspect", "inspect_arrays"]
 
 # Damaged shards and foreign objects that a report names; all are counted.
 MAX_NAMED = 20
@@ -249,11 +249,11 @@ def _n_grid_chunks(array: ArrayTarget, spec: ShardSpec) -> int:
     """Return the number of inner chunks of the grid; of one shard, if only this is inspected."""
     if array.layout is None or array.only is not None:
         return spec.n_chunks
-    sizes = _chunk_shape(spec)
+    sizes = chunk_shape_of_shards(spec)
     return math.prod(-(-n // size) for n, size in zip(array.layout.shape, sizes, strict=True))
 
 
-def _chunk_shape(spec: ShardSpec) -> tuple[int, ...]:
+def chunk_shape_of_shards(spec: ShardSpec) -> tuple[int, ...]:
     """Return the shape of an inner chunk along the axes of the array; transposes before the sharding permute them."""
     return tuple(spec.chunk_shape[int(i)] for i in np.argsort(compiled(spec.chain).perm))
 
@@ -274,7 +274,7 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
         fill_value=str(array.layout.fill_value),
         dimension_names=None if names is None else tuple(names),
         shard_shape=None if spec is None else spec.shard_shape,
-        chunk_shape=chunks if spec is None else _chunk_shape(spec),
+        chunk_shape=chunks if spec is None else chunk_shape_of_shards(spec),
         codecs=codecs if spec is None else _inner_codecs(array, spec),
         index_codecs=[] if spec is None else [codec.to_json() for codec in spec.index_codecs],
         index_location=None if spec is None else spec.index_location,
@@ -298,7 +298,7 @@ def _layout_of_shard(spec: ShardSpec) -> LayoutRecord:
         fill_value=str(spec.fill_value),
         dimension_names=None,
         shard_shape=spec.shard_shape,
-        chunk_shape=_chunk_shape(spec),
+        chunk_shape=chunk_shape_of_shards(spec),
         codecs=[codec.to_json() for codec in spec.codecs],
         index_codecs=[codec.to_json() for codec in spec.index_codecs],
         index_location=spec.index_location,

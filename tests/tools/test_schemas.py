@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shardcodec.tools.advise_report import AccessCost, AdviseReport, Proposal, Trial
 from shardcodec.tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from shardcodec.tools.check import Check, DoctorReport
 from shardcodec.tools.report import Record
@@ -35,6 +36,10 @@ def members_after(heading: str) -> list[str]:
         (StoredRecord, "Members of `stored`:"),
         (DoctorReport, '### Schema `"shardcodec.doctor"`, version 1'),
         (Check, "Members of a check:"),
+        (AdviseReport, '### Schema `"shardcodec.advise"`, version 1'),
+        (Proposal, "Members of a proposal:"),
+        (AccessCost, "Members of an access:"),
+        (Trial, "Members of a trial:"),
     ],
 )
 def test_page_has_every_member(record: type[Record], heading: str) -> None:
@@ -42,6 +47,6 @@ def test_page_has_every_member(record: type[Record], heading: str) -> None:
     assert sorted(members_after(heading)) == sorted(field.name for field in dataclasses.fields(record))
 
 
-@pytest.mark.parametrize("report", [InspectReport, ArrayReport, DoctorReport])
+@pytest.mark.parametrize("report", [InspectReport, ArrayReport, DoctorReport, AdviseReport])
 def test_page_has_the_version(report: type) -> None:
     assert f'### Schema `"{report.schema}"`, version {report.schema_version}\n' in PAGE  # type: ignore[attr-defined]
