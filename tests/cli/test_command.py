@@ -123,22 +123,20 @@ def test_program_and_module_run_the_same_command(array: Any) -> None:
     assert "4 of 4" in done.stdout
 
 
-def test_without_typer_the_way_to_install_it_is_told(tmp_path: Path) -> None:
-    code = """
-        import sys
-        sys.modules["typer"] = None
-        from shardcodec.__main__ import main
-        sys.argv = ["shardcodec", "inspect", "a.zarr"]
-        sys.exit(main())
-    """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", textwrap.dedent(code)],
-        env=python_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert (
-        done.stderr == "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
-    )
+@pytest.mark.parametrize(("argument", "status"), [("inspect", 3), ("--help", 0)])
+def test_without_typer_the_way_to_install_it_is_told(
+    argument: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shardcodec.__main__ import main
+
+    for name in [name for name in sys.modules if name.startswith("shardcodec.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(sys, "argv", ["shardcodec", argument])
+    assert main() == status
+    out, err = capsys.readouterr()
+    assert err == "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
+    assert ("--json" in out) == (status == 0)
 
 
 def test_reader_that_ends_early_is_not_an_error_of_the_interpreter(array: Any) -> None:
