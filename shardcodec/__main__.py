@@ -112,7 +112,10 @@ def _run_command(arguments: list[str]) -> int:
         sys.stderr.write(
             "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
         )
-        return 3
+        if arguments[0] not in ("-h", "--help"):
+            return 3
+        sys.stdout.write(f"{__doc__}\n")
+        return 0
     return run(arguments)
 
 

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 import typer
 
+from .advise import advise
+from .compact import compact
+from .doctor import doctor
 from .exit_codes import ExitCode
 from .inspect import inspect
 from .repair import repair
@@ -31,7 +34,7 @@ def _all_commands() -> None:
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (inspect, verify, repair):
+for command in (advise, compact, doctor, inspect, repair, verify):
     app.command(command.__name__)(command)
 
 

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from ..tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from ..tools.inspect import inspect_arrays
@@ -38,6 +40,10 @@ __all__ = ["inspect"]
 def inspect(
     path: PathArgument,
     array: ArrayOption = None,
+    plot: Annotated[
+        str | None,
+        Option("--plot", metavar="FILE", help="Save a picture of one array and of a shard, .png or .svg."),
+    ] = None,
     metadata: MetadataOption = None,
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
@@ -53,7 +59,7 @@ def inspect(
 
     Example:
 
-        shardcodec inspect images.zarr --array level0
+        shardcodec inspect images.zarr --array level0 --plot level0.png
     """
     output = Output(as_json=as_json, as_lines=jsonl)
 
@@ -64,7 +70,7 @@ def inspect(
         kept: list[ArrayReport] = []
         n_arrays = n_findings = 0
         for report in inspect_arrays(
-            arrays, threads=threads, memory=memory, fail_fast=not keep_going, monitor=monitor
+            arrays, threads=threads, memory=memory, fail_fast=not keep_going, plot=plot, monitor=monitor
         ):
             output.part(report)
             output.text([*([""] if n_arrays else []), *lines(report)])

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from typer import Exit
+from typer import BadParameter, Exit
 from zarr.errors import BaseZarrError
 
 from ..errors import ShardError
@@ -48,16 +49,27 @@ def _code_of(work: Callable[[Monitor], ExitCode], progress: ProgressKind, stop: 
     try:
         with shown(progress, stop) as monitor:
             return work(monitor)
+    except (BadParameter, Exit):
+        raise
     except Stopped:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # the reader of the report is gone; the interpreter must not write to it again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
-    except _FAILURES as error:
+    except _failures() as error:
         return _told(error, ExitCode.FAILED)
     except (TypeError, ValueError) as error:
         return _told(error, ExitCode.USAGE)
+    except Exception:  # noqa: BLE001 - the exit code of an uncaught error, 1, means findings
+        traceback.print_exc()
+        return ExitCode.FAILED
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return the classes of errors whose message is enough, with those of obstore if it is in use."""
+    obstore = sys.modules.get("obstore.exceptions")
+    return _FAILURES if obstore is None else (*_FAILURES, obstore.BaseError)
 
 
 def _told(error: BaseException, code: ExitCode) -> ExitCode:

@@ -33,18 +33,18 @@ from .options import (
 from .output import Output
 from .session import run_command
 
-__all__ = ["finding_line", "verify"]
+__all__ = ["finding_line", "parse_share", "verify"]
 
 
-def _share(text: str | float) -> float:
+def parse_share(text: str | float) -> float:
     """Return a share from ``1%`` or ``0.01``."""
     given = str(text).strip()
     try:
         share = float(given[:-1]) / 100 if given.endswith("%") else float(given)
     except ValueError:
         raise BadParameter(f"expected a share such as 1% or 0.01, got {text!r}") from None
-    if not 0 < share <= 1:
-        raise BadParameter(f"expected a share above 0 % and up to 100 %, got {text!r}")
+    if not 0 <= share <= 1:
+        raise BadParameter(f"expected a share from 0 % to 100 %, got {text!r}")
     return share
 
 
@@ -55,7 +55,9 @@ def verify(
     ] = Level.CHECKSUM,
     sample: Annotated[
         float,
-        Option("--sample", metavar="SHARE", parser=_share, help="Check a share of the shards, such as 1%."),
+        Option(
+            "--sample", metavar="SHARE", parser=parse_share, help="Check a share of the shards, such as 1%."
+        ),
     ] = 1.0,
     since: Annotated[
         str | None,

@@ -401,6 +401,16 @@ class Store(ABC):
     ) -> Outcome:
         """Replace objects once; the caller holds their locks in this process and repeats for those that are left."""
 
+    async def exclusion(self, key: str) -> tuple[str, str]:
+        """Return how far writers of an object exclude each other, as `file_system.LockScope` has it; it may send a probe.
+
+        Raises
+        ------
+        LockScopeError
+            Writers in other processes are not excluded; ``.reason`` says why.
+        """
+        raise NotImplementedError("only stores of requests are asked")
+
     @property
     def takes_parts(self) -> bool:
         """True if `put_parts` holds only a few parts of a large object in memory."""

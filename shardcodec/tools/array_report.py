@@ -182,7 +182,7 @@ class ArrayReport(Report):
 class InspectReport(Report):
     """What `inspect` finds.
 
-    Attributes
+    Parameters
     ----------
     target : str
         The path that was given.

@@ -7,9 +7,11 @@ Memory is bounded: of the shards only sums, a histogram of sizes and the first d
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,17 +26,15 @@ from ..options import Options, check, resolve
 from .array_report import ArrayReport, DamagedShard, InspectReport, LayoutRecord, StoredRecord
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .monitor import Monitor
+from .picture import ArrayPicture
 from .shard_indexes import BATCH_NBYTES, ShardIndex, read_indexes
 from .size_summary import Sizes
 from .targets import find_arrays
 
-__all__ = ["Watcher", "inspect", "inspect_arrays"]
+__all__ = ["chunk_shape_of_shards", "inspect", "inspect_arrays"]
 
 # Damaged shards and foreign objects that a report names; all are counted.
 MAX_NAMED = 20
-
-# Called with each sound shard and its entries, for pictures.
-Watcher = Callable[[ShardIndex], None]
 
 
 def inspect(
@@ -45,6 +45,7 @@ def inspect(
     threads: int | None = None,
     memory: int | None = None,
     fail_fast: bool = False,
+    plot: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
 ) -> InspectReport:
@@ -64,6 +65,9 @@ def inspect(
         Bytes of indexes to hold at a time; at least one index is held. Default: 64 MiB.
     fail_fast : bool
         Stop at the first damaged shard.
+    plot : path-like, optional
+        Save a picture in this file (.png or .svg): the inner chunks of the array, and the bytes of the shard with the
+        most dead bytes. Only for a single array; it needs matplotlib.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -84,7 +88,7 @@ def inspect(
     """
     found = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     reports = tuple(
-        inspect_arrays(found, threads=threads, memory=memory, fail_fast=fail_fast, monitor=monitor)
+        inspect_arrays(found, threads=threads, memory=memory, fail_fast=fail_fast, plot=plot, monitor=monitor)
     )
     return InspectReport(str(target), len(reports), sum(one.n_findings for one in reports), reports)
 
@@ -95,20 +99,28 @@ def inspect_arrays(
     threads: int | None = None,
     memory: int | None = None,
     fail_fast: bool = False,
+    plot: str | os.PathLike[str] | None = None,
     monitor: Monitor | None = None,
-    watcher: Watcher | None = None,
 ) -> Iterator[ArrayReport]:
-    """Yield the report of each array as soon as it is complete; parameters as for `inspect`.
-
-    `watcher` is called with each sound shard and its index.
-    """
+    """Yield the report of each array as soon as it is complete; parameters as for `inspect`."""
     options = resolve(argument=check({"threads": threads}))
-    for array in arrays:
-        pass_ = _Pass(array, options, memory or BATCH_NBYTES, fail_fast, monitor or Monitor(), watcher)
-        report = pass_.run()
+    for array in arrays if plot is None else _only_one(arrays):
+        picture = None if plot is None else ArrayPicture(array, plot)
+        report = _Pass(array, options, memory or BATCH_NBYTES, fail_fast, monitor or Monitor(), picture).run()
+        if picture is not None:
+            picture.save()
         yield report
         if fail_fast and report.n_findings:
             return
+
+
+def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
+    """Return the only array; raise `ValueError` if there are several."""
+    found = list(itertools.islice(arrays, 4))
+    if len(found) > 1:
+        names = ", ".join(array.name for array in found[:3]) + (", ..." if len(found) > 3 else "")
+        raise ValueError(f"plot: expected a single array, got {names}; choose one of them with array")
+    return found
 
 
 class _Pass:
@@ -121,14 +133,14 @@ class _Pass:
         memory: int,
         fail_fast: bool,
         monitor: Monitor,
-        watcher: Watcher | None,
+        picture: ArrayPicture | None,
     ) -> None:
         self._array = array
         self._options = options
         self._memory = memory
         self._fail_fast = fail_fast
         self._monitor = monitor
-        self._watcher = watcher
+        self._picture = picture
         self._shards, self._chunks = Sizes(), Sizes()
         self._sums: Counter[str] = Counter()
         self._orders: Counter[str] = Counter()
@@ -201,8 +213,8 @@ class _Pass:
             self._sums[f"with {kind}"] += bool(layout.total(kind))
         self._orders[layout.order] += 1
         self._alignments[layout.alignment] += 1
-        if self._watcher is not None:
-            self._watcher(one)
+        if self._picture is not None:
+            self._picture.add(one)
 
     def _stored(self, spec: ShardSpec) -> StoredRecord:
         sums, chunks = self._sums, self._chunks.summary()
@@ -237,11 +249,11 @@ def _n_grid_chunks(array: ArrayTarget, spec: ShardSpec) -> int:
     """Return the number of inner chunks of the grid; of one shard, if only this is inspected."""
     if array.layout is None or array.only is not None:
         return spec.n_chunks
-    sizes = _chunk_shape(spec)
+    sizes = chunk_shape_of_shards(spec)
     return math.prod(-(-n // size) for n, size in zip(array.layout.shape, sizes, strict=True))
 
 
-def _chunk_shape(spec: ShardSpec) -> tuple[int, ...]:
+def chunk_shape_of_shards(spec: ShardSpec) -> tuple[int, ...]:
     """Return the shape of an inner chunk along the axes of the array; transposes before the sharding permute them."""
     return tuple(spec.chunk_shape[int(i)] for i in np.argsort(compiled(spec.chain).perm))
 
@@ -262,7 +274,7 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
         fill_value=str(array.layout.fill_value),
         dimension_names=None if names is None else tuple(names),
         shard_shape=None if spec is None else spec.shard_shape,
-        chunk_shape=chunks if spec is None else _chunk_shape(spec),
+        chunk_shape=chunks if spec is None else chunk_shape_of_shards(spec),
         codecs=codecs if spec is None else _inner_codecs(array, spec),
         index_codecs=[] if spec is None else [codec.to_json() for codec in spec.index_codecs],
         index_location=None if spec is None else spec.index_location,
@@ -286,7 +298,7 @@ def _layout_of_shard(spec: ShardSpec) -> LayoutRecord:
         fill_value=str(spec.fill_value),
         dimension_names=None,
         shard_shape=spec.shard_shape,
-        chunk_shape=_chunk_shape(spec),
+        chunk_shape=chunk_shape_of_shards(spec),
         codecs=[codec.to_json() for codec in spec.codecs],
         index_codecs=[codec.to_json() for codec in spec.index_codecs],
         index_location=spec.index_location,

@@ -73,6 +73,12 @@ class NewHierarchy:
         finally:
             view.close()
 
+    def size(self, shard: ShardTarget) -> int:
+        """Return the size of a new shard in bytes."""
+        store, key, _ = object_at(self._to, self._key(shard.array, shard.key), self._options)
+        view = open_object(store, key)
+        return 0 if view is None else view.nbytes
+
     def copy_all(self, array: ArrayTarget) -> None:
         """Copy all objects of an array that is not sharded, except documents."""
         self.add(array)

@@ -12,12 +12,23 @@ import numpy as np
 from ..access.inner_chunks import coordinates
 from ..access.shard_writer import ShardWriter
 from ..access.user_bytes import HeaderFooter, find
+from ..errors import ConflictError, UnsupportedError
 from ..format.spec import ShardSpec
+from .array_target import ShardTarget
 from .index_layout import Entries, is_absent
 from .index_search import FoundIndex, How
-from .stored_bytes import BLOCK_NBYTES, StoredBytes
+from .stored_bytes import BLOCK_NBYTES, StoredBytes, open_object
 
-__all__ = ["UserParts", "copy_chunks", "encoded_chunks", "in_order_of_offset", "user_parts", "write_others"]
+__all__ = [
+    "UserParts",
+    "copy_chunks",
+    "encoded_chunks",
+    "in_order_of_offset",
+    "refuse_user_bytes",
+    "replacing_writer",
+    "user_parts",
+    "write_others",
+]
 
 
 class UserParts(NamedTuple):
@@ -98,10 +109,54 @@ def write_others(writer: ShardWriter, chunks: Iterable[tuple[int, Any]]) -> None
         writer.write_encoded(coordinates(position, writer.grid_shape), data)
 
 
-def encoded_chunks(view: StoredBytes, places: Entries) -> Mapping[int, bytes]:
-    """Return all inner chunks as bytes in memory, in the order of their offsets."""
+def encoded_chunks(view: StoredBytes, places: Entries, positions: Sequence[int]) -> Mapping[int, bytes]:
+    """Return inner chunks as bytes in memory."""
     found = {}
-    for position in in_order_of_offset(places):
+    for position in positions:
         offset, nbytes = (int(number) for number in places[position])
         found[position] = bytes(view.range(offset, nbytes))
     return found
+
+
+def replacing_writer(shard: ShardTarget, view: StoredBytes, spec: ShardSpec, user: UserParts) -> ShardWriter:
+    """Return the writer of a new shard that replaces a local one, unless another writer changes that one meanwhile.
+
+    Parameters
+    ----------
+    shard : ShardTarget
+    view : StoredBytes
+        The old shard, which stays open until the writer has committed.
+    spec : ShardSpec
+    user : UserParts
+
+    Raises
+    ------
+    ConflictError
+        From `ShardWriter.commit`: another writer has changed the shard; it is not replaced.
+    """
+
+    def confirm() -> None:
+        now = open_object(shard.array.store, shard.key)
+        state = b"" if now is None else now.state
+        if now is not None:
+            now.close()
+        if state != view.state:
+            raise ConflictError(
+                f"shard {shard.name!r}: another writer has changed it meanwhile; it was not replaced. Stop all writers and "
+                "run the tool again",
+                shard=shard.name,
+                expected=view.state,
+                actual=state,
+            )
+
+    return ShardWriter(shard.place.path, spec, durability="fsync", confirm=confirm, **user._asdict())
+
+
+def refuse_user_bytes(shard: ShardTarget, user: UserParts) -> None:
+    """Raise `UnsupportedError` if a shard has header, footer or alignment, which a replacement in a store does not keep."""
+    if user.has_any:
+        raise UnsupportedError(
+            f"shard {shard.name!r}: expected no header, footer or alignment, which are kept in place in local files only; "
+            "write a new array with `to`",
+            shard=shard.name,
+        )

@@ -18,14 +18,23 @@ from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates
 from ..access.shard_change import Change, Found, change
 from ..access.shard_writer import ShardWriter
-from ..errors import ConflictError, ShardError, UnsupportedError
+from ..errors import ConflictError, ShardError
 from ..options import Options
 from .array_target import ShardTarget
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
 from .new_hierarchy import NewHierarchy
 from .repair_report import RepairAction, RepairedShard
-from .rewrite import UserParts, copy_chunks, encoded_chunks, in_order_of_offset, user_parts, write_others
+from .rewrite import (
+    UserParts,
+    copy_chunks,
+    encoded_chunks,
+    in_order_of_offset,
+    refuse_user_bytes,
+    replacing_writer,
+    user_parts,
+    write_others,
+)
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
 from .verify import inside_array
@@ -179,32 +188,11 @@ class ShardRepair:
         chunks: ChunksOfCopy | None,
         user: UserParts,
     ) -> None:
-        def confirm() -> None:
-            now = open_object(shard.array.store, shard.key)
-            state = b"" if now is None else now.state
-            if now is not None:
-                now.close()
-            if state != view.state:
-                raise ConflictError(
-                    f"shard {shard.name!r}: another writer has changed it during the repair; it was not replaced. Stop all "
-                    "writers and repair it again",
-                    shard=shard.name,
-                    expected=view.state,
-                    actual=state,
-                )
-
-        with ShardWriter(
-            shard.place.path, self._spec, durability="fsync", confirm=confirm, **user._asdict()
-        ) as writer:
+        with replacing_writer(shard, view, self._spec, user) as writer:
             self._write(writer, view, plan, chunks)
 
     def _replace_object(self, shard: ShardTarget, user: UserParts) -> None:
-        if user.has_any:
-            raise UnsupportedError(
-                f"shard {shard.name!r}: expected no header, footer or alignment, which a repair in place keeps in local files "
-                "only; repair it to a new array",
-                shard=shard.name,
-            )
+        refuse_user_bytes(shard, user)
 
         def decide(_found: Found) -> Change:
             return Change(self._all_chunks(shard), complete=True, keep_empty=True)
@@ -221,7 +209,10 @@ class ShardRepair:
             with ExitStack() as stack:
                 chunks = self._chunks_of_copy(shard, stack)
                 plan = self._plan(found, chunks)
-                return {**encoded_chunks(view, found.places), **dict(self._others(plan.from_copy, chunks))}
+                return {
+                    **encoded_chunks(view, found.places, in_order_of_offset(found.places)),
+                    **dict(self._others(plan.from_copy, chunks)),
+                }
         finally:
             view.close()
 

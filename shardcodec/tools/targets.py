@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..access.array_reader import folder_at
-from ..access.box_reader import Folder
+from ..access.box_reader import Folder, folder_at
 from ..compat import StorePath, on_zarrs_loop
 from ..errors import SpecError, UnsupportedError
 from ..format.spec import ShardSpec

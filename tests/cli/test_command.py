@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from helpers import create, letters, letters_spec, python_environment, shard_path
+from servers.http_objects import serving
 
 from shardcodec.cli.app import app, run
+from shardcodec.cli.exit_codes import ExitCode
+from shardcodec.cli.options import ProgressKind
+from shardcodec.cli.session import run_command
 from shardcodec.cli.signals import StopRequests
+from shardcodec.tools.monitor import Monitor
 
 
 @pytest.fixture
@@ -123,22 +129,20 @@ def test_program_and_module_run_the_same_command(array: Any) -> None:
     assert "4 of 4" in done.stdout
 
 
-def test_without_typer_the_way_to_install_it_is_told(tmp_path: Path) -> None:
-    code = """
-        import sys
-        sys.modules["typer"] = None
-        from shardcodec.__main__ import main
-        sys.argv = ["shardcodec", "inspect", "a.zarr"]
-        sys.exit(main())
-    """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", textwrap.dedent(code)],
-        env=python_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert (
-        done.stderr == "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
-    )
+@pytest.mark.parametrize(("argument", "status"), [("inspect", 3), ("--help", 0)])
+def test_without_typer_the_way_to_install_it_is_told(
+    argument: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shardcodec.__main__ import main
+
+    for name in [name for name in sys.modules if name.startswith("shardcodec.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(sys, "argv", ["shardcodec", argument])
+    assert main() == status
+    out, err = capsys.readouterr()
+    assert err == "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
+    assert ("--json" in out) == (status == 0)
 
 
 def test_reader_that_ends_early_is_not_an_error_of_the_interpreter(array: Any) -> None:
@@ -152,6 +156,25 @@ def test_reader_that_ends_early_is_not_an_error_of_the_interpreter(array: Any) -
     finally:
         os.close(write_end)
     assert done.returncode == 3 and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_error_of_an_object_store_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    with serving() as objects:
+        url = objects.url
+    assert run(["inspect", f"{url}/a.zarr", "--storage-option", 'retry_config={"max_retries": 0}']) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("shardcodec: ") and "Traceback" not in err
+
+
+def test_unexpected_error_is_not_taken_for_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(monitor: Monitor) -> ExitCode:
+        raise RuntimeError("a fault in the program")
+
+    with pytest.raises(typer.Exit) as end:
+        run_command(work, ProgressKind.NONE)
+    assert end.value.exit_code == 3
+    assert "Traceback" in capsys.readouterr().err
 
 
 # ---- signals
