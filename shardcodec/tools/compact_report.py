@@ -60,7 +60,7 @@ class CompactedShard(Report):
 class CompactReport(Report):
     """What `compact` did.
 
-    Attributes
+    Parameters
     ----------
     target : str
         The path that was given.

@@ -74,7 +74,7 @@ class RepairedShard(Report):
 class RepairReport(Report):
     """What `repair` did.
 
-    Attributes
+    Parameters
     ----------
     target : str
         The path that was given.

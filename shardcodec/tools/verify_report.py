@@ -86,7 +86,7 @@ class VerifiedArray(Record):
 class VerifyReport(Report):
     """What `verify` found.
 
-    Attributes
+    Parameters
     ----------
     target : str
         The path that was given.
