@@ -26,15 +26,15 @@ except (ImportError, AttributeError) as _error:
     _misfit = _error
 
 if TYPE_CHECKING:
-    from . import kv, transformer
+    from . import kv, tools, transformer
 
-__all__ = ["kv", "transformer"]
+__all__ = ["kv", "tools", "transformer"]
 __all__ += public.__all__
 
 __version__ = "0.1.0"
 
-# Separate surfaces, imported at their first use.
-_LAZY = ("kv", "transformer")
+# Separate surfaces and the tools, imported at their first use.
+_LAZY = ("kv", "tools", "transformer")
 
 
 def __getattr__(name: str) -> Any:

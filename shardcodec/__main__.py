@@ -1,10 +1,12 @@
-# __main__.py - `python -m shardcodec`: what this installation is and which options are in force
+# __main__.py - `python -m shardcodec` and the command `shardcodec`
 # SPDX-License-Identifier: MIT
-"""Print versions, build, processor features, threads and options. ``--json`` prints the same as one JSON object."""
+"""Print versions, build, processor features, threads and options. ``--json`` prints the same as one JSON object.
+
+With a command, such as ``inspect``, the arguments go to `shardcodec.cli`, which needs the extra ``cli``.
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -86,18 +88,35 @@ def main() -> int:
     Returns
     -------
     int
-        Exit status: 0, or 1 if the extension module cannot be loaded or an option is invalid.
+        Exit status. Without a command: 0, or 1 if the extension module cannot be loaded or an option is invalid. With a
+        command: see `shardcodec.cli.exit_codes`.
     """
-    parser = argparse.ArgumentParser(prog="python -m shardcodec", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
+    arguments = sys.argv[1:]
+    if arguments and arguments != ["--json"]:
+        return _run_command(arguments)
     try:
         facts = describe()
     except (UnsupportedError, TypeError, ValueError) as error:
         sys.stderr.write(f"shardcodec: {error}\n")
         return 1
-    sys.stdout.write((json.dumps(facts, indent=2) if arguments.json else text(facts)) + "\n")
+    sys.stdout.write((json.dumps(facts, indent=2) if arguments else text(facts)) + "\n")
     return 0
+
+
+def _run_command(arguments: list[str]) -> int:
+    try:
+        from .cli.app import run
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "typer":
+            raise
+        sys.stderr.write(
+            "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
+        )
+        if arguments[0] not in ("-h", "--help"):
+            return 3
+        sys.stdout.write(f"{__doc__}\n")
+        return 0
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..compat import StorePath
+from ..drawing.html import facts_table
 from ..errors import ShardError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
 from ..format.checks import bounded_depth
 from ..options import check, resolve
 from ..storage import index_cache as index_caches
-from ..storage.files import FileStore, check_name
 from ..storage.index_cache import IndexCache
-from ..storage.kinds import at_url, introduce, is_zarr_store, locate
-from ..storage.renamed_store import RenamedStore
+from ..storage.kinds import at_url
 from ..storage.retry import Patience
+from . import pictures
+from .array_map import map_of_array
 from .array_request import Part
-from .box_reader import ArrayObjects, BoxReader, Folder
+from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
@@ -101,22 +101,6 @@ def open_array(
     return ArrayReader(folder, threads, index_cache, immutable, clip)
 
 
-def folder_at(path_or_store: Any, path: str) -> Folder:
-    """Return the objects of an array, from the arguments of `open_array`."""
-    path = check_name(path.strip("/"))
-    if isinstance(path_or_store, str | os.PathLike):
-        root = os.path.abspath(os.path.join(os.fspath(path_or_store), path))
-        return Folder(FileStore(check_name(str(root))), "")
-    if isinstance(path_or_store, StorePath):
-        path_or_store, path = path_or_store.store, (path_or_store / path).path if path else path_or_store.path
-    if not is_zarr_store(path_or_store):
-        raise TypeError(f"expected a path or a zarr store, got {type(path_or_store).__name__}")
-    introduce(path_or_store)
-    prefix = f"{path}/" if path else ""
-    store, _ = locate(StorePath(path_or_store, path))
-    return Folder(store, prefix, path_or_store if isinstance(path_or_store, RenamedStore) else None)
-
-
 class ArrayReader:
     """A read-only handle on an array; made by `open_array`.
 
@@ -179,6 +163,7 @@ class ArrayReader:
         self.shards: Ints | None = spec.shape if chain.is_shard else None
         self.chunks: Ints = _inner_shape(chain) if chain.is_shard else spec.shape
         self._chain = chain
+        self._spec = spec
         self._extents: Ints = spec.shape
         choices = {"threads": threads, "immutable": immutable or None}
         if not isinstance(index_cache, IndexCache):
@@ -359,6 +344,47 @@ class ArrayReader:
             store = self._objects.folder.store
             buffered_chunks.flush_named(store.lock_names([part.key for part in parts]))
         self._boxes.read(parts, out, axes, patience)
+
+    # ---- pictures
+
+    def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
+        """Draw which inner chunks exist and how large they are, over the elements of the array.
+
+        The indexes of all shards are read; memory is bounded. The last two axes with more than one inner chunk are
+        shown; the other axes are averaged. It needs matplotlib.
+
+        Parameters
+        ----------
+        file : path-like, optional
+            A file to save the picture, with the suffix .png or .svg.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        UnsupportedError
+            The array is not sharded.
+        ValueError
+            The file has another suffix.
+        ShardFormatError, ChecksumError
+            The index of a shard is damaged.
+        """
+        return pictures.plot_map(
+            map_of_array(self._objects, self._spec, self._options), repr(self._objects.folder), file
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("shape", str(self.shape)),
+            ("elements", f"{self.dtype}, fill value {self.fill_value}"),
+            ("inner chunks" if self.shards else "chunks", str(self.chunks)),
+            *([("shards", str(self.shards))] if self.shards else []),
+        ]
+        return facts_table(f"ArrayReader {self._objects.folder!r}", rows)
 
     # ---- the handle
 

@@ -9,6 +9,7 @@ Everything that does not depend on the selection is prepared once: geometry, com
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ from ..errors import ShardError, SpecError
 from ..format.checks import as_mapping, bounded_depth
 from ..format.keys import KeyEncoding
 from ..options import Options
+from ..storage.files import FileStore, check_name
 from ..storage.index_cache import IndexCache
-from ..storage.renamed_store import original
+from ..storage.kinds import introduce, is_zarr_store, locate
+from ..storage.renamed_store import RenamedStore, original
 from ..storage.requests import MAX_GAP_NBYTES
 from ..storage.retry import Patience
 from ..storage.runner import run_blocking
@@ -36,7 +39,7 @@ from .regions import Box, as_void
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["ArrayObjects", "BoxReader", "Folder"]
+__all__ = ["ArrayObjects", "BoxReader", "Folder", "folder_at"]
 
 Ints = tuple[int, ...]
 
@@ -70,7 +73,7 @@ class Folder:
             The document is not a JSON object.
         """
         for name in ("zarr.json", ".zarray"):
-            if (stored := self._get(self.prefix + name)) is not None:
+            if (stored := self.get(self.prefix + name)) is not None:
                 try:
                     with bounded_depth(name):
                         return as_mapping(json.loads(stored), "")
@@ -78,7 +81,8 @@ class Folder:
                     raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
         raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
 
-    def _get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
+        """Return all of an object in the store; None if it does not exist."""
         if self.base is not None:
             buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
             return None if buffer is None else bytes(buffer.to_bytes())
@@ -95,6 +99,22 @@ class Folder:
 
     def __repr__(self) -> str:
         return self.store.describe(self.prefix.rstrip("/")).rstrip("/")
+
+
+def folder_at(path_or_store: Any, path: str) -> Folder:
+    """Return the objects of an array, from the arguments of `open_array`."""
+    path = check_name(path.strip("/"))
+    if isinstance(path_or_store, str | os.PathLike):
+        root = os.path.abspath(os.path.join(os.fspath(path_or_store), path))
+        return Folder(FileStore(check_name(str(root))), "")
+    if isinstance(path_or_store, StorePath):
+        path_or_store, path = path_or_store.store, (path_or_store / path).path if path else path_or_store.path
+    if not is_zarr_store(path_or_store):
+        raise TypeError(f"expected a path or a zarr store, got {type(path_or_store).__name__}")
+    introduce(path_or_store)
+    prefix = f"{path}/" if path else ""
+    store, _ = locate(StorePath(path_or_store, path))
+    return Folder(store, prefix, path_or_store if isinstance(path_or_store, RenamedStore) else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,16 +232,18 @@ class ChunkWriter:
             sink.write(tail, end)
         sink.write(index, 0 if self._spec.index_location == "start" else end + len(tail))
 
-    def _put_in_place(self, sink: Any) -> None:
-        """Give the new file the name of the shard, under the locks of the shard."""
+    def _put_in_place(self, sink: Any, confirm: Callable[[], None] | None = None) -> None:
+        """Give the new file the name of the shard, under the locks of the shard, after a call of `confirm`."""
         path = os.path.realpath(sink.place[0])  # the file that is replaced, also if a link has changed since
         sync = self._options.durability == "fsync"
+
+        def commit(fd: int | None) -> bool:
+            if confirm is not None:
+                confirm()
+            return bool(sink.commit(sync=sync, only_new=fd == file_locks.NO_FILE))
+
         with locks.table().hold([path]):
-            file_locks.update(
-                path,
-                self._options,
-                lambda fd: sink.commit(sync=sync, only_new=fd == file_locks.NO_FILE),
-            )
+            file_locks.update(path, self._options, commit)
 
     def abort(self) -> None:
         """Discard the new shard; do nothing after the end. An old shard under the same name stays."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,19 +18,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import cancel, native
+from ..compat import on_zarrs_loop
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
+from ..storage.requests import n_concurrent
 from ..storage.retry import Patience
+from ..storage.store import Store
+from ..storage.tasks import all_of
+from . import pictures
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
+from .limited_remote import LimitedRemote
 from .placement import ABSENT
 from .read import explain
+from .remote_index import IndexLoader
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "scan_files"]
+__all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "scan_files", "scan_requests"]
 
 # Bounds of one batch of indexes in memory: bytes of the sizes, and number of shards.
 BATCH_NBYTES = 32 << 20
@@ -55,17 +63,47 @@ class ChunkState:
         Coordinates of the first of these inner chunks in the grid of the array.
     chunk_shape : tuple of int
         Shape of an inner chunk, in elements.
+    array_shape, shard_shape : tuple of int or None
+        Shape of the array and of a shard, in elements, for pictures.
     """
 
     exists: np.ndarray[Any, np.dtype[np.bool_]]
     nbytes: Sizes
     first: Ints
     chunk_shape: Ints
+    array_shape: Ints | None = None
+    shard_shape: Ints | None = None
 
     def __repr__(self) -> str:
         n_existing = int(np.count_nonzero(self.exists))
         total = int(self.nbytes.sum(dtype=np.uint64))
         return f"<ChunkState: {n_existing} of {self.exists.size} inner chunks of {self.chunk_shape} exist, {total} bytes>"
+
+    def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
+        """Draw which inner chunks exist and how large they are, over the elements of the array.
+
+        The last two axes with more than one inner chunk are shown; the other axes are averaged. It needs matplotlib.
+
+        Parameters
+        ----------
+        file : path-like, optional
+            A file to save the picture, with the suffix .png or .svg.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        ValueError
+            The file has another suffix.
+        """
+        return pictures.plot_map(pictures.map_of_state(self), "chunk_state", file)
+
+    def _repr_html_(self) -> str:
+        return pictures.html_of_state(self)
 
     def iter_existing(self) -> Iterator[Ints]:
         """Yield the coordinates of existing inner chunks in the grid of the array, in C order.
@@ -185,7 +223,8 @@ class ShardGrid:
         """Return the array of sizes, and a result without existing inner chunks that refers to this array."""
         sizes = np.zeros(self.shape, dtype=np.uint64)
         exists = np.zeros(self.shape, dtype=np.bool_)
-        return sizes, ChunkState(exists, sizes, self.first, self.chunk_shape)
+        state = ChunkState(exists, sizes, self.first, self.chunk_shape, self._shape, self.spec.shard_shape)
+        return sizes, state
 
 
 class _ScanItem:
@@ -239,3 +278,38 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
         else:
             if not patience.misses(s for s, own in zip(sources, sizes, strict=True) if (own == ABSENT).all()):
                 return sizes
+
+
+def scan_requests(
+    store: Store, work: Sequence[tuple[str, Any]], chain: Chain, options: Options
+) -> list[str | None]:
+    """Read the indexes of shards in a store of requests, with concurrent requests.
+
+    Parameters
+    ----------
+    store : Store
+    work : sequence of (str, ndarray of uint64)
+        Keys, and for each the array that gets the sizes; it is unchanged if the object does not exist.
+    chain
+        Compiled chain of a shard.
+    options : Options
+
+    Returns
+    -------
+    list of (str or None)
+        Names of the states of the objects, as far as the store reports them.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError
+        As for `scan_files`.
+    """
+    limited = LimitedRemote(store, n_concurrent())
+
+    async def fill(key: str, out: Any) -> str | None:
+        index = await IndexLoader(limited, key, chain, options).load_sizes(out)
+        if index is None or index.version is None or index.nbytes is None:
+            return None
+        return store.lasting_state(index.nbytes, index.version)
+
+    return on_zarrs_loop(all_of(fill(key, out) for key, out in work))  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ codec. Only `ShardReader.read_region` uses elements along the axes of the array.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +18,7 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver, check, resolve
+from . import pictures
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
 from .inner_chunks import coordinates, positions
@@ -88,6 +90,32 @@ class ShardReader:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r} of {self.grid_shape} inner chunks of {self._spec.chunk_shape}>"
+
+    def _repr_html_(self) -> str:
+        return pictures.html_of_shard(self)
+
+    def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
+        """Draw what each byte of the shard holds, and in which order the inner chunks are stored. It needs matplotlib.
+
+        Parameters
+        ----------
+        file : path-like, optional
+            A file to save the picture, with the suffix .png or .svg.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        ValueError
+            The file has another suffix.
+        ShardFormatError, ChecksumError
+            The index, or an entry of it, is invalid.
+        """
+        return pictures.plot_layout(self, file)
 
     # ---- the index
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
@@ -62,6 +62,9 @@ class ShardWriter(ChunkWriter):
         Order of the inner chunks of one call. Different calls are written one after the other.
     durability, threads : optional
         As in `Options`.
+    confirm : callable, optional
+        Only for a local file: called by `commit` under the lock of the shard, before the new file replaces the old one. If
+        it raises, the old shard stays.
 
     Raises
     ------
@@ -108,6 +111,7 @@ class ShardWriter(ChunkWriter):
         order: str | None = None,
         durability: str | None = None,
         threads: int | None = None,
+        confirm: Callable[[], None] | None = None,
     ) -> None:
         if not spec.supports_partial_access:
             raise UnsupportedError(
@@ -130,6 +134,7 @@ class ShardWriter(ChunkWriter):
             write_empty=write_empty_chunks,
         )
         self.footer = footer
+        self._confirm = confirm
         self._path = full_path
         self._entries = np.full((spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         self._end = spec.index_nbytes if spec.index_location == "start" else 0
@@ -257,7 +262,7 @@ class ShardWriter(ChunkWriter):
             self._write_end(sink, self._entries, self._end, self.footer)
             if self._path is None:
                 return sink.commit()
-            self._put_in_place(sink)
+            self._put_in_place(sink, self._confirm)
         except LockError:
             sink.truncate(self._end)  # the next commit may have another footer
             self._sink = sink

@@ -118,14 +118,19 @@ class HeaderFooter(NamedTuple):
     footer : bytes
     alignment : int
         From the mark, or guessed from the gaps between inner chunks; else 1.
-    is_marked : bool
-        True if the shard has a mark.
+    mark_at : int or None
+        Offset of the mark; None if the shard has none.
     """
 
     where: Extents
     footer: Any
     alignment: int
-    is_marked: bool = False
+    mark_at: int | None = None
+
+    @property
+    def is_marked(self) -> bool:
+        """True if the shard has a mark."""
+        return self.mark_at is not None
 
     @property
     def header_nbytes(self) -> int:
@@ -183,9 +188,9 @@ def find(
     is_bare = not sums.n_stored
     found, tail = _search(where, read) if is_bare else _mark_behind(where, read)
     if found is not None:
-        header, footer, alignment = found
+        header, footer, alignment, mark_at = found
         where = Extents(where.first, where.first + header, where.end - footer, where.end)
-        return HeaderFooter(where, tail[len(tail) - footer :], alignment, is_marked=True)
+        return HeaderFooter(where, tail[len(tail) - footer :], alignment, mark_at)
     if is_bare:
         return HeaderFooter(where, b"", 1)
     if len(tail) < BLOCK_NBYTES and not any(tail):
@@ -193,7 +198,7 @@ def find(
     return HeaderFooter(where, tail, _padded_to(sums))
 
 
-Mark = tuple[int, int, int]  # size of the header, size of the footer, alignment
+Mark = tuple[int, int, int, int]  # size of the header, size of the footer, alignment, offset of the mark
 Read = Callable[[int, int], bytes]
 
 
@@ -226,7 +231,7 @@ def _find_mark(part: bytes, low: int, where: Extents) -> Mark | None:
             # 0 or a power of two: other values are never written
             fits = fits and not alignment & (alignment - 1)
             if fits and native.load().crc32c(part[at : at + MARK.size - 4]) == checksum:
-                return header, footer, max(1, alignment)
+                return header, footer, max(1, alignment), own
     return None
 
 

@@ -61,3 +61,17 @@ class KeyEncoding:
         separator = self.separator
         numbers = separator.join(map(str, coords))
         return f"c{separator}{numbers}" if self.is_default else numbers
+
+    def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
+        """Return the grid position of a key; None for a key that is not one of a chunk with `ndim` axes."""
+        parts = key.split(self.separator)
+        if ndim == 0:
+            return () if key == self.key(()) else None
+        if self.is_default:
+            if parts[0] != "c":
+                return None
+            parts = parts[1:]
+        if len(parts) != ndim or not all(part.isascii() and part.isdecimal() for part in parts):
+            return None
+        coords = tuple(map(int, parts))
+        return coords if self.key(coords) == key else None  # no leading zeros

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
@@ -16,7 +16,7 @@ import numpy as np
 from .. import native
 from ..compat import LocalStore
 from ..options import Options
-from . import file_locks, file_system, object_names
+from . import file_locks, file_system, listing, object_names
 from .identity import ByIdentity
 from .requests import Answer
 from .runner import Runner
@@ -83,6 +83,7 @@ class FileStore(Store):
 
     is_near = True
     has_lasting_states = True
+    supports_listing = True
 
     def __init__(self, root: str | LocalStore) -> None:
         super().__init__(root)
@@ -162,6 +163,14 @@ class FileStore(Store):
     async def size(self, key: str) -> int:
         """Return the size of a file in bytes; raise `FileNotFoundError` if it does not exist."""
         return os.stat(self.source(key)).st_size
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Yield the keys of the files below a folder."""
+        return listing.file_keys(self.root, prefix)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return listing.file_names(self.root, prefix)
 
     def states_of(self, keys: Sequence[str], n_threads: int) -> list[str | None] | None:
         """Return the states of files; see `file_states`."""

@@ -8,6 +8,7 @@ A subclass may do anything in its methods, so only zarr's own classes count as f
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,16 @@ from .tasks import in_thread
 from .urls import is_url, split_url, store_at
 from .zarr_store import ZarrStore
 
-__all__ = ["at_url", "introduce", "introduce_async", "is_zarr_store", "locate", "object_at", "store_of"]
+__all__ = [
+    "at_url",
+    "introduce",
+    "introduce_async",
+    "is_zarr_store",
+    "locate",
+    "object_at",
+    "store_of",
+    "zip_at",
+]
 
 
 # The kind of each class of zarr stores. Any other class, and any subclass, is a `ZarrStore`.
@@ -69,6 +79,24 @@ def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
     if storage_options is not None:
         raise TypeError(f"storage_options: expected them only with a URL, got a {type(target).__name__}")
     return target
+
+
+def zip_at(path: str) -> Any:
+    """Open a zip file for reading, as a zarr store.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    ValueError
+        It is not a zip file.
+    """
+    store = compat.ZipStore(path, mode="r")
+    try:
+        on_zarrs_loop(store._ensure_open())
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path!r}: expected a zip file: {error}") from error
+    return store
 
 
 def object_at(

@@ -10,6 +10,7 @@ removed; the process then keeps the answer for the old one.
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from typing import Any, NamedTuple
 
@@ -20,17 +21,26 @@ from . import file_system, mounts
 from .file_system import CLUSTER, NODE, NONE
 from .mounts import DescriptorInfo, Mount
 
-__all__ = ["Known", "check_absent", "check_held", "check_not_lockable", "refuse_store"]
+__all__ = ["Known", "check_absent", "check_held", "check_not_lockable", "refuse_store", "scope_at"]
 
 _ADVICE = "let only one node write, or mount the file system with locks for all nodes (docs/cluster.md)"
 
 
+class FileTime(NamedTuple):
+    """When a file was made: by the clock of its file system, and by that of this machine before and after; in seconds."""
+
+    stamp: float
+    before: float
+    after: float
+
+
 class Known(NamedTuple):
-    """A mount and the scope of its locks."""
+    """A mount and the scope of its locks; `file_time` if a file was made to find out."""
 
     mount: Mount | None
     scope: str
     reason: str
+    file_time: FileTime | None = None
 
     @property
     def name(self) -> str:
@@ -128,6 +138,27 @@ def check_absent(path: str) -> None:
         raise _error(path, known)
 
 
+def scope_at(folder: str, *, probe: bool) -> Known:
+    """Find out how far locks of files in a folder reach, for a report.
+
+    Parameters
+    ----------
+    folder : str
+        It exists.
+    probe : bool
+        Make a file with a temporary name there, lock it and remove it. Without it, only the mount and its options tell,
+        which is not enough on FUSE.
+    """
+    if probe:
+        return _probe(folder)
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mount = mounts.mount_of(fd)
+    finally:
+        os.close(fd)
+    return Known(mount, *file_system.lock_scope(mount, DescriptorInfo()))
+
+
 def refuse_store(name: str, reason: str) -> LockScopeError:
     """Return the error for a store whose objects are not protected from writers on other nodes.
 
@@ -161,11 +192,14 @@ def _probe(folder: str) -> Known:
     """Lock a file with a temporary name in a folder."""
     engine = native.load()
     lock = engine.FileLock()
+    before = time.time()
     file = engine.NewFile(f"{folder}/lock", shared=True)
     try:
         temp = file.place[1]
+        made = FileTime(os.stat(temp).st_mtime, before, time.time())
         outcome = lock.try_acquire(temp)
-        return _look(lock.fd) if outcome == "held" else _not_lockable(temp, outcome)
+        known = _look(lock.fd) if outcome == "held" else _not_lockable(temp, outcome)
+        return known._replace(file_time=made)
     finally:
         lock.release()
         file.abort()

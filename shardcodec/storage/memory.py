@@ -114,6 +114,11 @@ class BytesStore(MemoryStore):
 
     index_names = lock_names
 
+    @property
+    def supports_listing(self) -> bool:
+        """Return False: any key leads to the one object."""
+        return False
+
     def describe(self, key: str) -> str:
         """Return the key."""
         return key

@@ -109,6 +109,11 @@ class ObjectStore(ZarrStore):
                 found[meta["path"]] = None if version is None else state_text(meta["size"], version["e_tag"])
         return found
 
+    @property
+    def supports_listing(self) -> bool:
+        """False for HTTP, which zarr takes for a store with listings; obstore asks for them with PROPFIND."""
+        return type(self._store).__name__ != "HTTPStore" and super().supports_listing
+
     # ---- writing
 
     async def _old(self, key: str, *, is_update: bool) -> Answer | None:

@@ -17,14 +17,14 @@ import json
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ..compat import IN_MEMORY, buffer_from
 from ..errors import LockError
 from ..options import Options
-from . import file_locks, object_names
+from . import file_locks, listing, object_names
 from .requests import Answer, Limits, limits_of_zarr
 
 if TYPE_CHECKING:
@@ -354,6 +354,21 @@ class Store(ABC):
     async def size(self, key: str) -> int:
         """Return the size of an object in bytes; raise `FileNotFoundError` if it does not exist."""
 
+    # ---- listing; these block, so an event loop must not call them
+
+    @property
+    def supports_listing(self) -> bool:
+        """True if `keys` and `names` work."""
+        return bool(self._base.supports_listing)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Yield the keys below a folder in any order; `prefix` is empty or ends with a slash."""
+        return listing.zarr_keys(self._base, prefix)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the folders in a folder, in ascending order; names of objects may be among them."""
+        return listing.zarr_names(self._base, prefix)
+
     # ---- states that are valid in all processes
 
     @property
@@ -385,6 +400,16 @@ class Store(ABC):
         contest: Contest,
     ) -> Outcome:
         """Replace objects once; the caller holds their locks in this process and repeats for those that are left."""
+
+    async def exclusion(self, key: str) -> tuple[str, str]:
+        """Return how far writers of an object exclude each other, as `file_system.LockScope` has it; it may send a probe.
+
+        Raises
+        ------
+        LockScopeError
+            Writers in other processes are not excluded; ``.reason`` says why.
+        """
+        raise NotImplementedError("only stores of requests are asked")
 
     @property
     def takes_parts(self) -> bool:

@@ -23,6 +23,7 @@ from ..compat import (
 )
 from ..options import Options
 from . import conditions, object_names, remote_indexes
+from .file_system import CLUSTER
 from .lock_scopes import refuse_store
 from .requests import Answer, Limits, limits_of_zarr, n_concurrent
 from .runner import Runner
@@ -223,6 +224,11 @@ class ZarrStore(Store):
         for i, new in zip(kept, again.objects, strict=True):
             objects[i] = new
         return made._replace(objects=objects)
+
+    async def exclusion(self, key: str) -> tuple[str, str]:
+        """Return how far writers of an object exclude each other."""
+        await self._check_cluster(key, [])
+        return CLUSTER, "conditional writes"
 
     async def _check_cluster(self, key: str, olds: Sequence[Answer | None]) -> None:
         """Raise `LockScopeError` if writers on other nodes are not excluded. Parts of other objects have the locks of these."""

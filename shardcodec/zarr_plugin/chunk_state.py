@@ -12,17 +12,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import zarr
 
 from .. import native
 from ..access.buffer.group_writes import active
-from ..access.limited_remote import LimitedRemote
 from ..access.placement import ABSENT
-from ..access.remote_index import IndexLoader
-from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files
+from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
 from ..compat import (
     Store,
     StorePath,
@@ -39,13 +37,7 @@ from ..options import Options, check, resolve
 from ..storage.files import check_name
 from ..storage.kinds import at_url, locate, store_of
 from ..storage.renamed_store import RenamedStore, original
-from ..storage.requests import n_concurrent
 from ..storage.sidecar import Sidecar
-from ..storage.store import Store as AnyStore
-from ..storage.tasks import all_of
-
-if TYPE_CHECKING:
-    from .._native import Chain
 
 __all__ = ["chunk_state", "iter_existing"]
 
@@ -242,7 +234,8 @@ class _Scan:
 
     def _listing(self) -> dict[str, str | None] | None:
         """Return the keys of existing objects and the names of their states; None if a listing would not help."""
-        if self._store.is_near or not self._target.store.supports_listing:
+        can_list = self._target.store.supports_listing and self._store.supports_listing
+        if self._store.is_near or not can_list:
             return None
         if self._sidecar is not None:
             return sync(self._store.states(self._target.path))
@@ -289,22 +282,7 @@ class _Scan:
             return scan_files(chain, [store.source(key) for key in keys], list(keys), self._options), after
         sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
         wanted = [i for i, key in enumerate(keys) if present is None or key in present]
-        told = sync(_sizes_of(store, [(keys[i], sizes[i]) for i in wanted], chain, self._options))
+        told = scan_requests(store, [(keys[i], sizes[i]) for i in wanted], chain, self._options)
         for i, stamp in zip(wanted, told, strict=True):
             after[i] = stamp
         return sizes, after
-
-
-async def _sizes_of(
-    store: AnyStore, work: Sequence[tuple[str, Any]], chain: Chain, options: Options
-) -> list[str | None]:
-    """Fill in sizes from the indexes of some objects; return the names of the objects' states."""
-    limited = LimitedRemote(store, n_concurrent())
-
-    async def fill(key: str, out: Any) -> str | None:
-        index = await IndexLoader(limited, key, chain, options).load_sizes(out)
-        if index is None or index.version is None or index.nbytes is None:
-            return None
-        return store.lasting_state(index.nbytes, index.version)
-
-    return await all_of(fill(key, out) for key, out in work)

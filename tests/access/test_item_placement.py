@@ -107,7 +107,7 @@ def test_only_own_memory_is_reused() -> None:
 
 def test_header_and_footer_of_a_replaced_shard_are_carried() -> None:
     blob = letters()
-    user = HeaderFooter(Extents(0, 0, 16, len(blob) - 68), b"", 512, is_marked=True)
+    user = HeaderFooter(Extents(0, 0, 16, len(blob) - 68), b"", 512, mark_at=16)
     assert update_of(old_shard(user=user)).user is user
     encoded = EncodedItem(CHAIN, "c/0", None, {0: b"wxyz"}, "c/0", user=UserBytes(footer=b"foot"))
     planned = place_item(encoded, old_shard(user=user), options(), None)

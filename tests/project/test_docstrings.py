@@ -14,9 +14,10 @@ import pytest
 
 import shardcodec
 import shardcodec.kv
+import shardcodec.tools
 import shardcodec.transformer
 
-MODULES = (shardcodec, shardcodec.kv, shardcodec.transformer)
+MODULES = (shardcodec, shardcodec.kv, shardcodec.tools, shardcodec.transformer)
 
 # The docstrings of these methods add what differs from the abstract class in zarr that documents the rest.
 STORE_OF_ZARR = {

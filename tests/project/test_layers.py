@@ -27,7 +27,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("options", "checksum", "cancel", "statistics"),
     ("compat",),
     ("build_info",),
-    ("format",),
+    ("format", "drawing"),
     ("storage",),
     ("access",),
     ("zarr_plugin", "kv", "transformer"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ABSENT, OtherMemoryStore, RecordingStore, assemble, create, entries_of, quiet, shard_path
+from servers.http_objects import serving
 from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -300,3 +301,16 @@ def test_repr_counts_inner_chunks_and_bytes(tmp_path: Path) -> None:
     assert (
         repr(state) == f"<ChunkState: 4 of 16 inner chunks of (2, 2) exist, {int(state.nbytes.sum())} bytes>"
     )
+
+
+def test_http_server_is_not_listed(tmp_path: Path) -> None:
+    """zarr takes obstore's HTTPStore for a store with listings, but a usual server has none."""
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    array = create(tmp_path / "a.zarr", shape=(100,), shards=(1,), chunks=(1,))
+    array[::3] = 1
+    with serving() as objects:
+        for path in (tmp_path / "a.zarr").rglob("*"):
+            if path.is_file():
+                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        state = shardcodec.chunk_state(f"{objects.url}/a.zarr")
+    assert np.flatnonzero(state.exists).tolist() == list(range(0, 100, 3))

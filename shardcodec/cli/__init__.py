@@ -1,0 +1,8 @@
+# __init__.py - the command `shardcodec`
+# SPDX-License-Identifier: MIT
+"""The command `shardcodec`: options, progress, exit codes and signals over the functions of `shardcodec.tools`.
+
+It needs the extra `cli`. `python -m shardcodec` without a command works without it.
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,181 @@
+# advise.py - the command `shardcodec advise`
+# SPDX-License-Identifier: MIT
+"""`shardcodec advise`: shapes of shards and inner chunks for the way an array is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from typer import Argument, BadParameter, Option
+
+from ..tools.access_pattern import parse_access
+from ..tools.advise import advise as propose
+from ..tools.advise_report import AdviseReport, Bounds, Proposal, Trial
+from ..tools.array_target import ArrayTarget
+from ..tools.inspect import chunk_shape_of_shards
+from ..tools.monitor import Monitor
+from ..tools.quantities import format_nbytes, parse_nbytes
+from ..tools.targets import find_arrays
+from ..tools.trial import try_proposal
+from .exit_codes import ExitCode
+from .options import (
+    ArrayOption,
+    JsonOption,
+    MemoryOption,
+    ProgressKind,
+    StorageOption,
+    ThreadsOption,
+    storage_options_from,
+)
+from .output import Output
+from .session import run_command
+
+__all__ = ["advise"]
+
+N_TRIALS = 2
+
+
+def advise(
+    access: Annotated[
+        list[str],
+        Option(
+            "--access",
+            metavar="BOX[@WEIGHT]",
+            help="A box that is read, such as '1,:,:' or '1,64,64@10'; may be repeated.",
+        ),
+    ],
+    path: Annotated[
+        str | None, Argument(metavar="[PATH]", help="An array; or give --shape and --dtype.")
+    ] = None,
+    shape: Annotated[str | None, Option("--shape", metavar="N,N,...", help="Shape of a new array.")] = None,
+    dtype: Annotated[str, Option("--dtype", metavar="TYPE", help="Data type of a new array.")] = "uint16",
+    chunk: Annotated[
+        int,
+        Option(
+            "--chunk-size", metavar="SIZE", parser=parse_nbytes, help="Target of an inner chunk, decoded."
+        ),
+    ] = 1 << 20,
+    shard: Annotated[
+        int, Option("--shard-size", metavar="SIZE", parser=parse_nbytes, help="Largest shard, decoded.")
+    ] = 512 << 20,
+    max_files: Annotated[
+        int | None, Option("--max-files", metavar="N", min=1, help="Shards at most.")
+    ] = None,
+    writers: Annotated[int, Option("--writers", metavar="N", min=1, help="Writers at the same time.")] = 1,
+    ratio: Annotated[
+        float, Option("--ratio", metavar="R", min=0.01, help="Expected compression ratio.")
+    ] = 1.0,
+    measure: Annotated[bool, Option("--try", help="Measure the best two on a sample of PATH.")] = False,
+    array: ArrayOption = None,
+    storage_option: StorageOption = None,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Propose shapes of shards and inner chunks for the way an array is read.
+
+    For each proposal: requests, bytes and memory of an access, on average over all positions. --memory is that of one
+    writer, which holds a shard.
+
+    Example:
+
+        shardcodec advise --shape 900,2048,2048 --access 1,:,: --max-files 99
+    """
+    output = Output(as_json=as_json, as_lines=False)
+    if (path is None) == (shape is None):
+        raise BadParameter("expected PATH or --shape, and not both")
+    if measure and path is None:
+        raise BadParameter("--try: expected PATH, an array with the data of the sample")
+
+    def work(monitor: Monitor) -> ExitCode:
+        bounds = Bounds(
+            chunk_nbytes=chunk,
+            shard_nbytes=shard,
+            max_files=max_files,
+            memory=memory,
+            writers=writers,
+            ratio=ratio,
+        )
+        if path is None:
+            sizes, kind, target, present = _shape(shape or ""), np.dtype(dtype), None, None
+        else:
+            target = _one_array(path, array, storage_option)
+            assert target.layout is not None
+            sizes, kind = target.layout.shape, target.layout.dtype
+            present = (
+                (chunk_shape_of_shards(target.spec), target.spec.shard_shape)
+                if target.spec is not None
+                else None
+            )
+        accesses = [parse_access(text, sizes) for text in access]
+        report = propose(sizes, kind, accesses, bounds, present=present)
+        if measure and target is not None:
+            trials = [
+                try_proposal(target, one, accesses, threads=threads, monitor=monitor)
+                for one in report.proposals[:N_TRIALS]
+            ]
+            report = replace(report, trials=tuple(trials))
+        output.text(lines(report))
+        output.end(report)
+        return ExitCode.CLEAN
+
+    run_command(work, ProgressKind.NONE)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--shape: expected numbers, such as 1000,2048,2048, got {text!r}") from None
+
+
+def _one_array(path: str, array: str | None, storage_option: list[str] | None) -> ArrayTarget:
+    found = list(find_arrays(path, array=array, storage_options=storage_options_from(storage_option)))
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found[:3])
+        raise ValueError(
+            f"expected a single array, got {len(found)} ({names}); choose one of them with --array"
+        )
+    if found[0].layout is None:
+        raise ValueError(f"array {found[0].place}: {found[0].problem}")
+    return found[0]
+
+
+def lines(report: AdviseReport) -> Iterator[str]:
+    """Yield the proposals as lines of text."""
+    yield f"array of {_text(report.shape)} {report.dtype}"
+    if report.present is not None:
+        yield from _proposal("now", report.present)
+    for n, one in enumerate(report.proposals, 1):
+        yield from _proposal(f"proposal {n}", one)
+    for n, trial in enumerate(report.trials, 1):
+        yield from _trial(f"measured {n}", trial)
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _proposal(name: str, one: Proposal) -> Iterator[str]:
+    yield f"{name}: inner chunks of {_text(one.chunk_shape)} ({format_nbytes(one.chunk_nbytes)}), shards of {_text(one.shard_shape)}"
+    yield (
+        f"  {one.n_files:,} files of {format_nbytes(one.shard_nbytes)} decoded, {one.chunks_per_shard:,} inner chunks each, index "
+        f"{format_nbytes(one.index_nbytes)}, a writer needs {format_nbytes(one.writer_nbytes)}"
+    )
+    for cost in one.accesses:
+        yield (
+            f"  {cost.access:14} {cost.n_requests:.3g} requests ({cost.n_shards:.3g} shards), reads "
+            f"{format_nbytes(cost.read_nbytes)}, {100 * cost.useful_share:.3g} % useful, memory {format_nbytes(cost.memory_nbytes)}"
+        )
+
+
+def _trial(name: str, one: Trial) -> Iterator[str]:
+    yield f"{name}: inner chunks of {_text(one.chunk_shape)}, on a sample of {_text(one.sample_shape)}, ratio {one.ratio:.3g}"
+    for access in one.accesses:
+        yield (
+            f"  {access.access:14} {1000 * access.seconds:.3g} ms, {access.requests:.3g} reads of files, "
+            f"{format_nbytes(access.read_nbytes)}"
+        )

@@ -1,0 +1,58 @@
+# app.py - the commands
+# SPDX-License-Identifier: MIT
+"""`run`: parse the arguments and run a command. A command is a function with the types of `cli.options`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from .advise import advise
+from .compact import compact
+from .doctor import doctor
+from .exit_codes import ExitCode
+from .inspect import inspect
+from .repair import repair
+from .verify import verify
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="shardcodec",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _all_commands() -> None:
+    """Tools for Zarr v3 shards. Without a command: print the installation (--json: as JSON)."""
+
+
+app.callback()(_all_commands)  # with it, a single command has a name too
+
+for command in (advise, compact, doctor, inspect, repair, verify):
+    app.command(command.__name__)(command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        The arguments after the name of the program.
+
+    Returns
+    -------
+    int
+        An `ExitCode`.
+    """
+    try:
+        app(args=list(arguments), prog_name="shardcodec")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode.CLEAN
+    return ExitCode.CLEAN

@@ -1,0 +1,186 @@
+# inspect.py - the command `shardcodec inspect`
+# SPDX-License-Identifier: MIT
+"""`shardcodec inspect PATH`: what is stored of arrays and shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from typer import Option
+
+from ..tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
+from ..tools.inspect import inspect_arrays
+from ..tools.monitor import Monitor
+from ..tools.quantities import format_nbytes, format_share
+from ..tools.size_summary import SizeSummary
+from ..tools.targets import find_arrays
+from .exit_codes import ExitCode
+from .options import (
+    ArrayOption,
+    JsonLinesOption,
+    JsonOption,
+    KeepGoingOption,
+    MemoryOption,
+    MetadataOption,
+    PathArgument,
+    ProgressKind,
+    ProgressOption,
+    StorageOption,
+    ThreadsOption,
+    spec_from,
+    storage_options_from,
+)
+from .output import Output
+from .session import run_command
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    path: PathArgument,
+    array: ArrayOption = None,
+    plot: Annotated[
+        str | None,
+        Option("--plot", metavar="FILE", help="Save a picture of one array and of a shard, .png or .svg."),
+    ] = None,
+    metadata: MetadataOption = None,
+    storage_option: StorageOption = None,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+    jsonl: JsonLinesOption = False,
+    progress: ProgressOption = ProgressKind.AUTO,
+    keep_going: KeepGoingOption = True,
+) -> None:
+    """Show what is stored: shapes, codecs, sizes, order and lost space.
+
+    Only metadata and indexes are read. The exit code is 1 if a shard is damaged.
+
+    Example:
+
+        shardcodec inspect images.zarr --array level0 --plot level0.png
+    """
+    output = Output(as_json=as_json, as_lines=jsonl)
+
+    def work(monitor: Monitor) -> ExitCode:
+        arrays = find_arrays(
+            path, array=array, spec=spec_from(metadata), storage_options=storage_options_from(storage_option)
+        )
+        kept: list[ArrayReport] = []
+        n_arrays = n_findings = 0
+        for report in inspect_arrays(
+            arrays, threads=threads, memory=memory, fail_fast=not keep_going, plot=plot, monitor=monitor
+        ):
+            output.part(report)
+            output.text([*([""] if n_arrays else []), *lines(report)])
+            n_arrays += 1
+            n_findings += report.n_findings
+            if output.keeps_parts:
+                kept.append(report)
+        output.end(InspectReport(path, n_arrays, n_findings, tuple(kept)))
+        return ExitCode.FINDINGS if n_findings else ExitCode.CLEAN
+
+    run_command(work, progress)
+
+
+_ORDERS = {"any": "fits every order", "other": "no known order"}
+
+
+def lines(report: ArrayReport) -> Iterator[str]:
+    """Yield the report of one array as lines of text."""
+    yield report.name or report.place
+    if report.problem is not None:
+        yield _line("problem", report.problem)
+    if report.foreign_codec is not None:
+        yield _line("problem", f"shardcodec does not have the inner codec {report.foreign_codec}")
+    if report.layout is not None:
+        yield from _layout_lines(report.layout)
+    if report.stored is not None and report.layout is not None:
+        yield from _stored_lines(report.stored, report.layout)
+    for one in report.damaged:
+        yield _line("damaged", f"{one.shard}: {one.message}")
+    for name in report.foreign:
+        yield _line("other file", name)
+    if not report.is_complete:
+        yield _line("note", "stopped at the first damaged shard")
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:13} {text}"
+
+
+def _layout_lines(layout: LayoutRecord) -> Iterator[str]:
+    yield _line("array", f"{_shape(layout.shape)} {layout.dtype}, fill value {layout.fill_value}")
+    if layout.dimension_names is not None:
+        yield _line("axes", ", ".join(name or "-" for name in layout.dimension_names))
+    if layout.shard_shape is None:
+        yield _line("chunks", f"{_shape(layout.chunk_shape)}, not sharded")
+    else:
+        yield _line("shard", f"{_shape(layout.shard_shape)} in inner chunks of {_shape(layout.chunk_shape)}")
+    yield _line("codecs", _codecs(layout.codecs))
+    if layout.index_location is not None:
+        size = format_nbytes(layout.index_nbytes)
+        yield _line("index", f"{size} at the {layout.index_location}, {_codecs(layout.index_codecs)}")
+
+
+def _stored_lines(stored: StoredRecord, layout: LayoutRecord) -> Iterator[str]:
+    total = stored.shards.nbytes
+    yield _line("shards", f"{stored.n_shards} of {stored.n_grid_shards}, {format_nbytes(total)}")
+    if stored.n_damaged:
+        yield _line("damaged", f"{stored.n_damaged} shards")
+    if stored.n_foreign:
+        yield _line("other files", str(stored.n_foreign))
+    if stored.n_shards == stored.n_damaged:
+        return
+    share = format_share(stored.n_chunks, stored.n_grid_chunks)
+    yield _line("inner chunks", f"{stored.n_chunks} of {stored.n_grid_chunks} ({share})")
+    yield _line("shard size", _sizes(stored.shards))
+    if stored.n_chunks:
+        yield _line("chunk size", _sizes(stored.chunks))
+    if stored.ratio is not None:
+        decoded = format_nbytes(stored.decoded_nbytes)
+        yield _line("ratio", f"{stored.ratio:.3g} ({decoded} decoded)")
+    yield _line(
+        "index bytes", f"{format_nbytes(stored.index_nbytes)} ({format_share(stored.index_nbytes, total)})"
+    )
+    yield _line(
+        "dead bytes", f"{format_nbytes(stored.dead_nbytes)} ({format_share(stored.dead_nbytes, total)})"
+    )
+    if stored.padding_nbytes:
+        yield _line("padding", f"{format_nbytes(stored.padding_nbytes)} of alignment")
+    if stored.unmarked_nbytes:
+        text = "before the first or behind the last inner chunk: header, footer or dead"
+        yield _line("unmarked", f"{format_nbytes(stored.unmarked_nbytes)} {text}")
+    for name, n, nbytes in (
+        ("header", stored.n_with_header, stored.header_nbytes),
+        ("footer", stored.n_with_footer, stored.footer_nbytes),
+    ):
+        if n:
+            yield _line(name, f"in {n} shards, {format_nbytes(nbytes)}")
+    yield _line(
+        "order",
+        ", ".join(f"{_ORDERS.get(name, name)} ({n} shards)" for name, n in sorted(stored.orders.items())),
+    )
+    if stored.n_without_index_checksum:
+        yield _line("no checksum", f"of the index in {stored.n_without_index_checksum} shards")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) if shape else "scalar"
+
+
+def _sizes(sizes: SizeSummary) -> str:
+    numbers = [sizes.p5_nbytes, sizes.p50_nbytes, sizes.p95_nbytes]
+    p5, p50, p95 = (format_nbytes(number or 0) for number in numbers)
+    return f"5 %: {p5}, median: {p50}, 95 %: {p95}"
+
+
+def _codecs(codecs: list[Any]) -> str:
+    """Return the names of codecs, with the levels of compressors."""
+    found = []
+    for codec in codecs:
+        configuration = codec.get("configuration") or {}
+        shown = [configuration[name] for name in ("cname", "level", "clevel") if name in configuration]
+        found.append(codec["name"] + (f"({', '.join(map(str, shown))})" if shown else ""))
+    return ", ".join(found) or "none"

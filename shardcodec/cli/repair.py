@@ -1,0 +1,131 @@
+# repair.py - the command `shardcodec repair`
+# SPDX-License-Identifier: MIT
+"""`shardcodec repair PATH --to NEW` keeps what is whole of damaged shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from typer import Option
+
+from ..tools.monitor import Monitor
+from ..tools.repair import repair as repair_shards
+from ..tools.repair_report import RepairAction, RepairedShard, RepairReport
+from .exit_codes import ExitCode
+from .options import (
+    ArrayOption,
+    DryRunOption,
+    JsonLinesOption,
+    JsonOption,
+    MetadataOption,
+    PathArgument,
+    ProgressKind,
+    ProgressOption,
+    StorageOption,
+    ThreadsOption,
+    spec_from,
+    storage_options_from,
+)
+from .output import Output
+from .session import run_command
+from .verify import finding_line
+
+__all__ = ["repair"]
+
+
+def repair(
+    path: PathArgument,
+    to: Annotated[
+        str | None, Option("--to", metavar="NEW", help="Write the repaired hierarchy here.")
+    ] = None,
+    in_place: Annotated[bool, Option("--in-place", help="Replace damaged shards; needs --backup.")] = False,
+    backup: Annotated[
+        str | None, Option("--backup", metavar="DIR", help="Folder for the old objects of a repair in place.")
+    ] = None,
+    copy: Annotated[
+        str | None,
+        Option("--from", metavar="COPY", help="Take what is damaged from this copy, in any layout."),
+    ] = None,
+    order: Annotated[
+        str | None,
+        Option(
+            "--order",
+            metavar="ORDER",
+            help="Order of inner chunks in shards whose index is lost, if you know it.",
+        ),
+    ] = None,
+    array: ArrayOption = None,
+    metadata: MetadataOption = None,
+    storage_option: StorageOption = None,
+    threads: ThreadsOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    jsonl: JsonLinesOption = False,
+    progress: ProgressOption = ProgressKind.AUTO,
+) -> None:
+    """Repair damaged shards: keep what is whole, take the rest from a copy, say what is lost.
+
+    Stop all writers first. The only copy of a shard is never changed: the result is a new hierarchy (--to), or each old
+    object is copied to a backup before it is replaced (--in-place --backup). The exit code is 1 if something is lost; with
+    --dry-run, if something is damaged.
+
+    Example:
+
+        shardcodec repair images.zarr --to repaired.zarr --dry-run
+    """
+    output = Output(as_json=as_json, as_lines=jsonl)
+
+    def on_shard(done: RepairedShard) -> None:
+        output.part(done)
+        output.text(_shard_lines(done, dry_run))
+
+    def work(monitor: Monitor) -> ExitCode:
+        if in_place != (backup is not None) and not dry_run:
+            raise ValueError("--in-place needs --backup DIR, and --backup needs --in-place")
+        report = repair_shards(
+            path,
+            to=to,
+            backup=backup,
+            copy=copy,
+            order=order,
+            dry_run=dry_run,
+            array=array,
+            spec=spec_from(metadata),
+            threads=threads,
+            storage_options=storage_options_from(storage_option),
+            monitor=monitor,
+            on_shard=None if output.keeps_parts else on_shard,
+        )
+        output.text([_last_line(report)])
+        output.end(report)
+        is_clean = not report.n_damaged if dry_run else report.n_restored == report.n_damaged
+        return ExitCode.CLEAN if is_clean else ExitCode.FINDINGS
+
+    run_command(work, progress)
+
+
+def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
+    yield from map(finding_line, done.findings)
+    if done.detail:
+        yield f"{done.shard}: not repaired: {done.detail}"
+        return
+    what = {
+        RepairAction.SETTLED: "an unfinished update was rolled back",
+        RepairAction.LEFT: "nothing can be restored",
+    }
+    kept = f"{done.n_kept} inner chunks kept, {done.n_from_copy} from the copy, {done.n_lost} lost"
+    yield f"{done.shard}: {'would be ' if dry_run else ''}{done.action.value}: {what.get(done.action, kept)}"
+    if done.lost:
+        more = f" and {done.n_lost - len(done.lost)} more" if done.n_lost > len(done.lost) else ""
+        yield f"  lost: {', '.join(map(str, done.lost))}{more}"
+    if done.backup is not None:
+        yield f"  the old object: {done.backup}"
+
+
+def _last_line(report: RepairReport) -> str:
+    would = "would be " if report.dry_run else ""
+    return (
+        f"{report.n_shards} shards, {report.n_damaged} damaged, {report.n_restored} {would}restored completely, "
+        f"{report.n_lost_chunks} inner chunks lost"
+    )

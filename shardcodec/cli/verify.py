@@ -1,0 +1,156 @@
+# verify.py - the command `shardcodec verify`
+# SPDX-License-Identifier: MIT
+"""`shardcodec verify PATH` checks that shards are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from typer import BadParameter, Option
+
+from ..tools.chunk_check import Level
+from ..tools.findings import Finding
+from ..tools.monitor import Monitor
+from ..tools.quantities import format_nbytes, format_share
+from ..tools.verify import verify as verify_shards
+from ..tools.verify_report import ShardFindings, VerifiedArray, VerifyReport
+from .exit_codes import ExitCode
+from .options import (
+    ArrayOption,
+    JsonLinesOption,
+    JsonOption,
+    KeepGoingOption,
+    MetadataOption,
+    PathArgument,
+    ProgressKind,
+    ProgressOption,
+    StorageOption,
+    ThreadsOption,
+    spec_from,
+    storage_options_from,
+)
+from .output import Output
+from .session import run_command
+
+__all__ = ["finding_line", "parse_share", "verify"]
+
+
+def parse_share(text: str | float) -> float:
+    """Return a share from ``1%`` or ``0.01``."""
+    given = str(text).strip()
+    try:
+        share = float(given[:-1]) / 100 if given.endswith("%") else float(given)
+    except ValueError:
+        raise BadParameter(f"expected a share such as 1% or 0.01, got {text!r}") from None
+    if not 0 <= share <= 1:
+        raise BadParameter(f"expected a share from 0 % to 100 %, got {text!r}")
+    return share
+
+
+def verify(
+    path: PathArgument,
+    level: Annotated[
+        Level, Option("--level", help="Check indexes, all checksums, or decode all inner chunks.")
+    ] = Level.CHECKSUM,
+    sample: Annotated[
+        float,
+        Option(
+            "--sample", metavar="SHARE", parser=parse_share, help="Check a share of the shards, such as 1%."
+        ),
+    ] = 1.0,
+    since: Annotated[
+        str | None,
+        Option("--since", metavar="MANIFEST", help="Skip shards that have not changed since this manifest."),
+    ] = None,
+    manifest: Annotated[
+        str | None, Option("--manifest", metavar="OUT", help="Write a manifest to this file.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        Option("--against", metavar="OTHER", help="Compare all elements with this array, in any layout."),
+    ] = None,
+    array: ArrayOption = None,
+    metadata: MetadataOption = None,
+    storage_option: StorageOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+    jsonl: JsonLinesOption = False,
+    progress: ProgressOption = ProgressKind.AUTO,
+    keep_going: KeepGoingOption = True,
+) -> None:
+    """Check that shards are whole. Nothing is changed.
+
+    Each finding has its kind, the shard, the inner chunk, the bytes, and whether `repair` can restore it without a copy.
+    The exit code is 1 if a shard is damaged.
+
+    Example:
+
+        shardcodec verify images.zarr --level decode --manifest images.manifest
+    """
+    output = Output(as_json=as_json, as_lines=jsonl)
+
+    def on_shard(found: ShardFindings) -> None:
+        output.part(found)
+        output.text(map(finding_line, found.findings))
+        n_more = found.n_findings - sum(not one.is_warning for one in found.findings)
+        output.text([f"{found.shard}: {n_more} further findings"] if n_more > 0 else [])
+
+    def work(monitor: Monitor) -> ExitCode:
+        report = verify_shards(
+            path,
+            level=level,
+            sample=sample,
+            since=since,
+            manifest=manifest,
+            against=against,
+            array=array,
+            spec=spec_from(metadata),
+            threads=threads,
+            fail_fast=not keep_going,
+            storage_options=storage_options_from(storage_option),
+            monitor=monitor,
+            on_shard=None if output.keeps_parts else on_shard,
+        )
+        output.text(_lines(report))
+        output.end(report)
+        return ExitCode.FINDINGS if report.n_findings else ExitCode.CLEAN
+
+    run_command(work, progress)
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a finding as one line of text."""
+    place = finding.shard
+    if finding.chunk is not None:
+        place += f", inner chunk {finding.chunk}" + "".join(f" > {one}" for one in finding.nested)
+    if finding.offset is not None:
+        place += f", {finding.nbytes} bytes at offset {finding.offset}"
+    notes = {True: " (recoverable)", False: " (needs a copy)", None: ""}
+    sign = "warning: " if finding.is_warning else ""
+    return f"{sign}{finding.kind.value}: {place}: {finding.detail}{notes[finding.recoverable]}"
+
+
+def _lines(report: VerifyReport) -> Iterator[str]:
+    for one in report.arrays:
+        yield from _array_lines(one, report)
+    if not report.is_complete:
+        yield "stopped at the first finding"
+    yield f"{report.n_findings} findings" if report.n_findings else "no damage found"
+
+
+def _array_lines(one: VerifiedArray, report: VerifyReport) -> Iterator[str]:
+    yield one.name or report.target
+    if one.problem is not None:
+        yield f"  not verified: {one.problem}"
+        return
+    yield f"  shards        {one.n_shards} verified, {one.n_damaged} damaged, {format_nbytes(one.nbytes)}"
+    if one.n_unchanged or one.n_not_sampled:
+        yield f"  left out      {one.n_unchanged} unchanged since the manifest, {one.n_not_sampled} not in the sample"
+    verified = format_share(one.verified_nbytes, one.data_nbytes)
+    yield f"  inner chunks  {format_nbytes(one.data_nbytes)}, {verified} verified by a checksum"
+    if one.unverifiable_nbytes:
+        share = format_share(one.unverifiable_nbytes, one.data_nbytes)
+        yield f"  no checksum   {format_nbytes(one.unverifiable_nbytes)} ({share}): damage of these bytes cannot be found"
+    if not one.has_index_checksum:
+        yield "  no checksum   of the indexes; `shardcodec compact --index-crc` makes an array that has it"

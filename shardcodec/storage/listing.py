@@ -1,0 +1,89 @@
+# listing.py - the keys of a store, one by one
+# SPDX-License-Identifier: MIT
+"""List the objects below a folder, and the folders in it, without a list of all of them in memory.
+
+The functions block, so an event loop must not call them. `storage.store.Store` has them as methods.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ..compat import on_zarrs_loop
+
+__all__ = ["file_keys", "file_names", "zarr_keys", "zarr_names"]
+
+# Number of keys that one call of zarr's event loop collects.
+PAGE_KEYS = 1000
+
+
+def zarr_keys(base: Any, prefix: str) -> Iterator[str]:
+    """Yield the keys of a zarr store that begin with a prefix, which is empty or ends with a slash."""
+    listed = aiter(base.list_prefix(prefix))
+    try:
+        while page := on_zarrs_loop(_page(listed)):
+            yield from page
+    finally:
+        if hasattr(listed, "aclose"):
+            on_zarrs_loop(listed.aclose())
+
+
+async def _page(keys: Any) -> list[str]:
+    page: list[str] = []
+    async for key in keys:
+        page.append(key)
+        if len(page) == PAGE_KEYS:
+            break
+    return page
+
+
+def zarr_names(base: Any, prefix: str) -> list[str]:
+    """Return the names in a folder of a zarr store, of objects and of folders."""
+
+    async def listed() -> list[str]:
+        return [name.rstrip("/") async for name in base.list_dir(prefix.rstrip("/"))]
+
+    return sorted(set(on_zarrs_loop(listed())))
+
+
+def file_keys(root: str, prefix: str) -> Iterator[str]:
+    """Yield the keys of all files below a folder; symbolic links are followed, but never to a folder above them.
+
+    Parameters
+    ----------
+    root : str
+        The folder to which keys are relative.
+    prefix : str
+        The folder, relative to `root`; empty, or with a slash at its end.
+    """
+    yield from _walk(f"{root}/{prefix}", prefix, frozenset())
+
+
+def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    try:
+        found = os.stat(folder)
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    own = found.st_dev, found.st_ino
+    if own in above:
+        entries.close()
+        return
+    with entries:
+        for entry in entries:
+            key = prefix + entry.name
+            if entry.is_dir():
+                yield from _walk(entry.path, f"{key}/", above | {own})
+            else:
+                yield key
+
+
+def file_names(root: str, prefix: str) -> list[str]:
+    """Return the names of the folders in a folder; no name of a file."""
+    try:
+        with os.scandir(f"{root}/{prefix}") as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,35 @@
+# __init__.py - the tools
+# SPDX-License-Identifier: MIT
+"""Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
+
+from .access_pattern import AccessPattern, parse_access
+from .advise import advise
+from .advise_report import AdviseReport, Bounds
+from .array_report import InspectReport
+from .check import DoctorReport
+from .compact import compact
+from .compact_report import CompactReport
+from .doctor import doctor
+from .inspect import inspect
+from .repair import repair
+from .repair_report import RepairReport
+from .verify import verify
+from .verify_report import VerifyReport
+
+__all__ = [
+    "AccessPattern",
+    "AdviseReport",
+    "Bounds",
+    "CompactReport",
+    "DoctorReport",
+    "InspectReport",
+    "RepairReport",
+    "VerifyReport",
+    "advise",
+    "compact",
+    "doctor",
+    "inspect",
+    "parse_access",
+    "repair",
+    "verify",
+]

@@ -1,0 +1,124 @@
+# against.py - compare the elements of an array with those of another one
+# SPDX-License-Identifier: MIT
+"""`Comparison`: two arrays of one shape and data type, in any layout, compared block by block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from ..access.array_reader import ArrayReader
+from ..errors import ShardError
+from .array_target import ArrayTarget, ShardTarget
+from .findings import Finding, FindingKind
+from .stored_bytes import open_object
+from .targets import find_arrays
+
+__all__ = ["Comparison"]
+
+# Decoded bytes of one block.
+BLOCK_NBYTES = 32 << 20
+
+Ints = tuple[int, ...]
+Box = tuple[slice, ...]
+
+
+class Comparison:
+    """An array and the one with which it is compared.
+
+    Parameters
+    ----------
+    array, other : ArrayTarget
+
+    Raises
+    ------
+    ValueError
+        They differ in shape or data type.
+    """
+
+    def __init__(self, array: ArrayTarget, other: ArrayTarget) -> None:
+        self._array, self._other = array, other
+        self._own = ArrayReader(array.folder, None, None, False)
+        self._reference = ArrayReader(other.folder, None, None, False)
+        expected = self._own.shape, self._own.dtype
+        found = self._reference.shape, self._reference.dtype
+        if expected != found:
+            raise ValueError(
+                f"{other.place}: expected an array of shape {expected[0]} and data type {expected[1]}, as {array.place} has, "
+                f"got {found[0]} and {found[1]}"
+            )
+
+    @classmethod
+    def of(cls, array: ArrayTarget, against: Any, storage_options: Mapping[str, Any] | None) -> Self:
+        """Return the comparison with the array of the same name in a group, or with an array."""
+        if array.layout is None:
+            raise ValueError("against: expected a shard inside of its array, got one without an array")
+        found = find_arrays(against, array=array.name or None, storage_options=storage_options)
+        return cls(array, next(found))
+
+    def further_shards(self) -> Iterator[ShardTarget]:
+        """Yield the shards of the grid that are not stored, and may be stored in the other array."""
+        if self._array.only is not None:
+            return
+        same_grid = self._other.spec is not None and self._array.spec is not None
+        if same_grid and self._other.spec.shard_shape == self._array.spec.shard_shape:  # type: ignore[union-attr]
+            positions: Iterator[Ints] = (one.coords for one in self._other.shards() if one.coords is not None)
+        else:
+            positions = itertools.product(*map(range, self._array.shard_grid))
+        for coords in positions:
+            shard = self._array.shard(coords)
+            if open_object(self._array.store, shard.key) is None:
+                yield shard
+
+    def findings(self, shard: ShardTarget) -> Iterator[Finding]:
+        """Yield the blocks of a shard whose elements differ."""
+        for box in self._blocks(shard):
+            try:
+                own, other = self._own[box], self._reference[box]
+            except (ShardError, OSError) as error:
+                yield self._finding(shard, f"the elements of {_shown(box)} cannot be compared: {error}")
+                continue
+            differs = _differs(own, other)
+            if differs is not None and differs.any():
+                first = [int(i) + part.start for i, part in zip(np.argwhere(differs)[0], box, strict=True)]
+                n = np.count_nonzero(differs)
+                yield self._finding(
+                    shard,
+                    f"{n} of {differs.size} elements of {_shown(box)} differ, the first one at {tuple(first)}",
+                )
+
+    def _finding(self, shard: ShardTarget, detail: str) -> Finding:
+        return Finding(FindingKind.DIFFERENT, shard.name, detail, self._array.name, recoverable=False)
+
+    def _blocks(self, shard: ShardTarget) -> Iterator[Box]:
+        """Yield boxes of the array that cover a shard; each has whole inner chunks, and at least one."""
+        assert shard.coords is not None and self._own.shards is not None
+        low = [i * size for i, size in zip(shard.coords, self._own.shards, strict=True)]
+        high = [min(a + size, n) for a, size, n in zip(low, self._own.shards, self._own.shape, strict=True)]
+        steps = list(self._own.chunks)
+        for axis in reversed(range(len(steps))):
+            rest = self._own.dtype.itemsize * math.prod(steps) // steps[axis]
+            most = BLOCK_NBYTES // max(1, rest) // self._own.chunks[axis] * self._own.chunks[axis]
+            steps[axis] = max(self._own.chunks[axis], min(most, self._own.shards[axis]))
+        axes = zip(low, high, steps, strict=True)
+        for starts in itertools.product(*(range(a, b, step) for a, b, step in axes)):
+            yield tuple(slice(a, min(a + step, b)) for a, step, b in zip(starts, steps, high, strict=True))
+
+
+def _differs(own: Any, other: Any) -> np.ndarray[Any, Any] | None:
+    """Return which elements differ in a bit; None if none does."""
+    a, b = np.ascontiguousarray(own), np.ascontiguousarray(other)
+    size = a.dtype.itemsize
+    left = a.reshape(-1).view(np.uint8).reshape(-1, size)
+    right = b.reshape(-1).view(np.uint8).reshape(-1, size)
+    if np.array_equal(left, right):
+        return None
+    return np.asarray((left != right).any(axis=1)).reshape(np.shape(own))
+
+
+def _shown(box: Box) -> str:
+    return "[" + ", ".join(f"{part.start}:{part.stop}" for part in box) + "]"

@@ -1,0 +1,276 @@
+# array_target.py - an array that a tool works on, and its shards
+# SPDX-License-Identifier: MIT
+"""`ArrayTarget`: metadata and objects of one array. `ShardTarget`: one of its shards.
+
+Shards are found by listing the array's folder, key by key. A store that cannot list, such as HTTP, gets the keys of the
+whole grid; shards that do not exist are among them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..access.box_reader import Folder
+from ..access.shard import Shard
+from ..access.store_object import StoreObject
+from ..errors import ShardError, UnsupportedError
+from ..format.array_document import key_encoding, parse_document
+from ..format.chain_spec import ChainSpec
+from ..format.checks import bounded_depth
+from ..format.keys import KeyEncoding
+from ..format.metadata import ArrayLayout
+from ..format.spec import ShardSpec
+from ..options import NOTHING
+from ..storage.store import Store
+from .documents import DOCUMENTS, Document
+
+__all__ = ["ArrayTarget", "ForeignObject", "ShardTarget", "array_target", "lone_shard"]
+
+Ints = tuple[int, ...]
+
+# Codecs in place of inner codecs that the engine does not have: they permit any size of an inner chunk.
+_ANY_SIZE = [
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {"name": "zstd", "configuration": {"level": 0}},
+]
+
+
+@dataclass(frozen=True)
+class ForeignObject:
+    """An object in the folder of an array that is neither metadata nor a shard of its grid.
+
+    Attributes
+    ----------
+    name : str
+        Its path or key, for messages.
+    key : str
+        Its key in the store.
+    reason : str
+        Why it is not a shard of the array.
+    """
+
+    name: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ShardTarget:
+    """One shard, which may be missing.
+
+    Attributes
+    ----------
+    array : ArrayTarget
+        Its array.
+    key : str
+        Its key in the store.
+    coords : tuple of int or None
+        Its position in the grid of shards; None for a shard without an array.
+    """
+
+    array: ArrayTarget
+    key: str
+    coords: Ints | None
+
+    @property
+    def name(self) -> str:
+        """Path or key of the shard, for messages."""
+        return self.array.store.path(self.key) or self.key
+
+    @property
+    def relative(self) -> str:
+        """Key of the shard in the folder of its array."""
+        return self.key.removeprefix(self.array.folder.prefix)
+
+    @property
+    def place(self) -> StoreObject:
+        """The object in the store."""
+        return StoreObject(self.array.store, self.key, self.name)
+
+    def open(self, mode: str = "r", choices: Mapping[str, Any] = NOTHING) -> Shard:
+        """Open the shard.
+
+        Parameters
+        ----------
+        mode : {"r", "r+"}
+            Read only, or read and write.
+        choices : mapping
+            Options of the handle.
+
+        Returns
+        -------
+        Shard
+
+        Raises
+        ------
+        UnsupportedError
+            The shards of the array cannot be opened; ``array.problem`` says why.
+        ValueError
+            The store is read-only, but `mode` is "r+".
+        """
+        if mode != "r":
+            self.array.store.check_writable()
+        return Shard(self.place, self.array.shard_spec, mode, choices)
+
+
+@dataclass(frozen=True)
+class ArrayTarget:
+    """An array that a tool works on.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in the hierarchy that was given; empty for its root.
+    folder : Folder
+        The objects of the array.
+    document : mapping
+        Its ``zarr.json`` or ``.zarray``; empty for a shard without an array, and if it cannot be parsed.
+    layout : ArrayLayout or None
+        Shape, chunks and data type; None if the document is invalid, and for a shard without an array.
+    keys : KeyEncoding or None
+        Keys of its chunks.
+    spec : ShardSpec or None
+        Encoding of its shards; None if the array is not sharded, or the engine does not support it.
+    problem : str or None
+        Why the shards cannot be read; None if they can be, or if the array is not sharded.
+    foreign_codec : str or None
+        Name of a codec of the inner chunks that the engine does not have. `spec` then describes only the index: inner
+        chunks cannot be decoded.
+    only : tuple of (str, tuple of int or None), or None
+        Key and position of the single shard that was given, instead of the whole array.
+    """
+
+    name: str
+    folder: Folder
+    document: Document
+    layout: ArrayLayout | None = None
+    keys: KeyEncoding | None = None
+    spec: ShardSpec | None = None
+    problem: str | None = None
+    foreign_codec: str | None = None
+    only: tuple[str, Ints | None] | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store that has the objects."""
+        return self.folder.store
+
+    @property
+    def place(self) -> str:
+        """Path or URL of the array, for messages."""
+        return repr(self.folder)
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if the shards can be read."""
+        return self.spec is not None and self.problem is None
+
+    @property
+    def shard_spec(self) -> ShardSpec:
+        """Encoding of the shards; raises `UnsupportedError` if they cannot be read."""
+        if self.spec is None or self.problem is not None:
+            raise UnsupportedError(
+                f"array {self.place}: {self.problem or 'expected shards, but it is not sharded'}"
+            )
+        return self.spec
+
+    @property
+    def shard_grid(self) -> Ints:
+        """Number of shards along each axis of the array; empty without an array."""
+        if self.layout is None or self.spec is None:
+            return ()
+        return tuple(-(-n // size) for n, size in zip(self.layout.shape, self.spec.shard_shape, strict=True))
+
+    @property
+    def n_grid_shards(self) -> int:
+        """Number of shards of the grid, stored or not; 1 for a single shard."""
+        return 1 if self.only is not None else math.prod(self.shard_grid)
+
+    def shard(self, coords: Ints) -> ShardTarget:
+        """Return the shard at a position of the grid, which may be missing."""
+        assert self.keys is not None
+        return ShardTarget(self, self.folder.prefix + self.keys.key(coords), coords)
+
+    def shards(self) -> Iterator[ShardTarget]:
+        """Yield the shards, in the order of the listing; without a listing, shards that do not exist are among them."""
+        return (one for one in self.objects() if isinstance(one, ShardTarget))
+
+    def objects(self) -> Iterator[ShardTarget | ForeignObject]:
+        """Yield the shards, and all other objects in the folder except metadata; memory is bounded."""
+        if self.only is not None:
+            yield ShardTarget(self, *self.only)
+        elif not self.is_sharded or self.keys is None:
+            return
+        elif self.store.supports_listing:
+            for key in self.store.keys(self.folder.prefix):
+                if key.removeprefix(self.folder.prefix) not in DOCUMENTS:
+                    yield self._listed(key)
+        else:
+            yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
+
+    def _listed(self, key: str) -> ShardTarget | ForeignObject:
+        assert self.keys is not None
+        grid = self.shard_grid
+        coords = self.keys.coords(key.removeprefix(self.folder.prefix), len(grid))
+        if coords is not None and all(i < n for i, n in zip(coords, grid, strict=True)):
+            return ShardTarget(self, key, coords)
+        reason = (
+            "its key is not the key of a shard"
+            if coords is None
+            else f"it is outside the grid of shards {grid}"
+        )
+        return ForeignObject(self.store.path(key) or key, key, reason)
+
+
+def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
+    """Return the target for an array and its document. An array that cannot be read has a `problem`."""
+    try:
+        with bounded_depth("metadata"):
+            layout = parse_document(document)
+        keys = key_encoding(document)
+    except ShardError as error:
+        return ArrayTarget(name, folder, document, problem=error.message)
+    found = ArrayTarget(name, folder, document, layout, keys)
+    try:
+        spec, foreign = _spec(document)
+    except ShardError as error:
+        return ArrayTarget(name, folder, document, layout, keys, problem=error.message)
+    if spec is None:
+        return found
+    problem = None
+    if any(len(edges) != 1 for edges in layout.edges):
+        problem = "expected shards of one shape, got a rectilinear grid, which the tools do not support"
+    elif not spec.supports_partial_access:
+        problem = "codecs after sharding_indexed encode whole shards and hide their inner chunks"
+    return ArrayTarget(name, folder, document, layout, keys, spec, problem, foreign)
+
+
+def _spec(document: Document) -> tuple[ShardSpec | None, str | None]:
+    """Return the encoding of the shards, and the name of an inner codec that the engine does not have."""
+    try:
+        chain = ChainSpec.from_metadata(document)
+    except UnsupportedError as error:
+        without = _without_inner_codecs(document)
+        if without is None:
+            raise
+        return ShardSpec.from_metadata(without), error.codec or error.message
+    return (None if chain.sharding is None else ShardSpec.from_chain(chain)), None
+
+
+def _without_inner_codecs(document: Document) -> Document | None:
+    """Return the document with other codecs for the inner chunks; None if it has no sharding codec to replace them in."""
+    codecs = [dict(one) if isinstance(one, Mapping) else one for one in document.get("codecs") or ()]
+    for one in codecs:
+        if isinstance(one, dict) and one.get("name") == "sharding_indexed":
+            one["configuration"] = {**one.get("configuration", {}), "codecs": _ANY_SIZE}
+            return {**document, "codecs": codecs}
+    return None
+
+
+def lone_shard(folder: Folder, key: str, spec: ShardSpec) -> ArrayTarget:
+    """Return the target for a shard without an array."""
+    return ArrayTarget("", folder, {}, spec=spec, only=(key, None))

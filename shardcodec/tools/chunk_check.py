@@ -1,0 +1,195 @@
+# chunk_check.py - is the encoded inner chunk whole?
+# SPDX-License-Identifier: MIT
+"""`ChunkCheck`: verifies the bytes of inner chunks, one by one, without the shard around them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import native
+from ..access.chunk_codec import compiled
+from ..access.inner_chunks import coordinates, decode_chunks
+from ..errors import ChecksumError, ShardError
+from ..format.chain_spec import ChainSpec
+from ..format.codecs import Crc32c, Gzip, Zlib
+from ..format.spec import ShardSpec
+from ..options import Options
+from .findings import FindingKind
+from .stored_bytes import BLOCK_NBYTES, StoredBytes
+
+__all__ = ["ChunkCheck", "Level", "Problem", "has_checksum", "read_runs"]
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+
+# Unused bytes that are read to save another read.
+_MAX_GAP_NBYTES = 64 << 10
+
+
+class Level(enum.StrEnum):
+    """How much of a shard is checked. Each level includes those before it."""
+
+    INDEX = "index"  # checksum and entries of the index
+    CHECKSUM = "checksum"  # every checksum that the data have
+    DECODE = "decode"  # decode every inner chunk
+
+    @property
+    def rank(self) -> int:
+        """A higher level has a higher rank."""
+        return list(Level).index(self)
+
+
+class Problem(NamedTuple):
+    """Why an inner chunk is damaged; `nested` is as for `Finding`."""
+
+    kind: FindingKind
+    detail: str
+    nested: tuple[tuple[int, ...], ...] = ()
+
+
+def has_checksum(inner: ChainSpec) -> bool:
+    """Return True if damage of an encoded chunk shows: a codec has a checksum, or in a nested shard index and chunks have."""
+    if any(isinstance(codec, Gzip | Zlib) for codec in inner.bytes_codecs) or inner.has_checksum:
+        return True
+    if inner.sharding is None:
+        return False
+    nested = ShardSpec.from_chain(inner)
+    return bool(nested.n_index_checksums) and has_checksum(nested.inner)
+
+
+class ChunkCheck:
+    """Verifies inner chunks of the shards of one array.
+
+    Parameters
+    ----------
+    spec : ShardSpec
+        The encoding of the shards.
+    options : Options
+    can_decode : bool
+        False if the engine does not have all codecs of the inner chunks.
+
+    Attributes
+    ----------
+    has_checksum : bool
+        Every damaged bit of an inner chunk shows.
+    nested : ChunkCheck or None
+        For the shards that are the inner chunks; None if these are no shards.
+    """
+
+    def __init__(self, spec: ShardSpec, options: Options, *, can_decode: bool = True) -> None:
+        self.spec = spec
+        self.can_decode = can_decode
+        self.has_checksum = can_decode and has_checksum(spec.inner)
+        codecs = spec.inner.bytes_codecs
+        self._ends_with_crc32c = can_decode and bool(codecs) and isinstance(codecs[-1], Crc32c)
+        self._options = options
+        self.nested = self._of_nested() if can_decode else None
+
+    def _of_nested(self) -> ChunkCheck | None:
+        inner = self.spec.inner
+        if inner.sharding is None or inner.bytes_codecs:
+            return None
+        return ChunkCheck(ShardSpec.from_chain(inner), self._options)
+
+    def is_checked(self, level: Level) -> bool:
+        """Return True if inner chunks are read and verified at a level."""
+        if level is Level.DECODE:
+            return self.can_decode
+        return level is Level.CHECKSUM and self.has_checksum
+
+    def problem(self, position: int, data: Any, level: Level) -> Problem | None:
+        """Verify one inner chunk.
+
+        Parameters
+        ----------
+        position : int
+            Its position in the index.
+        data : buffer
+            Its encoded bytes.
+        level : Level
+            With CHECKSUM a chunk is decoded only if its checksum is inside of other codecs.
+
+        Returns
+        -------
+        Problem or None
+            None if nothing is wrong with it.
+        """
+        if level is Level.CHECKSUM and self._ends_with_crc32c:
+            return _crc32c_problem(data)
+        if level is not Level.INDEX and self.is_checked(level):
+            return self._decode(position, data)
+        return None
+
+    def _decode(self, position: int, data: Any) -> Problem | None:
+        inner = self._inner(position)
+        out = np.empty((1, *inner.shape), inner.dtype)
+        try:
+            decode_chunks(compiled(inner), [data], out, self._options)
+        except ChecksumError as error:
+            return Problem(FindingKind.BAD_INNER_CHECKSUM, error.message)
+        except ShardError as error:
+            return Problem(FindingKind.DECODE_ERROR, error.message)
+        return None
+
+    def _inner(self, position: int) -> ChainSpec:
+        """Return the encoding of an inner chunk, which is smaller if it is clipped."""
+        spec = self.spec
+        if not spec.chain.is_clipped:
+            return spec.inner
+        coords = coordinates(position, spec.grid_shape)
+        sizes = zip(coords, spec.chunk_shape, spec.stored_shape, strict=True)
+        shape = tuple(min(size, limit - i * size) for i, size, limit in sizes)
+        return spec.inner if shape == spec.chunk_shape else spec.inner.with_shape(shape)
+
+
+def _crc32c_problem(data: Any) -> Problem | None:
+    view = memoryview(data)
+    if view.nbytes < 4:
+        return Problem(
+            FindingKind.BAD_INNER_CHECKSUM, f"expected at least the 4 bytes of a checksum, got {view.nbytes}"
+        )
+    stored = int.from_bytes(view[-4:], "little")
+    computed = int(native.load().crc32c(view[:-4]))
+    if stored == computed:
+        return None
+    return Problem(
+        FindingKind.BAD_INNER_CHECKSUM,
+        f"checksum of the chunk: expected {stored:#010x} (stored), got {computed:#010x} (computed)",
+    )
+
+
+def read_runs(view: StoredBytes, entries: Entries, positions: Any) -> Iterator[tuple[int, Any]]:
+    """Read inner chunks in the order of their offsets; near ones share a read of at most a few MiB, or of one inner chunk.
+
+    Parameters
+    ----------
+    view : StoredBytes
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        Those of `positions` are possible: their ranges lie inside the object.
+    positions : array of int
+
+    Yields
+    ------
+    position : int
+    data : buffer
+        Its bytes, valid until the next one is asked for.
+    """
+    where = np.asarray(positions, dtype=np.intp)
+    where = where[np.argsort(entries[where, 0], kind="stable")]
+    chosen = entries[where].tolist()
+    i = 0
+    while i < len(where):
+        low, end, j = chosen[i][0], sum(chosen[i]), i + 1
+        while j < len(where):
+            offset, nbytes = chosen[j]
+            if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > BLOCK_NBYTES:
+                break
+            end, j = max(end, offset + nbytes), j + 1
+        run = memoryview(view.range(low, end - low))
+        for k in range(i, j):
+            offset, nbytes = chosen[k]
+            yield int(where[k]), run[offset - low : offset - low + nbytes]
+        i = j

@@ -1,0 +1,181 @@
+# copy_source.py - inner chunks from a copy of an array
+# SPDX-License-Identifier: MIT
+"""`CopySource`: inner chunks for `repair`, from a backup of the array or from the array that was its source.
+
+If the copy has shards of the same encoding, their encoded inner chunks are taken after a check. From any other layout the
+elements are read, and encoded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from ..access.array_reader import ArrayReader
+from ..access.chunk_codec import compiled
+from ..access.inner_chunks import coordinates, encode_chunks
+from ..errors import ShardFormatError
+from ..format.spec import ShardSpec
+from ..options import Options
+from .array_target import ArrayTarget, ShardTarget
+from .chunk_check import ChunkCheck, Level
+from .stored_bytes import StoredBytes, open_object
+from .survey import Survey, survey
+from .targets import find_arrays
+
+__all__ = ["ChunksOfCopy", "CopySource"]
+
+
+class CopySource:
+    """The copy of one array.
+
+    Parameters
+    ----------
+    array : ArrayTarget
+        The damaged array.
+    source : path-like, URL or zarr store
+        A group with an array of the same name, an array, or a shard for a single shard.
+    options : Options
+    storage_options : mapping, optional
+        Only with a URL.
+
+    Raises
+    ------
+    ValueError
+        The copy is the array itself, or has another shape or data type.
+    """
+
+    def __init__(
+        self, array: ArrayTarget, source: Any, options: Options, storage_options: Mapping[str, Any] | None
+    ) -> None:
+        self._options = options
+        if array.layout is None:
+            found = next(find_arrays(source, spec=array.shard_spec, storage_options=storage_options))
+        else:
+            found = next(find_arrays(source, array=array.name or None, storage_options=storage_options))
+        self._array = found
+        if _identity(found) == _identity(array):
+            raise ValueError(f"from: expected a copy, got the array itself, {array.place}")
+        has_equal_shards = found.spec == array.spec and found.is_sharded and _shape(found) == _shape(array)
+        self._check = ChunkCheck(found.shard_spec, options) if has_equal_shards else None
+        self._reader = None if has_equal_shards else _reader(array, found)
+
+    def chunks(self, shard: ShardTarget) -> ChunksOfCopy:
+        """Return the inner chunks of the copy for a shard; use it in a with block."""
+        return ChunksOfCopy(shard, self._array, self._check, self._reader, self._options)
+
+
+def _shape(array: ArrayTarget) -> tuple[int, ...] | None:
+    return None if array.layout is None else array.layout.shape
+
+
+def _identity(array: ArrayTarget) -> str:
+    key = array.only[0] if array.only is not None else f"{array.folder.prefix}zarr.json"
+    return array.store.lock_names([key])[0]
+
+
+def _reader(array: ArrayTarget, other: ArrayTarget) -> ArrayReader:
+    reader = ArrayReader(other.folder, None, None, False)
+    spec = array.shard_spec
+    assert array.layout is not None
+    if reader.shape != array.layout.shape or reader.dtype != spec.dtype:
+        raise ValueError(
+            f"{other.place}: expected an array of shape {array.layout.shape} and data type {spec.dtype}, as {array.place} "
+            f"has, got {reader.shape} and {reader.dtype}"
+        )
+    return reader
+
+
+class ChunksOfCopy:
+    """The inner chunks of the copy for one shard."""
+
+    def __init__(
+        self,
+        shard: ShardTarget,
+        array: ArrayTarget,
+        check: ChunkCheck | None,
+        reader: ArrayReader | None,
+        options: Options,
+    ) -> None:
+        self._shard, self._check, self._reader, self._options = shard, check, reader, options
+        self._view: StoredBytes | None = None
+        self._survey: Survey | None = None
+        if check is not None:
+            if array.only is not None:
+                key = array.only[0]
+            else:
+                assert shard.coords is not None
+                key = array.shard(shard.coords).key
+            self._view = open_object(array.store, key)
+            if self._view is not None:
+                self._survey = survey(self._view, key, check, Level.INDEX)
+
+    def close(self) -> None:
+        """Close the shard of the copy."""
+        if self._view is not None:
+            self._view.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def encoded(self, position: int) -> bytes | None:
+        """Return an encoded inner chunk; None if the copy has none there, so that its elements have the fill value.
+
+        Raises
+        ------
+        ShardError
+            The inner chunk of the copy is damaged too.
+        """
+        if self._check is None:
+            return self._encode(position)
+        if self._view is None or self._survey is None:
+            return None
+        if self._survey.is_lost[position]:
+            raise ShardFormatError(f"inner chunk {position} of the copy is damaged too", entry=position)
+        offset, nbytes = (int(number) for number in self._survey.places[position])
+        if nbytes == 2**64 - 1:
+            return None
+        data = bytes(self._view.range(offset, nbytes))
+        problem = self._check.problem(position, data, Level.DECODE)
+        if problem is not None:
+            raise ShardFormatError(
+                f"inner chunk {position} of the copy is damaged too: {problem.detail}", entry=position
+            )
+        return data
+
+    def _encode(self, position: int) -> bytes | None:
+        """Read the elements of an inner chunk, and encode them; elements outside of the array are the fill value."""
+        spec = self._shard.array.shard_spec
+        assert self._reader is not None and self._shard.coords is not None
+        at = coordinates(position, spec.grid_shape)
+        low = [0] * spec.ndim
+        size = [0] * spec.ndim
+        for stored, axis in enumerate(spec.chain.perm):
+            low[axis] = (
+                self._shard.coords[axis] * spec.shard_shape[axis] + at[stored] * spec.chunk_shape[stored]
+            )
+            size[axis] = spec.chunk_shape[stored]
+        chunk = np.full(size, spec.fill_value, spec.dtype)
+        box = tuple(
+            slice(a, min(a + n, limit)) for a, n, limit in zip(low, size, self._reader.shape, strict=True)
+        )
+        if any(part.stop <= part.start for part in box):
+            return None
+        chunk[tuple(slice(0, part.stop - part.start) for part in box)] = self._reader[box]
+        return self._encoded(spec, chunk.transpose(spec.chain.perm), position)
+
+    def _encoded(self, spec: ShardSpec, chunk: np.ndarray[Any, Any], position: int) -> bytes | None:
+        (data,) = encode_chunks(
+            compiled(spec.inner),
+            np.ascontiguousarray(chunk)[None],
+            self._options,
+            shard=self._shard.name,
+            where=[position],
+            grid_shape=spec.grid_shape,
+        )
+        return None if data is None else bytes(data)

@@ -1,0 +1,153 @@
+# displacement.py - inner chunks that are not where a whole index says
+# SPDX-License-Identifier: MIT
+"""Inner chunks that are all, or from some byte on, shifted against the index.
+
+A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
+lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
+before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
+whole chunks are possible; a chunk is proved if all of them put it in the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..access.placement import ABSENT
+from ..format.spec import ShardSpec
+from .findings import FindingKind
+from .index_layout import Entries, bad_entries, is_absent
+from .index_search import FoundIndex, How
+
+__all__ = ["Displacement", "displacement_of", "drift_of", "prove", "shifted"]
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """A shift of inner chunks.
+
+    Attributes
+    ----------
+    kind : FindingKind
+    shift : int
+        Add it to an offset; 0 if the bytes are missing and not shifted.
+    detail : str
+    is_packed : bool
+        The entries follow each other without gaps, as a writer lays them out: without checksums the only evidence.
+    moves_all : bool
+        All inner chunks are shifted; if not, those behind an unknown byte.
+    """
+
+    kind: FindingKind
+    shift: int
+    detail: str
+    is_packed: bool
+    moves_all: bool = False
+
+
+def displacement_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> Displacement | None:
+    """Return how inner chunks may be shifted against a whole index; None if nothing suggests it.
+
+    Parameters
+    ----------
+    found : FoundIndex
+        An index with entries.
+    nbytes : int
+        Size of the object in bytes.
+    spec : ShardSpec
+    """
+    assert found.entries is not None
+    live = found.entries[_could_be_written(found.entries)].astype(np.int64)
+    if not len(live):
+        return None
+    ends = live.sum(axis=1)
+    first, end, n = int(live[:, 0].min()), int(ends.max()), spec.index_nbytes
+    is_packed = _is_packed(live)
+    if spec.index_location == "start" and found.offset > 0 and found.how is How.ELSEWHERE:
+        detail = f"{found.offset} bytes were inserted before the index"
+        is_at_end = found.offset == nbytes - n and end <= found.offset
+        return (
+            None
+            if is_at_end
+            else Displacement(FindingKind.SHIFTED_DATA, found.offset, detail, is_packed, True)
+        )
+    if spec.index_location == "start" and found.offset == 0:
+        if first == 0 and end + n <= nbytes and is_packed:
+            detail = f"offsets do not count the {n} bytes of the index at the start"
+            return Displacement(FindingKind.SHIFTED_DATA, n, detail, is_packed, True)
+        if end > nbytes:
+            detail = f"inner chunks end at byte {end}, but the object ends at byte {nbytes}"
+            return Displacement(FindingKind.TRUNCATED_TAIL, 0, detail, is_packed)
+        return None
+    if spec.index_location == "end" and found.offset and end > found.offset:
+        lost = end - found.offset
+        detail = f"{lost} bytes before the index are missing: inner chunks end at byte {end}, the index begins at byte {found.offset}"
+        return Displacement(FindingKind.LOST_HEAD, -lost, detail, is_packed)
+    return None
+
+
+def drift_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> int:
+    """Return how far inner chunks behind a cut or an insertion would be shifted, if there is nothing behind the last one."""
+    assert found.entries is not None
+    live = found.entries[_could_be_written(found.entries)].astype(np.int64)
+    if not len(live):
+        return 0
+    return (nbytes if spec.index_location == "start" else found.offset) - int(live.sum(axis=1).max())
+
+
+def _could_be_written(entries: Entries) -> Flags:
+    """Return which entries are pairs of numbers that any file can have."""
+    limit = np.uint64(2**60)
+    return np.asarray((entries[:, 0] < limit) & (entries[:, 1] < limit))
+
+
+def _is_packed(live: np.ndarray[Any, Any]) -> bool:
+    in_order = live[np.argsort(live[:, 0], kind="stable")]
+    return bool((in_order[1:, 0] == in_order[:-1].sum(axis=1)).all())
+
+
+def shifted(entries: Entries, shift: int, found: FoundIndex, nbytes: int) -> Entries:
+    """Return the entries with shifted offsets, absent where these are impossible."""
+    moved = np.full_like(entries, ABSENT)
+    movable = _could_be_written(entries)
+    new = entries[movable, 0].astype(np.int64) + shift
+    movable[movable] = new >= 0
+    moved[movable, 0] = new[new >= 0].astype(np.uint64)
+    moved[movable, 1] = entries[movable, 1]
+    moved[bad_entries(moved, nbytes, found.offset, found.nbytes)] = ABSENT
+    return moved
+
+
+def prove(entries: Entries, shift: int, in_place: Flags, in_other: Flags) -> tuple[Flags, Flags]:
+    """Return which inner chunks are proved in their own place, and which in the shifted place.
+
+    Parameters
+    ----------
+    entries : ndarray of uint64, shape (n, 2)
+        The entries of the index.
+    shift : int
+        Negative: the lost bytes.
+    in_place, in_other : ndarray of bool, shape (n,)
+        Inner chunks that are whole in their own place, and in the shifted place.
+
+    Returns
+    -------
+    tuple of ndarray of bool, shape (n,)
+    """
+    live = _could_be_written(entries) & ~is_absent(entries)
+    offsets = np.zeros(len(entries), dtype=np.int64)
+    ends = np.zeros(len(entries), dtype=np.int64)
+    offsets[live] = entries[live, 0].astype(np.int64)
+    ends[live] = offsets[live] + entries[live, 1].astype(np.int64)
+    cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(offsets[live] + shift, 0)]))
+    before = np.sort(ends[in_place])
+    behind = np.sort(offsets[in_other] + shift)
+    n_whole = (
+        np.searchsorted(before, cuts, side="right") + len(behind) - np.searchsorted(behind, cuts, side="left")
+    )
+    possible = cuts[n_whole == n_whole.max()]
+    return in_place & (ends <= possible.min()), in_other & (offsets + shift >= possible.max())

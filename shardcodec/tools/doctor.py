@@ -1,0 +1,125 @@
+# doctor.py - facts about a place of shards and about this process
+# SPDX-License-Identifier: MIT
+"""`doctor`: facts about a place and this process, each with one line of advice if something should change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..access.box_reader import Folder, folder_at
+from ..compat import on_zarrs_loop
+from ..errors import LockScopeError
+from ..storage.file_system import CLUSTER
+from ..storage.kinds import at_url
+from ..storage.store import Store
+from ..storage.urls import is_url
+from .check import Check, DoctorReport, Status
+from .check_folder import check_folder
+from .check_process import check_process
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    target: Any, *, probe: bool = True, storage_options: Mapping[str, Any] | None = None
+) -> DoctorReport:
+    """Return facts about the place of arrays and about this process.
+
+    Parameters
+    ----------
+    target : path-like, URL or zarr store
+        The place of arrays: a folder, which need not exist, or a file in it.
+    probe : bool
+        In a folder: make a file with a temporary name, lock it and remove it. In an object store: send a write whose
+        condition does not hold. Only this shows how far locks reach on FUSE, whether the clocks agree, and whether the
+        service obeys conditions.
+    storage_options : mapping, optional
+        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
+
+    Returns
+    -------
+    DoctorReport
+
+    Raises
+    ------
+    TypeError, ValueError, ImportError
+        An argument is invalid, or no package can open the URL.
+    OSError
+        The folder cannot be read.
+    """
+    return DoctorReport(str(target), (*_place(target, probe, storage_options), *check_process()))
+
+
+def _place(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:
+    found = at_url(target, storage_options)
+    if isinstance(found, str | os.PathLike):
+        yield from check_folder(_existing(os.path.abspath(os.fspath(found))), probe=probe)
+        return
+    folder = folder_at(found, "")
+    path = folder.store.path("")
+    if path is not None:
+        yield from check_folder(_existing(path), probe=probe)
+        return
+    yield from _store(folder, str(target) if is_url(target) else folder.store.describe(""), probe)
+
+
+def _existing(path: str) -> str:
+    """Return the folder itself, or the nearest folder above that exists."""
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _store(folder: Folder, name: str, probe: bool) -> Iterator[Check]:
+    store = folder.store
+    facts = {
+        "is_near": store.is_near,
+        "identifies_states": store.identifies_states,
+        "supports_listing": store.supports_listing,
+        "is_read_only": store.is_read_only,
+        "takes_parts": store.takes_parts,
+    }
+    can = [
+        text
+        for is_so, text in (
+            (store.is_near, "objects in memory"),
+            (store.identifies_states, "entity tags"),
+            (store.supports_listing, "listings"),
+            (store.takes_parts, "multipart uploads"),
+            (store.is_read_only, "read-only"),
+        )
+        if is_so
+    ]
+    yield Check("store", Status.OK, f"{name}: {', '.join(can) or 'plain requests'}", None, facts)
+    if not store.supports_listing:
+        advice = "Give tools the path of an array, and consolidate the metadata of groups."
+        yield Check("listing", Status.NOTE, "the store cannot list its objects", advice)
+    yield _writers(store, folder.prefix, probe)
+
+
+def _writers(store: Store, prefix: str, probe: bool) -> Check:
+    """Tell whether writers of other processes are excluded."""
+    if store.is_near:
+        return Check(
+            "writers", Status.OK, "only this process has the objects, and its writers exclude each other"
+        )
+    if store.is_read_only:
+        return Check("writers", Status.OK, "the store is read-only")
+    if store.identifies_states and not probe:
+        advice = "Run it without --dry-run: only a write shows whether the service obeys conditions."
+        return Check(
+            "writers", Status.NOTE, "whether the service obeys conditional writes was not tried", advice
+        )
+    try:
+        scope, reason = on_zarrs_loop(store.exclusion(f"{prefix}shardcodec-doctor"))
+    except LockScopeError as error:
+        scope, reason = str(error.context.get("scope")), str(error.context.get("reason"))
+    details = {"scope": scope, "reason": reason}
+    if scope == CLUSTER:
+        return Check("writers", Status.OK, f"writers everywhere exclude each other ({reason})", None, details)
+    advice = "Let only one process write each shard, or use a store with conditional writes (docs/object-stores.md)."
+    return Check(
+        "writers", Status.PROBLEM, f"writers in other processes are not excluded: {reason}", advice, details
+    )

@@ -1,0 +1,229 @@
+# frames.py - recognise encoded inner chunks without an index
+# SPDX-License-Identifier: MIT
+"""Recognise inner chunks in the bytes of a shard without its index.
+
+Chunks of a fixed size follow one another. A zstd, gzip, zlib or blosc stream says where it ends; a ``crc32c`` behind it has
+4 bytes more. A stream is a chunk only if it decodes to one, so other bytes are not taken for chunks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..format.chain_spec import ChainSpec
+from ..format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
+from .chunk_check import ChunkCheck, Level
+from .stored_bytes import BLOCK_NBYTES, StoredBytes
+
+__all__ = ["Slot", "Slots", "recognise"]
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b\x08"
+_BLOSC = b"\x02"
+_BLOSC_HEAD_NBYTES = 16
+
+
+class Slot(NamedTuple):
+    """A range that holds an inner chunk; `is_whole` is False if its bytes are damaged."""
+
+    offset: int
+    nbytes: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The inner chunks of a range, in the order of their offsets.
+
+    Attributes
+    ----------
+    found : tuple of Slot
+    fills_range : bool
+        True if there are no other bytes between them, so none is missing.
+    """
+
+    found: tuple[Slot, ...]
+    fills_range: bool
+
+
+class _Window:
+    """Bytes [low, high) of an object, read in large blocks."""
+
+    def __init__(self, view: StoredBytes, low: int, high: int) -> None:
+        self._view, self.high = view, high
+        self._low, self._block = low, b""
+
+    def bytes(self, offset: int, nbytes: int) -> bytes:
+        """Return up to `nbytes` bytes, fewer at the end of the range."""
+        nbytes = min(nbytes, self.high - offset)
+        if nbytes <= 0:
+            return b""
+        start = offset - self._low
+        if start < 0 or start + nbytes > len(self._block):
+            size = min(max(nbytes, BLOCK_NBYTES), self.high - offset)
+            self._low, self._block, start = offset, bytes(self._view.range(offset, size)), 0
+        return self._block[start : start + nbytes]
+
+
+# Returns where the stream at an offset ends; None if there is none.
+_End = Callable[[_Window, int, int], int | None]
+
+
+def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slots | None:
+    """Find the inner chunks in bytes [low, high) of a shard.
+
+    Parameters
+    ----------
+    view : StoredBytes
+    low, high : int
+        The range; an index is outside of it.
+    check : ChunkCheck
+
+    Returns
+    -------
+    Slots or None
+        None if inner chunks of these codecs cannot be recognised.
+    """
+    spec = check.spec
+    if not check.can_decode or spec.chain.is_clipped:
+        return None
+    if spec.inner.fixed_nbytes is not None:
+        return _fixed_slots(view, low, high, spec.inner.fixed_nbytes, check)
+    stream = _stream_of(spec.inner)
+    return None if stream is None else _stream_slots(_Window(view, low, high), low, check, *stream)
+
+
+def _fixed_slots(view: StoredBytes, low: int, high: int, nbytes: int, check: ChunkCheck) -> Slots:
+    window = _Window(view, low, high)
+    found = []
+    for offset in range(low, high - nbytes + 1, nbytes):
+        problem = check.problem(0, window.bytes(offset, nbytes), Level.CHECKSUM)
+        found.append(Slot(offset, nbytes, problem is None))
+        if len(found) > check.spec.n_chunks:
+            return Slots(tuple(found), False)
+    return Slots(tuple(found), not (high - low) % nbytes)
+
+
+def _stream_of(inner: ChainSpec) -> tuple[bytes, _End, int] | None:
+    """Return the first bytes of an encoded chunk, the function that finds its end, and the size of checksums behind it."""
+    codecs = list(inner.bytes_codecs)
+    n_checksums = 0
+    while codecs and isinstance(codecs[-1], Crc32c):
+        codecs.pop()
+        n_checksums += 1
+    match codecs[-1] if codecs else None:
+        case Zstd():
+            return _ZSTD, _end_of_zstd, 4 * n_checksums
+        case Gzip():
+            return _GZIP, _end_of_gzip, 4 * n_checksums
+        case Zlib():
+            return b"", _end_of_zlib, 4 * n_checksums
+        case Blosc():
+            return _BLOSC, _end_of_blosc, 4 * n_checksums
+    return None
+
+
+def _stream_slots(
+    window: _Window, low: int, check: ChunkCheck, magic: bytes, end_of: _End, n_behind: int
+) -> Slots:
+    found: list[Slot] = []
+    fills = True
+    offset = low
+    most = check.spec.inner.nbytes
+    while offset < window.high:
+        end = end_of(window, offset, most) if window.bytes(offset, len(magic)) == magic else None
+        if end is not None and end + n_behind <= window.high:
+            nbytes = end + n_behind - offset
+            if check.problem(0, window.bytes(offset, nbytes), Level.DECODE) is None:
+                found.append(Slot(offset, nbytes, True))
+                offset += nbytes
+                continue
+        fills = False
+        following = _next(window, offset + 1, magic)
+        if following is None:
+            break
+        offset = following
+    return Slots(tuple(found), fills)
+
+
+def _next(window: _Window, offset: int, magic: bytes) -> int | None:
+    """Return where the first bytes of a stream occur next; None if they do not, or are not known."""
+    while magic and offset < window.high:
+        block = window.bytes(offset, BLOCK_NBYTES)
+        at = block.find(magic)
+        if at >= 0:
+            return offset + at
+        if len(block) < BLOCK_NBYTES:
+            return None
+        offset += len(block) - len(magic) + 1
+    return None
+
+
+# ---- where a stream ends
+
+
+def _end_of_zstd(window: _Window, offset: int, most: int) -> int | None:
+    """Walk over the headers of the blocks (RFC 8878, 3.1.1)."""
+    head = window.bytes(offset + len(_ZSTD), 1)
+    if not head:
+        return None
+    flags = head[0]
+    is_single = flags >> 5 & 1
+    size_field = (is_single, 2, 4, 8)[flags >> 6]
+    at = offset + len(_ZSTD) + 1 + (1 - is_single) + (0, 1, 2, 4)[flags & 3] + size_field
+    while True:
+        head = window.bytes(at, 3)
+        if len(head) < 3:
+            return None
+        block = int.from_bytes(head, "little")
+        kind = block >> 1 & 3
+        if kind == 3:
+            return None
+        at += 3 + (1 if kind == 1 else block >> 3)
+        if block & 1:
+            return at + (4 if flags >> 2 & 1 else 0)
+
+
+def _end_of_gzip(window: _Window, offset: int, most: int) -> int | None:
+    return _end_of_deflate(window, offset, 31)
+
+
+def _end_of_zlib(window: _Window, offset: int, most: int) -> int | None:
+    return _end_of_deflate(window, offset, 15)
+
+
+def _end_of_deflate(window: _Window, offset: int, wbits: int) -> int | None:
+    """Inflate the stream, without keeping the result."""
+    stream = zlib.decompressobj(wbits)
+    try:
+        for data in _blocks(window, offset):
+            offset += len(data)
+            left = data
+            while left and not stream.eof:
+                stream.decompress(left, BLOCK_NBYTES)
+                left = stream.unconsumed_tail
+            if stream.eof:
+                return offset - len(stream.unused_data)
+    except zlib.error:
+        return None
+    return None
+
+
+def _blocks(window: _Window, offset: int, nbytes: int = 64 << 10) -> Iterator[bytes]:
+    while data := window.bytes(offset, nbytes):
+        yield data
+        offset += len(data)
+
+
+def _end_of_blosc(window: _Window, offset: int, most: int) -> int | None:
+    """Read the header of Blosc 1: version, codec version, flags, item size, decoded size, block size, encoded size."""
+    head: Any = window.bytes(offset, _BLOSC_HEAD_NBYTES)
+    if len(head) < _BLOSC_HEAD_NBYTES:
+        return None
+    size, encoded = int.from_bytes(head[4:8], "little"), int.from_bytes(head[12:16], "little")
+    if encoded < _BLOSC_HEAD_NBYTES or size > most + 8 * BLOCK_NBYTES:
+        return None
+    return offset + encoded

@@ -1,0 +1,144 @@
+# manifest.py - which shards were verified, and in which state
+# SPDX-License-Identifier: MIT
+"""`Manifest`: an SQLite file with a row for each verified shard, so that a later run verifies only shards that have changed.
+
+Rows are on disk, not in memory, so an array may have any number of shards.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NamedTuple, Self
+from urllib.parse import quote
+
+__all__ = ["Manifest", "ManifestRow", "OldManifest"]
+
+_FORMAT = "shardcodec manifest"
+_VERSION = 1
+# Rows of one transaction.
+_COMMIT_ROWS = 1000
+
+
+class ManifestRow(NamedTuple):
+    """A verified shard.
+
+    Attributes
+    ----------
+    array, shard : str
+        Path of the array, and key of the shard in its folder.
+    state : str or None
+        Name of the state of the object, valid in all processes; None if the store does not name it.
+    nbytes : int
+        Size of the object in bytes.
+    level : str
+        How much was checked.
+    n_findings : int
+        Number of findings that are no warnings.
+    """
+
+    array: str
+    shard: str
+    state: str | None
+    nbytes: int
+    level: str
+    n_findings: int
+
+
+class Manifest:
+    """A new manifest, which appears under its name at the end of a with block.
+
+    Parameters
+    ----------
+    path : str
+        The new file; an old one is replaced.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.abspath(path)
+        self._part = f"{self._path}.{os.getpid()}.part"
+        with open(self._part, "xb"):  # the folder must exist, and an error names the file
+            pass
+        self._rows = sqlite3.connect(self._part)
+        self._n = 0
+        self._rows.execute("CREATE TABLE about (format TEXT, version INTEGER)")
+        self._rows.execute("INSERT INTO about VALUES (?, ?)", (_FORMAT, _VERSION))
+        self._rows.execute(
+            "CREATE TABLE shards (array TEXT, shard TEXT, state TEXT, nbytes INTEGER, level TEXT, n_findings INTEGER,"
+            " PRIMARY KEY (array, shard)) WITHOUT ROWID"
+        )
+
+    def add(self, row: ManifestRow) -> None:
+        """Add a shard."""
+        self._rows.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._n += 1
+        if self._n % _COMMIT_ROWS == 0:
+            self._rows.commit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the file its name; after an exception remove it."""
+        self._rows.commit()
+        self._rows.close()
+        if kind is None:
+            os.replace(self._part, self._path)
+        else:
+            os.unlink(self._part)
+
+
+class OldManifest:
+    """A manifest of an earlier run, and which of its shards exist in this run.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        The file is not a manifest of this version.
+    """
+
+    def __init__(self, path: str) -> None:
+        with open(path, "rb"):
+            pass
+        self._rows = sqlite3.connect("", uri=True)  # a temporary database, on disk if it is large
+        try:
+            self._rows.execute("ATTACH ? AS old", (f"file:{quote(os.path.abspath(path))}?mode=ro",))
+            about = self._rows.execute("SELECT format, version FROM old.about").fetchone()
+        except sqlite3.DatabaseError as error:
+            self._rows.close()
+            raise ValueError(f"{path}: expected a manifest of shardcodec verify: {error}") from error
+        if about != (_FORMAT, _VERSION):
+            self._rows.close()
+            raise ValueError(f"{path}: expected a manifest of version {_VERSION}, got {about}")
+        self._rows.execute(
+            "CREATE TABLE seen (array TEXT, shard TEXT, PRIMARY KEY (array, shard)) WITHOUT ROWID"
+        )
+
+    def find(self, array: str, shard: str) -> ManifestRow | None:
+        """Return the row of a shard that exists; None if the earlier run did not verify it."""
+        self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (array, shard))
+        row = self._rows.execute(
+            "SELECT * FROM old.shards WHERE array = ? AND shard = ?", (array, shard)
+        ).fetchone()
+        return None if row is None else ManifestRow(*row)
+
+    def missing(self, array: str) -> Iterator[str]:
+        """Yield the shards of an array that the earlier run verified, and that were not looked for in this run."""
+        query = "SELECT shard FROM old.shards WHERE array = ? EXCEPT SELECT shard FROM seen WHERE array = ?"
+        for (shard,) in self._rows.execute(query, (array, array)):
+            yield shard
+
+    def close(self) -> None:
+        """Close the file."""
+        self._rows.close()

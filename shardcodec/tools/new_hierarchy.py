@@ -1,0 +1,130 @@
+# new_hierarchy.py - a new hierarchy that a tool writes
+# SPDX-License-Identifier: MIT
+"""`NewHierarchy`: the new hierarchy for `repair --to` and `compact --to`. Metadata documents are written last.
+
+So a hierarchy with documents is complete, and a stopped run leaves objects that no program takes for an array.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..access.shard_writer import ShardWriter
+from ..format.spec import ShardSpec
+from ..storage.kinds import object_at
+from ..storage.urls import is_url
+from .array_target import ArrayTarget, ShardTarget
+from .backup import copy_object, write_object
+from .documents import DOCUMENTS
+from .stored_bytes import open_object
+
+__all__ = ["NewHierarchy"]
+
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class NewHierarchy:
+    """A new hierarchy, or the new object of a single shard.
+
+    Parameters
+    ----------
+    to : path-like, URL or zarr store
+        Where it is written; nothing may be there.
+    storage_options : mapping, optional
+        Only with a URL.
+
+    Raises
+    ------
+    FileExistsError
+        There is something already.
+    """
+
+    def __init__(self, to: Any, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._to = to
+        self._options = storage_options if is_url(to) else None
+        self._arrays: list[ArrayTarget] = []
+        if isinstance(to, str | os.PathLike) and not is_url(to):
+            if os.path.lexists(to):
+                raise FileExistsError(f"{os.fspath(to)}: expected a new path, but it exists")
+            return
+        for name in sorted(DOCUMENTS):
+            store, key, _ = object_at(to, name, self._options)
+            if open_object(store, key) is not None:
+                raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
+
+    def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> ShardWriter:
+        """Return the writer of a new shard; `how` is passed to `ShardWriter`."""
+        return ShardWriter(
+            self._to, spec, key=self._key(shard.array, shard.key), storage_options=self._options, **how
+        )
+
+    def copy(self, array: ArrayTarget, key: str) -> int:
+        """Copy an object of the old array as it is; return its size in bytes."""
+        view = open_object(array.store, key)
+        if view is None:
+            return 0
+        try:
+            store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
+            copy_object(view, store, new_key)
+            return view.nbytes
+        finally:
+            view.close()
+
+    def size(self, shard: ShardTarget) -> int:
+        """Return the size of a new shard in bytes."""
+        store, key, _ = object_at(self._to, self._key(shard.array, shard.key), self._options)
+        view = open_object(store, key)
+        return 0 if view is None else view.nbytes
+
+    def copy_all(self, array: ArrayTarget) -> None:
+        """Copy all objects of an array that is not sharded, except documents."""
+        self.add(array)
+        for key in array.store.keys(array.folder.prefix):
+            if key.removeprefix(array.folder.prefix) not in DOCUMENTS:
+                self.copy(array, key)
+
+    def add(self, array: ArrayTarget) -> None:
+        """Note an array whose documents are to be written."""
+        self._arrays.append(array)
+
+    def finish(self, edit: Edit | None = None) -> None:
+        """Write the documents of the arrays and of the groups above them, those of the root last.
+
+        Parameters
+        ----------
+        edit : callable, optional
+            Returns the new document from the ``zarr.json`` of an array or a group.
+        """
+        folders: dict[str, ArrayTarget] = {}
+        for array in self._arrays:
+            if array.only is not None:
+                continue
+            parts = array.name.split("/") if array.name else []
+            for n in range(len(parts) + 1):
+                folders.setdefault("/".join(parts[:n]), array)
+        for folder in sorted(folders, key=lambda one: (-one.count("/") - bool(one), one)):
+            self._write_documents(folders[folder], folder, edit)
+
+    def _write_documents(self, array: ArrayTarget, folder: str, edit: Edit | None) -> None:
+        root = _root(array)
+        for name in sorted(DOCUMENTS, reverse=True):
+            key = f"{root}{folder}/{name}" if folder else f"{root}{name}"
+            stored = array.folder.get(key)
+            if stored is None:
+                continue
+            if edit is not None and name == "zarr.json":
+                stored = json.dumps(edit(json.loads(stored)), indent=2).encode()
+            store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
+            write_object(iter([stored]), len(stored), store, new_key, sync=True)
+
+    def _key(self, array: ArrayTarget, key: str) -> str | None:
+        """Return the key below the new root; None for the object of a single shard."""
+        return None if array.only is not None else key.removeprefix(_root(array))
+
+
+def _root(array: ArrayTarget) -> str:
+    """Return the prefix of the hierarchy in its store."""
+    return array.folder.prefix.removesuffix(f"{array.name}/") if array.name else array.folder.prefix

@@ -1,0 +1,79 @@
+# report.py - the common base of the results of tools
+# SPDX-License-Identifier: MIT
+"""`Report`: a result of a tool, which becomes JSON with the name and the version of its schema.
+
+``docs/tools.md`` documents the schemas. A new member leaves the version as it is. A member that is removed, renamed or has
+another meaning raises it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+__all__ = ["Record", "Report", "to_json"]
+
+
+class Record:
+    """A part of a result: a frozen dataclass whose fields become the members of a JSON object.
+
+    Sizes are numbers of bytes, and their names end with ``nbytes``.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as values that `json.dumps` accepts.
+
+        Returns
+        -------
+        dict
+        """
+        return {one.name: to_json(getattr(self, one.name)) for one in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+class Report(Record):
+    """A whole result.
+
+    Attributes
+    ----------
+    schema : str
+        Name of the schema, such as ``"shardcodec.inspect"``.
+    schema_version : int
+        Its version.
+    """
+
+    schema: ClassVar[str]
+    schema_version: ClassVar[int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as values that `json.dumps` accepts, after name and version of the schema.
+
+        Returns
+        -------
+        dict
+        """
+        return {"schema": self.schema, "schema_version": self.schema_version, **super().to_json()}
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON has it: tuples and arrays as lists, numbers of numpy as plain ones, NaN and infinity as None."""
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): to_json(one) for key, one in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, np.ndarray | np.generic):
+        return to_json(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return [to_json(one) for one in value]

@@ -1,0 +1,162 @@
+# rewrite.py - a new shard from encoded inner chunks of an old one
+# SPDX-License-Identifier: MIT
+"""Copy encoded inner chunks from one shard to a new one, run by run, without decoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..access.inner_chunks import coordinates
+from ..access.shard_writer import ShardWriter
+from ..access.user_bytes import HeaderFooter, find
+from ..errors import ConflictError, UnsupportedError
+from ..format.spec import ShardSpec
+from .array_target import ShardTarget
+from .index_layout import Entries, is_absent
+from .index_search import FoundIndex, How
+from .stored_bytes import BLOCK_NBYTES, StoredBytes, open_object
+
+__all__ = [
+    "UserParts",
+    "copy_chunks",
+    "encoded_chunks",
+    "in_order_of_offset",
+    "refuse_user_bytes",
+    "replacing_writer",
+    "user_parts",
+    "write_others",
+]
+
+
+class UserParts(NamedTuple):
+    """Header, footer and alignment of a shard."""
+
+    header: bytes = b""
+    footer: bytes = b""
+    alignment: int = 1
+
+    @property
+    def has_any(self) -> bool:
+        """True if a writer has set one of them."""
+        return bool(self.header or self.footer or self.alignment > 1)
+
+
+def user_parts(view: StoredBytes, found: FoundIndex, spec: ShardSpec) -> UserParts:
+    """Return header, footer and alignment of a shard whose index is in its place.
+
+    Without a mark of a writer, bytes before the first and behind the last inner chunk are taken for header and footer, as
+    every packing does.
+    """
+    if found.entries is None or found.how is How.ELSEWHERE or is_absent(found.entries).all():
+        return UserParts()
+    read = lambda low, n: bytes(view.range(low, n))  # noqa: E731
+    where: HeaderFooter | None = find(
+        found.entries, view.nbytes, spec.index_nbytes, spec.index_location == "start", read
+    )
+    if where is None:
+        return UserParts()
+    header = bytes(view.range(where.where.first, where.header_nbytes))
+    return UserParts(header, bytes(where.footer), where.alignment)
+
+
+def in_order_of_offset(places: Entries) -> list[int]:
+    """Return the positions of present inner chunks in the order of their offsets."""
+    where = np.flatnonzero(~is_absent(places))
+    return where[np.lexsort((where, places[where, 0]))].tolist()  # type: ignore[no-any-return]
+
+
+def copy_chunks(writer: ShardWriter, view: StoredBytes, places: Entries, positions: Sequence[int]) -> None:
+    """Copy inner chunks to a new shard.
+
+    Parameters
+    ----------
+    writer : ShardWriter
+    view : StoredBytes
+        The old shard.
+    places : ndarray of uint64, shape (n_chunks, 2)
+        Where its inner chunks are.
+    positions : sequence of int
+        The inner chunks to copy, in the order of the new shard.
+    """
+    for run, offset, nbytes in _runs(places, positions):
+        coords = [coordinates(position, writer.grid_shape) for position in run]
+        writer.write_joined(coords, places[run, 1], view.range(offset, nbytes))
+
+
+def _runs(places: Entries, positions: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
+    """Yield inner chunks that lie one after the other in the old shard, at most a few MiB or one chunk, and their range."""
+    run: list[int] = []
+    first = end = 0
+    for position in positions:
+        offset, nbytes = (int(number) for number in places[position])
+        if run and offset == end and end - first + nbytes <= BLOCK_NBYTES:
+            run.append(position)
+            end += nbytes
+            continue
+        if run:
+            yield run, first, end - first
+        run, first, end = [position], offset, offset + nbytes
+    if run:
+        yield run, first, end - first
+
+
+def write_others(writer: ShardWriter, chunks: Iterable[tuple[int, Any]]) -> None:
+    """Write encoded inner chunks from elsewhere: pairs of position and bytes."""
+    for position, data in chunks:
+        writer.write_encoded(coordinates(position, writer.grid_shape), data)
+
+
+def encoded_chunks(view: StoredBytes, places: Entries, positions: Sequence[int]) -> Mapping[int, bytes]:
+    """Return inner chunks as bytes in memory."""
+    found = {}
+    for position in positions:
+        offset, nbytes = (int(number) for number in places[position])
+        found[position] = bytes(view.range(offset, nbytes))
+    return found
+
+
+def replacing_writer(shard: ShardTarget, view: StoredBytes, spec: ShardSpec, user: UserParts) -> ShardWriter:
+    """Return the writer of a new shard that replaces a local one, unless another writer changes that one meanwhile.
+
+    Parameters
+    ----------
+    shard : ShardTarget
+    view : StoredBytes
+        The old shard, which stays open until the writer has committed.
+    spec : ShardSpec
+    user : UserParts
+
+    Raises
+    ------
+    ConflictError
+        From `ShardWriter.commit`: another writer has changed the shard; it is not replaced.
+    """
+
+    def confirm() -> None:
+        now = open_object(shard.array.store, shard.key)
+        state = b"" if now is None else now.state
+        if now is not None:
+            now.close()
+        if state != view.state:
+            raise ConflictError(
+                f"shard {shard.name!r}: another writer has changed it meanwhile; it was not replaced. Stop all writers and "
+                "run the tool again",
+                shard=shard.name,
+                expected=view.state,
+                actual=state,
+            )
+
+    return ShardWriter(shard.place.path, spec, durability="fsync", confirm=confirm, **user._asdict())
+
+
+def refuse_user_bytes(shard: ShardTarget, user: UserParts) -> None:
+    """Raise `UnsupportedError` if a shard has header, footer or alignment, which a replacement in a store does not keep."""
+    if user.has_any:
+        raise UnsupportedError(
+            f"shard {shard.name!r}: expected no header, footer or alignment, which are kept in place in local files only; "
+            "write a new array with `to`",
+            shard=shard.name,
+        )

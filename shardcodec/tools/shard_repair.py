@@ -1,0 +1,238 @@
+# shard_repair.py - repair one shard
+# SPDX-License-Identifier: MIT
+"""Write a new shard from the inner chunks of a damaged one that are whole and have a proved position, and from a copy.
+
+In place, the new object replaces the old one in one step, and only if no other writer has changed it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..access.chunk_codec import compiled
+from ..access.inner_chunks import coordinates
+from ..access.shard_change import Change, Found, change
+from ..access.shard_writer import ShardWriter
+from ..errors import ConflictError, ShardError
+from ..options import Options
+from .array_target import ShardTarget
+from .chunk_check import ChunkCheck, Level
+from .copy_source import ChunksOfCopy, CopySource
+from .new_hierarchy import NewHierarchy
+from .repair_report import RepairAction, RepairedShard
+from .rewrite import (
+    UserParts,
+    copy_chunks,
+    encoded_chunks,
+    in_order_of_offset,
+    refuse_user_bytes,
+    replacing_writer,
+    user_parts,
+    write_others,
+)
+from .stored_bytes import StoredBytes, open_object
+from .survey import Survey, survey
+from .verify import inside_array
+
+__all__ = ["ShardRepair", "as_unreadable"]
+
+# Lost inner chunks that a report lists.
+MOST_LOST = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class _RepairPlan:
+    """What a repaired shard will have."""
+
+    survey: Survey
+    from_copy: tuple[int, ...]  # positions of inner chunks that the copy has
+    absent_in_copy: tuple[int, ...]
+    lost: tuple[int, ...]
+
+    @property
+    def has_any(self) -> bool:
+        """True if there is an inner chunk to write, or the copy shows that there is none."""
+        return bool(self.n_kept or self.from_copy or self.absent_in_copy or not self.lost)
+
+    @property
+    def n_kept(self) -> int:
+        return int((self.survey.places[:, 0] != np.uint64(2**64 - 1)).sum())
+
+
+class ShardRepair:
+    """Repairs shards of one array, one after the other.
+
+    Parameters
+    ----------
+    check : ChunkCheck
+    options : Options
+    copy : CopySource or None
+    order : str or None
+        The order in which the writer laid out the inner chunks.
+    """
+
+    def __init__(
+        self, check: ChunkCheck, options: Options, copy: CopySource | None, order: str | None
+    ) -> None:
+        self._check, self._options, self._copy, self._order = check, options, copy, order
+        self._spec = check.spec
+
+    def survey(self, shard: ShardTarget, view: StoredBytes) -> Survey:
+        """Find out what is damaged."""
+        return survey(
+            view,
+            shard.name,
+            self._check,
+            Level.DECODE,
+            array=shard.array.name,
+            is_inside=inside_array(shard),
+            order=self._order,
+        )
+
+    def plan(self, shard: ShardTarget, found: Survey) -> RepairedShard:
+        """Return what a repair would do; nothing is changed."""
+        with ExitStack() as stack:
+            return self._report(shard, self._plan(found, self._chunks_of_copy(shard, stack)))
+
+    def write_new(
+        self, shard: ShardTarget, view: StoredBytes, found: Survey, to: NewHierarchy
+    ) -> RepairedShard:
+        """Write the repaired shard to a new place."""
+        with ExitStack() as stack:
+            chunks = self._chunks_of_copy(shard, stack)
+            plan = self._plan(found, chunks)
+            if plan.has_any:
+                user = user_parts(view, found.found, self._spec)
+                with to.writer(shard, self._spec, **user._asdict()) as writer:
+                    self._write(writer, view, plan, chunks)
+            return self._report(shard, plan)
+
+    def write_in_place(self, shard: ShardTarget, view: StoredBytes, found: Survey) -> RepairedShard:
+        """Replace the damaged object.
+
+        Raises
+        ------
+        ConflictError
+            Another writer has changed the object meanwhile.
+        UnsupportedError
+            The object is not a local file, and it has a header, a footer or an alignment.
+        """
+        with ExitStack() as stack:
+            chunks = self._chunks_of_copy(shard, stack)
+            plan = self._plan(found, chunks)
+            if plan.has_any:
+                user = user_parts(view, found.found, self._spec)
+                if shard.place.path is None:
+                    self._replace_object(shard, user)
+                else:
+                    self._replace_file(shard, view, plan, chunks, user)
+                self._check_result(shard)
+            return self._report(shard, plan)
+
+    # ---- the plan
+
+    def _chunks_of_copy(self, shard: ShardTarget, stack: ExitStack) -> ChunksOfCopy | None:
+        return None if self._copy is None else stack.enter_context(self._copy.chunks(shard))
+
+    def _plan(self, found: Survey, chunks: ChunksOfCopy | None) -> _RepairPlan:
+        present, absent, lost = [], [], []
+        for position in np.flatnonzero(found.is_lost).tolist():
+            try:
+                if chunks is None:
+                    lost.append(position)
+                elif chunks.encoded(position) is None:
+                    absent.append(position)
+                else:
+                    present.append(position)
+            except ShardError:
+                lost.append(position)
+        return _RepairPlan(found, tuple(present), tuple(absent), tuple(lost))
+
+    def _report(self, shard: ShardTarget, plan: _RepairPlan) -> RepairedShard:
+        lost = tuple(coordinates(position, self._spec.grid_shape) for position in plan.lost[:MOST_LOST])
+        return RepairedShard(
+            shard.array.name,
+            shard.name,
+            RepairAction.REPAIRED if plan.has_any else RepairAction.LEFT,
+            plan.survey.findings,
+            plan.n_kept,
+            len(plan.from_copy) + len(plan.absent_in_copy),
+            lost,
+            len(plan.lost),
+        )
+
+    # ---- the new shard
+
+    def _write(
+        self, writer: ShardWriter, view: StoredBytes, plan: _RepairPlan, chunks: ChunksOfCopy | None
+    ) -> None:
+        places = plan.survey.places
+        copy_chunks(writer, view, places, in_order_of_offset(places))
+        write_others(writer, self._others(plan.from_copy, chunks))
+
+    def _others(self, positions: tuple[int, ...], chunks: ChunksOfCopy | None) -> Iterator[tuple[int, Any]]:
+        for position in positions:
+            assert chunks is not None
+            yield position, chunks.encoded(position)
+
+    def _replace_file(
+        self,
+        shard: ShardTarget,
+        view: StoredBytes,
+        plan: _RepairPlan,
+        chunks: ChunksOfCopy | None,
+        user: UserParts,
+    ) -> None:
+        with replacing_writer(shard, view, self._spec, user) as writer:
+            self._write(writer, view, plan, chunks)
+
+    def _replace_object(self, shard: ShardTarget, user: UserParts) -> None:
+        refuse_user_bytes(shard, user)
+
+        def decide(_found: Found) -> Change:
+            return Change(self._all_chunks(shard), complete=True, keep_empty=True)
+
+        change(shard.place, compiled(self._spec.chain), decide, self._options)
+
+    def _all_chunks(self, shard: ShardTarget) -> Mapping[int, Any]:
+        """Return the inner chunks of the repaired shard, from the object as it is now."""
+        view = open_object(shard.array.store, shard.key)
+        if view is None:
+            return {}
+        try:
+            found = self.survey(shard, view)
+            with ExitStack() as stack:
+                chunks = self._chunks_of_copy(shard, stack)
+                plan = self._plan(found, chunks)
+                return {
+                    **encoded_chunks(view, found.places, in_order_of_offset(found.places)),
+                    **dict(self._others(plan.from_copy, chunks)),
+                }
+        finally:
+            view.close()
+
+    def _check_result(self, shard: ShardTarget) -> None:
+        view = open_object(shard.array.store, shard.key)
+        if view is None:
+            return
+        try:
+            found = self.survey(shard, view)
+        finally:
+            view.close()
+        if not found.is_whole:
+            first = next(one for one in found.findings if not one.is_warning)
+            raise ConflictError(
+                f"shard {shard.name!r}: it is damaged after the repair: {first.detail}; its old bytes are in the backup",
+                shard=shard.name,
+            )
+
+
+def as_unreadable(shard: ShardTarget, error: Exception, backup: str | None) -> RepairedShard:
+    """Return the report of a shard that could not be read or written."""
+    left = RepairedShard(shard.array.name, shard.name, RepairAction.UNREADABLE, detail=str(error))
+    return replace(left, backup=backup)

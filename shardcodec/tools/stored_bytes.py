@@ -1,0 +1,205 @@
+# stored_bytes.py - the bytes of a stored object, whatever state its index is in
+# SPDX-License-Identifier: MIT
+"""`StoredBytes`: ranges of one object in any store. A `Shard` needs a valid index; the tools also read damaged shards.
+
+All ranges belong to one state of the object where the store can name states. A file with a pending journal is read as
+shardcodec's readers see it: in the state before the unfinished update.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .. import native
+from ..access.chunk_codec import byte_map
+from ..compat import on_zarrs_loop
+from ..errors import ShardError, ShardFormatError
+from ..format.spec import ShardSpec
+from ..storage.requests import Changed
+from ..storage.runner import run_blocking
+from ..storage.store import Store
+
+__all__ = ["BLOCK_NBYTES", "Buffer", "BytesPart", "StoredBytes", "lasting_state", "open_object"]
+
+# Bytes of an object in memory at a time.
+BLOCK_NBYTES = 4 << 20
+
+# The engine opens an object together with an index. An index of one entry without a checksum accepts any 16 bytes.
+_ANY = ShardSpec(
+    (1,), (1,), "uint8", 0, index_codecs=[{"name": "bytes", "configuration": {"endian": "little"}}]
+)
+
+
+class StoredBytes(Protocol):
+    """The bytes of one object."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object in bytes."""
+
+    @property
+    def state(self) -> bytes:
+        """Name of the state of a file; empty if there is none."""
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        """Return a range of the object as a buffer.
+
+        Raises
+        ------
+        ShardFormatError
+            Another writer has replaced the object meanwhile.
+        """
+
+    def close(self) -> None:
+        """Close the object."""
+
+
+class Buffer:
+    """Bytes in memory."""
+
+    state = b""
+
+    def __init__(self, data: Any) -> None:
+        self._view = memoryview(data).cast("B")
+
+    @property
+    def nbytes(self) -> int:
+        return self._view.nbytes
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        if not 0 <= offset <= offset + nbytes <= self.nbytes:
+            raise ValueError(
+                f"expected a range inside {self.nbytes} bytes, got {nbytes} bytes at offset {offset}"
+            )
+        return self._view[offset : offset + nbytes]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class BytesPart:
+    """A range of another object, such as a nested shard in its inner chunk."""
+
+    def __init__(self, whole: StoredBytes, offset: int, nbytes: int) -> None:
+        self._whole, self._offset, self._nbytes = whole, offset, nbytes
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def state(self) -> bytes:
+        return self._whole.state
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        return self._whole.range(self._offset + offset, nbytes)
+
+    def close(self) -> None:
+        """Do nothing: the whole object stays open."""
+
+
+class _Opened:
+    """A file or bytes in memory, which the engine opens."""
+
+    def __init__(self, shard: Any) -> None:
+        self._shard = shard
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._shard.nbytes)
+
+    @property
+    def state(self) -> bytes:
+        return bytes(self._shard.version)
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        return self._shard.range(offset, nbytes) if nbytes else b""
+
+    def close(self) -> None:
+        self._shard.close()
+
+
+class _Requested:
+    """An object in a store of requests."""
+
+    state = b""
+
+    def __init__(self, store: Store, key: str, nbytes: int) -> None:
+        self._store, self._key, self.nbytes = store, key, nbytes
+        self._version: Any = None
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        if not nbytes:
+            return b""
+        try:
+            answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._version))
+        except Changed:
+            answer = None
+        found = 0 if answer is None else len(answer.data)
+        if answer is None or found != nbytes or answer.nbytes not in (None, self.nbytes):
+            raise ShardFormatError(
+                f"shard {self._key!r}: expected {nbytes} bytes at offset {offset} of {self.nbytes}, got {found}: another "
+                "writer has changed or removed the object; run the tool again",
+                shard=self._key,
+                offset=offset,
+                nbytes=nbytes,
+            )
+        self._version = answer.version
+        return memoryview(answer.data).cast("B")
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def open_object(store: Store, key: str) -> StoredBytes | None:
+    """Open an object of any store.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+
+    Returns
+    -------
+    StoredBytes or None
+        None if there is no object.
+
+    Raises
+    ------
+    OSError
+        The object cannot be opened. `ShardFileError` for a FIFO or a device.
+    """
+    if not store.is_near:
+        try:
+            return _Requested(store, key, int(on_zarrs_loop(store.size(key))))
+        except FileNotFoundError:
+            return None
+    source = store.source(key)
+    try:
+        opened = native.load().OpenShard(byte_map(_ANY), source)
+    except ShardFormatError:
+        return _short_object(store, key)
+    except ShardError as error:
+        raise error.with_context(shard=key) from None
+    return None if opened.missing else _Opened(opened)
+
+
+def _short_object(store: Store, key: str) -> StoredBytes | None:
+    """Open an object that is too short for any index."""
+    answer = run_blocking(store.get(key))
+    return None if answer is None else Buffer(answer.data)
+
+
+def lasting_state(store: Store, key: str) -> str | None:
+    """Return the name of the state of an object that is valid in all processes; None if there is none."""
+    states = store.states_of([key], 1)
+    if states is not None:
+        return states[0]
+    if not store.has_lasting_states:
+        return None
+    answer = on_zarrs_loop(store.get_range(key, 0, 1))
+    return (
+        None
+        if answer is None or answer.nbytes is None
+        else store.lasting_state(answer.nbytes, answer.version)
+    )

@@ -1,0 +1,339 @@
+# survey.py - what of one shard is whole, and what is damaged
+# SPDX-License-Identifier: MIT
+"""`survey`: find the index of a shard, check its entries and inner chunks, and find inner chunks that are not where it says.
+
+`verify` reports the findings, and `repair` copies the inner chunks that are whole and whose position is proved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import native
+from ..access.inner_chunks import coordinates
+from ..access.placement import ABSENT
+from .chunk_check import ChunkCheck, Level, Problem, read_runs
+from .displacement import Displacement, displacement_of, drift_of, prove, shifted
+from .finding_list import FindingList
+from .findings import Finding, FindingKind
+from .index_layout import Entries, bad_entries, is_absent, wrong_sizes
+from .index_search import FoundIndex, How, find_index
+from .rebuilt_index import rebuild
+from .stored_bytes import BytesPart, StoredBytes
+
+__all__ = ["Survey", "survey"]
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """The state of one shard.
+
+    Attributes
+    ----------
+    found : FoundIndex
+        Its index.
+    places : ndarray of uint64, shape (n_chunks, 2)
+        Where inner chunks are that are whole and whose position is proved; absent elsewhere.
+    is_lost : ndarray of bool, shape (n_chunks,)
+        Inner chunks that were stored, or may have been, and are not in `places`.
+    findings : tuple of Finding
+        At most `MOST_FINDINGS`.
+    n_findings : int
+        Number of findings that are no warnings, also of those that are not listed.
+    nbytes : int
+        Size of the object in bytes.
+    data_nbytes : int
+        Bytes of the inner chunks.
+    verified_nbytes : int
+        Those of inner chunks that a checksum has verified.
+    unverifiable_nbytes : int
+        Those of inner chunks without a checksum.
+    """
+
+    found: FoundIndex
+    places: Entries
+    is_lost: Flags
+    findings: tuple[Finding, ...]
+    n_findings: int
+    nbytes: int
+    data_nbytes: int
+    verified_nbytes: int
+    unverifiable_nbytes: int
+
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing is damaged."""
+        return not self.n_findings
+
+
+def survey(
+    view: StoredBytes,
+    name: str,
+    check: ChunkCheck,
+    level: Level,
+    *,
+    array: str = "",
+    is_inside: Flags | None = None,
+    order: str | None = None,
+) -> Survey:
+    """Check one shard.
+
+    Parameters
+    ----------
+    view : StoredBytes
+        The object.
+    name : str
+        Its path or key, for findings.
+    check : ChunkCheck
+        Verifies inner chunks of this array.
+    level : Level
+        How much is checked. Of a damaged shard the inner chunks are always read, to say what `repair` can restore.
+    array : str
+        Path of the array, for findings.
+    is_inside : ndarray of bool, shape (n_chunks,), optional
+        Inner chunks that have elements of the array; by default all.
+    order : str, optional
+        The order in which a writer laid out the inner chunks; only for an index that is lost.
+
+    Returns
+    -------
+    Survey
+    """
+    return _ShardSurvey(view, name, check, level, array, is_inside, order).result()
+
+
+class _ShardSurvey:
+    def __init__(
+        self,
+        view: StoredBytes,
+        name: str,
+        check: ChunkCheck,
+        level: Level,
+        array: str,
+        is_inside: Flags | None,
+        order: str | None,
+    ) -> None:
+        self.view, self.check, self.level, self.order = view, check, level, order
+        self.spec = check.spec
+        self.inside = np.ones(self.spec.n_chunks, dtype=np.bool_) if is_inside is None else is_inside
+        self.list = FindingList(array, name)
+        self.places = np.full((self.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+        self.is_lost = np.zeros(self.spec.n_chunks, dtype=np.bool_)
+        self.data_nbytes = self.verified_nbytes = 0
+
+    def result(self) -> Survey:
+        found = find_index(self.view, self.spec)
+        if found.entries is None:
+            self._rebuild(found)
+        else:
+            self._check_entries(found, found.entries)
+        return Survey(
+            found,
+            self.places,
+            self.is_lost,
+            *self.list.result(),
+            self.view.nbytes,
+            self.data_nbytes,
+            self.verified_nbytes,
+            0 if self.check.has_checksum else self.data_nbytes,
+        )
+
+    def _rebuild(self, found: FoundIndex) -> None:
+        rebuilt = rebuild(self.view, found, self.check, self.order)
+        self.places, self.is_lost = rebuilt.entries, rebuilt.is_lost
+        self.data_nbytes = int(self.places[~is_absent(self.places), 1].sum())
+        n_proved = int((~is_absent(self.places)).sum())
+        detail = f"{found.detail}; {rebuilt.n_recognised} inner chunks are recognised, {n_proved} of them at a proved position"
+        assert found.kind is not None
+        self.list.add(found.kind, detail, found.offset, found.nbytes, recoverable=not self.is_lost.any())
+
+    # ---- a whole index
+
+    def _check_entries(self, found: FoundIndex, entries: Entries) -> None:
+        spec, nbytes = self.spec, self.view.nbytes
+        stored = ~is_absent(entries)
+        bad = bad_entries(entries, nbytes, found.offset, found.nbytes)
+        wrong = wrong_sizes(entries, spec.inner.fixed_nbytes) & ~bad
+        self.data_nbytes = int(entries[stored & ~bad, 1].sum())
+        displaced = displacement_of(found, nbytes, spec)
+        readable = stored & ~bad & ~wrong
+        level = self.level
+        if found.how is not How.IN_PLACE or (displaced is not None and self.check.has_checksum):
+            level = max(level, Level.CHECKSUM, key=lambda one: one.rank)
+        problems = self._read(entries, readable, level)
+        whole = readable.copy()
+        whole[list(problems)] = False
+        if displaced is not None:
+            displaced = self._displace(found, entries, displaced, whole, bad)
+        if displaced is None:
+            self.places[whole] = entries[whole]
+        if displaced is None or displaced.kind is FindingKind.TRUNCATED_TAIL:
+            displaced = self._follow_drift(found, entries, stored & ~whole) or displaced
+        self.is_lost = stored & is_absent(self.places)
+        self.is_lost &= self.inside | ~bad
+        self._report(found, entries, displaced, bad, wrong, problems)
+
+    def _read(self, entries: Entries, chosen: Flags, level: Level) -> dict[int, Problem]:
+        """Verify inner chunks; return what is wrong, by position."""
+        if self.check.nested is not None:
+            return self._read_nested(self.check.nested, entries, chosen, level)
+        problems: dict[int, Problem] = {}
+        if not self.check.is_checked(level):
+            return problems
+        for position, data in read_runs(self.view, entries, np.flatnonzero(chosen)):
+            problem = self.check.problem(position, data, level)
+            if problem is not None:
+                problems[position] = problem
+            elif self.check.has_checksum:
+                self.verified_nbytes += memoryview(data).nbytes
+        return problems
+
+    def _read_nested(
+        self, check: ChunkCheck, entries: Entries, chosen: Flags, level: Level
+    ) -> dict[int, Problem]:
+        """Check inner chunks that are shards themselves; at every level their indexes are read."""
+        problems: dict[int, Problem] = {}
+        where = np.flatnonzero(chosen)
+        for position in where[np.argsort(entries[where, 0], kind="stable")].tolist():
+            offset, nbytes = (int(number) for number in entries[position])
+            inner = survey(BytesPart(self.view, offset, nbytes), self.list.shard, check, level)
+            self.verified_nbytes += inner.verified_nbytes
+            damage = next((finding for finding in inner.findings if not finding.is_warning), None)
+            if damage is not None:
+                detail = (
+                    f"in the shard of this inner chunk: {damage.detail}; {inner.n_findings} findings there"
+                )
+                nested = () if damage.chunk is None else (damage.chunk, *damage.nested)
+                problems[position] = Problem(damage.kind, detail, nested)
+        return problems
+
+    def _displace(
+        self, found: FoundIndex, entries: Entries, displaced: Displacement, whole: Flags, bad: Flags
+    ) -> Displacement | None:
+        """Find inner chunks in their shifted places; return None if nothing proves the displacement."""
+        if displaced.kind is FindingKind.TRUNCATED_TAIL:
+            self.places[whole] = entries[whole]
+            return displaced if displaced.is_packed else None
+        if not self.check.has_checksum:
+            return displaced if displaced.is_packed else None  # no place is proved
+        moved = shifted(entries, displaced.shift, found, self.view.nbytes)
+        verified = self.verified_nbytes
+        in_other = ~is_absent(moved)
+        in_other[list(self._read(moved, in_other, Level.CHECKSUM))] = False
+        self.verified_nbytes = verified
+        if displaced.moves_all:
+            here, there = np.zeros_like(whole), in_other
+        else:
+            here, there = prove(entries, displaced.shift, whole, in_other)
+        if not displaced.is_packed and not there.any():
+            return None
+        self.places[here] = entries[here]
+        self.places[there] = moved[there]
+        return displaced
+
+    def _follow_drift(self, found: FoundIndex, entries: Entries, missing: Flags) -> Displacement | None:
+        """Find inner chunks that are not whole in their places behind a cut or an insertion between inner chunks.
+
+        One chunk at the right distance may be an old one, among dead bytes. Two are taken as proof.
+        """
+        drift = drift_of(found, self.view.nbytes, self.spec)
+        if not drift or not self.check.has_checksum or np.count_nonzero(missing) < 2:
+            return None
+        moved = shifted(entries, drift, found, self.view.nbytes)
+        there = missing & ~is_absent(moved) & ~_share_bytes(moved, self.places)
+        there[list(self._read(moved, there, Level.CHECKSUM))] = False
+        if np.count_nonzero(there) < 2:
+            return None
+        self.places[there] = moved[there]
+        detail = f"{np.count_nonzero(there)} inner chunks are {abs(drift)} bytes {'before' if drift < 0 else 'behind'} their offsets"
+        return Displacement(FindingKind.SHIFTED_DATA, drift, detail, is_packed=False)
+
+    # ---- findings
+
+    def _report(
+        self,
+        found: FoundIndex,
+        entries: Entries,
+        displaced: Displacement | None,
+        bad: Flags,
+        wrong: Flags,
+        problems: dict[int, Problem],
+    ) -> None:
+        is_recovered = not self.is_lost.any()
+        if found.kind is not None:
+            self.list.add(found.kind, found.detail, found.offset, found.nbytes, recoverable=is_recovered)
+        if displaced is not None:
+            self.list.add(displaced.kind, displaced.detail, recoverable=is_recovered)
+        for position in np.flatnonzero(
+            bad | wrong | self._flags(problems) | (self.is_lost if displaced else bad)
+        ).tolist():
+            if displaced is not None and not self.is_lost[position]:
+                continue  # found in another place
+            self._report_chunk(
+                position, entries, displaced, bool(bad[position]), bool(wrong[position]), problems
+            )
+        if not bad.any():
+            self._report_overlaps(entries)
+
+    def _flags(self, problems: dict[int, Problem]) -> Flags:
+        flags = np.zeros(self.spec.n_chunks, dtype=np.bool_)
+        flags[list(problems)] = True
+        return flags
+
+    def _report_chunk(
+        self,
+        position: int,
+        entries: Entries,
+        displaced: Displacement | None,
+        is_bad: bool,
+        is_wrong: bool,
+        problems: dict[int, Problem],
+    ) -> None:
+        offset, nbytes = (int(number) for number in entries[position])
+        detail = f"the entry claims {nbytes} bytes at offset {offset} of {self.view.nbytes}"
+        kind = FindingKind.OUT_OF_BOUNDS
+        nested: tuple[tuple[int, ...], ...] = ()
+        if displaced is not None:
+            kind = displaced.kind
+        elif position in problems:
+            kind, detail, nested = problems[position]
+        elif is_wrong:
+            kind = FindingKind.WRONG_SIZE
+            due = self.spec.inner.fixed_nbytes
+            detail = f"expected an inner chunk of {due or 'more than 0'} bytes, got {nbytes}"
+        elif is_bad and not self.inside[position] and self.check.has_checksum:
+            kind = FindingKind.OUTSIDE_ARRAY
+        self.list.add(
+            kind,
+            detail,
+            offset,
+            nbytes,
+            chunk=coordinates(position, self.spec.grid_shape),
+            nested=nested,
+            recoverable=not self.is_lost[position],
+        )
+
+    def _report_overlaps(self, entries: Entries) -> None:
+        pairs, n = native.load().index_overlaps(entries, capacity=16)
+        for a, b in pairs:
+            first, second = (coordinates(position, self.spec.grid_shape) for position in (a, b))
+            detail = f"inner chunks {first} and {second} share bytes, which is valid; {n} pairs do"
+            offset, nbytes = (int(number) for number in entries[a])
+            self.list.add(FindingKind.OVERLAP, detail, offset, nbytes, chunk=first)
+
+
+def _share_bytes(entries: Entries, others: Entries) -> Flags:
+    """Return which entries share bytes with any of the others."""
+    live = others[~is_absent(others)]
+    live = live[np.argsort(live[:, 0], kind="stable")]
+    if not len(live):
+        return np.zeros(len(entries), dtype=np.bool_)
+    reach = np.maximum.accumulate(live[:, 0] + live[:, 1])  # how far the entries up to this one reach
+    ends = entries[:, 0] + np.where(is_absent(entries), np.uint64(0), entries[:, 1])
+    before = np.searchsorted(live[:, 0], ends, side="left")  # those that begin before the end
+    return np.asarray((before > 0) & (reach[np.maximum(before, 1) - 1] > entries[:, 0]))

@@ -1,0 +1,272 @@
+# test_command.py - the command `shardcodec`: output, exit codes, signals
+# SPDX-License-Identifier: MIT
+"""Reports go to standard output, everything else to standard error; exit codes tell programs what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from helpers import create, letters, letters_spec, python_environment, shard_path
+from servers.http_objects import serving
+
+from shardcodec.cli.app import app, run
+from shardcodec.cli.exit_codes import ExitCode
+from shardcodec.cli.options import ProgressKind
+from shardcodec.cli.session import run_command
+from shardcodec.cli.signals import StopRequests
+from shardcodec.tools.monitor import Monitor
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Any:
+    array = create(tmp_path / "a.zarr")
+    array[...] = 1
+    return array
+
+
+def command(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "shardcodec", *arguments],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        **how,
+    )
+
+
+def test_text_for_readers(array: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(array.store.root)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = dict(line.strip().split(maxsplit=1) for line in out.splitlines()[1:])
+    assert lines["array"] == "16 x 24 int32, fill value -1"
+    assert lines["shards"].startswith("4 of 4, ")
+    assert lines["order"] == "morton (4 shards)"
+
+
+def test_json_is_one_document(array: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(array.store.root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["schema_version"]) == ("shardcodec.inspect", 1)
+    assert found["arrays"][0]["stored"]["n_shards"] == 4
+
+
+def test_json_lines_have_a_line_for_each_array_and_one_for_the_whole(
+    array: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", str(array.store.root), "--jsonl"]) == 0
+    first, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["schema"] == "shardcodec.inspect.array" and first["stored"]["n_shards"] == 4
+    assert last["schema"] == "shardcodec.inspect" and (last["n_arrays"], last["arrays"]) == (1, [])
+
+
+def test_findings_have_exit_code_1(array: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shard_path(array).write_bytes(b"torn")
+    assert run(["inspect", str(array.store.root)]) == 1
+    out = capsys.readouterr().out
+    assert str(shard_path(array)) in out and "1 shards" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["inspect"], "PATH"),
+        (["inspect", "{}", "--no-such-option"], "--no-such-option"),
+        (["inspect", "{}", "--memory", "much"], "expected a size such as 512MiB"),
+        (["inspect", "{}", "--threads", "0"], "--threads"),
+        (["inspect", "{}", "--json", "--jsonl"], "expected one of --json and --jsonl"),
+        (["inspect", "{}", "--progress", "loud"], "--progress"),
+        (["inspect", "{}", "--storage-option", "region"], "expected NAME=VALUE"),
+        (["inspect", "{}", "--storage-option", "region=x"], "expected them only with a URL"),
+        (["inspect", "{}", "--array", "b"], "is an array, got 'b'"),
+        (["no-such-command"], "no-such-command"),
+    ],
+)
+def test_wrong_use_has_exit_code_2(
+    array: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert run([one.format(array.store.root) for one in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and text in " ".join(err.split())
+
+
+def test_missing_path_has_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(tmp_path / "none")]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("shardcodec: ") and "expected a zarr group" in err
+
+
+def test_shard_with_the_metadata_of_its_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shard").write_bytes(letters())
+    (tmp_path / "zarr.metadata").write_text(json.dumps(letters_spec().to_metadata((8, 8))))
+    arguments = ["inspect", str(tmp_path / "shard"), "--metadata", str(tmp_path / "zarr.metadata"), "--json"]
+    assert run(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["arrays"][0]["stored"]["n_chunks"] == 4
+
+
+def test_plain_progress_is_on_standard_error(
+    array: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardcodec.cli.progress.PAUSE", 0.0)
+    assert run(["inspect", str(array.store.root), "--progress", "plain"]) == 0
+    assert re.search(r"4 of 4 shards", capsys.readouterr().err)
+
+
+def test_program_and_module_run_the_same_command(array: Any) -> None:
+    done = command("inspect", str(array.store.root))
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4" in done.stdout
+
+
+@pytest.mark.parametrize(("argument", "status"), [("inspect", 3), ("--help", 0)])
+def test_without_typer_the_way_to_install_it_is_told(
+    argument: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shardcodec.__main__ import main
+
+    for name in [name for name in sys.modules if name.startswith("shardcodec.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(sys, "argv", ["shardcodec", argument])
+    assert main() == status
+    out, err = capsys.readouterr()
+    assert err == "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
+    assert ("--json" in out) == (status == 0)
+
+
+def test_reader_that_ends_early_is_not_an_error_of_the_interpreter(array: Any) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "shardcodec", "inspect", str(array.store.root)],
+            env=python_environment(), stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(write_end)
+    assert done.returncode == 3 and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_error_of_an_object_store_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    with serving() as objects:
+        url = objects.url
+    assert run(["inspect", f"{url}/a.zarr", "--storage-option", 'retry_config={"max_retries": 0}']) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("shardcodec: ") and "Traceback" not in err
+
+
+def test_unexpected_error_is_not_taken_for_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(monitor: Monitor) -> ExitCode:
+        raise RuntimeError("a fault in the program")
+
+    with pytest.raises(typer.Exit) as end:
+        run_command(work, ProgressKind.NONE)
+    assert end.value.exit_code == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+# ---- signals
+
+
+def child(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)],
+        env=python_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_stops_after_the_current_shard(number: int) -> None:
+    done = child(f"""
+        import os
+        import sys
+        import typer
+        from shardcodec.cli.options import ProgressKind
+        from shardcodec.cli.session import run_command
+
+        def work(monitor):
+            os.kill(os.getpid(), {int(number)})
+            print("the shard is finished")
+            while True:
+                monitor.check()
+
+        try:
+            run_command(work, ProgressKind.NONE)
+        except typer.Exit as end:
+            sys.exit(end.exit_code)
+    """)
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == "the shard is finished\n"
+    assert "stopping after the current shard" in done.stderr
+
+
+def test_second_signal_ends_the_process_at_once() -> None:
+    done = child("""
+        import os
+        import signal
+        import time
+        from shardcodec.cli.signals import StopRequests
+
+        with StopRequests() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not stop.requested:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                time.sleep(1)
+    """)
+    assert done.returncode == 130, done.stderr
+
+
+def test_handlers_are_restored_after_a_command(array: Any) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert run(["inspect", str(array.store.root), "--json"]) == 0
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    old = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(old)
+    assert old == -1
+
+
+def test_no_signal_is_no_request() -> None:
+    with StopRequests() as stop:
+        assert not stop.requested
+    assert not stop.requested
+
+
+# ---- help
+
+
+def commands() -> list[str]:
+    return [one.name or one.callback.__name__ for one in app.registered_commands if one.callback is not None]
+
+
+@pytest.mark.parametrize("name", commands())
+def test_example_of_the_help_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The examples use `images.zarr`, a group with the array `level0`."""
+    assert run([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    examples = re.findall(r"^ +shardcodec (.*)$", text, re.MULTILINE)
+    assert examples, f"the help of {name} has no example"
+    import zarr
+
+    monkeypatch.chdir(tmp_path)
+    group = zarr.create_group("images.zarr")
+    create(group.store, name="level0")[...] = 1
+    for example in examples:
+        assert example.split()[0] == name
+        assert run(example.split()) == 0, example
+        assert capsys.readouterr().out

@@ -1,0 +1,205 @@
+# test_doctor.py - facts about a place and a process
+# SPDX-License-Identifier: MIT
+"""`doctor` tells what works in a folder or a store and why, with one line of advice where something should change."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from helpers import OtherMemoryStore, files_below, memory_object_store
+from servers.http_objects import serving
+
+import shardcodec
+from shardcodec.storage.file_system import CLUSTER, NODE, NONE, UNKNOWN
+from shardcodec.storage.lock_scopes import FileTime, Known
+from shardcodec.storage.mounts import Mount
+from shardcodec.tools import check_folder, doctor
+from shardcodec.tools.check import Check, DoctorReport, Status
+from shardcodec.tools.check_process import check_process
+
+NFS = Mount(point="/data", file_system="nfs4", source="server:/data", options=("rw", "nolock"))
+DISK = Mount(point="/", file_system="ext4", source="/dev/disk", options=("rw",))
+
+
+def by_name(report: DoctorReport) -> dict[str, Check]:
+    found = {one.name: one for one in report.checks}
+    assert len(found) == len(report.checks)
+    return found
+
+
+def test_folder_has_all_facts_and_nothing_is_left(tmp_path: Path) -> None:
+    report = doctor(tmp_path)
+    found = by_name(report)
+    place = ["permissions", "file system", "locks", "strategies", "clock", "space", "inodes"]
+    assert list(found) == [*place, "versions", "processor", "threads", "options", "pipeline"]
+    assert files_below(tmp_path) == []
+    assert found["clock"].details["difference_seconds"] < 2
+    assert (
+        found["space"].details["free_nbytes"] <= os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    )
+    told = json.loads(json.dumps(report.to_json()))
+    assert (told["schema"], told["schema_version"]) == ("shardcodec.doctor", 1)
+    assert told["checks"][0] == {
+        "name": "permissions", "status": "ok", "text": f"{tmp_path} is writable", "advice": None,
+        "details": {"is_writable": True},
+    }  # fmt: skip
+
+
+def test_every_finding_has_one_line_of_advice(tmp_path: Path) -> None:
+    for one in doctor(tmp_path, probe=False).checks:
+        assert (one.advice is None) == (one.status is Status.OK), one
+        assert "\n" not in one.text + (one.advice or "")
+
+
+def test_folder_that_does_not_exist_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
+    found = by_name(doctor(tmp_path / "new.zarr" / "array"))
+    assert found["permissions"].text == f"{tmp_path} is writable"
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: str) -> Known:
+        raise AssertionError("a file was made")
+
+    monkeypatch.setattr("shardcodec.storage.lock_scopes._probe", refuse)
+    found = by_name(doctor(tmp_path, probe=False))
+    assert found["clock"].status is Status.NOTE and "no file was made" in found["clock"].text
+    assert found["locks"].details["scope"] in (NODE, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "text"),
+    [
+        (Known(NFS, CLUSTER, "default of nfs4"), Status.OK, "reach writers on other nodes"),
+        (Known(DISK, NODE, "one machine"), Status.OK, "all processes of this machine"),
+        (Known(NFS, NODE, "mount option 'nolock'"), Status.PROBLEM, "do not reach writers on other nodes (mount option"),
+        (Known(NFS, NONE, "no locks"), Status.PROBLEM, "no other process is excluded"),
+        (Known(None, UNKNOWN, "not shown"), Status.NOTE, "cannot be told"),
+    ],
+)  # fmt: skip
+def test_locks(known: Known, status: Status, text: str) -> None:
+    found = check_folder._locks(known)
+    assert found.status is status and text in found.text
+    assert (found.advice is None) == (status is Status.OK)
+
+
+@pytest.mark.parametrize(
+    ("name", "works", "missing"),
+    [
+        ("ext4", ["replace", "append", "in_place"], {}),
+        ("zfs", ["replace", "in_place"], {"append": "tested with kills and power cuts"}),
+        ("nfs4", ["replace"], {"append": "tested with kills", "in_place": "a file system of one machine"}),
+    ],
+)
+def test_strategies_and_why_not(
+    name: str, works: list[str], missing: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("storage.file_system", "tools.check_folder"):
+        monkeypatch.setattr(f"shardcodec.{module}.name_of", lambda fd: name)
+    found = check_folder._strategies(str(tmp_path))
+    assert found.details["works"] == works
+    assert set(found.details["reasons"]) == set(missing)
+    assert all(text in found.details["reasons"][strategy] for strategy, text in missing.items())
+    assert f"work on {name}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("stamp", "difference", "status"),
+    [(100.5, 0, Status.OK), (99.5, 0.5, Status.OK), (90, 10, Status.PROBLEM), (150, 49, Status.PROBLEM)],
+)
+def test_clock_of_the_server(stamp: float, difference: float, status: Status) -> None:
+    """The file was made between 100 s and 101 s of this machine."""
+    found = check_folder._clock(Known(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
+    assert found.details["difference_seconds"] == difference and found.status is status
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(50, Status.OK), (9, Status.NOTE), (1, Status.PROBLEM), (0, Status.PROBLEM)]
+)
+def test_free_space(free: int, status: Status) -> None:
+    assert check_folder._left("space", "", free, 100, "Free some.").status is status
+
+
+def test_read_only_mount_and_unknown_mount_are_notes() -> None:
+    mount = Mount(point="/", file_system="squashfs", options=("ro",))
+    assert check_folder._file_system("/x", Known(mount, UNKNOWN, "")).status is Status.NOTE
+    assert check_folder._file_system("/x", Known(None, UNKNOWN, "")).status is Status.NOTE
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_that_is_not_writable_is_only_looked_at(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        found = by_name(doctor(tmp_path))
+    finally:
+        tmp_path.chmod(0o700)
+    assert found["permissions"].status is found["clock"].status is Status.NOTE
+
+
+def test_local_store_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    found = by_name(doctor(zarr.storage.LocalStore(tmp_path / "a")))
+    assert found["permissions"].text.startswith(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "text"),
+    [
+        (zarr.storage.MemoryStore, Status.OK, "only this process has the objects"),
+        (OtherMemoryStore, Status.PROBLEM, "neither locks for other processes nor conditions"),
+        (memory_object_store, Status.OK, "writers everywhere exclude each other"),
+    ],
+)
+def test_writers_of_a_store(make: Any, status: Status, text: str) -> None:
+    found = by_name(doctor(make()))
+    assert found["writers"].status is status and text in found["writers"].text
+    assert (found["writers"].advice is None) == (status is Status.OK)
+
+
+def test_conditions_of_an_object_store_are_tried_with_a_probe_alone() -> None:
+    found = by_name(doctor(memory_object_store(), probe=False))
+    assert found["writers"].status is Status.NOTE and "was not tried" in found["writers"].text
+
+
+def test_server_that_cannot_list() -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    with serving() as objects:
+        found = by_name(doctor(f"{objects.url}/a.zarr"))
+    assert "cannot list" in found["listing"].text
+    assert found["writers"].status is Status.PROBLEM
+
+
+def process() -> dict[str, Check]:
+    return {one.name: one for one in check_process()}
+
+
+def test_pipeline_in_use() -> None:
+    with zarr.config.set({"codec_pipeline.path": "shardcodec.ShardCodecPipeline"}):
+        assert process()["pipeline"].status is Status.OK
+    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}):
+        found = process()["pipeline"]
+    assert found.status is Status.NOTE and "shardcodec.enable()" in str(found.advice)
+
+
+def test_options_and_threads_with_their_sources() -> None:
+    with shardcodec.options(durability="fsync", threads=1):
+        found = process()
+    assert found["options"].details == {"durability": "fsync", "threads": 1}
+    assert "durability=fsync (shardcodec.options)" in found["options"].text
+    assert found["threads"].details["source"] == "shardcodec.options"
+    assert set(found["threads"].details["limits"]) > {"machine", "affinity", "cgroup quota"}
+
+
+def test_invalid_option_is_a_problem() -> None:
+    with zarr.config.set({"shardcodec.order": "hilbert"}):
+        found = process()["options"]
+    assert found.status is Status.PROBLEM and "hilbert" in found.text
+
+
+def test_versions() -> None:
+    assert process()["versions"].details["zarr"] == zarr.__version__

@@ -1,0 +1,190 @@
+# test_survey.py - what of a damaged shard is whole
+# SPDX-License-Identifier: MIT
+"""Each damaged shard of docs/robustness.md gets its kind, valid ones pass, and random damage neither hides nor loses chunks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from damage import Original, case_spec, cases_of, inside, known
+from golden.make_broken import Case, cases, nested, sound_cases
+
+import shardcodec
+from shardcodec.options import resolve
+from shardcodec.tools.chunk_check import ChunkCheck, Level
+from shardcodec.tools.findings import FindingKind
+from shardcodec.tools.stored_bytes import Buffer
+from shardcodec.tools.survey import Survey, survey
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "robustness.md"
+CASES = {case.name: case for case in cases() if case.shard is not None}
+VALID = {case.name for case in sound_cases() if case.shard is not None} | {"outside-the-array-checked"}
+
+
+def look(shard: bytes, spec: Any, level: Level = Level.DECODE, **more: Any) -> Survey:
+    return survey(Buffer(shard), "c/0", ChunkCheck(spec, resolve()), level, **more)
+
+
+def look_at(case: Case, level: Level = Level.DECODE) -> Survey:
+    assert case.shard is not None
+    return look(bytes.fromhex(case.shard), case_spec(case), level, is_inside=inside(case))
+
+
+def errors(found: Survey) -> list[Any]:
+    return [finding for finding in found.findings if not finding.is_warning]
+
+
+def is_found(found: Survey) -> np.ndarray[Any, Any]:
+    return np.asarray(found.places[:, 0] != np.uint64(2**64 - 1))
+
+
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("name", sorted(VALID))
+def test_valid_shard_is_whole(name: str, level: Level) -> None:
+    found = look_at(CASES[name], level)
+    assert found.is_whole and not found.is_lost.any(), found.findings
+
+
+def rows_of_page() -> dict[str, tuple[str, str]]:
+    """Return kind and what `repair` keeps, for each row of the table of `verify` in docs/robustness.md."""
+    text = PAGE.read_text().partition("| shard | `verify` says | `repair` keeps |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+    return {name: (kind, kept) for name, kind, kept in rows}
+
+
+def test_page_names_every_damaged_shard() -> None:
+    assert set(rows_of_page()) == set(CASES) - VALID
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - VALID))
+def test_damaged_shard_gets_the_kind_on_the_page(name: str) -> None:
+    found = look_at(CASES[name])
+    kind, kept = rows_of_page()[name]
+    listed = errors(found)
+    assert listed and len(listed) == found.n_findings
+    assert {finding.kind for finding in listed} == {FindingKind(kind)}
+    n = int(is_found(found).sum())
+    assert f"{n} of {n + int(found.is_lost.sum())}" == kept
+    assert all(
+        finding.recoverable == (not found.is_lost.any()) for finding in listed if finding.chunk is None
+    )
+    assert all(finding.recoverable is not None and finding.shard == "c/0" for finding in listed)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, case in CASES.items() if case.shape == case.array == (4, 4))
+)
+def test_damage_of_a_nested_shard_is_found_in_its_inner_chunk(name: str) -> None:
+    made = nested(json.loads(json.dumps(asdict(CASES[name]))))
+    spec = case_spec(Case(**made))
+    found = look(bytes.fromhex(made["shard"]), spec)
+    kind = {finding.kind for finding in errors(look_at(CASES[name]))}
+    if name == "empty-object":  # an inner chunk of no bytes
+        kind = {FindingKind.WRONG_SIZE}
+    assert {finding.kind for finding in errors(found)} == kind
+    assert {finding.chunk for finding in errors(found)} <= {(0, 0)}
+    assert is_found(found)[1], "the other inner chunk is whole"
+
+
+def test_index_level_reads_no_inner_chunk_of_a_whole_shard() -> None:
+    ranges = []
+
+    class Recorder(Buffer):
+        def range(self, offset: int, nbytes: int) -> Any:
+            ranges.append((offset, nbytes))
+            return super().range(offset, nbytes)
+
+    case = CASES["chunks-with-checksums"]
+    assert case.shard is not None
+    view = Recorder(bytes.fromhex(case.shard))
+    found = survey(view, "c/0", ChunkCheck(case_spec(case), resolve()), Level.INDEX)
+    assert ranges == [(32, 68)]
+    assert (found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes) == (32, 0, 0)
+
+
+def test_share_without_a_checksum_is_stated() -> None:
+    checked, plain = look_at(CASES["chunks-with-checksums"]), look_at(CASES["sound"])
+    assert (checked.data_nbytes, checked.verified_nbytes, checked.unverifiable_nbytes) == (32, 32, 0)
+    assert (plain.data_nbytes, plain.verified_nbytes, plain.unverifiable_nbytes) == (16, 0, 16)
+
+
+def test_many_findings_are_counted_and_not_listed() -> None:
+    spec = shardcodec.ShardSpec((4096,), (1,), "uint8", 0, ["bytes", "crc32c"])
+    shard = bytearray(
+        shardcodec.encode((np.arange(4096) % 251 + 1).astype(np.uint8), spec, write_empty_chunks=True)
+    )
+    shard[: 4096 * 5 : 5] = bytes(4096)
+    found = look(bytes(shard), spec)
+    assert found.n_findings == 4096 and len(found.findings) == 1000
+
+
+# ---- random damage
+
+
+def check(name: str, one: Original, data: bytes) -> None:
+    """Check that no inner chunk is taken for whole that is not, and that no known one is lost."""
+    found = look(data, one.spec)
+    got = np.flatnonzero(is_found(found)).tolist()
+    inner = one.spec.inner
+    ranges = {p: data[int(found.places[p, 0]) : int(found.places[p].sum())] for p in got}
+    elements = {p: shardcodec.decode(chunk, inner).tobytes() for p, chunk in ranges.items()}
+    states = [{p: shardcodec.decode(chunk, inner).tobytes() for p, chunk in s.items()} for s in one.states]
+    assert any(elements.items() <= state.items() for state in states), f"{name}: wrong elements"
+    assert known(one, data) <= set(got), f"{name}: {known(one, data) - set(got)} of {found.findings} are lost"
+    if found.is_whole:
+        assert any(elements == state for state in states), f"{name}: damage is not found"
+    else:
+        assert not any(found.is_lost[got]), name
+
+
+def test_random_damage_neither_hides_nor_loses_inner_chunks() -> None:
+    for name, one, data in cases_of(150, seed=1):
+        check(name, one, data)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_thousand_random_damages(seed: int) -> None:
+    for name, one, data in cases_of(1000, seed):
+        check(name, one, data)
+
+
+@pytest.mark.parametrize("n_cut", range(1, 5))
+def test_cut_checksum_of_the_index_loses_nothing(n_cut: int) -> None:
+    _, one, _ = next(cases_of(1, seed=0))
+    found = look(one.shard[:-n_cut], one.spec)
+    assert not found.is_lost.any() and [finding.kind for finding in found.findings] == [
+        FindingKind.TRUNCATED_TAIL
+    ]
+
+
+def test_any_damaged_byte_of_the_index_is_corrected() -> None:
+    _, one, _ = next(cases_of(1, seed=0))
+    for place in range(len(one.shard) - one.spec.index_nbytes, len(one.shard), 7):
+        data = bytearray(one.shard)
+        data[place] ^= 0x5A
+        found = look(bytes(data), one.spec)
+        assert not found.is_lost.any() and [one.kind for one in found.findings] == [
+            FindingKind.BAD_INDEX_CHECKSUM
+        ]
+
+
+def test_lost_index_is_rebuilt_only_in_an_order_that_is_known() -> None:
+    """Without the index nothing says in which order the writer laid out the inner chunks."""
+    for _, one, _ in cases_of(9, seed=0):
+        spec = one.spec
+        if len(one.states[0]) < spec.n_chunks or spec.index_location == "start":
+            continue
+        shard = one.shard[: -spec.index_nbytes]
+        data = shard + bytes(spec.index_nbytes)
+        assert look(data, spec).is_lost.all(), str(one)
+        order = "lexicographic" if str(one) == "blosc" else "morton"
+        found = look(data, spec, order=order)
+        assert not found.is_lost.any(), str(one)
+        places = found.places.tolist()
+        assert {p: shard[at : at + n] for p, (at, n) in enumerate(places)} == one.states[0]

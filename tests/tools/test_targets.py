@@ -1,0 +1,284 @@
+# test_targets.py - from a path to arrays and shards
+# SPDX-License-Identifier: MIT
+"""Arrays and shards are found in folders, zip files, URLs and zarr stores, key by key."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import create, letters, letters_spec, memory_object_store, quiet
+from servers.http_objects import serving
+from spec_json import LITTLE
+
+from shardcodec import ShardSpec, SpecError, UnsupportedError
+from shardcodec.format.keys import KeyEncoding
+from shardcodec.tools.array_target import ForeignObject
+from shardcodec.tools.targets import find_arrays
+
+
+def hierarchy(store: Any) -> Any:
+    """Make a group with an array at its root and one in a subgroup; of each, two of four shards exist."""
+    with quiet():
+        group = zarr.create_group(store, overwrite=False)
+    for parent, name in ((group, "a"), (group.create_group("sub"), "b")):
+        array = create(parent.store, name=f"{parent.path}/{name}".lstrip("/"))
+        array[:8] = 7
+    return group
+
+
+def keys(array: Any) -> list[str]:
+    return sorted(shard.relative for shard in array.shards())
+
+
+def test_group_has_all_arrays_below_it(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    found = list(find_arrays(tmp_path / "g.zarr"))
+    assert [one.name for one in found] == ["a", "sub/b"]
+    assert [keys(one) for one in found] == [["c/0/0", "c/0/1"]] * 2
+    assert found[1].place == str(tmp_path / "g.zarr/sub/b")
+    assert found[0].shard_grid == (2, 2) and found[0].n_grid_shards == 4
+
+
+@pytest.mark.parametrize("name", ["sub/b", "/sub/b/"])
+def test_one_array_of_a_group(tmp_path: Path, name: str) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    (one,) = find_arrays(tmp_path / "g.zarr", array=name)
+    assert one.name == "sub/b"
+    with pytest.raises(FileNotFoundError, match="has no array 'c'"):
+        list(find_arrays(tmp_path / "g.zarr", array="c"))
+
+
+def test_path_of_an_array_in_a_group(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    (one,) = find_arrays(tmp_path / "g.zarr/sub/b")
+    assert one.name == "" and keys(one) == ["c/0/0", "c/0/1"]
+    with pytest.raises(ValueError, match="is an array, got 'b'"):
+        list(find_arrays(tmp_path / "g.zarr/sub/b", array="b"))
+
+
+def test_path_of_a_shard_finds_its_array(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    (one,) = find_arrays(tmp_path / "g.zarr/sub/b/c/0/1")
+    (shard,) = one.shards()
+    assert shard.coords == (0, 1) and one.n_grid_shards == 1
+    assert shard.name == str(tmp_path / "g.zarr/sub/b/c/0/1")
+    with shard.open() as handle:
+        assert (handle.read_region() == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "text"),
+    [
+        ("a/c/1/1", FileNotFoundError, "there is no shard"),
+        (
+            "a/c/2/0",
+            ValueError,
+            r"expected the key of a shard, such as 'c/0/0'.*\(2, 2\) shards, got 'c/2/0'",
+        ),
+        ("a/c/0", ValueError, "got 'c/0'"),
+        ("other", FileNotFoundError, "'other' is neither an array nor a shard of the group"),
+    ],
+)
+def test_wrong_path_inside_a_hierarchy_is_told(tmp_path: Path, path: str, error: Any, text: str) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    with pytest.raises(error, match=text):
+        list(find_arrays(tmp_path / "g.zarr" / path))
+
+
+def test_path_without_any_document_is_told(tmp_path: Path) -> None:
+    (tmp_path / "shard").write_bytes(letters())
+    with pytest.raises(FileNotFoundError, match=r"neither it nor a folder above has a zarr\.json"):
+        list(find_arrays(tmp_path / "shard"))
+
+
+def test_shard_without_its_array_needs_a_spec(tmp_path: Path) -> None:
+    (tmp_path / "shard").write_bytes(letters())
+    (one,) = find_arrays(tmp_path / "shard", spec=letters_spec())
+    (shard,) = one.shards()
+    assert shard.coords is None
+    assert shard.open().read_encoded([(0, 0)]) == [b"zero"]
+    with pytest.raises(FileNotFoundError, match="there is no shard"):
+        list(find_arrays(tmp_path / "other", spec=letters_spec()))
+
+
+def test_zip_file_and_a_path_into_it(tmp_path: Path) -> None:
+    store = zarr.storage.ZipStore(tmp_path / "data.zip", mode="w")
+    hierarchy(store)
+    store.close()
+    assert [keys(one) for one in find_arrays(tmp_path / "data.zip")] == [["c/0/0", "c/0/1"]] * 2
+    (one,) = find_arrays(tmp_path / "data.zip/sub/b")
+    assert keys(one) == ["c/0/0", "c/0/1"]
+    (shard,) = next(find_arrays(tmp_path / "data.zip/a/c/0/1")).shards()
+    assert (shard.open().read_region() == 7).all()
+
+
+def test_damaged_zip_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(b"PK no zip")
+    with pytest.raises(ValueError, match=r"a\.zip'?: expected a zip file"):
+        list(find_arrays(tmp_path / "a.zip"))
+
+
+@pytest.mark.parametrize("make", [zarr.storage.MemoryStore, memory_object_store])
+def test_zarr_stores(make: Any) -> None:
+    store = make()
+    hierarchy(store)
+    assert [keys(one) for one in find_arrays(store)] == [["c/0/0", "c/0/1"]] * 2
+    (one,) = find_arrays(zarr.storage.StorePath(store, "sub/b/c/0/0"))
+    assert keys(one) == ["c/0/0"]
+
+
+def test_server_that_cannot_list_has_all_shards_of_the_grid(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    hierarchy(tmp_path / "g.zarr")
+    with serving() as objects:
+        for path in (tmp_path / "g.zarr").rglob("*"):
+            if path.is_file():
+                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        (one,) = find_arrays(f"{objects.url}/g.zarr/a")
+        assert keys(one) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
+        assert [shard.open().exists for shard in one.shards()] == [True, True, False, False]
+        (one,) = find_arrays(f"{objects.url}/g.zarr/a/c/0/1")
+        assert keys(one) == ["c/0/1"]
+        with pytest.raises(UnsupportedError, match="cannot list its objects"):
+            list(find_arrays(f"{objects.url}/g.zarr"))
+        with quiet():
+            zarr.consolidate_metadata(str(tmp_path / "g.zarr"))
+        objects.blobs["/g.zarr/zarr.json"] = (tmp_path / "g.zarr/zarr.json").read_bytes()
+        assert [one.name for one in find_arrays(f"{objects.url}/g.zarr")] == ["a", "sub/b"]
+        assert [one.name for one in find_arrays(f"{objects.url}/g.zarr", array="sub/b")] == ["sub/b"]
+
+
+def test_file_url_is_a_path(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    (one,) = find_arrays(f"file://{tmp_path}/g.zarr/a/c/0/1")
+    assert keys(one) == ["c/0/1"]
+
+
+def test_other_objects_in_the_folder_are_foreign(tmp_path: Path) -> None:
+    create(tmp_path / "a.zarr")[...] = 1
+    for name in ("c/0/0.tmp", "c/9/0", "c/00/1", "notes.txt"):
+        path = tmp_path / "a.zarr" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"?")
+    (one,) = find_arrays(tmp_path / "a.zarr")
+    foreign = {o.key: o.reason for o in one.objects() if isinstance(o, ForeignObject)}
+    assert sorted(foreign) == ["c/0/0.tmp", "c/00/1", "c/9/0", "notes.txt"]
+    assert foreign["c/9/0"] == "it is outside the grid of shards (2, 2)"
+    assert foreign["notes.txt"] == "its key is not the key of a shard"
+    assert len(keys(one)) == 4
+
+
+def test_keys_are_not_collected_before_the_first_is_used(tmp_path: Path) -> None:
+    """Folders are read one after the other, so an array of any size needs little memory."""
+    create(tmp_path / "a.zarr")[...] = 1
+    (one,) = find_arrays(tmp_path / "a.zarr")
+    shards = one.shards()
+    first = next(shards)
+    other = "c/1" if first.relative.startswith("c/0") else "c/0"
+    for file in (tmp_path / "a.zarr" / other).iterdir():
+        file.unlink()
+    assert all(not shard.relative.startswith(other) for shard in shards)
+
+
+def test_link_to_a_folder_above_ends(tmp_path: Path) -> None:
+    create(tmp_path / "a.zarr")[...] = 1
+    (tmp_path / "a.zarr/c/loop").symlink_to(tmp_path / "a.zarr")
+    (one,) = find_arrays(tmp_path / "a.zarr")
+    assert keys(one) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
+
+
+def test_array_that_is_not_sharded_has_no_shards(tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_array(tmp_path / "a.zarr", shape=(4,), chunks=(2,), dtype="i4")[...] = 1
+        zarr.create_array(tmp_path / "v2.zarr", shape=(4,), chunks=(2,), dtype="i4", zarr_format=2)[...] = 1
+    for name in ("a.zarr", "v2.zarr"):
+        (one,) = find_arrays(tmp_path / name)
+        assert one.layout is not None and one.layout.shape == (4,)
+        assert not one.is_sharded and one.problem is None and list(one.shards()) == []
+    with pytest.raises(UnsupportedError, match="it is not sharded"):
+        list(find_arrays(tmp_path / "a.zarr/c/0"))
+
+
+def test_broken_array_in_a_group_has_a_problem(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    (tmp_path / "g.zarr/a/zarr.json").write_text("{")
+    document = json.loads((tmp_path / "g.zarr/sub/b/zarr.json").read_text())
+    document["data_type"] = "no_such_type"
+    (tmp_path / "g.zarr/sub/b/zarr.json").write_text(json.dumps(document))
+    a, b = find_arrays(tmp_path / "g.zarr")
+    assert a.problem is not None and "expected JSON" in a.problem
+    assert b.problem is not None and "no_such_type" in b.problem
+    with pytest.raises(SpecError, match="expected JSON"):
+        list(find_arrays(tmp_path / "g.zarr/a"))
+
+
+def test_inner_codec_without_native_code_hides_only_the_elements(tmp_path: Path) -> None:
+    array = create(tmp_path / "a.zarr")
+    array[...] = 1
+    file = tmp_path / "a.zarr/zarr.json"
+    document = json.loads(file.read_text())
+    inner = document["codecs"][0]["configuration"]["codecs"]
+    document["codecs"][0]["configuration"]["codecs"] = [*inner, {"name": "no.such", "configuration": {}}]
+    file.write_text(json.dumps(document))
+    (one,) = find_arrays(tmp_path / "a.zarr")
+    assert one.foreign_codec == "no.such" and one.is_sharded
+    assert next(one.shards()).open().state().all()
+
+
+def test_codecs_after_the_sharding_are_a_problem(tmp_path: Path) -> None:
+    spec = ShardSpec((4, 4), (2, 2), "uint8", 0, [LITTLE], after=["crc32c"])
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/zarr.json").write_text(json.dumps(spec.to_metadata((8, 8))))
+    (one,) = find_arrays(tmp_path / "a")
+    assert one.problem is not None and "hide their inner chunks" in one.problem
+    with pytest.raises(UnsupportedError, match="hide their inner chunks"):
+        one.shard((0, 0)).open()
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "coords"),
+    [
+        (KeyEncoding(True, "/"), "c/1/20", (1, 20)),
+        (KeyEncoding(True, "."), "c.1.20", (1, 20)),
+        (KeyEncoding(False, "."), "1.20", (1, 20)),
+        (KeyEncoding(False, "/"), "1/20", (1, 20)),
+        (KeyEncoding(True, "/"), "c/1", None),
+        (KeyEncoding(True, "/"), "c/1/2/3", None),
+        (KeyEncoding(True, "/"), "c/1/02", None),
+        (KeyEncoding(True, "/"), "c/1/-2", None),
+        (KeyEncoding(True, "/"), "c/1/²", None),
+        (KeyEncoding(True, "/"), "d/1/2", None),
+        (KeyEncoding(False, "."), "c.1", None),
+    ],
+)
+def test_position_of_a_key(keys: KeyEncoding, key: str, coords: Any) -> None:
+    assert keys.coords(key, 2) == coords
+    if coords is not None:
+        assert keys.key(coords) == key
+
+
+@pytest.mark.parametrize("keys", [KeyEncoding(True, "/"), KeyEncoding(False, ".")])
+def test_position_of_the_only_key_of_rank_0(keys: KeyEncoding) -> None:
+    assert keys.coords(keys.key(()), 0) == ()
+    assert keys.coords("1", 0) is None
+
+
+def test_zip_of_other_files_is_no_hierarchy(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("readme", "text")
+    with pytest.raises(FileNotFoundError, match="expected a zarr group"):
+        list(find_arrays(tmp_path / "a.zip"))
+
+
+def test_many_shards_on_an_object_store_are_listed_in_pages() -> None:
+    store = memory_object_store()
+    array = create(store, shape=(1500,), shards=(1,), chunks=(1,), dtype="uint8", fill_value=0)
+    array[...] = np.ones(1500, "uint8")
+    (one,) = find_arrays(store)
+    assert len(list(one.shards())) == 1500

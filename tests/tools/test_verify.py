@@ -1,0 +1,357 @@
+# test_verify.py - verify arrays, groups and shards
+# SPDX-License-Identifier: MIT
+"""`verify` names damaged shards of any store, skips those of a manifest, and compares two arrays."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from faults.test_in_place import Case, Shard, kill_after_the_last_slot
+from helpers import KINDS_OF_STORE, checked, create, quiet, shard_path, store_of
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+
+from shardcodec.cli.app import run
+from shardcodec.tools import verify
+from shardcodec.tools.findings import FindingKind
+from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.verify_report import ShardFindings, VerifyReport
+
+
+def damage(store: Any, key: str, change: Callable[[bytearray], None]) -> None:
+    buffers = default_buffer_prototype()
+    found = sync(store.get(key, buffers))
+    assert found is not None
+    data = bytearray(found.to_bytes())
+    change(data)
+    sync(store.set(key, buffers.buffer.from_bytes(bytes(data))))
+
+
+def flip(at: int) -> Callable[[bytearray], None]:
+    def change(data: bytearray) -> None:
+        data[at] ^= 1
+
+    return change
+
+
+def cut(data: bytearray) -> None:
+    del data[-1:]
+
+
+def found(report: VerifyReport) -> list[tuple[str, str, tuple[int, ...] | None]]:
+    """Return kind, last part of the key and inner chunk of each finding."""
+    listed = [one for shard in report.shards for one in shard.findings]
+    return sorted((one.kind.value, one.shard.rpartition("c/")[2], one.chunk) for one in listed)
+
+
+def filled(store: Any, **how: Any) -> Any:
+    array = checked(store, **how)
+    array[...] = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
+    return array
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STORE)
+def test_damaged_shards_of_any_store_are_named(kind: str, tmp_path: Path) -> None:
+    store = store_of(kind, tmp_path / "a.zarr")
+    filled(store)
+    whole = verify(store, level="decode")
+    (array,) = whole.arrays
+    assert (whole.n_findings, array.n_shards, array.n_damaged) == (0, 4, 0)
+    assert array.verified_nbytes == array.data_nbytes > 0 == array.unverifiable_nbytes
+    damage(store, "c/0/1", flip(5))
+    damage(store, "c/1/0", cut)
+    report = verify(store)
+    assert found(report) == [
+        ("bad inner checksum", "0/1", (0, 0)),
+        ("truncated tail", "1/0", None),
+    ]
+    assert report.n_findings == report.arrays[0].n_damaged == 2
+    assert found(verify(store, level="index")) == [("truncated tail", "1/0", None)]
+
+
+def test_level_index_does_not_read_inner_chunks(tmp_path: Path) -> None:
+    array = filled(tmp_path / "a.zarr")
+    damage(array.store, "c/0/1", flip(5))
+    assert verify(tmp_path / "a.zarr", level="index").n_findings == 0
+    assert verify(tmp_path / "a.zarr", level="checksum").n_findings == 1
+
+
+def test_data_without_checksums_are_stated(tmp_path: Path) -> None:
+    array = create(tmp_path / "a.zarr")
+    array[...] = 1
+    (one,) = verify(tmp_path / "a.zarr").arrays
+    assert one.unverifiable_nbytes == one.data_nbytes == 4 * 8 * 48 and one.has_index_checksum
+
+
+def test_group_one_array_and_one_shard(tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_group(tmp_path / "g.zarr")
+        zarr.create_array(tmp_path / "g.zarr/plain", shape=(4,), chunks=(2,), dtype="i4")[...] = 1
+    filled(tmp_path / "g.zarr/a")
+    array = filled(tmp_path / "g.zarr/b")
+    damage(array.store, "c/0/0", cut)
+    report = verify(tmp_path / "g.zarr")
+    assert [(one.name, one.problem, one.n_damaged) for one in report.arrays] == [
+        ("a", None, 0),
+        ("b", None, 1),
+        ("plain", "it is not sharded", 0),
+    ]
+    assert verify(tmp_path / "g.zarr", array="a").n_findings == 0
+    assert verify(tmp_path / "g.zarr/b/c/0/1").n_findings == 0
+    assert verify(tmp_path / "g.zarr/b/c/0/0").n_findings == 1
+
+
+def test_foreign_files_are_a_warning(tmp_path: Path) -> None:
+    filled(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr/c/0/7").write_bytes(b"?")
+    report = verify(tmp_path / "a.zarr")
+    assert report.n_findings == 0 and report.kinds == {"foreign file": 1}
+    (one,) = report.shards
+    assert one.shard.endswith("c/0/7") and one.findings[0].is_warning
+
+
+def test_inner_chunks_outside_the_array_may_have_bad_entries(tmp_path: Path) -> None:
+    with quiet():
+        array = checked(tmp_path / "a.zarr", shape=(12, 24))
+    array[...] = 1
+    data = bytearray(shard_path(array, "c/1/0").read_bytes())
+    assert verify(tmp_path / "a.zarr").n_findings == 0, "the second row of inner chunks is absent"
+    index = len(data) - 8 * 16 - 4
+    data[index + 6 * 16 : index + 6 * 16 + 8] = (10**9).to_bytes(8, "little")
+    from shardcodec.checksum import crc32c
+
+    data[-4:] = crc32c(data[index:-4]).to_bytes(4, "little")
+    shard_path(array, "c/1/0").write_bytes(data)
+    report = verify(tmp_path / "a.zarr")
+    assert report.n_findings == 0 and report.kinds == {"outside the array": 1}
+
+
+def test_pending_journal_is_found_and_the_old_shard_is_whole(tmp_path: Path) -> None:
+    scene = Shard(tmp_path, Case("raw", "slots"))
+    journal, _, _ = kill_after_the_last_slot(scene)
+    report = verify(scene.folder / "a", level="decode")
+    assert report.kinds == {"pending journal": 1}
+    (one,) = report.shards[0].findings
+    assert one.recoverable and str(journal) in one.detail
+    assert journal.exists(), "verify changes nothing"
+
+
+def test_inner_codec_without_native_code_leaves_the_index(tmp_path: Path) -> None:
+    array = create(tmp_path / "a.zarr")
+    array[...] = 1
+    file = tmp_path / "a.zarr/zarr.json"
+    document = json.loads(file.read_text())
+    document["codecs"][0]["configuration"]["codecs"].append({"name": "no.such", "configuration": {}})
+    file.write_text(json.dumps(document))
+    report = verify(tmp_path / "a.zarr", level="decode")
+    assert report.n_findings == 0 and report.kinds == {"unsupported": 1} and report.arrays[0].n_shards == 4
+    damage(array.store, "c/0/0", cut)
+    assert verify(tmp_path / "a.zarr").kinds == {"truncated tail": 1, "unsupported": 1}
+
+
+def test_store_error_is_a_finding_and_the_other_shards_are_verified(tmp_path: Path) -> None:
+    array = filled(tmp_path / "a.zarr")
+    shard_path(array).unlink()
+    import os
+
+    os.mkfifo(shard_path(array))
+    report = verify(tmp_path / "a.zarr")
+    assert report.kinds == {"unreadable": 1} and report.arrays[0].n_shards == 3
+
+
+# ---- a part of the shards
+
+
+def test_sample_is_the_same_each_time_and_not_empty(tmp_path: Path) -> None:
+    array = create(tmp_path / "a.zarr", shape=(160, 240))
+    array[...] = 1
+    (first,) = verify(tmp_path / "a.zarr", sample=0.2).arrays
+    assert first.n_shards + first.n_not_sampled == 400 and 50 < first.n_shards < 110
+    assert verify(tmp_path / "a.zarr", sample=0.2).arrays == (first,)
+    assert verify(tmp_path / "a.zarr", sample=1e-9).arrays[0].n_shards == 1
+    with pytest.raises(ValueError, match=r"sample: expected a share in \(0, 1\], got 2"):
+        verify(tmp_path / "a.zarr", sample=2)
+
+
+def age(folder: Path) -> None:
+    """Make files so old that their times identify their states."""
+    import os
+
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (10**9, 10**9))
+
+
+@pytest.fixture
+def settled_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the change time, which no test can set, for an old one."""
+    import shardcodec.storage.files as files
+
+    monkeypatch.setattr(files, "GRAIN_NS", 0)
+
+
+@pytest.mark.usefixtures("settled_times")
+def test_manifest_skips_what_has_not_changed(tmp_path: Path) -> None:
+    array = filled(tmp_path / "a.zarr")
+    damage(array.store, "c/1/1", flip(5))
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    assert verify(tmp_path / "a.zarr", manifest=first).n_findings == 1
+    again = verify(tmp_path / "a.zarr", since=first, manifest=second)
+    assert (again.arrays[0].n_unchanged, again.arrays[0].n_shards, again.n_findings) == (3, 1, 1)
+    deeper = verify(tmp_path / "a.zarr", since=first, level="decode")
+    assert deeper.arrays[0].n_unchanged == 0, "the manifest is of a lower level"
+    array[:8, :12] = 3
+    damage(array.store, "c/0/1", flip(5))
+    report = verify(tmp_path / "a.zarr", since=second)
+    assert (report.arrays[0].n_unchanged, report.arrays[0].n_shards) == (1, 3)
+    assert found(report) == [("bad inner checksum", "0/1", (0, 0)), ("bad inner checksum", "1/1", (0, 0))]
+
+
+@pytest.mark.usefixtures("settled_times")
+def test_shard_of_the_manifest_that_is_gone_is_found(tmp_path: Path) -> None:
+    array = filled(tmp_path / "a.zarr")
+    manifest = str(tmp_path / "manifest")
+    verify(tmp_path / "a.zarr", manifest=manifest)
+    shard_path(array, "c/0/1").unlink()
+    assert found(verify(tmp_path / "a.zarr", since=manifest)) == [("missing shard", "0/1", None)]
+
+
+def test_other_files_are_no_manifest(tmp_path: Path) -> None:
+    filled(tmp_path / "a.zarr")
+    (tmp_path / "text").write_text("no manifest")
+    with pytest.raises(ValueError, match="expected a manifest of shardcodec verify"):
+        verify(tmp_path / "a.zarr", since=str(tmp_path / "text"))
+    with pytest.raises(FileNotFoundError):
+        verify(tmp_path / "a.zarr", since=str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError):
+        verify(tmp_path / "a.zarr", manifest=str(tmp_path / "none/manifest"))
+
+
+def test_stopped_run_leaves_no_manifest(tmp_path: Path) -> None:
+    class Stopping(Monitor):
+        def check(self) -> None:
+            raise Stopped
+
+    filled(tmp_path / "a.zarr")
+    with pytest.raises(Stopped):
+        verify(tmp_path / "a.zarr", manifest=str(tmp_path / "manifest"), monitor=Stopping())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_fail_fast_stops_at_the_first_finding(tmp_path: Path) -> None:
+    array = filled(tmp_path / "a.zarr")
+    for key in ("c/0/0", "c/0/1", "c/1/0", "c/1/1"):
+        damage(array.store, key, cut)
+    report = verify(tmp_path / "a.zarr", fail_fast=True)
+    assert report.n_findings == 1 and not report.is_complete
+
+
+# ---- against another array
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (5, 7), (16, 24)])
+def test_equal_elements_in_another_layout(tmp_path: Path, shape: tuple[int, int]) -> None:
+    array = filled(tmp_path / "a.zarr")
+    with quiet():
+        other = zarr.create_array(
+            tmp_path / "b.zarr", shape=(16, 24), chunks=shape, dtype="int32", zarr_format=2
+        )
+    other[...] = array[...]
+    assert verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr").n_findings == 0
+    other[9, 20] = -5
+    report = verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr")
+    assert found(report) == [("different", "1/1", None)]
+    assert "the first one at (9, 20)" in report.shards[0].findings[0].detail
+
+
+def test_shard_that_only_the_other_array_has_is_missing(tmp_path: Path) -> None:
+    filled(tmp_path / "b.zarr")
+    array = filled(tmp_path / "a.zarr")
+    shard_path(array, "c/0/1").unlink()
+    report = verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr")
+    assert [(kind, shard) for kind, shard, _ in found(report)] == [("missing shard", "0/1")]
+
+
+def test_arrays_of_different_shape_cannot_be_compared(tmp_path: Path) -> None:
+    filled(tmp_path / "a.zarr")
+    checked(tmp_path / "b.zarr", shape=(8, 24))
+    with pytest.raises(ValueError, match=r"expected an array of shape \(16, 24\)"):
+        verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr")
+
+
+def test_nan_equals_the_same_nan(tmp_path: Path) -> None:
+    for name in ("a.zarr", "b.zarr"):
+        create(tmp_path / name, dtype="float32", fill_value=0)[...] = np.nan
+    assert verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr").n_findings == 0
+
+
+# ---- many shards
+
+
+def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
+    def peak(n: int) -> int:
+        path = tmp_path / f"{n}.zarr"
+        create(path, shape=(8 * n, 12), shards=(8, 12))[...] = 1
+        verify(path, level="index")
+        tracemalloc.start()
+        try:
+            verify(path, level="index", threads=2)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(30), peak(600)
+    assert many < few + (200 << 10), (few, many)
+
+
+# ---- the command
+
+
+def test_command_prints_findings_and_the_share_without_checksum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    array = filled(tmp_path / "a.zarr")
+    assert run(["verify", str(tmp_path / "a.zarr")]) == 0
+    assert "no damage found" in capsys.readouterr().out
+    damage(array.store, "c/0/1", flip(5))
+    assert run(["verify", str(tmp_path / "a.zarr"), "--sample", "100%"]) == 1
+    text = capsys.readouterr().out
+    assert "bad inner checksum: " in text and "inner chunk (0, 0)" in text and "(needs a copy)" in text
+    assert run(["verify", str(tmp_path / "a.zarr"), "--sample", "0%"]) == 2
+    create(tmp_path / "b.zarr")[...] = 1
+    capsys.readouterr()
+    assert run(["verify", str(tmp_path / "b.zarr")]) == 0
+    assert "(100 %): damage of these bytes cannot be found" in capsys.readouterr().out
+
+
+def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    array = filled(tmp_path / "a.zarr")
+    damage(array.store, "c/0/1", cut)
+    assert run(["verify", str(tmp_path / "a.zarr"), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["schema_version"], document["n_findings"]) == (
+        "shardcodec.verify",
+        1,
+        1,
+    )
+    (finding,) = document["shards"][0]["findings"]
+    assert finding["kind"] == "truncated tail" and finding["recoverable"] is True and finding["chunk"] is None
+    assert run(["verify", str(tmp_path / "a.zarr"), "--jsonl"]) == 1
+    first, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["schema"] == "shardcodec.verify.shard" and first["findings"] == [finding]
+    assert last["shards"] == [] and last["n_findings"] == 1
+
+
+def test_findings_are_given_as_soon_as_they_are_known(tmp_path: Path) -> None:
+    array = filled(tmp_path / "a.zarr")
+    damage(array.store, "c/0/1", cut)
+    seen: list[ShardFindings] = []
+    report = verify(tmp_path / "a.zarr", on_shard=seen.append)
+    assert report.shards == () and [one.findings[0].kind for one in seen] == [FindingKind.TRUNCATED_TAIL]
