@@ -102,7 +102,7 @@ class ReadCrops(Row):
     boxes: tuple[Box, ...] = ()
     start: str = "fork"
 
-    most_rounds = 5
+    most_rounds = 3
 
     def takes(self, peer: Peer) -> bool:
         return peer.name in LOADERS
@@ -191,9 +191,9 @@ def _profile_batch(numbers: range) -> Samples:
 
 
 def crops(sizes: Any) -> list[Row]:
-    """Return the rows: 512 crops of 40^3 by four processes, forked and new."""
+    """Return the rows: 256 crops of 40^3 by four processes, forked and new."""
     case = data.big(sizes.edge).with_codec("zstd 1")
-    n = 512 if sizes is suite.FULL else 64
+    n = 256 if sizes is suite.FULL else 64
     boxes = suite.random_boxes(case, 40, n)
     return [
         ReadCrops("end to end", f"{n} crops of 40^3, {N_WORKERS} workers, {start}", case, boxes, start)
