@@ -44,7 +44,7 @@ WAITING = {
     ("connection.py", "poll"),
     ("synchronize.py", "__enter__"),
     ("subprocess.py", "_try_wait"),
-    ("tracker.py", "_run"),
+    ("profile.py", "_watch"),  # distributed's own sampler, which sleeps
 }
 
 # (package, function): number of samples. The function is known for shardcodec only.
