@@ -95,9 +95,14 @@ def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int
 
     ``2.0`` is not an integer and ``true`` is not 1: JSON readers treat both differently, so neither is portable.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    if (
+        type(value) is int
+    ):  # first, because the other test is slow and an array is parsed each time that it is opened
+        number = value
+    elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
         wrong(path, f"expected an integer, got {show(value)}", actual=value)
-    number = operator.index(value)
+    else:
+        number = operator.index(value)
     if minimum is not None and number < minimum:
         wrong(path, f"expected at least {minimum}, got {show(number)}", actual=number, limit=minimum)
     if maximum is not None and number > maximum:
