@@ -495,6 +495,26 @@ def test_dask_reads_and_writes_an_attached_array(tmp_path: Path) -> None:
     target = shardcodec.attach(create(tmp_path / "b", own=True))
     da.store(lazy, target, lock=False)
     assert np.array_equal(zarrs_view(target)[...], values)
+    target[...] = 0
+    da.to_zarr(lazy, target)
+    assert np.array_equal(zarrs_view(target)[...], values)
+
+
+def test_attached_asynchronous_array_reads_and_writes(tmp_path: Path) -> None:
+    plain = create(tmp_path, own=True)
+    array = shardcodec.attach(plain.async_array, order="colexicographic")
+    values = random_array((16, 24), "int32")
+
+    async def copy_through() -> Any:
+        await array.setitem((slice(0, 16), slice(0, 24)), values)
+        again = pickle.loads(pickle.dumps(array))
+        assert pipeline_of(again) == pipeline_of(array)
+        return await again.getitem((slice(2, 9), 3))
+
+    assert np.array_equal(sync(copy_through()), values[2:9, 3])
+    assert np.array_equal(plain[...], values)
+    assert type(zarr.Array(array)) is zarr.Array
+    assert type(shardcodec.attach(zarr.Array(array))) is AttachedArray
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
