@@ -37,10 +37,12 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 
 
 @pytest.fixture(scope="session")
-def context(tmp_path_factory: pytest.TempPathFactory) -> suite.Context:
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[suite.Context]:
     contestants, _ = peers.available()
     folder = tmp_path_factory.mktemp("bench")
-    return suite.Context(folder, run.choose_writer(contestants), run.choose_checker(contestants))
+    shared = suite.Context(folder, run.choose_writer(contestants), run.choose_checker(contestants))
+    yield shared
+    shared.close_kept()
 
 
 @pytest.fixture(params=peers.ALL, ids=lambda peer: peer.name.replace(" ", "-"))

@@ -124,9 +124,14 @@ def stored_nbytes(path: Path) -> int:
     return sum(p.stat().st_size for p in path.rglob("*") if p.is_file() and p.name not in documents)
 
 
+def field_path(case: Case, folder: Path) -> Path:
+    """Return the file in which `field` keeps the values of a case."""
+    return folder / f"field-{case.dtype}-{'x'.join(map(str, case.shape))}.npy"
+
+
 def field(case: Case, folder: Path) -> Array:
     """Return the values of a case; nowhere 0, the fill value, over a whole inner chunk."""
-    path = folder / f"field-{case.dtype}-{'x'.join(map(str, case.shape))}.npy"
+    path = field_path(case, folder)
     if not path.exists():
         np.save(path, _make_field(case.shape, np.dtype(case.dtype)))
     return np.asarray(np.load(path))

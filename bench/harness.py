@@ -14,8 +14,8 @@ ROUNDS = 5
 
 def bench(benchmark: Any, context: Context, peer: Peer, row: Row) -> None:
     """Check a row, then time row.operate(). The extra info has the number of operations if there are several."""
-    if not row.takes(peer):
-        pytest.skip(f"{peer.name} writes whole arrays only")
+    if not row.takes(peer) or not peer.joins(row.group):
+        pytest.skip(f"{peer.name} does not take part in this row")
     context = line_writer(row, context)
     benchmark.group = row.name
     benchmark.extra_info.update(row.check(context, peer), bytes=row.nbytes, operations=row.operations)
@@ -27,5 +27,6 @@ def bench(benchmark: Any, context: Context, peer: Peer, row: Row) -> None:
     def finish(_peer: Peer, prepared: Any) -> None:
         row.finish(prepared)
 
-    benchmark.pedantic(row.operate, setup=prepare, teardown=finish, rounds=ROUNDS)
+    benchmark.pedantic(row.operate, setup=prepare, teardown=finish, rounds=min(ROUNDS, row.most_rounds))
+    context.close_kept()
     context.drop_sources(row.case)

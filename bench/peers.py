@@ -50,6 +50,10 @@ class Peer:
         """Return a context for all work of this peer, for peers that need settings of the whole process."""
         yield
 
+    def settings(self) -> dict[str, Any]:
+        """Return zarr's configuration for this peer, for other processes than this one."""
+        return {}
+
     def open(self, path: Path, case: Case) -> Any:
         raise NotImplementedError
 
@@ -57,6 +61,10 @@ class Peer:
         raise NotImplementedError
 
     def write(self, array: Any, box: Box, values: Array) -> None:
+        raise NotImplementedError
+
+    def resize(self, array: Any, shape: Sequence[int]) -> Any:
+        """Return a handle on the array with another shape."""
         raise NotImplementedError
 
     def gathering(self, array: Any) -> AbstractContextManager[Any]:
@@ -90,16 +98,18 @@ class Zarr(Peer):
             return str(error)
         return None
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        import zarr
-
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "codec_pipeline.path": self.pipeline,
             "codec_pipeline.max_workers": N_THREADS,
             "threading.max_workers": N_THREADS,
         }
-        with zarr.config.set(settings), warnings.catch_warnings():
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import zarr
+
+        with zarr.config.set(self.settings()), warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # zarrs warns if it falls back for a whole array
             yield
 
@@ -113,6 +123,10 @@ class Zarr(Peer):
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         array[box] = values
+
+    def resize(self, array: Any, shape: Sequence[int]) -> Any:
+        array.resize(tuple(shape))
+        return array
 
     def select(self, array: Any, how: str, selection: Any) -> Array:
         return np.asarray(getattr(array, how)[selection])
@@ -135,6 +149,18 @@ class ShardCodec(Zarr):
 
         with shardcodec.group_writes():
             yield array
+
+
+class ShardCodecAttach(ShardCodec):
+    """shardcodec through an array of `attach`, a `zarr.Array` that does without zarr's event loop for boxes."""
+
+    name = "shardcodec attach"
+    group = ("small reads", "partial writes", "small writes", "loader", "zarr v2", "end to end")
+
+    def open(self, path: Path, case: Case) -> Any:
+        import shardcodec
+
+        return shardcodec.attach(super().open(path, case))
 
 
 class ShardCodecOneThread(ShardCodec):
@@ -282,6 +308,9 @@ class TensorStore(Peer):
 
     def write(self, array: Any, box: Box, values: Array) -> None:
         array[box].write(values, can_reference_source_data_indefinitely=True).result()
+
+    def resize(self, array: Any, shape: Sequence[int]) -> Any:
+        return array.resize(exclusive_max=list(shape)).result()
 
     @contextmanager
     def gathering(self, array: Any) -> Iterator[Any]:
@@ -462,6 +491,7 @@ class Floor(Peer):
 
 ALL: tuple[Peer, ...] = (
     ShardCodec(),
+    ShardCodecAttach(),
     ZarrBatched(),
     ZarrFused(),
     Zarrs(),
@@ -482,6 +512,14 @@ ALL: tuple[Peer, ...] = (
     ZarristaCached(),
     Fill(),
 )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress warnings, for libraries that a peer does not choose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def available(names: list[str] | None = None) -> tuple[list[Peer], dict[str, str]]:

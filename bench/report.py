@@ -116,6 +116,27 @@ def sizes_table(rows: list[dict[str, Any]]) -> str:
     return table(["stored / decoded bytes", *names], body) if body else ""
 
 
+def profile_table(rows: list[dict[str, Any]]) -> str:
+    """Return the share of each package in the samples of running threads, and what the share of shardcodec consists of."""
+    found = [(row["name"], peer, facts) for row in rows for peer, facts in row.get("profile", {}).items()]
+    packages = dict.fromkeys(package for _, _, facts in found for package in facts["shares"])
+    packages.pop(OURS, None)
+    body = [
+        [
+            *(name, peer, str(facts["samples"])),
+            *(percent(facts["shares"].get(package)) for package in (OURS, *packages)),
+            ", ".join(f"{function} {percent(share)}" for function, share in facts["functions"].items()),
+        ]
+        for name, peer, facts in found
+    ]
+    header = ["share of running threads", "peer", "samples", OURS, *packages, "functions of shardcodec"]
+    return table(header, body) if body else ""
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
 def memory_table(found: list[dict[str, Any]]) -> str:
     names = peer_names([{"peers": {entry["peer"]: None for entry in found}}])
     operations = dict.fromkeys(entry["operation"] for entry in found)
@@ -167,7 +188,7 @@ def render(document: dict[str, Any]) -> str:
     parts = [machine_text(document), LEGEND]
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["group"] == group]
-        parts += [f"### {group.capitalize()}\n", times_table(rows), sizes_table(rows)]
+        parts += [f"### {group.capitalize()}\n", times_table(rows), sizes_table(rows), profile_table(rows)]
     if document["memory"]:
         parts += ["### Memory\n", memory_table(document["memory"])]
         parts.append("A read's growth includes its result; the source of a write existed before.\n")

@@ -2,7 +2,7 @@
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits v2 memory
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits v2 endtoend memory
     python bench/run.py --groups index --rows mask,written --peers shardcodec,floor,tensorstore
 
 For each row the results of each peer are checked first. Then come the rounds; in each round each peer has one turn, in
@@ -29,6 +29,7 @@ import machine
 import memory
 import peers
 import report
+import sampler
 import suite
 import suite_loader
 from peers import Peer
@@ -37,7 +38,22 @@ from suite import Context, Row
 # Smaller rows need no new memory, and should find their data in the caches, where the turn before has left it.
 LARGE_NBYTES = 16 << 20
 
-GROUPS = ("whole", "tiny", "small", "partial", "gather", "index", "loader", "kv", "limits", "v2", "memory")
+GROUPS = (
+    *(
+        "whole",
+        "tiny",
+        "small",
+        "partial",
+        "gather",
+        "index",
+        "loader",
+        "kv",
+        "limits",
+        "v2",
+        "endtoend",
+        "memory",
+    ),
+)
 
 
 def note(text: str) -> None:
@@ -60,7 +76,7 @@ def measure(
             running.remove(peer)
     os.sync()  # write back dirty pages, so that no peer pays for them
     disturbance = machine.Disturbance()
-    for number in range(rounds):
+    for number in range(min(rounds, row.most_rounds)):
         first = number % max(1, len(running))
         for peer in running[first:] + running[:first]:
             times = results[peer.name]["seconds"]
@@ -78,6 +94,18 @@ def measure(
         "disturbance": disturbance.value(),
         "peers": results,
     }
+
+
+def profiles(
+    row: Row, context: Context, contestants: list[Peer], result: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Sample one more turn of each form of shardcodec: the packages that the time goes to."""
+    found = {}
+    for peer in contestants:
+        if report.is_ours(peer.name) and result["peers"].get(peer.name, {}).get("seconds"):
+            with peer.turn():
+                found[peer.name] = sampler.summary(row.profile(context, peer))
+    return found
 
 
 def measure_memory(context: Context, contestants: list[Peer], sizes: suite.Sizes) -> list[dict[str, Any]]:
@@ -150,7 +178,10 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         result = measure(
             row, line_writer(row, context), contestants, arguments.rounds, arguments.most_seconds
         )
+        if arguments.profile:
+            result["profile"] = profiles(row, context, contestants, result)
         document["rows"].append(result)
+        context.close_kept()
         note(f"{summary(result)}   ({time.monotonic() - start:.0f} s)")
         context.drop_sources(row.case)
     if "memory" in arguments.groups:
@@ -187,6 +218,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in peers.ALL))
     parser.add_argument(
         "--folder", type=Path, default=None, help="where arrays are made (a temporary folder)"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="also report the packages that the time of shardcodec's rows goes to",
     )
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--markdown", type=Path, default=None)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import data
 import numpy as np
 from data import Array, Box, Case
 from peers import Peer
+from sampler import Sampler, Samples
 
 CODECS = ("raw", "zstd 1", "blosc lz4 shuffle", "gzip 1")
 
@@ -26,6 +28,17 @@ class Context:
     checker: Peer  # reads back what the others wrote
     sources: dict[str, Path] = field(default_factory=dict)
     latest: dict[str, Array] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return an object with `close`, such as worker processes, that is made once and closed at the end of the row."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    def close_kept(self) -> None:
+        while self.kept:
+            self.kept.popitem()[1].close()
 
     def values(self, case: Case) -> Array:
         """Return the field of a case, read-only. Only the one used last stays in memory."""
@@ -67,8 +80,20 @@ class Row:
     name: str
     case: Case
 
+    most_rounds: ClassVar[int] = 99  # fewer for rows that take seconds
+
     def takes(self, peer: Peer) -> bool:
         return True
+
+    def profile(self, context: Context, peer: Peer) -> Samples:
+        """Return where the time of one turn goes."""
+        prepared = self.prepare(context, peer, 0)
+        try:
+            with Sampler() as sampler:
+                self.operate(peer, prepared)
+        finally:
+            self.finish(prepared)
+        return sampler.samples
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
         """Check the result of the peer: raise AssertionError, or return further results to report."""
@@ -323,7 +348,9 @@ QUICK = Sizes(128, 64, 10_000)
 
 def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     """Return the rows of the groups named."""
-    import suite_gather  # these build on this module
+    import suite_climate  # these build on this module
+    import suite_dask
+    import suite_gather
     import suite_index
     import suite_kv
     import suite_limits
@@ -341,5 +368,8 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "kv": lambda: suite_kv.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
         "v2": lambda: suite_v2.rows(sizes.edge),
+        "endtoend": lambda: (
+            suite_loader.crops(sizes) + suite_climate.rows(sizes.edge) + suite_dask.rows(sizes.edge)
+        ),
     }
     return [row for group in groups for row in makers[group]()]

@@ -14,7 +14,7 @@ from peers import Peer
 from suite import Read, Row, Update, Write
 
 GROUP = "zarr v2"
-PEERS = ("shardcodec", "zarr batched", "zarr fused", "tensorstore", "zarrista")
+PEERS = ("shardcodec", "shardcodec attach", "zarr batched", "zarr fused", "tensorstore", "zarrista")
 
 COMPRESSORS: dict[str, Any] = {
     "raw": None,
