@@ -27,7 +27,7 @@ def _block(path: str, block_info: Any = None) -> Array:
 
 
 def _store(source: Any, target: Any, **how: Any) -> None:
-    """Store an array of dask with `to_zarr`; in a target that is no array of zarr, with what `to_zarr` calls."""
+    """Store a dask array with `to_zarr`. If the target is not a zarr array, call `dask.array.store`, as `to_zarr` does."""
     import dask.array as da
     import zarr
 

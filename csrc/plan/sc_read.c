@@ -302,7 +302,7 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     }
     sc_run_begin(&run.base, plan->n_items, n_flat, plan->allow_in_index);
     sc_depth_run(&run.depth);
-    for (unsigned i = 0; i < run.depth.most; i++)
+    for (unsigned i = 0; i < run.base.team.next_member; i++) /* those that have joined */
         free_object(atomic_load_explicit(&run.objects[i], memory_order_relaxed));
     sc_free((void *)run.objects);
     plan->peak_nbytes = max_u64(plan->peak_nbytes, run.depth.peak_nbytes);

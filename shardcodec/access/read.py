@@ -225,7 +225,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
     Returns
     -------
     SliceReader, ArraySlices or None
-        None if there is no fast path for this chain or dtype. After an error of the reader, use `read`, which explains it.
+        None if this chain or dtype has no fast path. After an error of the reader call `read`, whose error names the object.
     """
     if chain.stage is not None or dtype.kind not in PLAIN_KINDS:
         return None

@@ -98,7 +98,7 @@ class Found:
 
     @property
     def shard(self) -> NativeShard:
-        """The stored shard with its index; ``.missing`` is True if there is no object.
+        """The stored shard with its index; ``.missing`` is True if the object does not exist.
 
         Raises
         ------

@@ -59,7 +59,7 @@ class WriteResult(NamedTuple):
     appeared : list of int
         Positions of items that are not written, because their object appeared after the caller looked for it.
     states : list of bytes
-        For each item the state of its file after the write, as `OpenShard.version`; empty if there is no file.
+        For each item the state of its file after the write, as `OpenShard.version`; empty if the file does not exist.
     """
 
     objects: list[Any]

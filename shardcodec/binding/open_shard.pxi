@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 
 cdef bytes version_bytes(const sc_file_version *version):
-    """Return the five words that identify a state of a file; empty if there is no file."""
+    """Return the five words that identify a state of a file; empty for a missing file."""
     return PyBytes_FromStringAndSize(<const char *>version, sizeof(sc_file_version)) if version.inode else b""
 
 

@@ -23,12 +23,12 @@ from .options import (
     ProgressKind,
     ProgressOption,
     StorageOption,
+    parse_share,
     spec_from,
     storage_options_from,
 )
 from .output import Output
 from .session import run_command
-from .verify import parse_share
 
 __all__ = ["compact"]
 

@@ -1,6 +1,6 @@
 # exit_codes.py - the exit codes of the command
 # SPDX-License-Identifier: MIT
-"""What the exit status of `shardcodec COMMAND` means."""
+"""Exit status of `shardcodec COMMAND`."""
 
 from __future__ import annotations
 

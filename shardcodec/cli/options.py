@@ -27,6 +27,7 @@ __all__ = [
     "ProgressOption",
     "StorageOption",
     "ThreadsOption",
+    "parse_share",
     "spec_from",
     "storage_options_from",
 ]
@@ -80,6 +81,18 @@ ProgressOption = Annotated[
 KeepGoingOption = Annotated[
     bool, Option("--keep-going/--fail-fast", help="Go on after a finding, or stop at the first one.")
 ]
+
+
+def parse_share(text: str | float) -> float:
+    """Return a share from ``1%`` or ``0.01``."""
+    given = str(text).strip()
+    try:
+        share = float(given[:-1]) / 100 if given.endswith("%") else float(given)
+    except ValueError:
+        raise BadParameter(f"expected a share such as 1% or 0.01, got {text!r}") from None
+    if not 0 <= share <= 1:
+        raise BadParameter(f"expected a share from 0 % to 100 %, got {text!r}")
+    return share
 
 
 def storage_options_from(given: list[str] | None) -> dict[str, Any] | None:

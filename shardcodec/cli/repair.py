@@ -13,6 +13,7 @@ from ..tools.monitor import Monitor
 from ..tools.repair import repair as repair_shards
 from ..tools.repair_report import RepairAction, RepairedShard, RepairReport
 from .exit_codes import ExitCode
+from .finding_line import finding_line
 from .options import (
     ArrayOption,
     DryRunOption,
@@ -29,7 +30,6 @@ from .options import (
 )
 from .output import Output
 from .session import run_command
-from .verify import finding_line
 
 __all__ = ["repair"]
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from typer import BadParameter, Option
+from typer import Option
 
 from ..tools.chunk_check import Level
-from ..tools.findings import Finding
 from ..tools.monitor import Monitor
 from ..tools.quantities import format_nbytes, format_share
 from ..tools.verify import verify as verify_shards
 from ..tools.verify_report import ShardFindings, VerifiedArray, VerifyReport
 from .exit_codes import ExitCode
+from .finding_line import finding_line
 from .options import (
     ArrayOption,
     JsonLinesOption,
@@ -27,25 +27,14 @@ from .options import (
     ProgressOption,
     StorageOption,
     ThreadsOption,
+    parse_share,
     spec_from,
     storage_options_from,
 )
 from .output import Output
 from .session import run_command
 
-__all__ = ["finding_line", "parse_share", "verify"]
-
-
-def parse_share(text: str | float) -> float:
-    """Return a share from ``1%`` or ``0.01``."""
-    given = str(text).strip()
-    try:
-        share = float(given[:-1]) / 100 if given.endswith("%") else float(given)
-    except ValueError:
-        raise BadParameter(f"expected a share such as 1% or 0.01, got {text!r}") from None
-    if not 0 <= share <= 1:
-        raise BadParameter(f"expected a share from 0 % to 100 %, got {text!r}")
-    return share
+__all__ = ["verify"]
 
 
 def verify(
@@ -117,18 +106,6 @@ def verify(
         return ExitCode.FINDINGS if report.n_findings else ExitCode.CLEAN
 
     run_command(work, progress)
-
-
-def finding_line(finding: Finding) -> str:
-    """Return a finding as one line of text."""
-    place = finding.shard
-    if finding.chunk is not None:
-        place += f", inner chunk {finding.chunk}" + "".join(f" > {one}" for one in finding.nested)
-    if finding.offset is not None:
-        place += f", {finding.nbytes} bytes at offset {finding.offset}"
-    notes = {True: " (recoverable)", False: " (needs a copy)", None: ""}
-    sign = "warning: " if finding.is_warning else ""
-    return f"{sign}{finding.kind.value}: {place}: {finding.detail}{notes[finding.recoverable]}"
 
 
 def _lines(report: VerifyReport) -> Iterator[str]:

@@ -3,8 +3,8 @@
 """Objects behind zarr's `ObjectStore`.
 
 There is an obstore behind it, which reports the size and the entity tag of an object with every answer. A tag can be a
-condition of a read or a write. An object store has no locks, but it refuses to replace an object that is no longer in the
-state in which it was read: an optimistic retry then reads the object again. Of all writers that try at a time one succeeds,
+condition of a read or a write. An object store has no locks, but it refuses to replace an object that has changed
+since it was read. The writer then reads the object again and repeats its update. Of all writers that try at a time one succeeds,
 so the others wait for a random time that grows. No update is lost, and no writer waits for a writer that has died.
 
 Services have no conditional delete. An update that leaves no inner chunk therefore stores a shard without inner chunks.
@@ -219,7 +219,7 @@ class ObjectStore(ZarrStore):
         Changed
             It is in another state than expected.
         FileNotFoundError
-            There is no such bucket or container.
+            The bucket or container does not exist.
         """
         await conditions.check(self._store, key)
         if expected is not None and expected.version is None:

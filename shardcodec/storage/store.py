@@ -166,7 +166,7 @@ class Maker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one attempt to exchange objects has achieved.
+    """The result of one attempt to exchange objects.
 
     Attributes
     ----------

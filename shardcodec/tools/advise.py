@@ -62,7 +62,7 @@ def advise(
     Raises
     ------
     ValueError
-        There is no pattern, the array has no elements, or the bounds exclude all shapes.
+        No pattern is given, the array has no elements, or the bounds exclude all shapes.
     """
     shape, bounds = tuple(int(n) for n in shape), bounds or Bounds()
     itemsize = np.dtype(dtype).itemsize

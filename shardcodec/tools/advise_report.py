@@ -16,7 +16,7 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds(Record):
-    """What the shapes have to respect.
+    """Bounds of the proposed shapes.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Bounds(Record):
 
 @dataclass(frozen=True)
 class AccessCost(Record):
-    """What one access costs, on average over all positions.
+    """Cost of one access: the average over all positions.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Proposal(Record):
 
 @dataclass(frozen=True)
 class Trial(Record):
-    """What was measured of a proposal, on a sample of the array in a temporary folder.
+    """Measurement of a proposal on a sample of the array, in a temporary folder.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class Trial(Record):
 
 @dataclass(frozen=True)
 class TrialAccess(Record):
-    """What one access took.
+    """Measured time of one access.
 
     Attributes
     ----------

@@ -82,10 +82,12 @@ def back_up(shard: ShardTarget, folder: str) -> str:
     if path is None:
         view = open_object(array.store, shard.key)
         assert view is not None
-        blocks, nbytes = _blocks(view), view.nbytes
-        _write_file(blocks, to)
-        if os.path.getsize(to) != nbytes:
-            raise OSError(f"{to}: expected a copy of {nbytes} bytes, got {os.path.getsize(to)}")
+        try:
+            _write_file(_blocks(view), to)
+            if os.path.getsize(to) != view.nbytes:
+                raise OSError(f"{to}: expected a copy of {view.nbytes} bytes, got {os.path.getsize(to)}")
+        finally:
+            view.close()
         return to
     journal = pending_journal(path)
     # the bytes of the file itself: an engine's reader would show the state before an unfinished update

@@ -205,8 +205,8 @@ class ProcessBuffer:
     ) -> bool:
         """Write to the overlay of an object.
 
-        Returns False if there is no such overlay, if the object's lock is not free, if the buffer is closed, or if `write`
-        returns False.
+        Returns False, and writes nothing, if the overlay does not exist, the object's lock is not free, the buffer is closed,
+        or `write` returns False.
         """
         table = locks.table()
         if not table.try_acquire(name):
