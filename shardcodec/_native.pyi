@@ -244,6 +244,24 @@ def read(
     io_nbytes: int = 67108864,
 ) -> tuple[list[int], dict[str, int]]: ...
 
+class PlanReader:
+    def __init__(
+        self,
+        *,
+        n_threads: int = 1,
+        max_gap_nbytes: int = 65536,
+        group_nbytes: int = 262144,
+        allow_in_index: bool = False,
+        cache: Cache | None = None,
+        immutable: bool = False,
+        io_depth: int = 0,
+        io_latency: float | None = None,
+        io_nbytes: int = 67108864,
+    ) -> None: ...
+    def read(
+        self, items: Sequence[ReadPlanItem], out: Buffer, axes: Ints, cancel: Cancel | None = None
+    ) -> None: ...
+
 class SliceReader:
     def __init__(
         self,

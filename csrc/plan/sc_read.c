@@ -12,9 +12,6 @@
 
 #define MAX_ATTEMPTS 4
 
-/* Threads at the beginning of a run; the pool makes no more. */
-#define MAX_FLAT 256u
-
 /* A piece of work: tasks[begin..end) for PIECE_CHUNKS, absent[begin..end) for PIECE_ABSENT, part `begin` of `end` of
  * the whole box for PIECE_FILL. */
 enum piece_kind { PIECE_NONE, PIECE_CHUNKS, PIECE_ABSENT, PIECE_FILL };
@@ -293,18 +290,12 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     for (size_t i = 0; i < plan->n_items; i++)
         nbytes += item_nbytes(&plan->items[i]);
     n_flat = sc_threads_for(nbytes, plan->n_items, n_threads);
-    n_flat = n_flat < MAX_FLAT ? n_flat : MAX_FLAT;
+    n_flat = n_flat < SC_READ_MAX_THREADS ? n_flat : SC_READ_MAX_THREADS;
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
-    run.objects = sc_calloc(run.depth.most, sizeof *run.objects);
-    if (!run.objects) {
-        sc_depth_destroy(&run.depth);
-        return SC_NO_MEMORY;
-    }
     sc_run_begin(&run.base, plan->n_items, n_flat, plan->allow_in_index);
     sc_depth_run(&run.depth);
     for (unsigned i = 0; i < run.base.team.next_member; i++) /* those that have joined */
         free_object(atomic_load_explicit(&run.objects[i], memory_order_relaxed));
-    sc_free((void *)run.objects);
     plan->peak_nbytes = max_u64(plan->peak_nbytes, run.depth.peak_nbytes);
     sc_depth_destroy(&run.depth);
     return sc_run_end(&run.base, &plan->stats, where);

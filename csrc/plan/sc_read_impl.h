@@ -51,12 +51,17 @@ struct sc_read_object {
     size_t n_parts, next_part;
 };
 
+/* Threads of a run. More than the pool has are never useful. */
+#define SC_READ_MAX_THREADS 256u
+_Static_assert(SC_READ_MAX_THREADS >= SC_POOL_MAX_READERS, "each reader of the pool may join");
+
 /* One run of a plan. */
 struct sc_read_run {
     struct sc_run base;
     struct sc_read_plan *plan;
     struct sc_depth depth;
-    struct sc_read_object *_Atomic *objects; /* one for each thread that has joined; the others: NULL */
+    struct sc_read_object
+        *_Atomic objects[SC_READ_MAX_THREADS]; /* one for each thread that has joined; the others: NULL */
 };
 
 /* One thread in one run. */

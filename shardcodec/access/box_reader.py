@@ -183,19 +183,20 @@ class BoxReader:
     ) -> None:
         self._objects = objects
         self._options = options
-        self._engine_options = {
-            "n_threads": options.threads,
-            "max_gap_nbytes": MAX_GAP_NBYTES,
-            "allow_in_index": options.allow_in_index,
-            "cache": None if cache is None else cache.native,
-            "immutable": options.immutable,
+        native_cache = None if cache is None else cache.native
+        self._plans = native.load().PlanReader(
+            n_threads=options.threads,
+            max_gap_nbytes=MAX_GAP_NBYTES,
+            allow_in_index=options.allow_in_index,
+            cache=native_cache,
+            immutable=options.immutable,
             **options.io_rules,
-        }
-        slices = self._slice_reader(empty)
+        )
+        slices = self._slice_reader(empty, native_cache)
         self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
         self._locate: Callable[[Any], Any] = _nothing if slices is None else slices.locate
 
-    def _slice_reader(self, empty: Callable[..., Any]) -> Any:
+    def _slice_reader(self, empty: Callable[..., Any], cache: Any) -> Any:
         """Return the fast path for slices inside one file; None if objects are not files."""
         objects = self._objects
         folder = objects.folder.store.path(objects.folder.prefix + objects.keys.prefix)
@@ -209,7 +210,7 @@ class BoxReader:
             folder=folder,
             separator=objects.keys.separator,
             empty=empty,
-            cache=self._engine_options["cache"],
+            cache=cache,
         )
 
     def locate(self, selection: Any) -> tuple[Part, Ints, Ints] | None:
@@ -271,7 +272,7 @@ class BoxReader:
         if self._objects.chain.stage is None and patience is None:
             plan = [(chain, store.source(key), box) for key, chain, box in parts]
             try:
-                native.load().read(plan, as_void(out), axes, cancel=cancel.current(), **self._engine_options)
+                self._plans.read(plan, as_void(out), axes, cancel.current())
                 return
             except ShardError:
                 pass  # `read` below reads again if the file has just changed, else it raises a complete error

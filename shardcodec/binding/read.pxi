@@ -9,26 +9,30 @@ cdef int read_rules(sc_io_rules *rules, unsigned depth, latency, uint64_t max_nb
     return 0
 
 
-def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
-         bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None, unsigned io_depth=0,
-         io_latency=None, uint64_t io_nbytes=67108864):
-    """Read parts of many objects into one array.
+cdef int read_settings(sc_read_plan *plan, unsigned n_threads, uint64_t max_gap_nbytes, uint64_t group_nbytes,
+                       bint allow_in_index, Cache cache, bint immutable, unsigned io_depth, io_latency,
+                       uint64_t io_nbytes) except -1:
+    """Set everything of a plan but its items."""
+    memset(plan, 0, sizeof(sc_read_plan))
+    plan.n_threads = n_threads
+    read_rules(&plan.io, io_depth, io_latency, io_nbytes)
+    plan.max_gap_nbytes = max_gap_nbytes
+    plan.group_nbytes = group_nbytes
+    plan.allow_in_index = allow_in_index
+    plan.immutable = immutable
+    if cache is not None:
+        plan.cache = cache.cache
+    return 0
 
-    items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
-    its first element in the array, by axis of the chunk; or one of the kinds of `Selection`. axes: for each axis of the chunk,
-    its axis in `out`, or -1. immutable: files do not change while the cache has them open.
-    io_depth: threads that read where a call costs a round trip; 0: as the latency suggests. io_latency: seconds of a call;
-    None: as measured. io_nbytes: bound of the encoded bytes in memory.
-    Returns ([positions of objects that do not exist], counters).
-    """
+
+cdef list run_read(sc_read_plan *plan, items, out, axes, Cancel cancel):
+    """Run a plan that has its settings on these items; return the positions of objects that do not exist."""
     cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
     cdef size_t n = len(items), i = 0
-    cdef sc_read_plan plan
     cdef sc_read_item *item
     cdef sc_where where
     cdef sc_status status
     cdef Chain chain
-    memset(&plan, 0, sizeof(plan))
     plan.items = <sc_read_item *>calloc(n + 1, sizeof(sc_read_item))
     if plan.items == NULL:
         raise MemoryError
@@ -43,25 +47,55 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
             batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.selection, &item.dst)
             i += 1
         plan.n_items = n
-        plan.n_threads = n_threads
-        read_rules(&plan.io, io_depth, io_latency, io_nbytes)
-        plan.max_gap_nbytes = max_gap_nbytes
-        plan.group_nbytes = group_nbytes
-        plan.allow_in_index = allow_in_index
-        plan.immutable = immutable
-        if cache is not None:
-            plan.cache = cache.cache
         cancel = entered(cancel)
         plan.cancel = &cancel.cancel
         with nogil:
-            status = sc_read(&plan, &where)
+            status = sc_read(plan, &where)
         cancel.raise_caught()
         raise_status(status, &where, batch.paths)
-        counters = stats_dict(&plan.stats)
-        counters["peak_nbytes"] = plan.peak_nbytes
-        return [i for i in range(n) if plan.items[i].missing], counters
+        return [i for i in range(n) if plan.items[i].missing]
     finally:
         free(plan.items)
+
+
+def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
+         bint allow_in_index=False, Cache cache=None, bint immutable=False, Cancel cancel=None, unsigned io_depth=0,
+         io_latency=None, uint64_t io_nbytes=67108864):
+    """Read parts of many objects into one array.
+
+    items: sequence of (chain, source, parts). Parts are a box (start, count, step or None, at), where `at` is the place of
+    its first element in the array, by axis of the chunk; or one of the kinds of `Selection`. axes: for each axis of the chunk,
+    its axis in `out`, or -1. immutable: files do not change while the cache has them open.
+    io_depth: threads that read where a call costs a round trip; 0: as the latency suggests. io_latency: seconds of a call;
+    None: as measured. io_nbytes: bound of the encoded bytes in memory.
+    Returns ([positions of objects that do not exist], counters).
+    """
+    cdef sc_read_plan plan
+    read_settings(&plan, n_threads, max_gap_nbytes, group_nbytes, allow_in_index, cache, immutable, io_depth, io_latency,
+                  io_nbytes)
+    missing = run_read(&plan, items, out, axes, cancel)
+    counters = stats_dict(&plan.stats)
+    counters["peak_nbytes"] = plan.peak_nbytes
+    return missing, counters
+
+
+cdef class PlanReader:
+    """`read` for many calls with the same settings, which are parsed once. It returns nothing."""
+
+    cdef Cache cache
+    cdef sc_read_plan settled
+
+    def __init__(self, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
+                 bint allow_in_index=False, Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None,
+                 uint64_t io_nbytes=67108864):
+        read_settings(&self.settled, n_threads, max_gap_nbytes, group_nbytes, allow_in_index, cache, immutable, io_depth,
+                      io_latency, io_nbytes)
+        self.cache = cache
+
+    def read(self, items, out, axes, Cancel cancel=None):
+        """Read parts of many objects into one array; arguments as for the function `read`."""
+        cdef sc_read_plan plan = self.settled
+        run_read(&plan, items, out, axes, cancel)
 
 
 def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=False):

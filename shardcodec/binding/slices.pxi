@@ -55,17 +55,10 @@ cdef class SliceReader:
     def __init__(self, Chain chain, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536, bint allow_in_index=False,
                  Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None):
         chain.refuse_opaque()
-        memset(&self.settled, 0, sizeof(sc_read_plan))
+        read_settings(&self.settled, 1, max_gap_nbytes, max_nbytes, allow_in_index, cache, immutable, io_depth, io_latency,
+                      SC_IO_MAX_NBYTES)
         self.settled.n_items = 1
-        self.settled.n_threads = 1
-        read_rules(&self.settled.io, io_depth, io_latency, SC_IO_MAX_NBYTES)
-        self.settled.max_gap_nbytes = max_gap_nbytes
-        self.settled.group_nbytes = max_nbytes
-        self.settled.allow_in_index = allow_in_index
-        self.settled.immutable = immutable
         self.chain, self.cache, self.max_nbytes = chain, cache, max_nbytes
-        if cache is not None:
-            self.settled.cache = cache.cache
 
     def read(self, str path, chunk_selection, array_selection, out):
         """Read slices and positions of the chunk in the file to slices of an array.
