@@ -203,7 +203,10 @@ class ShardRepair:
         """Return the inner chunks of the repaired shard, from the object as it is now."""
         view = open_object(shard.array.store, shard.key)
         if view is None:
-            return {}
+            raise ConflictError(
+                f"shard {shard.name!r}: it was deleted during the repair; nothing was written",
+                shard=shard.name,
+            )
         try:
             found = self.survey(shard, view)
             with ExitStack() as stack:

@@ -24,7 +24,7 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
 from shardcodec.storage.journals import pending_journal
-from shardcodec.tools import repair, verify
+from shardcodec.tools import repair, shard_repair, verify
 from shardcodec.tools.repair_report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
@@ -205,8 +205,6 @@ def test_writer_between_survey_and_replacement_is_not_lost(
 ) -> None:
     array = filled(tmp_path / "a.zarr")
     flip(array.store, "c/0/1", 5)
-    from shardcodec.tools import shard_repair
-
     original = shard_repair.copy_chunks
 
     def copy(*arguments: Any) -> None:
@@ -219,6 +217,27 @@ def test_writer_between_survey_and_replacement_is_not_lost(
     expected = CONTENT.copy()
     expected[:4, 12:15] = 5
     assert (elements(tmp_path / "a.zarr") == expected).all()
+
+
+@pytest.mark.parametrize("kind", ["memory", "conditional"])
+def test_shard_that_is_deleted_meanwhile_is_not_made_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store of requests an empty shard was stored: its absent inner chunks hid that a user had erased it."""
+    store = store_of(kind, tmp_path)
+    filled(store)
+    flip(store, "c/0/0", 10)
+    change = shard_repair.change
+
+    def change_late(*arguments: Any) -> Any:
+        sync(store.delete("c/0/0"))
+        return change(*arguments)
+
+    monkeypatch.setattr(shard_repair, "change", change_late)
+    (one,) = repair(store, backup=tmp_path / "old").shards
+    assert one.action is RepairAction.UNREADABLE
+    assert "deleted" in one.detail
+    assert sync(store.get("c/0/0", default_buffer_prototype())) is None
 
 
 def test_header_footer_and_alignment_stay(tmp_path: Path) -> None:
