@@ -76,9 +76,11 @@ class Patience:
         time.sleep(self.pause(error))
 
     def misses(self, paths: Iterable[Any]) -> bool:
-        """Wait and return True if an attempt did not find a file that existed before, so that the caller repeats it.
+        """Return True, after a pause, if the caller must repeat its attempt because a file may be missing only for a moment.
 
-        After the last attempt return False: the file has been removed.
+        `paths` are the files that this attempt did not find. True: an earlier attempt had ESTALE for one of them, and
+        the time for retries is not over. False, at once: otherwise; then the files do not exist. It blocks, so with
+        time for retries it must not be called on an event loop.
         """
         if not self._paths or time.monotonic() >= self._deadline or self._paths.isdisjoint(paths):
             return False
