@@ -339,6 +339,11 @@ class Store(ABC):
 
     # ---- requests
 
+    @property
+    def budget_name(self) -> str | None:
+        """Name of the store, whose limits of requests all calls share."""
+        return object_names.store_name(self._base)
+
     @abstractmethod
     async def get(self, key: str) -> Answer | None:
         """Return all of an object; None if it does not exist."""
