@@ -29,13 +29,13 @@ from .errors import (
 from .format.chain_spec import ChainSpec
 from .format.spec import ShardSpec
 from .options import Options, options
-from .statistics import stats
 from .storage.index_cache import IndexCache
 from .zarr_plugin.chunk_state import chunk_state, iter_existing
 from .zarr_plugin.codec import ShardingCodec
 from .zarr_plugin.enable import attach, disable, enable
 from .zarr_plugin.open_arrays import open_arrays
 from .zarr_plugin.pipeline import ShardCodecPipeline
+from .zarr_plugin.process_statistics import stats
 
 __all__ = [
     "ArrayReader",

@@ -1,6 +1,6 @@
 # statistics.py - counters of reads, writes and fallbacks of this process
 # SPDX-License-Identifier: MIT
-"""`shardcodec.stats`: counters that are always on; they cost a few additions per call.
+"""Counters that are always on; they cost a few additions per call. `shardcodec.stats` shows them, with the arrays of the process.
 
 The engine counts its own work. The surfaces add their requests to stores and each fallback to zarr's own pipeline.
 """

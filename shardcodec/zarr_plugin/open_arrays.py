@@ -71,7 +71,8 @@ def open_arrays() -> OpenArrays:
     native  ShardCodecPipeline    file:///data/new.zarr
     zarr    BatchedCodecPipeline  file:///data/old.zarr  (opened without shardcodec's pipeline)
     """
-    found = {_describe(array) for array in gc.get_objects() if isinstance(array, AsyncArray)}
+    # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
+    found = {_describe(array) for array in gc.get_objects() if issubclass(type(array), AsyncArray)}
     return OpenArrays(sorted(found))
 
 

@@ -14,7 +14,7 @@ from source_names import defined_names
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "bench/*.md", "tests/*/*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/how-to/*.md", "bench/*.md", "tests/*/*.md")
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"  # it names what earlier versions had
 )

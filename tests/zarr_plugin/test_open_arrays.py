@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -51,3 +52,25 @@ def test_array_that_is_gone_is_not_shown(tmp_path: Path) -> None:
     assert len(described(tmp_path)) == 1
     del array
     assert described(tmp_path) == []
+
+
+def test_stats_and_its_repr_list_the_arrays(tmp_path: Path) -> None:
+    old = zarr.create_array(tmp_path / "old", shape=(8, 8), shards=(4, 4), chunks=(2, 2), dtype="uint8")
+    with shardcodec.enable():
+        new = zarr.open_array(tmp_path / "old")
+    listed = [array for array in shardcodec.stats()["arrays"] if str(tmp_path) in array.name]
+    assert listed == described(tmp_path) and sorted(array.is_native for array in listed) == [False, True]
+    lines = [line for line in repr(shardcodec.stats).splitlines() if str(tmp_path) in line]
+    assert sorted(line.split()[0] for line in lines) == ["native", "zarr"]
+    del old, new
+
+
+def test_weak_proxy_of_a_dead_object_does_no_harm(tmp_path: Path) -> None:
+    class Gone:
+        pass
+
+    proxy = weakref.proxy(gone := Gone())
+    del gone
+    array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="uint8")
+    assert len(described(tmp_path)) == 1
+    del array, proxy

@@ -12,6 +12,7 @@ import pytest
 from helpers import create, in_child, letters, letters_spec, ours, run_python
 
 import shardcodec
+from shardcodec import statistics
 from shardcodec.statistics import MAX_KINDS, Statistics
 
 
@@ -111,7 +112,7 @@ def test_fallback_of_an_array_gives_its_reason(tmp_path: Path, caplog: pytest.Lo
 @pytest.mark.threads
 def test_forked_child_counts_on_its_own() -> None:
     shardcodec.decode(letters(), letters_spec())
-    shardcodec.stats.fallback("of the parent")
+    statistics.stats.fallback("of the parent")
 
     def child() -> None:
         done = shardcodec.stats()
