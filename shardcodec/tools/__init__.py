@@ -15,6 +15,7 @@ from .repair import repair
 from .repair_report import RepairReport
 from .verify import verify
 from .verify_report import VerifyReport
+from .write_regions import WritePlan, plan_writes
 
 __all__ = [
     "AccessPattern",
@@ -25,11 +26,13 @@ __all__ = [
     "InspectReport",
     "RepairReport",
     "VerifyReport",
+    "WritePlan",
     "advise",
     "compact",
     "doctor",
     "inspect",
     "parse_access",
+    "plan_writes",
     "repair",
     "verify",
 ]

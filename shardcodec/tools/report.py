@@ -61,7 +61,10 @@ class Report(Record):
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as JSON has it: tuples and arrays as lists, numbers of numpy as plain ones, NaN and infinity as None."""
+    """Return a value as JSON has it: tuples and arrays as lists, slices as start and stop, numbers of numpy as plain ones.
+
+    NaN and infinity become None.
+    """
     if isinstance(value, Record):
         return value.to_json()
     if isinstance(value, Mapping):
@@ -72,6 +75,8 @@ def to_json(value: Any) -> Any:
         return to_json(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, slice):
+        return [to_json(value.start), to_json(value.stop)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if value is None or isinstance(value, bool | int | str):

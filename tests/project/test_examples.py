@@ -4,17 +4,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from helpers import quiet
+from numcodecs import Zstd
 
 import shardcodec
+from shardcodec import tools
 from shardcodec.access.user_bytes import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +72,98 @@ def test_range_query_reads_only_indexes_and_footers(tmp_path: Path) -> None:
 def test_tiff_shard_example_runs(tmp_path: Path) -> None:
     assert "still both" in run("tiff_shard.py", tmp_path / "image.zarr")
     assert (tmp_path / "image.zarr" / "c" / "0" / "0").read_bytes()[:4] == b"II*\0"
+
+
+def test_hdf5_shard_example_runs(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    assert run("hdf5_shard.py", tmp_path).count("still both") == 2
+    assert (tmp_path / "deflate.zarr/c/0/0").read_bytes()[:8] == b"\x89HDF\r\n\x1a\n"
+
+
+def hdf5_file(path: Path, layout: str, dtype: str) -> np.ndarray:
+    """Write an HDF5 file with the dataset "group/d" of 50 x 70 numbers; of the chunked ones one chunk is not stored."""
+    h5py = pytest.importorskip("h5py")
+    values = np.arange(50 * 70).reshape(50, 70).astype(dtype)
+    how = {"deflate": {"compression": "gzip"}}.get(layout, {})
+    with h5py.File(path, "w") as file:
+        group = file.create_group("group")
+        if layout == "contiguous":
+            group["d"] = values
+            return values
+        if layout == "zstd":  # h5py has no zstd, so each chunk is stored as encoded bytes
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk((16, 20))
+            plist.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))
+            space = h5py.h5s.create_simple(values.shape)
+            h5py.h5d.create(group.id, b"d", h5py.h5t.py_create(values.dtype), space, plist)
+        else:
+            group.create_dataset("d", values.shape, dtype, chunks=(16, 20), **how)
+        for y, x in np.ndindex(4, 4):
+            where = np.s_[16 * y : 16 * y + 16, 20 * x : 20 * x + 20]
+            if (y, x) == (1, 2):
+                values[where] = 0
+            elif layout == "zstd":
+                chunk = np.zeros((16, 20), dtype)
+                chunk[: 50 - 16 * y, : 70 - 20 * x] = values[where]
+                group["d"].id.write_direct_chunk((16 * y, 20 * x), Zstd(level=3).encode(chunk.tobytes()))
+            else:
+                group["d"][where] = values[where]
+    return values
+
+
+@pytest.mark.parametrize("dtype", ["<u2", ">f8"])
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "deflate", "zstd"])
+def test_index_makes_an_hdf5_file_a_shard(tmp_path: Path, layout: str, dtype: str) -> None:
+    path, folder = tmp_path / "old.h5", tmp_path / "a.zarr"
+    values = hdf5_file(path, layout, dtype)
+    before = path.read_bytes()
+    example = runpy.run_path(str(ROOT / "examples" / "hdf5_shard.py"))
+    with quiet():
+        example["add_index"](path, "group/d", folder)
+        assert path.read_bytes().startswith(before)
+        assert (zarr.open_array(folder, mode="r")[...] == values).all()
+        with shardcodec.enable(strict=True):
+            assert (zarr.open_array(folder, mode="r")[...] == values).all()
+    if layout != "zstd" or importlib.util.find_spec("hdf5plugin") is not None:
+        if layout == "zstd":
+            importlib.import_module("hdf5plugin")
+        assert (example["read_hdf5"](path, "group/d") == values).all()
+    report = tools.verify(folder, level="decode")
+    assert (report.n_findings, report.arrays[0].n_shards) == (0, 1)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "zstd"])
+def test_tensorstore_reads_an_hdf5_file_with_an_index(tmp_path: Path, layout: str) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    path, folder = tmp_path / "old.h5", tmp_path / "a.zarr"
+    values = hdf5_file(path, layout, "<u2")
+    runpy.run_path(str(ROOT / "examples" / "hdf5_shard.py"))["add_index"](path, "group/d", folder)
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
+    assert (tensorstore.open(spec).result().read().result() == values).all()
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"chunks": (4, 4), "shuffle": True}, "expected no filter, deflate or zstd, got shuffle"),
+        (
+            {"chunks": (4, 4), "compression": "gzip", "fletcher32": True},
+            "expected no filter, deflate or zstd",
+        ),
+        ({"external": [("raw.bin", 0, 256)]}, "not in one piece of this file"),
+        ({"dtype": "S4"}, "expected a dataset of numbers"),
+    ],
+)
+def test_hdf5_layout_that_is_no_shard_is_told(tmp_path: Path, how: dict[str, Any], text: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("d", (8, 8), **({"dtype": "i4"} | how))[...] = 1
+    before = (tmp_path / "a.h5").read_bytes()
+    example = runpy.run_path(str(ROOT / "examples" / "hdf5_shard.py"))
+    with pytest.raises(ValueError, match=text):
+        example["add_index"](tmp_path / "a.h5", "d", tmp_path / "a.zarr")
+    assert (tmp_path / "a.h5").read_bytes() == before and not (tmp_path / "a.zarr").exists()
 
 
 @pytest.mark.slow

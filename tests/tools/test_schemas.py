@@ -14,6 +14,7 @@ from shardcodec.tools.advise_report import AccessCost, AdviseReport, Proposal, T
 from shardcodec.tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from shardcodec.tools.check import Check, DoctorReport
 from shardcodec.tools.report import Record
+from shardcodec.tools.write_regions import WritePlan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 
@@ -40,6 +41,7 @@ def members_after(heading: str) -> list[str]:
         (Proposal, "Members of a proposal:"),
         (AccessCost, "Members of an access:"),
         (Trial, "Members of a trial:"),
+        (WritePlan, '### Schema `"shardcodec.plan_writes"`, version 1'),
     ],
 )
 def test_page_has_every_member(record: type[Record], heading: str) -> None:
@@ -47,6 +49,6 @@ def test_page_has_every_member(record: type[Record], heading: str) -> None:
     assert sorted(members_after(heading)) == sorted(field.name for field in dataclasses.fields(record))
 
 
-@pytest.mark.parametrize("report", [InspectReport, ArrayReport, DoctorReport, AdviseReport])
+@pytest.mark.parametrize("report", [InspectReport, ArrayReport, DoctorReport, AdviseReport, WritePlan])
 def test_page_has_the_version(report: type) -> None:
     assert f'### Schema `"{report.schema}"`, version {report.schema_version}\n' in PAGE  # type: ignore[attr-defined]
