@@ -150,6 +150,46 @@ needed-%: .venv/%-$(VERSION)/needed
 build: build/wheels/plain-$(VERSION)/stamp ## build the wheel
 	@ls $(<D)/*.whl
 
+# ---------------------------------------------------------------- wheels for others
+
+# `make wheels ARCHITECTURES='x86_64 aarch64'` builds for several.
+ARCHITECTURES ?= x86_64
+# The interpreters that install the wheel; those that do not run here are skipped by name.
+WHEEL_PYTHONS ?= 3.11 3.12 3.13 3.14
+CHECK_ARGS ?=
+
+.venv/wheels-$(VERSION)/stamp: pyproject.toml | .venv/wheels-$(VERSION)/bin/python
+	$(call venv,wheels) $(pip_install) --no-deps $$($(call venv,wheels) -c 'import tomllib; made = tomllib.load(open("$<", "rb")); \
+	  print(*made["build-system"]["requires"])')
+	$(call venv,wheels) $(pip_install) $$($(call venv,wheels) -c 'import tomllib; made = tomllib.load(open("$<", "rb")); \
+	  print(*made["project"]["optional-dependencies"]["wheels"])')
+	touch $@
+
+dist/$(subst $() ,-,$(ARCHITECTURES)).stamp: $(SOURCES) scripts/build_wheels.py .venv/wheels-$(VERSION)/stamp
+	mkdir -p dist build
+	rm -f dist/*.stamp
+	$(one_build) $(call venv,wheels) scripts/build_wheels.py dist $(ARCHITECTURES)
+	touch $@
+
+.PHONY: wheels
+wheels: dist/$(subst $() ,-,$(ARCHITECTURES)).stamp ## sdist and manylinux wheels in dist/; install the wheel in bare environments of Python 3.11 to 3.14
+	for version in $(WHEEL_PYTHONS); do \
+	  if found=$$(scripts/find-python python$$version); then "$$found" scripts/check_wheel.py dist/*_$$(uname -m).whl --demo; \
+	  else echo "skipped: python$$version"; fi; done
+
+# The parts that have their own code for ARM, or depend on the system: the emulator is ten times slower.
+ARM_TESTS := $(addprefix tests/,kernels/test_crc32c.py kernels/test_index.py engine/test_codec_lz4.py engine/test_codec_zstd.py \
+  engine/test_codec_gzip.py engine/test_codec_blosc.py zarr_plugin/test_pipeline.py storage/test_locks.py storage/test_file_locks.py)
+
+.PHONY: wheels-in-roots
+wheels-in-roots: dist/$(subst $() ,-,$(ARCHITECTURES)).stamp ## install the wheels in minimal systems: Debian sid (Python 3.14), and for aarch64 in qemu (root)
+	$(if $(filter x86_64,$(ARCHITECTURES)),scripts/check-in-root sid amd64 dist/*_x86_64.whl --demo)
+	$(if $(filter aarch64,$(ARCHITECTURES)),scripts/check-in-root trixie arm64 dist/*_aarch64.whl --tests $(ARM_TESTS))
+
+.PHONY: bare
+bare: build/wheels/plain-$(WHEEL_VERSION)/stamp ## install the wheel of `make build` in an environment without a compiler and without an index
+	'$(INTERPRETER)' scripts/check_wheel.py $(<D)/*.whl $(CHECK_ARGS)
+
 # ---------------------------------------------------------------- using
 
 .PHONY: demo

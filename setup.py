@@ -92,13 +92,13 @@ def link_args() -> list[str]:
     """Return the flags that export only the symbol PyInit__native.
 
     The objects of the archive export ZSTD_*, LZ4_* and so on. If these were visible, another copy of the libraries,
-    loaded with RTLD_GLOBAL, would receive our calls.
+    loaded with RTLD_GLOBAL, would receive our calls. A version script makes them local, with every linker.
     """
     args = ["-pthread"]
     if MACOS:
         args.append(f"-Wl,-exported_symbols_list,{ROOT / 'csrc/exports.macos'}")
     else:
-        args += ["-Wl,--exclude-libs,ALL", f"-Wl,--version-script={ROOT / 'csrc/exports.map'}"]
+        args.append(f"-Wl,--version-script={ROOT / 'csrc/exports.map'}")
     if SANITIZE:
         args.append(f"-fsanitize={SANITIZE}")
     elif COVERAGE:

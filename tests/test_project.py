@@ -194,6 +194,9 @@ def test_versions_agree() -> None:
     version = PYPROJECT["project"]["version"]
     assert shardcodec.__version__ == version
     assert importlib.metadata.version("shardcodec") == version
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited is not None
+    assert cited[1] == version
     newest = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None
     assert version in newest[1]

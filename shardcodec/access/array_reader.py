@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..drawing.html import facts_table
 from ..errors import ShardError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
@@ -26,8 +25,6 @@ from ..storage import index_cache as index_caches
 from ..storage.index_cache import IndexCache
 from ..storage.kinds import at_url
 from ..storage.retry import Patience
-from . import pictures
-from .array_map import map_of_array
 from .array_request import Part
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks
@@ -373,11 +370,16 @@ class ArrayReader:
         ShardFormatError, ChecksumError
             The index of a shard is damaged.
         """
+        from . import pictures  # here, because few programs draw
+        from .array_map import map_of_array
+
         return pictures.plot_map(
             map_of_array(self._objects, self._spec, self._options), repr(self._objects.folder), file
         )
 
     def _repr_html_(self) -> str:
+        from ..drawing.html import facts_table  # here, because few programs draw
+
         rows = [
             ("shape", str(self.shape)),
             ("elements", f"{self.dtype}, fill value {self.fill_value}"),

@@ -26,7 +26,6 @@ from ..storage.requests import n_concurrent
 from ..storage.retry import Patience
 from ..storage.store import Store
 from ..storage.tasks import all_of
-from . import pictures
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
 from .limited_remote import LimitedRemote
@@ -100,9 +99,13 @@ class ChunkState:
         ValueError
             The file has another suffix.
         """
+        from . import pictures  # here, because few programs draw
+
         return pictures.plot_map(pictures.map_of_state(self), "chunk_state", file)
 
     def _repr_html_(self) -> str:
+        from . import pictures  # here, because few programs draw
+
         return pictures.html_of_state(self)
 
     def iter_existing(self) -> Iterator[Ints]:

@@ -18,7 +18,6 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..options import NOTHING, Options, Resolver, check, resolve
-from . import pictures
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
 from .inner_chunks import coordinates, positions
@@ -92,6 +91,8 @@ class ShardReader:
         return f"<{type(self).__name__} {self.key!r} of {self.grid_shape} inner chunks of {self._spec.chunk_shape}>"
 
     def _repr_html_(self) -> str:
+        from . import pictures  # here, because few programs draw
+
         return pictures.html_of_shard(self)
 
     def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
@@ -115,6 +116,8 @@ class ShardReader:
         ShardFormatError, ChecksumError
             The index, or an entry of it, is invalid.
         """
+        from . import pictures  # here, because few programs draw
+
         return pictures.plot_layout(self, file)
 
     # ---- the index

