@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from ..quantities import format_nbytes
 from .source import Ints
 
-__all__ = ["Geometry", "Grouping", "encode_grouping", "move_grouping"]
+__all__ = ["Geometry", "Grouping", "encode_grouping", "move_grouping", "move_nbytes"]
 
 # Small shards are written together up to this size, so that a unit of work is worth its administration.
 UNIT_NBYTES = 64 << 20
 # Candidates for the shape of a group along one axis.
 MOST_CANDIDATES = 6
-# Bytes of encoded chunks that a move reads at a time, at most and at least.
+# Bytes of encoded chunks that a move reads at a time, at most; memory for each entry of an index and its chunk's position.
 MOVE_NBYTES = 16 << 20
-LEAST_MOVE_NBYTES = 1 << 20
+INDEX_NBYTES = 256
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,23 @@ class Grouping:
         return tuple(-(-n // size) for n, size in zip(grid, self.shards, strict=True))
 
 
+def move_nbytes(chunk_nbytes: int, n_chunks: int, memory: int, n_threads: int) -> int:
+    """Return the encoded bytes that a move holds at a time.
+
+    Parameters
+    ----------
+    chunk_nbytes : int
+        Decoded size of an inner chunk.
+    n_chunks : int
+        Inner chunks of a shard.
+    memory : int
+        Memory of all threads.
+    n_threads : int
+        Shards at a time.
+    """
+    return max(chunk_nbytes, min(MOVE_NBYTES, (memory - INDEX_NBYTES * n_chunks) // (4 * n_threads)))
+
+
 def move_grouping(geometry: Geometry, memory: int) -> Grouping:
     """Group shards whose inner chunks are moved.
 
@@ -113,12 +130,12 @@ def move_grouping(geometry: Geometry, memory: int) -> Grouping:
         An inner chunk does not fit into `memory` twice.
     """
     chunk = geometry.nbytes(geometry.chunk)
-    index = 64 * math.prod(a // b for a, b in zip(geometry.shard, geometry.chunk, strict=True))
-    need = 2 * max(LEAST_MOVE_NBYTES, min(MOVE_NBYTES, memory // (4 * geometry.n_threads)), chunk) + index
-    if 2 * chunk + index > memory:
+    n_chunks = math.prod(a // b for a, b in zip(geometry.shard, geometry.chunk, strict=True))
+    need = 2 * move_nbytes(chunk, n_chunks, memory, geometry.n_threads) + INDEX_NBYTES * n_chunks
+    if need > memory:
         raise ValueError(
-            f"memory: expected at least {format_nbytes(2 * chunk + index)} for an inner chunk of {geometry.chunk} and the index "
-            f"of a shard, got {format_nbytes(memory)}"
+            f"memory: expected at least {format_nbytes(need)} for an inner chunk of {geometry.chunk} and the index of a shard, "
+            f"got {format_nbytes(memory)}"
         )
     shards = _grown((1,) * len(geometry.grid), geometry, geometry.unit_nbytes)
     return Grouping(shards, None, need, 1.0)

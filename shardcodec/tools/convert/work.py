@@ -16,6 +16,7 @@ from ..stored_bytes import open_object
 from ..survey import survey
 from .destination import NewArray, NewTree
 from .encode import WrittenPiece, encode_group, piece_crc, stream_shard
+from .grouping import move_nbytes
 from .move import Moved, move_shard
 from .plan import ConvertPlan, PlannedArray, Unit
 from .shard_record import ShardFailure, ShardRecord
@@ -25,9 +26,6 @@ __all__ = ["Done", "GroupResult", "GroupWork"]
 
 # From array and position to what earlier runs have recorded. Several workers may have written one shard.
 Done = Mapping[tuple[str, Ints], Sequence[ShardRecord]]
-
-# Encoded bytes that a move holds at a time.
-MOST_MOVE_NBYTES = 16 << 20
 
 
 class GroupResult(NamedTuple):
@@ -168,7 +166,8 @@ class GroupWork:
     def _move(self, number: int, coords: Ints, state: str | None) -> ShardRecord:
         array, new, chunks = self._plan.arrays[number], self._news[number], self._encoded[number]
         assert chunks is not None
-        most = max(1 << 20, min(MOST_MOVE_NBYTES, self._plan.memory // (4 * self._options.threads)))
+        assert new.spec is not None
+        most = move_nbytes(new.spec.inner.nbytes, new.spec.n_chunks, self._plan.memory, self._options.threads)
         full = self._plan.verify == "full"
         moved = move_shard(chunks, new, coords, array.chunk_shape, wants_crc=full, most_nbytes=most)
         self._verify(number, coords, moved)
