@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import ConflictError
@@ -45,7 +46,7 @@ def convert(
     threads: int | None = None,
     job: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    fail_fast: bool = True,
+    fail_fast: bool = False,
     dry_run: bool = False,
     prices: Prices | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -91,7 +92,7 @@ def convert(
     resume : bool
         Go on with the job, if there is one. Finished shards are not written again.
     fail_fast : bool
-        Stop at the first shard that cannot be written; if False, go on with the others. Either way the metadata are
+        Stop at the first shard that cannot be written; by default go on with the others. Either way the metadata are
         not written.
     dry_run : bool
         Write nothing, and estimate the cost.
@@ -130,6 +131,7 @@ def convert(
         source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
     )
     new = NewTree(destination, storage_options)
+    _check_apart(source, new)
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=options.threads)
     arrays = tuple(_reports(plan, tree, prices, dry_run))
@@ -142,6 +144,7 @@ def convert(
     job_path = None if job is None else os.path.abspath(os.fspath(job))
     if job_path is not None:
         plan = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
+        options = replace(options, threads=min(options.threads, plan.n_threads))
     elif resume:
         raise ValueError("resume: expected `job`, the file of the plan that is resumed")
     else:
@@ -202,6 +205,7 @@ def plan_convert(
         source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
     )
     new = NewTree(destination, storage_options)
+    _check_apart(source, new)
     new.check_free()
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
@@ -214,6 +218,17 @@ def plan_convert(
 
 def _options_for(place: Any, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return storage_options if is_url(place) else None
+
+
+def _check_apart(source: Any, new: NewTree) -> None:
+    """Raise `ValueError` if the new hierarchy would lie in the source."""
+    if not isinstance(source, str | os.PathLike) or is_url(source):
+        return
+    path, inside = new.path, os.path.realpath(source) + os.sep
+    if path is not None and os.path.realpath(path).startswith(inside):
+        raise ValueError(
+            f"destination: expected a place outside of the source {os.fspath(source)}, got {path}"
+        )
 
 
 def _like(like: Any, storage_options: Mapping[str, Any] | None) -> ArrayTarget | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ... import native
 from ...access.array_request import Part, Request
-from ...access.array_write import write_request_blocking
+from ...access.array_write import PARTS_NBYTES, write_request_blocking
 from ...access.box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from ...access.chunk_codec import compiled
 from ...access.object_regions import box_parts
@@ -97,9 +97,15 @@ class NewTree:
         self.root: Folder = folder_at(found, "")
         self.place = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
 
+    @property
+    def path(self) -> str | None:
+        """The local folder; None in any other store."""
+        found = self.root.store.path(self.root.prefix.rstrip("/"))
+        return None if found is None else found.rstrip("/")
+
     def check_free(self) -> None:
         """Raise `FileExistsError` if there is something already."""
-        path = self.root.store.path(self.root.prefix.rstrip("/"))
+        path = self.path
         if path is not None and os.path.isdir(path) and os.listdir(path):
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files")
         if path is None and self.root.store.supports_listing:
@@ -187,6 +193,16 @@ class NewArray:
     def n_shards(self) -> int:
         """Number of shards of the grid."""
         return math.prod(self.grid)
+
+    @property
+    def held_nbytes(self) -> int:
+        """Memory of a new shard while a store of requests takes it, in bytes."""
+        store = self.folder.store
+        if store.is_near:
+            return 0
+        is_collected = self.chain.sharding is None or self.chain.sharding.index_location == "start"
+        whole = self.chain.nbytes
+        return whole if is_collected or not store.takes_parts else min(whole, PARTS_NBYTES)
 
     def key(self, coords: Ints) -> str:
         """Return the key of a shard in the store."""

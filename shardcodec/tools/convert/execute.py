@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ...options import Options
 from ..jobs.ledger import FoundLines, Ledger, read_ledgers
-from ..monitor import Monitor
+from ..monitor import Monitor, Stopped
 from .convert_report import ConvertedArray, ConvertReport
 from .destination import NewTree
 from .plan import ConvertPlan, Unit
@@ -73,7 +73,14 @@ class Execution:
         """
         found = FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
         done = recorded_shards(found)
-        work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
+        work = GroupWork(
+            self._plan,
+            self._tree,
+            self._destination,
+            self._options,
+            done,
+            records_source=self._job is not None,
+        )
         name = self._plan.source
         self._monitor.start(name, n_shards)
         if self._job is None:
@@ -81,9 +88,12 @@ class Execution:
         else:
             with Ledger(self._job, self._plan.fingerprint) as ledger:
                 totals = self._run(work, units, lambda record: ledger.append(record.to_json()))
-        if totals.is_stopped or totals.n_failed:
-            return totals, False, found.n_damaged
-        is_complete = self.finish() if finishes else self.finish_if_done()
+        is_complete = False
+        if not totals.is_stopped and not totals.n_failed:
+            try:
+                is_complete = self.finish() if finishes else self.finish_if_done()
+            except Stopped:
+                totals.is_stopped = True
         return totals, is_complete, found.n_damaged
 
     def _run(self, work: GroupWork, units: Iterable[Unit], on_record: OnRecord) -> Totals:

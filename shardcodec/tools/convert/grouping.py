@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..quantities import format_nbytes
 from .source import Ints
 
-__all__ = ["Geometry", "Grouping", "encode_grouping", "move_grouping", "move_nbytes"]
+__all__ = ["INDEX_NBYTES", "Geometry", "Grouping", "encode_grouping", "move_grouping", "move_nbytes"]
 
 # Small shards are written together up to this size, so that a unit of work is worth its administration.
 UNIT_NBYTES = 64 << 20
@@ -43,6 +43,8 @@ class Geometry:
     extra_shards : int
         Further decoded shards that verification holds.
     n_threads : int
+    held_nbytes : int
+        Memory of a new shard while the store takes it.
     n_workers : int
         Small shards are grouped in such a way that each worker gets some groups.
     """
@@ -56,6 +58,7 @@ class Geometry:
     extra_shards: int = 0
     n_threads: int = 1
     n_workers: int = 1
+    held_nbytes: int = 0
 
     @property
     def unit_nbytes(self) -> int:
@@ -72,10 +75,10 @@ class Geometry:
         return math.prod(shape) * self.itemsize
 
     @property
-    def threads_nbytes(self) -> int:
-        """Memory of the threads that decode and encode: a source chunk, and an inner chunk before and after encoding."""
+    def extra_nbytes(self) -> int:
+        """Memory beside the elements: for each thread a source chunk, and an inner chunk before and after encoding."""
         source = 0 if self.source is None else self.nbytes(self.source)
-        return self.n_threads * (source + 2 * self.nbytes(self.chunk))
+        return self.n_threads * (source + 2 * self.nbytes(self.chunk)) + self.held_nbytes
 
 
 @dataclass(frozen=True)
@@ -104,21 +107,21 @@ class Grouping:
         return tuple(-(-n // size) for n, size in zip(grid, self.shards, strict=True))
 
 
-def move_nbytes(chunk_nbytes: int, n_chunks: int, memory: int, n_threads: int) -> int:
+def move_nbytes(chunk_nbytes: int, held_nbytes: int, memory: int, n_threads: int) -> int:
     """Return the encoded bytes that a move holds at a time.
 
     Parameters
     ----------
     chunk_nbytes : int
         Decoded size of an inner chunk.
-    n_chunks : int
-        Inner chunks of a shard.
+    held_nbytes : int
+        Memory of the index, and of what the store takes.
     memory : int
         Memory of all threads.
     n_threads : int
         Shards at a time.
     """
-    return max(chunk_nbytes, min(MOVE_NBYTES, (memory - INDEX_NBYTES * n_chunks) // (4 * n_threads)))
+    return max(chunk_nbytes, min(MOVE_NBYTES, (memory - held_nbytes) // (4 * n_threads)))
 
 
 def move_grouping(geometry: Geometry, memory: int) -> Grouping:
@@ -131,7 +134,8 @@ def move_grouping(geometry: Geometry, memory: int) -> Grouping:
     """
     chunk = geometry.nbytes(geometry.chunk)
     n_chunks = math.prod(a // b for a, b in zip(geometry.shard, geometry.chunk, strict=True))
-    need = 2 * move_nbytes(chunk, n_chunks, memory, geometry.n_threads) + INDEX_NBYTES * n_chunks
+    held = geometry.held_nbytes + INDEX_NBYTES * n_chunks
+    need = 2 * move_nbytes(chunk, held, memory, geometry.n_threads) + held
     if need > memory:
         raise ValueError(
             f"memory: expected at least {format_nbytes(need)} for an inner chunk of {geometry.chunk} and the index of a shard, "
@@ -159,7 +163,7 @@ def encode_grouping(geometry: Geometry, memory: int) -> Grouping:
     _, _, shards = min(found)
     room = min(
         geometry.unit_nbytes,
-        (memory - geometry.threads_nbytes) // (2 * geometry.n_threads * geometry.n_copies),
+        (memory - geometry.extra_nbytes) // (2 * geometry.n_threads * geometry.n_copies),
     )
     shards = _grown(shards, geometry, room)
     return Grouping(shards, None, _need(geometry, shards), _amplification(geometry, shards, None))
@@ -170,7 +174,7 @@ def _need(geometry: Geometry, shards: Ints) -> int:
     elements = geometry.n_copies * geometry.nbytes(box) + geometry.extra_shards * geometry.nbytes(
         geometry.shard
     )
-    return elements + geometry.threads_nbytes
+    return elements + geometry.extra_nbytes
 
 
 def _candidates(axis: int, geometry: Geometry) -> list[int]:
@@ -211,7 +215,7 @@ def _in_pieces(geometry: Geometry, memory: int) -> Grouping:
         piece = tuple(n * size for n, size in zip(counts, geometry.chunk, strict=True))
         # the elements, their copy by inner chunks, and the encoded bytes
         need = (geometry.n_copies + 2 + bool(geometry.extra_shards)) * geometry.nbytes(piece)
-        need += geometry.threads_nbytes
+        need += geometry.extra_nbytes
         if need <= memory:
             break
         if max(counts) == 1:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConflictError
 from ...options import Options
-from .destination import NewTree
+from .destination import NewArray, NewTree
 from .grouping import Geometry, encode_grouping, move_grouping
 from .layout import Choices, new_layout
 from .object_source import ObjectSource
@@ -123,8 +123,8 @@ class ConvertPlan:
         The ``zarr.json`` of each new node, by path.
     verbatim : tuple of str
         Arrays that are copied object by object.
-    memory : int
-        Bytes of memory.
+    memory, n_threads : int
+        Bytes of memory, and threads, of one worker at most.
     verify : str
         One of `VERIFY_LEVELS`.
     fingerprint : str
@@ -137,6 +137,7 @@ class ConvertPlan:
     documents: Mapping[str, Any]
     verbatim: tuple[str, ...]
     memory: int
+    n_threads: int
     verify: str
     fingerprint: str
 
@@ -239,7 +240,7 @@ def make_plan(
         documents[source.name] = layout.document
         new = destination.array(source.name, layout.document, options)
         chunk = _chunk_shape(new.chain)
-        geometry = _geometry(source, new.chain.shape, chunk, verify, options.threads, n_workers)
+        geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
         group = move_grouping if layout.moves else encode_grouping
         grouping = group(geometry, memory)
         arrays.append(
@@ -266,6 +267,7 @@ def make_plan(
         documents,
         tuple(tree.verbatim),
         memory,
+        options.threads,
         verify,
         fingerprint(tree, destination, documents, verify),
     )
@@ -281,11 +283,11 @@ def _chunk_shape(chain: Any) -> Ints:
 
 
 def _geometry(
-    source: SourceArray, shard: Ints, chunk: Ints, verify: str, n_threads: int, n_workers: int
+    source: SourceArray, new: NewArray, chunk: Ints, verify: str, n_threads: int, n_workers: int
 ) -> Geometry:
     return Geometry(
         source.shape,
-        shard,
+        new.chain.shape,
         chunk,
         source.chunks if isinstance(source, ZarrSource) else None,
         source.dtype.itemsize,
@@ -293,6 +295,7 @@ def _geometry(
         extra_shards=1 if verify == "full" else 0,
         n_threads=n_threads,
         n_workers=n_workers,
+        held_nbytes=new.held_nbytes,
     )
 
 

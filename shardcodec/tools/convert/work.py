@@ -16,7 +16,7 @@ from ..stored_bytes import open_object
 from ..survey import survey
 from .destination import NewArray, NewTree
 from .encode import WrittenPiece, encode_group, piece_crc, stream_shard
-from .grouping import move_nbytes
+from .grouping import INDEX_NBYTES, move_nbytes
 from .move import Moved, move_shard
 from .plan import ConvertPlan, PlannedArray, Unit
 from .shard_record import ShardFailure, ShardRecord
@@ -48,12 +48,22 @@ class GroupWork:
     options : Options
     done : mapping
         Shards that earlier runs have recorded.
+    records_source : bool
+        Look at the state of the source objects, for a ledger.
     """
 
     def __init__(
-        self, plan: ConvertPlan, tree: SourceTree, destination: NewTree, options: Options, done: Done
+        self,
+        plan: ConvertPlan,
+        tree: SourceTree,
+        destination: NewTree,
+        options: Options,
+        done: Done,
+        *,
+        records_source: bool = True,
     ) -> None:
         self._plan, self._done, self._options = plan, done, options
+        self._records_source = records_source
         by_name = {one.name: one for one in tree.arrays}
         self._sources = [by_name[one.name] for one in plan.arrays]
         self._news = [destination.array(one.name, plan.documents[one.name], options) for one in plan.arrays]
@@ -136,6 +146,8 @@ class GroupWork:
         return n
 
     def _source_state(self, number: int, coords: Ints) -> str | None:
+        if not self._records_source:
+            return None
         array, source = self._plan.arrays[number], self._sources[number]
         start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
         stop = tuple(
@@ -167,7 +179,8 @@ class GroupWork:
         array, new, chunks = self._plan.arrays[number], self._news[number], self._encoded[number]
         assert chunks is not None
         assert new.spec is not None
-        most = move_nbytes(new.spec.inner.nbytes, new.spec.n_chunks, self._plan.memory, self._options.threads)
+        held = new.held_nbytes + INDEX_NBYTES * new.spec.n_chunks
+        most = move_nbytes(new.spec.inner.nbytes, held, self._plan.memory, self._options.threads)
         full = self._plan.verify == "full"
         moved = move_shard(chunks, new, coords, array.chunk_shape, wants_crc=full, most_nbytes=most)
         self._verify(number, coords, moved)

@@ -183,47 +183,70 @@ class _PlainChunks(EncodedChunks):
 
     def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
         store = self._source.folder.store
+        if store.path("") is not None:
+            yield from self._files(coords, most_nbytes)
+            return
         fit = most_nbytes // max(1, self._source.chain.nbytes)
         n = 1 if store.is_near else max(1, min(MOST_REQUESTS, fit))
-        where: list[Ints] = []
-        found: list[Any] = []
-        nbytes = 0
         for i in range(0, len(coords), n):
             some = coords[i : i + n]
             for at, data in zip(some, _objects(store, [self._source.key(one) for one in some]), strict=True):
-                if data is None:
-                    continue
-                self._check(at, len(data))
-                where.append(at)
-                found.append(data)
-                nbytes += len(data)
-                if nbytes >= most_nbytes // 2:
-                    yield where, [len(one) for one in found], _concatenated(found)
-                    where, found, nbytes = [], [], 0
-        if where:
-            yield where, [len(one) for one in found], _concatenated(found)
+                if data is not None:
+                    self._check(at, len(data))
+                    yield [at], [len(data)], data
 
-    def _check(self, at: Ints, nbytes: int) -> None:
-        if nbytes == 0 or self._fixed not in (None, nbytes):
+    def _files(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        """Read files into one buffer, and yield it whenever it is full; the next file overwrites it."""
+        store = self._source.folder.store
+        buffer = np.empty(most_nbytes, np.uint8).data
+        where: list[Ints] = []
+        sizes: list[int] = []
+        end = 0
+        for at in coords:
+            fd = native.load().open_file(str(store.path(self._source.key(at))))
+            if fd < 0:
+                continue
+            try:
+                nbytes = os.fstat(fd).st_size
+                self._check(at, nbytes)
+                if where and end + nbytes > len(buffer):
+                    yield where, sizes, buffer[:end]
+                    where, sizes, end = [], [], 0
+                if nbytes > len(buffer):
+                    buffer = np.empty(nbytes, np.uint8).data
+                self._fill(fd, at, buffer[end : end + nbytes])
+            finally:
+                os.close(fd)
+            where.append(at)
+            sizes.append(nbytes)
+            end += nbytes
+        if where:
+            yield where, sizes, buffer[:end]
+
+    def _fill(self, fd: int, at: Ints, view: memoryview) -> None:
+        done = 0
+        while done < len(view):  # one call reads 2 GiB at most
+            n = os.readv(fd, [view[done:]])
+            if n == 0:
+                self._check(at, done, len(view))
+            done += n
+
+    def _check(self, at: Ints, nbytes: int, expected: int | None = None) -> None:
+        """Raise `ShardFormatError` for a size that the codecs cannot make, or another one than expected."""
+        expected = expected or self._fixed
+        if nbytes == 0 or expected not in (None, nbytes):
             key = self._source.key(at)
             raise ShardFormatError(
-                f"chunk {key!r} of {self._source.place}: expected {self._fixed or 'at least 1'} bytes, got {nbytes}",
+                f"chunk {key!r} of {self._source.place}: expected {expected or 'at least 1'} bytes, got {nbytes}",
                 shard=key,
                 chunk_coords=at,
-                expected=self._fixed,
+                expected=expected,
                 actual=nbytes,
             )
 
 
-def _concatenated(found: list[Any]) -> Any:
-    return found[0] if len(found) == 1 else b"".join(found)
-
-
 def _objects(store: Store, keys: list[str]) -> list[Any]:
     """Return whole objects; None for one that does not exist."""
-    path = store.path(keys[0])
-    if path is not None:
-        return [_file(path)] if len(keys) == 1 else [_file(str(store.path(key))) for key in keys]
     if store.is_near:
         return [_data(run_blocking(store.get(key))) for key in keys]
 
@@ -235,24 +258,6 @@ def _objects(store: Store, keys: list[str]) -> list[Any]:
 
 def _data(answer: Any) -> Any:
     return None if answer is None else memoryview(answer.data).cast("B")
-
-
-def _file(path: str) -> bytes | None:
-    """Return the bytes of a regular file."""
-    fd = native.load().open_file(path)
-    if fd < 0:
-        return None
-    try:
-        nbytes = os.fstat(fd).st_size
-        data = os.read(fd, nbytes)
-        if len(data) == nbytes:
-            return data
-        parts = [data]  # one call reads 2 GiB at most
-        while data := os.read(fd, 1 << 30):
-            parts.append(data)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
 
 
 class _InnerChunks(EncodedChunks):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import glob
 import os
+from dataclasses import replace
 
 from ...options import check, resolve
 from ...storage.urls import is_url
@@ -40,7 +41,7 @@ def run_part(
     part : int
         Number of the part, from 0 on.
     threads : int, optional
-        Number of threads. Default: the option ``threads``.
+        Number of threads, at most that of the plan. Default: the option ``threads``.
     fail_fast : bool
         Stop at the first shard that cannot be written.
     monitor : Monitor, optional
@@ -65,6 +66,7 @@ def run_part(
     if not 0 <= part < found.n_parts:
         raise ValueError(f"part: expected a number from 0 to {found.n_parts - 1}, got {part}")
     options = resolve(argument=check({"threads": threads}))
+    options = replace(options, threads=min(options.threads, plan.n_threads))  # the plan has their memory
     names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
     tree = open_source(
         found.source,
