@@ -17,7 +17,7 @@ from .new_shard_parts import new_shard_parts
 from .read import INLINE_NBYTES, INLINE_OBJECTS
 from .write import WriteItem, moved_nbytes, write
 
-__all__ = ["write_request", "write_request_blocking"]
+__all__ = ["PARTS_NBYTES", "write_request", "write_request_blocking"]
 
 # The memory of a shard that is encoded while it is stored: pieces, and parts that are under way.
 PARTS_NBYTES = 80 << 20

@@ -24,7 +24,6 @@ from ..format.spec import ShardSpec
 from ..options import check, resolve
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
-from ..storage.temp_folder import staging_for
 from ..storage.upload import Upload
 from .chunk_writer import ChunkWriter
 from .inner_chunks import positions
@@ -124,7 +123,7 @@ class ShardWriter(ChunkWriter):
             )
         choices = {"order": order, "durability": durability, "threads": threads}
         target = _target(path, key, storage_options)
-        full_path = target if isinstance(target, str) else None
+        full_path = None if target is None else target[0].path(target[1])
         super().__init__(
             spec,
             resolve(argument=check(choices)),
@@ -142,8 +141,8 @@ class ShardWriter(ChunkWriter):
         self._turn: AbstractContextManager[Any] = nullcontext()
         if target is None:
             self._sink = _MemoryFile()
-        elif isinstance(target, str):
-            self._sink = native.load().NewFile(target, staging=staging_for(target))
+        elif full_path is not None:
+            self._sink = native.load().NewFile(full_path, staging=target[0].staging(target[1]))
         else:
             upload = Upload(*target, self._most_nbytes())
             self._sink = _CollectedObject(upload) if spec.index_location == "start" else upload
@@ -389,8 +388,8 @@ class _CollectedObject(_MemoryFile):
 
 def _target(
     path: Any, key: str | None, storage_options: Mapping[str, Any] | None
-) -> str | tuple[Store, str] | None:
-    """Return the path of a file, or the store and the key of an object; None for bytes.
+) -> tuple[Store, str] | None:
+    """Return the store and the key of an object; None for bytes.
 
     Raises
     ------
@@ -403,4 +402,4 @@ def _target(
     if not isinstance(path, str | os.PathLike | StorePath) and not is_zarr_store(path):
         raise TypeError(f"expected a path, a URL, a zarr store or None, got {type(path).__name__}")
     store, object_key, _ = object_at(path, key, storage_options)
-    return store.path(object_key) or (store, object_key)
+    return store, object_key

@@ -10,9 +10,11 @@ import typer
 
 from .advise import advise
 from .compact import compact
+from .convert import convert, plan
 from .doctor import doctor
 from .exit_codes import ExitCode
 from .inspect import inspect
+from .job import run_part, status
 from .repair import repair
 from .verify import verify
 
@@ -34,8 +36,9 @@ def _all_commands() -> None:
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (advise, compact, doctor, inspect, repair, verify):
-    app.command(command.__name__)(command)
+for command in (advise, compact, convert, doctor, inspect, plan, repair, run_part, status, verify):
+    app.command(command.__name__.replace("_", "-"))(command)
+app.command("reshard", hidden=True)(convert)  # another name of convert
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -9,8 +9,13 @@ from .array_report import InspectReport
 from .check import DoctorReport
 from .compact import compact
 from .compact_report import CompactReport
+from .convert.convert import convert, plan_convert
+from .convert.convert_report import ConvertReport
+from .convert.estimate import Prices
 from .doctor import doctor
 from .inspect import inspect
+from .jobs.run_part import run_part
+from .jobs.status import StatusReport, status
 from .repair import repair
 from .repair_report import RepairReport
 from .verify import verify
@@ -22,17 +27,24 @@ __all__ = [
     "AdviseReport",
     "Bounds",
     "CompactReport",
+    "ConvertReport",
     "DoctorReport",
     "InspectReport",
+    "Prices",
     "RepairReport",
+    "StatusReport",
     "VerifyReport",
     "WritePlan",
     "advise",
     "compact",
+    "convert",
     "doctor",
     "inspect",
     "parse_access",
+    "plan_convert",
     "plan_writes",
     "repair",
+    "run_part",
+    "status",
     "verify",
 ]

@@ -13,7 +13,7 @@ from ..access.box_reader import Folder
 from ..errors import SpecError
 from ..format.checks import as_mapping, bounded_depth
 
-__all__ = ["DOCUMENTS", "Document", "array_documents", "document_of", "is_group"]
+__all__ = ["DOCUMENTS", "Document", "array_documents", "document_of", "group_documents", "is_group"]
 
 Document = Mapping[str, Any]
 
@@ -93,19 +93,47 @@ def array_documents(
             yield path, below, found
 
 
+def group_documents(
+    folder: Folder, document: Document, name: str = ""
+) -> Iterator[tuple[str, Folder, Document]]:
+    """Yield a group and the groups in it, at any depth: path, folder and document.
+
+    Without a listing, those that consolidated metadata show.
+    """
+    yield name, folder, document
+    if not folder.store.supports_listing:
+        for path, one in sorted(_consolidated_documents(folder, document).items()):
+            if isinstance(one, Mapping) and is_group(one):
+                full = f"{name}/{path}" if name else path
+                yield full, replace(folder, prefix=f"{folder.prefix}{path}/"), one
+        return
+    for child in folder.store.names(folder.prefix):
+        below = replace(folder, prefix=f"{folder.prefix}{child}/")
+        try:
+            found = document_of(below)
+        except SpecError:
+            continue  # `array_documents` yields it as a damaged array
+        if found is not None and is_group(found):
+            yield from group_documents(below, found, f"{name}/{child}" if name else child)
+
+
+def _consolidated_documents(folder: Folder, document: Document) -> dict[str, Any]:
+    """Return the documents of consolidated metadata, by path of the node."""
+    if document.get("zarr_format") == 2:
+        stored = (_parsed(folder, ".zmetadata") or {}).get("metadata") or {}
+        return {
+            key.rpartition(".z")[0].rstrip("/"): value
+            for key, value in stored.items()
+            if key.endswith((".zarray", "/.zgroup"))
+        }
+    return dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
+
+
 def _consolidated(
     folder: Folder, document: Document, name: str
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the arrays that consolidated metadata show; without a listing nothing else does."""
-    if document.get("zarr_format") == 2:
-        stored = (_parsed(folder, ".zmetadata") or {}).get("metadata") or {}
-        known = {
-            key.removesuffix(".zarray").rstrip("/"): value
-            for key, value in stored.items()
-            if key.endswith(".zarray")
-        }
-    else:
-        known = dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
+    known = _consolidated_documents(folder, document)
     for path, one in sorted(known.items()):
         if isinstance(one, Mapping) and not is_group(one):
             yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), one

@@ -13,6 +13,8 @@ import pytest
 from shardcodec.tools.advise_report import AccessCost, AdviseReport, Proposal, Trial
 from shardcodec.tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from shardcodec.tools.check import Check, DoctorReport
+from shardcodec.tools.convert.convert_report import ConvertedArray, ConvertReport, Cost
+from shardcodec.tools.jobs.status import StatusReport
 from shardcodec.tools.report import Record
 from shardcodec.tools.write_regions import WritePlan
 
@@ -35,6 +37,10 @@ def members_after(heading: str) -> list[str]:
         (ArrayReport, '### Schema `"shardcodec.inspect.array"`, version 1'),
         (LayoutRecord, "Members of `layout`:"),
         (StoredRecord, "Members of `stored`:"),
+        (ConvertReport, '### Schema `"shardcodec.convert"`, version 1'),
+        (ConvertedArray, '### Schema `"shardcodec.convert.array"`, version 1'),
+        (Cost, "Members of `cost`:"),
+        (StatusReport, '### Schema `"shardcodec.status"`, version 1'),
         (DoctorReport, '### Schema `"shardcodec.doctor"`, version 1'),
         (Check, "Members of a check:"),
         (AdviseReport, '### Schema `"shardcodec.advise"`, version 1'),
@@ -49,6 +55,9 @@ def test_page_has_every_member(record: type[Record], heading: str) -> None:
     assert sorted(members_after(heading)) == sorted(field.name for field in dataclasses.fields(record))
 
 
-@pytest.mark.parametrize("report", [InspectReport, ArrayReport, DoctorReport, AdviseReport, WritePlan])
+@pytest.mark.parametrize(
+    "report",
+    [InspectReport, ArrayReport, ConvertReport, ConvertedArray, StatusReport, DoctorReport, AdviseReport, WritePlan],
+)
 def test_page_has_the_version(report: type) -> None:
     assert f'### Schema `"{report.schema}"`, version {report.schema_version}\n' in PAGE  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ from .metadata import LegacyArray, array_key, data_prefix, normalized
 from .open import as_store, check_understood, legacy_store, naming
 from .translate import to_v3
 
-__all__ = ["convert_2022"]
+__all__ = ["Source2022", "convert_2022"]
 
 Progress = Callable[[int, int], Any]
 
@@ -128,7 +128,7 @@ def convert_2022(
         config=options_of_zarr(),
         max_workers=max_workers(),
     )
-    source = _Source2022(src, path)
+    source = Source2022(src, path)
     base, prefix = as_store(dst)
     check_store_writable(base)
     place = normalized(f"{prefix}/{path if dst_path is None else dst_path}")
@@ -191,7 +191,7 @@ def _grid(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(-(-extent // step) for extent, step in zip(shape, chunk, strict=True))
 
 
-class _Source2022:
+class Source2022:
     """A hierarchy of the 2022 format."""
 
     def __init__(self, src: Any, path: str) -> None:

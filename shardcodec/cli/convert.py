@@ -1,0 +1,269 @@
+# convert.py - the commands `shardcodec convert` and `shardcodec plan`
+# SPDX-License-Identifier: MIT
+"""`shardcodec convert SRC DST` converts arrays to shards. `shardcodec plan convert` plans the same for many processes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from ..tools.convert.convert import convert as convert_arrays
+from ..tools.convert.convert import plan_convert
+from ..tools.convert.convert_report import ConvertedArray, ConvertReport, Cost
+from ..tools.convert.estimate import Prices
+from ..tools.convert.layout import parse_codec_list, parse_shape, parse_shards
+from ..tools.monitor import Monitor
+from ..tools.quantities import format_nbytes
+from .exit_codes import ExitCode
+from .options import (
+    ArrayOption,
+    DryRunOption,
+    JsonLinesOption,
+    JsonOption,
+    MemoryOption,
+    ProgressKind,
+    ProgressOption,
+    StorageOption,
+    ThreadsOption,
+    storage_options_from,
+)
+from .output import Output
+from .session import run_command
+
+__all__ = ["convert", "convert_lines", "plan"]
+
+
+class Verify(enum.StrEnum):
+    """How much of new shards is read again."""
+
+    NONE = "none"
+    CHECKSUM = "checksum"
+    FULL = "full"
+
+
+class Operation(enum.StrEnum):
+    """What is planned."""
+
+    CONVERT = "convert"
+
+
+SourceArgument = Annotated[
+    str,
+    Argument(
+        metavar="SRC",
+        help="A group or an array of Zarr, or an HDF5 file: a path, a URL, or a path into a file.",
+    ),
+]
+DestinationArgument = Annotated[
+    str, Argument(metavar="DST", help="The new hierarchy: a path or a URL; nothing may be there.")
+]
+ChunksOption = Annotated[
+    str | None, Option("--chunks", metavar="SHAPE", help="Shape of an inner chunk, such as 64,64,64.")
+]
+ShardsOption = Annotated[
+    str | None,
+    Option("--shards", metavar="SIZE|SHAPE", help="Largest shard, decoded, such as 512MiB; or its shape."),
+]
+CodecsOption = Annotated[
+    str | None,
+    Option("--codecs", metavar="LIST", help="Codecs of an inner chunk: names such as zstd,crc32c, or JSON."),
+]
+LikeOption = Annotated[
+    str | None, Option("--like", metavar="ARRAY", help="Take shapes and codecs of this array.")
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    Option("--only", metavar="PATTERN", help="Only arrays with such a path, such as 'a/*'; may be repeated."),
+]
+VerifyOption = Annotated[
+    Verify, Option("--verify", help="Read new shards again: their checksums, or all of them.")
+]
+
+
+def convert(
+    source: SourceArgument,
+    destination: DestinationArgument,
+    chunks: ChunksOption = None,
+    shards: ShardsOption = None,
+    codecs: CodecsOption = None,
+    like: LikeOption = None,
+    only: OnlyOption = None,
+    verify: VerifyOption = Verify.NONE,
+    job: Annotated[
+        str | None,
+        Option(
+            "--job",
+            metavar="FILE",
+            help="Make it resumable: a new file for the plan; the ledger is beside it.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="Go on with the job in --job FILE, or begin it if there is none.")
+    ] = False,
+    price_get: Annotated[
+        float | None, Option("--price-get", metavar="X", min=0, help="Price of 1,000 reads, for --dry-run.")
+    ] = None,
+    price_put: Annotated[
+        float | None, Option("--price-put", metavar="X", min=0, help="Price of 1,000 writes, for --dry-run.")
+    ] = None,
+    array: ArrayOption = None,
+    storage_option: StorageOption = None,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    keep_going: Annotated[
+        bool, Option("--keep-going/--fail-fast", help="Go on after a shard that cannot be written, or stop.")
+    ] = True,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    jsonl: JsonLinesOption = False,
+    progress: ProgressOption = ProgressKind.AUTO,
+) -> None:
+    """Convert arrays to shards. Encoded chunks are moved as they are where shapes and codecs permit.
+
+    Sources: Zarr v2, v3 with or without shards, the 2022 format, HDF5. Groups keep attributes and the names of axes.
+    Metadata are written last. With --job, Ctrl-C and SIGTERM lead to exit code 4, and --resume goes on.
+
+    Example:
+
+        shardcodec convert images.zarr shards.zarr --job shards.json
+    """
+    output = Output(as_json=as_json, as_lines=jsonl)
+
+    def on_array(done: ConvertedArray) -> None:
+        output.part(done)
+        output.text(_array_lines(done))
+
+    def work(monitor: Monitor) -> ExitCode:
+        prices = None
+        if price_get is not None or price_put is not None:
+            prices = Prices(price_get or 0.0, price_put or 0.0)
+        report = convert_arrays(
+            source,
+            destination,
+            **_layout(chunks, shards, codecs, like, only),
+            array=array,
+            verify=verify.value,
+            memory=memory,
+            threads=threads,
+            job=job,
+            resume=resume,
+            fail_fast=not keep_going,
+            dry_run=dry_run,
+            prices=prices,
+            storage_options=storage_options_from(storage_option),
+            monitor=monitor,
+            on_array=None if output.keeps_parts else on_array,
+        )
+        output.text(convert_lines(report))
+        output.end(report)
+        if dry_run or report.is_complete:
+            return ExitCode.CLEAN
+        return ExitCode.INCOMPLETE if job is not None else ExitCode.FAILED
+
+    run_command(work, progress)
+
+
+def plan(
+    operation: Annotated[Operation, Argument(metavar="OPERATION", help="What is planned: convert.")],
+    source: SourceArgument,
+    destination: DestinationArgument,
+    file: Annotated[str, Option("-o", "--output", metavar="FILE", help="The new file of the plan.")],
+    parts: Annotated[int, Option("--parts", metavar="N", min=1, help="Number of parts.")] = 1,
+    chunks: ChunksOption = None,
+    shards: ShardsOption = None,
+    codecs: CodecsOption = None,
+    like: LikeOption = None,
+    only: OnlyOption = None,
+    verify: VerifyOption = Verify.NONE,
+    array: ArrayOption = None,
+    storage_option: StorageOption = None,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a conversion whose parts run in processes of their own, such as the tasks of a job array.
+
+    The file has the whole plan. `shardcodec run-part FILE N` runs a part, and `shardcodec status FILE` says how far it is.
+
+    Example:
+
+        shardcodec plan convert images.zarr shards.zarr --parts 4 -o plan.json
+    """
+    output = Output(as_json=as_json, as_lines=False)
+
+    def work(monitor: Monitor) -> ExitCode:
+        report = plan_convert(
+            source,
+            destination,
+            file,
+            n_parts=parts,
+            **_layout(chunks, shards, codecs, like, only),
+            array=array,
+            verify=verify.value,
+            memory=memory,
+            threads=threads,
+            storage_options=storage_options_from(storage_option),
+        )
+        output.text(line for one in report.arrays for line in _array_lines(one))
+        output.text([f"{report.n_shards} shards in {parts} parts: {file}"])
+        output.end(report)
+        return ExitCode.CLEAN
+
+    run_command(work, ProgressKind.NONE)
+
+
+def _layout(
+    chunks: str | None, shards: str | None, codecs: str | None, like: str | None, only: list[str] | None
+) -> dict[str, Any]:
+    """Return the arguments of `convert` that describe the new arrays."""
+    return {
+        "chunks": None if chunks is None else parse_shape(chunks),
+        "shards": None if shards is None else parse_shards(shards),
+        "codecs": None if codecs is None else parse_codec_list(codecs),
+        "like": like,
+        "only": tuple(only or ()),
+    }
+
+
+# ---- text
+
+
+def _array_lines(one: ConvertedArray) -> Iterator[str]:
+    yield one.name or "array"
+    if one.method == "copy":
+        yield f"  copied        object by object: {one.reason}"
+        return
+    chunks, shards = (" x ".join(map(str, shape)) for shape in (one.chunk_shape, one.shard_shape))
+    yield f"  new           {one.n_shards} shards of {shards}, inner chunks of {chunks}, {one.dtype}"
+    how = "moved without decoding" if one.method == "move" else f"decoded and encoded: {one.reason}"
+    yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"
+    if one.cost is not None:
+        yield from _cost_lines(one.cost)
+
+
+def _cost_lines(cost: Cost) -> Iterator[str]:
+    size = ["unknown" if n is None else format_nbytes(n) for n in (cost.read_nbytes, cost.write_nbytes)]
+    yield f"  reads         {cost.n_reads:,} requests, about {size[0]}, amplification {cost.amplification:.3g}"
+    yield f"  writes        {cost.n_writes:,} requests, about {size[1]}, {cost.n_files:,} files"
+    if cost.price is not None:
+        yield f"  price         {cost.price:.2f} for the requests"
+
+
+def convert_lines(report: ConvertReport) -> Iterator[str]:
+    """Yield the result as lines of text."""
+    for one in report.failures:
+        yield f"{one.shard}: not written: {one.detail}"
+    if report.dry_run:
+        yield f"{report.n_shards} shards; memory of the data {format_nbytes(report.memory_nbytes)} at most"
+        return
+    yield (
+        f"{report.n_written} shards written ({format_nbytes(report.written_nbytes)}), {report.n_skipped} finished before, "
+        f"{report.n_failed} failed, {report.n_moved_chunks} inner chunks moved"
+    )
+    if report.n_damaged_lines:
+        yield f"{report.n_damaged_lines} damaged lines of ledgers were left out"
+    if not report.is_complete:
+        yield "incomplete: the new hierarchy has no metadata yet"

@@ -1,0 +1,317 @@
+# convert.py - convert arrays to sharded arrays of Zarr v3
+# SPDX-License-Identifier: MIT
+"""`convert`: plan, then run all units, with a ledger if it is a job. `plan_convert`: only the plan, for `run_part`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...errors import ConflictError
+from ...format.codecs import CodecLike
+from ...options import Options, check, resolve
+from ...storage.urls import is_url
+from ..array_target import ArrayTarget
+from ..jobs.plan_file import PlanFile
+from ..monitor import Monitor, Stopped
+from ..targets import find_arrays
+from .convert_report import ConvertedArray, ConvertReport
+from .destination import NewTree
+from .estimate import Prices, array_report, cost_of
+from .execute import Execution, peak_nbytes
+from .layout import Choices
+from .open_source import open_source
+from .plan import ConvertPlan, make_plan
+from .source import Ints, SourceTree
+
+__all__ = ["convert", "plan_convert"]
+
+OnArray = Callable[[ConvertedArray], None]
+
+
+def convert(
+    source: Any,
+    destination: Any,
+    *,
+    chunks: Ints | None = None,
+    shards: int | Ints | None = None,
+    codecs: Sequence[CodecLike] | None = None,
+    like: Any = None,
+    only: Sequence[str] = (),
+    array: str | None = None,
+    verify: str = "none",
+    memory: int | None = None,
+    threads: int | None = None,
+    job: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    fail_fast: bool = False,
+    dry_run: bool = False,
+    prices: Prices | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    monitor: Monitor | None = None,
+    on_array: OnArray | None = None,
+) -> ConvertReport:
+    """Convert an array, or all arrays of a group, to sharded arrays of Zarr v3.
+
+    Encoded chunks are moved without decoding them where shapes and codecs permit; by default they do. Otherwise elements
+    are decoded once and encoded. The metadata are written last, those of the root at the very end, so a hierarchy with
+    metadata is complete.
+
+    Parameters
+    ----------
+    source : path-like, URL, zarr store or array-like
+        A group or an array of Zarr v2, of Zarr v3 with or without shards, or of the 2022 format; an HDF5 file or a path into
+        one (``data.h5/images``); any object with shape, dtype and ``__getitem__``.
+    destination : path-like, URL or zarr store
+        The new hierarchy; nothing may be there.
+    chunks : tuple of int, optional
+        Shape of an inner chunk. Default: that of the chunks of the source.
+    shards : int or tuple of int, optional
+        Shape of a shard, or its largest size in bytes, decoded. Default: 512 MiB.
+    codecs : sequence of codecs, optional
+        Codecs of an inner chunk, as names or JSON objects. Default: those of the source.
+    like : path-like, URL or zarr store, optional
+        An array whose shapes and codecs are taken.
+    only : sequence of str
+        Only arrays whose path matches one of these patterns, such as ``a/*``.
+    array : str, optional
+        Only this array of a group, by its path.
+    verify : {"none", "checksum", "full"}
+        Read each new shard again: compare its checksums, or all its elements or encoded inner chunks with those that were
+        written. The source is not read again.
+    memory : int, optional
+        Bytes of elements and encoded chunks to hold at a time. Default: a quarter of the memory of the machine, 8 GiB at
+        most. A shard that does not fit is written piece by piece.
+    threads : int, optional
+        Number of threads. Default: the option ``threads``.
+    job : path-like, optional
+        A new file for the plan, beside which the ledger is; it makes the conversion resumable. `source` and `destination` must
+        be paths or URLs.
+    resume : bool
+        Go on with the job, if there is one. Finished shards are not written again.
+    fail_fast : bool
+        Stop at the first shard that cannot be written; by default go on with the others. Either way the metadata are
+        not written.
+    dry_run : bool
+        Write nothing, and estimate the cost.
+    prices : Prices, optional
+        Prices of requests, for the estimate.
+    storage_options : mapping, optional
+        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
+    monitor : Monitor, optional
+        Gets the progress, and may stop the work between two groups of shards.
+    on_array : callable, optional
+        Called for each array; the report then does not list them.
+
+    Returns
+    -------
+    ConvertReport
+        If the user stopped a job, ``is_complete`` is False.
+
+    Raises
+    ------
+    Stopped
+        The user stopped a conversion that is not a job.
+    FileExistsError
+        There is something at the destination, or the job exists already.
+    FileNotFoundError
+        There is no source.
+    ConflictError
+        The source has changed since the job was begun, or the job has other options.
+    SpecError, UnsupportedError
+        The metadata of the source, or the codecs, are not possible.
+    ValueError, TypeError, ImportError
+        An argument is invalid, or a package is missing.
+    """
+    options = resolve(argument=check({"threads": threads}))
+    # sources and destinations that are no URLs must not get the options of one
+    tree = open_source(
+        source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
+    )
+    new = NewTree(destination, storage_options)
+    _check_apart(source, new)
+    choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
+    plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=options.threads)
+    arrays = tuple(_reports(plan, tree, prices, dry_run))
+    if on_array is not None:
+        for one in arrays:
+            on_array(one)
+    listed = () if on_array is not None else arrays
+    if dry_run:
+        return _planned(plan, options, listed)
+    job_path = None if job is None else os.path.abspath(os.fspath(job))
+    if job_path is not None:
+        plan = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
+        options = replace(options, threads=min(options.threads, plan.n_threads))
+    elif resume:
+        raise ValueError("resume: expected `job`, the file of the plan that is resumed")
+    else:
+        new.check_free()
+    execution = Execution(plan, tree, new, options, monitor or Monitor(), job=job_path, fail_fast=fail_fast)
+    totals, is_complete, n_damaged = execution.run(plan.units(), n_shards=plan.n_shards, finishes=True)
+    if totals.is_stopped and job_path is None:
+        raise Stopped
+    return execution.report(totals, plan.n_shards, is_complete, n_damaged, listed)
+
+
+def plan_convert(
+    source: Any,
+    destination: Any,
+    file: str | os.PathLike[str],
+    *,
+    n_parts: int,
+    chunks: Ints | None = None,
+    shards: int | Ints | None = None,
+    codecs: Sequence[CodecLike] | None = None,
+    like: Any = None,
+    only: Sequence[str] = (),
+    array: str | None = None,
+    verify: str = "none",
+    memory: int | None = None,
+    threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ConvertReport:
+    """Plan a conversion that several processes run in parts; see `run_part`.
+
+    Parameters
+    ----------
+    source, destination : path-like or URL
+        As for `convert`.
+    file : path-like
+        The new file of the plan. All workers must reach it, the source and the destination under the same paths.
+    n_parts : int
+        Number of parts.
+    chunks, shards, codecs, like, only, array, verify, memory, threads, storage_options
+        As for `convert`; memory and threads of one worker.
+
+    Returns
+    -------
+    ConvertReport
+        As of a dry run.
+
+    Raises
+    ------
+    FileExistsError
+        There is something at the destination, or the file exists already.
+    FileNotFoundError, SpecError, UnsupportedError, ValueError, TypeError, ImportError
+        As for `convert`.
+    """
+    if n_parts < 1:
+        raise ValueError(f"parts: expected at least 1, got {n_parts}")
+    options = resolve(argument=check({"threads": threads}))
+    tree = open_source(
+        source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
+    )
+    new = NewTree(destination, storage_options)
+    _check_apart(source, new)
+    new.check_free()
+    choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
+    plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
+    _plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
+    return _planned(plan, options, tuple(_reports(plan, tree, None, True)))
+
+
+# ---- arguments
+
+
+def _options_for(place: Any, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return storage_options if is_url(place) else None
+
+
+def _check_apart(source: Any, new: NewTree) -> None:
+    """Raise `ValueError` if the new hierarchy would lie in the source."""
+    if not isinstance(source, str | os.PathLike) or is_url(source):
+        return
+    path, inside = new.path, os.path.realpath(source) + os.sep
+    if path is not None and os.path.realpath(path).startswith(inside):
+        raise ValueError(
+            f"destination: expected a place outside of the source {os.fspath(source)}, got {path}"
+        )
+
+
+def _like(like: Any, storage_options: Mapping[str, Any] | None) -> ArrayTarget | None:
+    if like is None:
+        return None
+    found = list(find_arrays(like, storage_options=_options_for(like, storage_options)))
+    if len(found) != 1 or found[0].layout is None:
+        raise ValueError(f"like: expected one array, got {len(found)} at {like}")
+    return found[0]
+
+
+def _planned(plan: ConvertPlan, options: Options, arrays: tuple[ConvertedArray, ...]) -> ConvertReport:
+    """Return the report of a plan of which nothing was carried out."""
+    zeros = (0,) * 6
+    peak = peak_nbytes(plan, options.threads)
+    return ConvertReport(
+        plan.source, plan.destination, True, False, plan.n_shards, *zeros, peak, 0, arrays, ()
+    )
+
+
+def _reports(
+    plan: ConvertPlan, tree: SourceTree, prices: Prices | None, with_cost: bool
+) -> list[ConvertedArray]:
+    found = []
+    for source, one in zip(tree.arrays, plan.arrays, strict=True):
+        cost = cost_of(source, one, prices) if with_cost else None
+        found.append(array_report(source, one, cost))
+    for name, array in tree.verbatim.items():
+        shape = () if array.layout is None else array.layout.shape
+        dtype = str(array.document.get("data_type"))
+        reason = array.problem or "shardcodec does not have the data type"
+        found.append(ConvertedArray(name, "copy", reason, shape, dtype, (), (), 0, False))
+    return found
+
+
+# ---- jobs
+
+
+def _plan_file(
+    plan: ConvertPlan,
+    path: str,
+    source: Any,
+    destination: Any,
+    n_parts: int,
+    options: Mapping[str, Any] | None,
+) -> PlanFile:
+    places = []
+    for name, place in (("source", source), ("destination", destination)):
+        if not isinstance(place, str | os.PathLike):
+            raise TypeError(
+                f"{name}: expected a path or a URL, which other processes can open, got {type(place).__name__}"
+            )
+        places.append(str(place) if is_url(place) else os.path.abspath(os.fspath(place)))
+    if not is_url(places[1]) and path.startswith(places[1].rstrip(os.sep) + os.sep):
+        raise ValueError(f"job: expected a file outside of the new hierarchy {places[1]}, got {path}")
+    return PlanFile(path, plan, places[0], places[1], n_parts, options)
+
+
+def _begin_job(
+    plan: ConvertPlan,
+    path: str,
+    source: Any,
+    destination: Any,
+    resume: bool,
+    new: NewTree,
+    storage_options: Mapping[str, Any] | None,
+) -> ConvertPlan:
+    """Return the plan of a job that is resumed, or store the plan of a new one."""
+    if os.path.exists(path):
+        if not resume:
+            raise FileExistsError(f"{path}: the job exists already; resume it, or name a new file")
+        return _resumed(PlanFile.read(path).plan, plan)
+    new.check_free()
+    _plan_file(plan, path, source, destination, 1, storage_options).write()
+    return plan
+
+
+def _resumed(stored: ConvertPlan, plan: ConvertPlan) -> ConvertPlan:
+    if stored.fingerprint != plan.fingerprint:
+        raise ConflictError(
+            f"{plan.source}: expected the source and the options with which the job was begun (fingerprint "
+            f"{stored.fingerprint}), got others ({plan.fingerprint}); begin a new job with a new destination",
+            expected=stored.fingerprint,
+            actual=plan.fingerprint,
+        )
+    return stored

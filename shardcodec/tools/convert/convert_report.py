@@ -1,0 +1,130 @@
+# convert_report.py - the results of convert
+# SPDX-License-Identifier: MIT
+"""`ConvertReport` and its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..report import Record, Report
+from .shard_record import ShardFailure
+from .source import Ints
+
+__all__ = ["ConvertReport", "ConvertedArray", "Cost"]
+
+
+@dataclass(frozen=True)
+class Cost(Record):
+    """What the conversion of one array costs. Encoded sizes are estimated from a sample of the source.
+
+    Attributes
+    ----------
+    n_reads, n_writes : int
+        Requests: source objects (or ranges of them) that are read, and new objects.
+    read_nbytes, write_nbytes : int or None
+        Encoded bytes; None if the size of the source objects is unknown.
+    amplification : float
+        Decoded bytes of the source chunks that are read, divided by those of the array.
+    n_files : int
+        New objects at most.
+    price : float or None
+        Price of the requests, if the prices of requests were given.
+    """
+
+    n_reads: int
+    n_writes: int
+    read_nbytes: int | None
+    write_nbytes: int | None
+    amplification: float
+    n_files: int
+    price: float | None = None
+
+
+@dataclass(frozen=True)
+class ConvertedArray(Report):
+    """The conversion of one array.
+
+    Attributes
+    ----------
+    name : str
+        Path in the hierarchy.
+    method : str
+        ``"move"`` (encoded chunks were moved), ``"encode"`` (elements were decoded and encoded) or ``"copy"`` (objects were
+        copied).
+    reason : str
+        Why chunks were not moved.
+    shape, chunk_shape, shard_shape : tuple of int
+        Shapes of the array, of an inner chunk and of a shard, in elements.
+    dtype : str
+    n_shards : int
+        Shards of the grid.
+    streamed : bool
+        A shard does not fit into the memory, so it is written piece by piece.
+    cost : Cost or None
+        Only in a dry run.
+    """
+
+    schema: ClassVar[str] = "shardcodec.convert.array"
+    schema_version: ClassVar[int] = 1
+
+    name: str
+    method: str
+    reason: str
+    shape: Ints
+    dtype: str
+    chunk_shape: Ints
+    shard_shape: Ints
+    n_shards: int
+    streamed: bool
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True)
+class ConvertReport(Report):
+    """What `convert` or a part of a plan did.
+
+    Parameters
+    ----------
+    source, destination : str
+        The paths that were given.
+    dry_run : bool
+        Nothing was written.
+    is_complete : bool
+        All shards are written, and the metadata of the new hierarchy.
+    n_shards : int
+        Shards of this run.
+    n_written, n_skipped, n_failed : int
+        Shards that were written, that an earlier run had finished, and that could not be written.
+    n_moved_chunks : int
+        Inner chunks that were moved without decoding.
+    read_nbytes, written_nbytes : int
+        Encoded bytes that were moved and decoded bytes that were read; bytes of new objects.
+    memory_nbytes : int
+        Memory of the elements and encoded chunks at a time, at most.
+    n_damaged_lines : int
+        Lines of ledgers that were damaged; their shards were written again.
+    arrays : tuple of ConvertedArray
+        Empty if each was reported on its own.
+    failures : tuple of ShardFailure
+        The first 1,000 shards that could not be written.
+    """
+
+    schema: ClassVar[str] = "shardcodec.convert"
+    schema_version: ClassVar[int] = 1
+
+    source: str
+    destination: str
+    dry_run: bool
+    is_complete: bool
+    n_shards: int
+    n_written: int
+    n_skipped: int
+    n_failed: int
+    n_moved_chunks: int
+    read_nbytes: int
+    written_nbytes: int
+    memory_nbytes: int
+    n_damaged_lines: int
+    arrays: tuple[ConvertedArray, ...]
+    failures: tuple[ShardFailure, ...]

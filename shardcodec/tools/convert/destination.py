@@ -1,0 +1,299 @@
+# destination.py - the new hierarchy
+# SPDX-License-Identifier: MIT
+"""`NewTree`: where new arrays are written. `NewArray`: one of them, before it has metadata.
+
+Documents are written last, those of the root at the very end. Until then no program takes the objects for an array.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ... import native
+from ...access.array_request import Part, Request
+from ...access.array_write import PARTS_NBYTES, write_request_blocking
+from ...access.box_reader import ArrayObjects, BoxReader, Folder, folder_at
+from ...access.chunk_codec import compiled
+from ...access.object_regions import box_parts
+from ...access.regions import Box, whole
+from ...access.shard_writer import ShardWriter
+from ...compat import LocalStore, StorePath, default_spec
+from ...format.array_document import key_encoding, parse_document
+from ...format.chain_spec import ChainSpec
+from ...format.keys import KeyEncoding
+from ...format.spec import ShardSpec
+from ...options import Options
+from ...storage.kinds import at_url, introduce, is_zarr_store
+from ...storage.urls import is_url
+from ...transformer.legacy_2022.destination import put
+from ..array_target import ArrayTarget
+from ..documents import DOCUMENTS
+from ..stored_bytes import lasting_state, open_object
+from .source import Ints
+
+__all__ = ["NewArray", "NewTree", "ShardState"]
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """What identifies a stored shard.
+
+    Attributes
+    ----------
+    nbytes : int
+        Its size; 0 if there is no object, because all elements have the fill value.
+    state : str or None
+        State of the file, or entity tag of the object; None if the store has neither.
+    index_crc : int or None
+        Checksum of the bytes of the index; None for a chunk that is no shard.
+    """
+
+    nbytes: int
+    state: str | None = None
+    index_crc: int | None = None
+
+
+class NewTree:
+    """A new hierarchy.
+
+    Parameters
+    ----------
+    place : path-like, URL or zarr store
+        Where it is written.
+    storage_options : mapping, optional
+        Only with a URL.
+
+    Raises
+    ------
+    TypeError, ValueError, ImportError
+        It cannot be opened.
+    """
+
+    def __init__(self, place: Any, storage_options: Mapping[str, Any] | None = None) -> None:
+        found = at_url(place, storage_options if is_url(place) else None)
+        if isinstance(found, str | os.PathLike):
+            path = os.path.abspath(os.fspath(found))
+            if path.lower().endswith(".zip"):
+                raise ValueError(
+                    f"{path}: expected a folder, a URL or a store: shards are replaced, and a zip file cannot do that"
+                )
+            found = LocalStore(path)  # its temporary files are beside the hierarchy
+        elif not isinstance(found, StorePath) and not is_zarr_store(found):
+            raise TypeError(
+                f"destination: expected a path, a URL or a zarr store, got {type(place).__name__}"
+            )
+        self._base = found
+        store = found.store if isinstance(found, StorePath) else found
+        introduce(store)
+        self._prefix = found.path.rstrip("/") if isinstance(found, StorePath) else ""
+        self.root: Folder = folder_at(found, "")
+        self.place = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
+
+    @property
+    def path(self) -> str | None:
+        """The local folder; None in any other store."""
+        found = self.root.store.path(self.root.prefix.rstrip("/"))
+        return None if found is None else found.rstrip("/")
+
+    def check_free(self) -> None:
+        """Raise `FileExistsError` if there is something already."""
+        path = self.path
+        if path is not None and os.path.isdir(path) and os.listdir(path):
+            raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files")
+        if path is None and self.root.store.supports_listing:
+            for key in self.root.store.keys(self.root.prefix):
+                raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
+        if self.is_complete:
+            raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the root has a document, which is written last."""
+        return any(self.root.get(self.root.prefix + name) is not None for name in sorted(DOCUMENTS))
+
+    def array(self, name: str, document: Mapping[str, Any], options: Options) -> NewArray:
+        """Return a new array of the hierarchy."""
+        prefix = f"{self.root.prefix}{name}/" if name else self.root.prefix
+        base = self._base.store if isinstance(self._base, StorePath) else self._base
+        return NewArray(name, Folder(self.root.store, prefix), base, document, options)
+
+    def write_documents(self, documents: Mapping[str, Any]) -> None:
+        """Write the ``zarr.json`` of nodes, by path; the deepest first, the root last."""
+        for name in sorted(documents, key=lambda one: (-one.count("/") - bool(one), one)):
+            self._put(f"{name}/zarr.json" if name else "zarr.json", documents[name])
+
+    def _put(self, key: str, document: Any) -> None:
+        base = self._base.store if isinstance(self._base, StorePath) else self._base
+        full = f"{self._prefix}/{key}" if self._prefix else key
+        put(StorePath(base, full), json.dumps(document, indent=2).encode(), durable=True)
+
+    def copy_objects(self, array: ArrayTarget) -> tuple[int, int]:
+        """Copy all objects of an array, except documents, as they are; return their number and size."""
+        n = nbytes = 0
+        base = self._base.store if isinstance(self._base, StorePath) else self._base
+        for key in array.store.keys(array.folder.prefix):
+            relative = key.removeprefix(array.folder.prefix)
+            if relative in DOCUMENTS or (view := open_object(array.store, key)) is None:
+                continue
+            try:
+                new = "/".join(filter(None, (self._prefix, array.name, relative)))
+                data = bytes(view.range(0, view.nbytes))
+                put(StorePath(base, new), data, durable=False)
+                n, nbytes = n + 1, nbytes + len(data)
+            finally:
+                view.close()
+        return n, nbytes
+
+
+class NewArray:
+    """One new array.
+
+    Parameters
+    ----------
+    name : str
+        Its path in the hierarchy.
+    folder : Folder
+        Where its objects are written.
+    base : zarr store
+        The store of the folder.
+    document : mapping
+        Its ``zarr.json``.
+    options : Options
+    """
+
+    def __init__(
+        self, name: str, folder: Folder, base: Any, document: Mapping[str, Any], options: Options
+    ) -> None:
+        self.name, self.folder, self._base, self._options = name, folder, base, options
+        self.shape: Ints = parse_document(document).shape
+        self.keys: KeyEncoding = key_encoding(document)
+        self.chain = ChainSpec.from_metadata(document)
+        self.dtype = self.chain.dtype
+        self._native = compiled(self.chain)
+
+    @cached_property
+    def spec(self) -> ShardSpec | None:
+        """Encoding of a shard; None if the array is not sharded."""
+        return None if self.chain.sharding is None else ShardSpec.from_chain(self.chain)
+
+    @property
+    def grid(self) -> Ints:
+        """Number of shards along each axis."""
+        return tuple(-(-n // size) for n, size in zip(self.shape, self.chain.shape, strict=True))
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of the grid."""
+        return math.prod(self.grid)
+
+    @property
+    def held_nbytes(self) -> int:
+        """Memory of a new shard while a store of requests takes it, in bytes."""
+        store = self.folder.store
+        if store.is_near:
+            return 0
+        is_collected = self.chain.sharding is None or self.chain.sharding.index_location == "start"
+        whole = self.chain.nbytes
+        return whole if is_collected or not store.takes_parts else min(whole, PARTS_NBYTES)
+
+    def key(self, coords: Ints) -> str:
+        """Return the key of a shard in the store."""
+        return self.folder.prefix + self.keys.key(coords)
+
+    def describe(self, coords: Ints) -> str:
+        """Return path or key of a shard, for messages."""
+        return self.folder.store.path(self.key(coords)) or self.key(coords)
+
+    # ---- writing
+
+    def writer(self, coords: Ints) -> ShardWriter:
+        """Return the writer of one shard."""
+        assert self.spec is not None
+        return ShardWriter(self._base, self.spec, key=self.key(coords), threads=self._options.threads)
+
+    def write(self, first: Ints, values: np.ndarray[Any, Any], wanted: Sequence[Ints]) -> None:
+        """Write whole shards.
+
+        Parameters
+        ----------
+        first : tuple of int
+            Position of the first shard in the grid.
+        values : ndarray
+            Elements of a box of whole shards; cells outside of the array have the fill value.
+        wanted : sequence of tuple of int
+            The shards of the box that are written. A shard whose elements have the fill value is not stored.
+        """
+        start = tuple(at * n for at, n in zip(first, self.chain.shape, strict=True))
+        box = Box(start, values.shape, None, (0,) * values.ndim)
+        chosen = set(wanted)
+        parts = [
+            Part(self.key(coords), self._native, part)
+            for coords, part in (box_parts(box, self.chain.shape) if values.ndim else [((), whole(()))])
+            if coords in chosen
+        ]
+        request = Request(
+            self.folder.store, parts, range(len(parts)), tuple(range(values.ndim)), values, default_spec()
+        )
+        write_request_blocking(request, self._options)
+
+    # ---- looking at what is stored
+
+    def state(self, coords: Ints) -> ShardState:
+        """Return what identifies a stored shard; it reads the index."""
+        store, key = self.folder.store, self.key(coords)
+        view = open_object(store, key)
+        if view is None:
+            return ShardState(0)
+        try:
+            index_crc = None
+            if self.spec is not None and view.nbytes >= self.spec.index_nbytes:
+                nbytes = self.spec.index_nbytes
+                offset = 0 if self.spec.index_location == "start" else view.nbytes - nbytes
+                index_crc = native.load().crc32c(view.range(offset, nbytes))
+            return ShardState(view.nbytes, self._name_of_state(key), index_crc)
+        finally:
+            view.close()
+
+    def _name_of_state(self, key: str) -> str | None:
+        path = self.folder.store.path(key)
+        if path is None:
+            return lasting_state(self.folder.store, key)
+        found = os.stat(path)
+        return f"{found.st_size}-{found.st_ino}-{found.st_mtime_ns}"
+
+    def content_crc(self, coords: Ints) -> int:
+        """Return the checksum of the bytes of a stored shard without its index."""
+        assert self.spec is not None
+        view = open_object(self.folder.store, self.key(coords))
+        if view is None:
+            return 0
+        try:
+            nbytes = self.spec.index_nbytes
+            at = nbytes if self.spec.index_location == "start" else 0
+            end = at + view.nbytes - nbytes
+            crc = 0
+            while at < end:
+                n = min(4 << 20, end - at)
+                crc = native.load().crc32c(view.range(at, n), crc)
+                at += n
+            return crc
+        finally:
+            view.close()
+
+    def read(self, coords: Ints, start: Ints, shape: Ints) -> np.ndarray[Any, Any]:
+        """Read a box of a stored shard, also elements outside of the array."""
+        out = np.empty(shape, self.dtype)
+        reader = BoxReader(
+            ArrayObjects(self.folder, self.keys, self.shape, self._native, self.dtype), self._options, None
+        )
+        part = Part(self.key(coords), self._native, Box(start, shape, None, (0,) * len(shape)))
+        reader.read([part], out, tuple(range(out.ndim)))
+        return out

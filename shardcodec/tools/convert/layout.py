@@ -1,0 +1,287 @@
+# layout.py - shapes and codecs of the new array
+# SPDX-License-Identifier: MIT
+"""`Choices`: what the user wants of new arrays. `new_layout` completes it for one array: metadata, and whether chunks move."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ShardError
+from ...format.chain_spec import ChainSpec
+from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes
+from ...format.dtypes import swap_fields
+from ...format.spec import ShardSpec
+from ..array_target import ArrayTarget
+from ..quantities import parse_nbytes
+from .source import Ints, SourceArray
+
+__all__ = ["Choices", "NewLayout", "new_layout", "parse_codec_list", "parse_shape", "parse_shards"]
+
+# Default size of a shard, decoded, and of an inner chunk of a source without chunks.
+SHARD_NBYTES = 512 << 20
+CHUNK_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user wants of the new arrays; None means that convert chooses.
+
+    Attributes
+    ----------
+    chunks : tuple of int or None
+        Shape of an inner chunk. By default that of the source, so that encoded chunks can be moved.
+    shards : int, tuple of int, or None
+        Shape of a shard, or its largest size in bytes, decoded.
+    codecs : sequence of Codec or None
+        Codecs of an inner chunk. By default those of the source.
+    like : ArrayTarget or None
+        An array whose shapes and codecs are taken, as far as the others are not given.
+    """
+
+    chunks: Ints | None = None
+    shards: int | Ints | None = None
+    codecs: tuple[CodecLike, ...] | None = None
+    like: ArrayTarget | None = None
+
+
+@dataclass(frozen=True)
+class NewLayout:
+    """The encoding of one new array.
+
+    Attributes
+    ----------
+    document : dict
+        Its ``zarr.json``.
+    moves : bool
+        Encoded chunks of the source become inner chunks.
+    reason : str
+        Why chunks are not moved.
+    """
+
+    document: dict[str, Any]
+    moves: bool
+    reason: str = ""
+
+
+def parse_shape(text: str) -> Ints:
+    """Return a shape such as ``64,64,64``.
+
+    Raises
+    ------
+    ValueError
+        The text is no shape.
+    """
+    try:
+        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ValueError(f"expected a shape such as 64,64,64, got {text!r}")
+    return shape
+
+
+def parse_shards(text: str) -> int | Ints:
+    """Return a shape such as ``512,512,512``, or a number of bytes such as ``512MiB``."""
+    is_size = "," not in text and any(unit.isalpha() and unit != "x" for unit in text)
+    return parse_nbytes(text) if is_size else parse_shape(text)
+
+
+def parse_codec_list(text: str) -> tuple[CodecLike, ...]:
+    """Return codecs from a JSON list, or from names such as ``zstd,crc32c``; the codec `bytes` is added if it is missing.
+
+    Raises
+    ------
+    ValueError
+        The text is neither.
+    """
+    if not text.lstrip().startswith("["):
+        return tuple(name.strip() for name in text.split(",") if name.strip() not in ("", "none"))
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"expected names such as zstd,crc32c or a JSON list, got {text!r}: {error}"
+        ) from error
+    return tuple(found)
+
+
+def new_layout(source: SourceArray, choices: Choices) -> NewLayout:
+    """Choose the encoding of one new array.
+
+    Raises
+    ------
+    ValueError
+        A shape has another number of axes, or inner chunks do not divide the shards.
+    SpecError, UnsupportedError
+        The codecs do not fit the data type or the shapes.
+    """
+    like = _like(choices, source)
+    before = _before(source, choices, like)
+    codecs = _codecs(source, choices, like)
+    if not source.shape:
+        chain = ChainSpec((), source.dtype, source.fill_value, codecs)
+        return NewLayout(_document(source, chain), False, "an array without axes has no shards")
+    chunks = _fitting(choices.chunks, "chunks", source) or (like and _chunks_of(like)) or _chunks(source)
+    shards = _shards(source, choices, like, chunks)
+    perm = compose_transposes(before, len(chunks))
+    stored = tuple(chunks[axis] for axis in perm)
+    location = like.sharding.index_location if like and like.sharding else "end"
+    spec = ShardSpec(
+        shards, stored, source.dtype, source.fill_value, codecs, index_location=location, before=before
+    )
+    reason = _obstacle(source, spec, chunks)
+    return NewLayout(_document(source, spec.chain), not reason, reason)
+
+
+def _like(choices: Choices, source: SourceArray) -> ChainSpec | None:
+    if choices.like is None:
+        return None
+    found = ChainSpec.from_metadata(choices.like.document)
+    if found.ndim != len(source.shape):
+        raise ValueError(
+            f"like: expected an array with {len(source.shape)} axes, as {source.place} has, got {found.ndim}"
+        )
+    return found
+
+
+def _before(source: SourceArray, choices: Choices, like: ChainSpec | None) -> tuple[Codec, ...]:
+    """Return the transposes before the sharding."""
+    if like is not None and choices.codecs is None:
+        return ShardSpec.from_chain(like).before if like.sharding else ()
+    if choices.codecs is None and source.encoding is not None:
+        return source.encoding.before
+    return ()
+
+
+def _codecs(source: SourceArray, choices: Choices, like: ChainSpec | None) -> tuple[CodecLike, ...]:
+    """Return the codecs of an inner chunk."""
+    if choices.codecs is not None:
+        return _with_bytes(choices.codecs, source)
+    if like is not None:
+        return like.sharding.codecs if like.sharding else like.codecs
+    if source.encoding is not None:
+        return source.encoding.codecs
+    return _with_bytes(("zstd",), source)
+
+
+def _with_bytes(codecs: tuple[CodecLike, ...], source: SourceArray) -> tuple[CodecLike, ...]:
+    serializers = ("bytes", "sharding_indexed")
+    names = [_name(one) for one in codecs]
+    endian = "little" if swap_fields(source.dtype) else None
+    if not any(name in serializers for name in names):
+        n = sum(name == "transpose" for name in names)
+        return (*codecs[:n], Bytes(endian), *codecs[n:])  # type: ignore[arg-type]
+    return tuple(Bytes(endian) if one == "bytes" else one for one in codecs)  # type: ignore[arg-type]
+
+
+def _name(codec: CodecLike) -> str:
+    if isinstance(codec, Codec):
+        return codec.json_name
+    return str(codec.get("name")) if isinstance(codec, Mapping) else codec
+
+
+# ---- shapes
+
+
+def _fitting(shape: Ints | None, name: str, source: SourceArray) -> Ints | None:
+    if shape is not None and (len(shape) != len(source.shape) or min(shape) < 1):
+        raise ValueError(
+            f"{name}: expected {len(source.shape)} positive numbers for {source.place} of shape {source.shape}, got {shape}"
+        )
+    return shape
+
+
+def _chunks_of(chain: ChainSpec) -> Ints:
+    """Return the shape of an inner chunk by axis of the array, or of a chunk."""
+    if chain.inner is None:
+        return chain.shape
+    shape = [0] * chain.ndim
+    for stored, axis in enumerate(chain.perm):
+        shape[axis] = chain.inner.shape[stored]
+    return tuple(shape)
+
+
+def _chunks(source: SourceArray) -> Ints:
+    """Return the chunks of the source; without chunks, compact ones of about 1 MiB."""
+    if source.chunks is not None:
+        return source.chunks
+    shape = [max(1, n) for n in source.shape]
+    while math.prod(shape) * source.dtype.itemsize > CHUNK_NBYTES and max(shape) > 1:
+        axis = shape.index(max(shape))
+        shape[axis] = -(-shape[axis] // 2)
+    return tuple(shape)
+
+
+def _shards(source: SourceArray, choices: Choices, like: ChainSpec | None, chunks: Ints) -> Ints:
+    if isinstance(choices.shards, tuple):
+        shards = _fitting(choices.shards, "shards", source)
+        assert shards is not None
+    elif choices.shards is None and like is not None and like.sharding is not None:
+        shards = like.shape
+    else:
+        return _grown(source, chunks, choices.shards or SHARD_NBYTES)
+    for axis, (shard, chunk) in enumerate(zip(shards, chunks, strict=True)):
+        if shard % chunk:
+            raise ValueError(
+                f"shards: expected a multiple of the inner chunk, {chunk}, along axis {axis} of {source.place}, got {shard}"
+            )
+    return shards
+
+
+def _grown(source: SourceArray, chunks: Ints, nbytes: int) -> Ints:
+    """Return the largest compact shard of whole inner chunks within a number of bytes; it does not exceed the array."""
+    most = [max(1, -(-n // size)) for n, size in zip(source.shape, chunks, strict=True)]
+    counts = [1] * len(chunks)
+    chunk_nbytes = math.prod(chunks) * source.dtype.itemsize
+    while True:
+        # the shortest side first, measured in elements; of equal ones the last axis
+        axes = sorted(range(len(chunks)), key=lambda axis: (counts[axis] * chunks[axis], -axis))
+        for axis in axes:
+            more = min(2 * counts[axis], most[axis])
+            if more > counts[axis] and math.prod(counts) // counts[axis] * more * chunk_nbytes <= nbytes:
+                counts[axis] = more
+                break
+        else:
+            return tuple(n * size for n, size in zip(counts, chunks, strict=True))
+
+
+# ---- moves
+
+
+def _obstacle(source: SourceArray, spec: ShardSpec, chunks: Ints) -> str:
+    """Return why encoded chunks of the source cannot become inner chunks; empty if they can."""
+    if source.encoding is None:
+        return "the source has no encoded chunks that shardcodec can move"
+    if chunks != source.chunks:
+        return f"inner chunks of {chunks} differ from the chunks of the source, {source.chunks}"
+    if spec.dtype != source.dtype:
+        return "the data type differs"
+    old = compose_transposes(source.encoding.before, spec.ndim)
+    if old != compose_transposes(spec.before, spec.ndim):
+        return "the transposes before the sharding differ"
+    try:
+        inner = ChainSpec(spec.chunk_shape, source.dtype, source.fill_value, source.encoding.codecs)
+    except ShardError as error:
+        return error.message
+    return "" if inner == spec.inner else "the codecs of the inner chunks differ"
+
+
+# ---- metadata
+
+
+def _document(source: SourceArray, chain: ChainSpec) -> dict[str, Any]:
+    new = chain.to_metadata(
+        source.shape, attributes=source.attributes, dimension_names=source.dimension_names
+    )
+    if source.document is not None:  # further members, and the data type as the source spells it
+        kept = {
+            name: value
+            for name, value in source.document.items()
+            if name not in ("chunk_grid", "codecs", "chunk_key_encoding", "storage_transformers")
+        }
+        new = {**new, **kept}
+    return new

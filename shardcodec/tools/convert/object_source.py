@@ -1,0 +1,126 @@
+# object_source.py - any object with shape, dtype and __getitem__ as a source
+# SPDX-License-Identifier: MIT
+"""`ObjectSource`: arrays of numpy, dask, xarray or zarr, memory maps, and whatever else gives elements for slices."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...format.dtypes import as_dtype
+from .source import Ints, SourceArray
+
+__all__ = ["ObjectSource", "as_json_attributes", "is_array_like", "object_source"]
+
+
+def is_array_like(value: Any) -> bool:
+    """Return True if a value has shape, dtype and `__getitem__`."""
+    return all(hasattr(value, name) for name in ("shape", "dtype", "__getitem__"))
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectSource(SourceArray):
+    """An array-like object. Its reads take turns, because it may not be made for several threads.
+
+    Attributes
+    ----------
+    values : Any
+        The object.
+    """
+
+    values: Any = None
+    turn: Any = field(default_factory=threading.Lock)
+
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        box = tuple(slice(a, a + n) for a, n in zip(start, out.shape, strict=True))
+        with self.turn:
+            found = np.asarray(self.values[box])
+        if found.shape != out.shape:
+            raise ValueError(
+                f"{self.place}: expected elements of shape {out.shape} for {box}, got {found.shape}"
+            )
+        np.copyto(out, found, casting="equiv")
+
+    @property
+    def objects_shape(self) -> None:
+        return None
+
+
+def object_source(values: Any, name: str = "", place: str | None = None, **known: Any) -> ObjectSource:
+    """Return the source for an array-like object.
+
+    Parameters
+    ----------
+    values : Any
+        The object.
+    name : str
+        Path of the array in the new hierarchy.
+    place : str, optional
+        For messages.
+    **known
+        Fields of `SourceArray` that the caller knows better.
+
+    Raises
+    ------
+    UnsupportedError
+        shardcodec does not have the data type.
+    """
+    dtype = as_dtype(np.dtype(values.dtype))
+    fill = getattr(values, "fill_value", None)
+    if fill is None or dtype.names is not None:
+        fill = np.zeros((), dtype)[()]
+    found: dict[str, Any] = {
+        "shape": tuple(int(n) for n in values.shape),
+        "dtype": dtype,
+        "fill_value": fill,
+        "chunks": _chunks(values),
+        "attributes": as_json_attributes(getattr(values, "attrs", None)),
+        "dimension_names": _names(values),
+    }
+    return ObjectSource(name, place or f"<{type(values).__name__}>", **(found | known), values=values)
+
+
+def _chunks(values: Any) -> Ints | None:
+    """Return the shape of a chunk; dask names the sizes of all chunks."""
+    given = getattr(values, "chunks", None)
+    if not isinstance(given, Sequence) or len(given) != len(values.shape):
+        return None
+    first = [one[0] if isinstance(one, Sequence) and len(one) else one for one in given]
+    return (
+        tuple(int(n) for n in first)
+        if all(isinstance(n, int | np.integer) and n > 0 for n in first)
+        else None
+    )
+
+
+def _names(values: Any) -> tuple[str | None, ...] | None:
+    """Return the names of the axes of an array of zarr or xarray."""
+    for owner, name in ((getattr(values, "metadata", None), "dimension_names"), (values, "dims")):
+        given = getattr(owner, name, None)
+        if isinstance(given, Sequence) and len(given) == len(values.shape):
+            return tuple(None if one is None else str(one) for one in given)
+    return None
+
+
+def as_json_attributes(given: Any) -> dict[str, Any]:
+    """Return attributes as JSON has them; numbers and arrays of numpy become plain ones. Others are left out."""
+    found: dict[str, Any] = {}
+    for name, value in dict(given or {}).items() if isinstance(given, Mapping) or given else ():
+        try:
+            found[str(name)] = json.loads(json.dumps(value, default=_plain))
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    raise TypeError

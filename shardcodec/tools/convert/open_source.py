@@ -1,0 +1,218 @@
+# open_source.py - from what the user names to the arrays that are converted
+# SPDX-License-Identifier: MIT
+"""`open_source` finds out which kind of source a path or an object is. Each kind has a module of its own."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import zarr
+
+from ...access.box_reader import Folder, folder_at
+from ...compat import StorePath, quiet
+from ...errors import ShardError, UnsupportedError
+from ...format.array_document import key_encoding
+from ...options import Options
+from ...storage.kinds import at_url, is_zarr_store
+from ...storage.urls import is_url
+from ..array_target import ArrayTarget
+from ..documents import document_of, group_documents
+from ..targets import find_arrays
+from .hdf5_source import hdf5_tree, split_hdf5
+from .legacy_source import legacy_hierarchy, legacy_tree
+from .object_source import is_array_like, object_source
+from .source import SourceArray, SourceTree
+from .zarr_source import zarr_source
+
+__all__ = ["open_source"]
+
+Wanted = Callable[[str], bool]
+
+
+def open_source(
+    source: Any,
+    options: Options,
+    *,
+    array: str | None = None,
+    only: Sequence[str] = (),
+    storage_options: Mapping[str, Any] | None = None,
+) -> SourceTree:
+    """Open what is to be converted.
+
+    Parameters
+    ----------
+    source : path-like, URL, zarr store or array-like
+        A group or an array of Zarr v2 or v3, or of the 2022 format; an HDF5 file, or a path into one; any object with
+        shape, dtype and ``__getitem__``.
+    options : Options
+        Options of the reads.
+    array : str, optional
+        Only this array of a group, by its path.
+    only : sequence of str
+        Only arrays whose path matches one of these patterns, such as ``a/*``.
+    storage_options : mapping, optional
+        Only with a URL.
+
+    Returns
+    -------
+    SourceTree
+
+    Raises
+    ------
+    FileNotFoundError
+        There is nothing, or no array is chosen.
+    UnsupportedError, SpecError
+        The metadata cannot be understood.
+    TypeError, ValueError, ImportError
+        An argument is invalid, or a package is missing.
+    """
+    patterns = [*only, *([] if array is None else [glob.escape(array.strip("/"))])]
+    tree = _tree(source, options, lambda name: _matches(name, patterns), array, storage_options)
+    if not patterns:
+        return tree
+    names = [*tree.verbatim, *(one.name for one in tree.arrays)]
+    if not names:
+        raise FileNotFoundError(f"{tree.place}: expected an array that matches {patterns}, but there is none")
+    groups = {
+        path: found
+        for path, found in tree.groups.items()
+        if not path or any(name.startswith(f"{path}/") for name in names)
+    }
+    return replace(tree, groups=groups)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(name, one) for one in patterns)
+
+
+def _tree(
+    source: Any,
+    options: Options,
+    wanted: Wanted,
+    array: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> SourceTree:
+    is_path = isinstance(source, str | os.PathLike) and not is_url(source)
+    if is_path and (found := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
+        return hdf5_tree(*found, wanted)
+    if (legacy := legacy_hierarchy(source)) is not None:
+        return legacy_tree(*legacy, options, wanted)
+    if not isinstance(source, str | os.PathLike | StorePath) and not is_zarr_store(source):
+        if not is_array_like(source):
+            raise TypeError(
+                "source: expected a path, a URL, a zarr store or an object with shape, dtype and __getitem__, got "
+                f"{type(source).__name__}"
+            )
+        one = object_source(source)
+        return SourceTree(one.place, (one,))
+    return _zarr_tree(source, options, wanted, array, storage_options)
+
+
+# ---- zarr
+
+
+def _zarr_tree(
+    source: Any,
+    options: Options,
+    wanted: Wanted,
+    array: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> SourceTree:
+    found = list(find_arrays(source, array=array, storage_options=storage_options))
+    if found and found[0].only is not None:
+        raise ValueError(f"{source}: expected a group or an array, got one shard of {found[0].place}")
+    arrays: list[SourceArray] = []
+    verbatim: dict[str, ArrayTarget] = {}
+    for one in found:
+        if one.name and not wanted(one.name):
+            continue
+        opened = _open(one, options)
+        if opened is None:
+            verbatim[one.name] = one
+        else:
+            arrays.append(opened)
+    root = _root(source, found, storage_options)
+    if root is None:
+        return SourceTree(str(source), tuple(arrays), {}, False, verbatim)
+    document = document_of(root) or {}
+    groups = {name: _attributes(folder, one) for name, folder, one in group_documents(root, document)}
+    return SourceTree(repr(root), tuple(arrays), groups, _is_consolidated(root, document), verbatim)
+
+
+def _root(
+    source: Any, found: Sequence[ArrayTarget], storage_options: Mapping[str, Any] | None
+) -> Folder | None:
+    """Return the folder of the group that was given; None for an array."""
+    if not found:
+        return folder_at(at_url(source, storage_options), "")
+    first = found[0]
+    if not first.name:
+        return None
+    if first.folder.prefix:
+        return replace(first.folder, prefix=first.folder.prefix.removesuffix(f"{first.name}/"))
+    raise AssertionError("the arrays of a group lie below it")
+
+
+def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
+    """Return the source for an array; None if its data type is unknown, so that its objects can only be copied."""
+    known = {"attributes": _attributes(array.folder, array.document), **_names(array)}
+    try:
+        return zarr_source(
+            array.name, array.folder, array.document, key_encoding(array.document), options, **known
+        )
+    except UnsupportedError as error:
+        reason = error
+    try:
+        return _through_zarr(array, known)
+    except (ShardError, TypeError, ValueError):
+        if array.document.get("zarr_format") == 3:
+            return None
+        raise UnsupportedError(f"array {array.place}: {reason.message}", **reason.context) from reason
+
+
+def _through_zarr(array: ArrayTarget, known: dict[str, Any]) -> SourceArray:
+    """Return a source whose elements zarr decodes, for codecs and grids that the engine does not have."""
+    store = array.store
+    root = store.path(array.folder.prefix.rstrip("/"))
+    base: Any = root if root is not None else StorePath(store.place, array.folder.prefix.rstrip("/"))
+    with quiet():
+        opened = zarr.open_array(base, mode="r")
+    return object_source(opened, array.name, array.place, **known)
+
+
+def _names(array: ArrayTarget) -> dict[str, Any]:
+    """Return the fields of a source that depend on the format of its document."""
+    document = array.document
+    if document.get("zarr_format") == 3:
+        return {"document": document, "dimension_names": document.get("dimension_names")}
+    names = _stored_attributes(array.folder).get("_ARRAY_DIMENSIONS")
+    return {"dimension_names": names if isinstance(names, list) else None}
+
+
+def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes. xarray's names of axes in Zarr v2 become the names of the axes."""
+    if document.get("zarr_format") == 3:
+        return dict(document.get("attributes") or {})
+    found = _stored_attributes(folder)
+    found.pop("_ARRAY_DIMENSIONS", None)
+    return found
+
+
+def _stored_attributes(folder: Folder) -> dict[str, Any]:
+    stored = folder.get(f"{folder.prefix}.zattrs")
+    found = {} if stored is None else json.loads(stored)
+    if not isinstance(found, dict):
+        raise ValueError(f"{folder!r}: expected a JSON object in .zattrs, got {type(found).__name__}")
+    return found
+
+
+def _is_consolidated(folder: Folder, document: Mapping[str, Any]) -> bool:
+    if document.get("zarr_format") == 3:
+        return bool(document.get("consolidated_metadata"))
+    return folder.get(f"{folder.prefix}.zmetadata") is not None

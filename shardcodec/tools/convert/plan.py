@@ -1,0 +1,343 @@
+# plan.py - what a conversion will do, as plain data
+# SPDX-License-Identifier: MIT
+"""`ConvertPlan`: a conversion that is decided. It is JSON, so that other processes run parts of it.
+
+`Unit` is the smallest piece of work: a group of shards of one array, named by its position.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from ...errors import ConflictError
+from ...options import Options
+from .destination import NewArray, NewTree
+from .grouping import Geometry, encode_grouping, move_grouping
+from .layout import Choices, new_layout
+from .object_source import ObjectSource
+from .source import Ints, SourceArray, SourceTree
+from .zarr_source import ZarrSource
+
+__all__ = [
+    "VERIFY_LEVELS",
+    "ConvertPlan",
+    "PlannedArray",
+    "Unit",
+    "check_same_source",
+    "default_memory",
+    "make_plan",
+]
+
+VERIFY_LEVELS = ("none", "checksum", "full")
+
+# Bounds of the default memory, which is a quarter of that of the machine.
+LEAST_MEMORY = 512 << 20
+MOST_MEMORY = 8 << 30
+
+
+class Unit(NamedTuple):
+    """A group of shards.
+
+    Attributes
+    ----------
+    array : int
+        Number of the array in the plan.
+    group : tuple of int
+        Position of the group in the grid of groups.
+    """
+
+    array: int
+    group: Ints
+
+
+@dataclass(frozen=True)
+class PlannedArray:
+    """The conversion of one array.
+
+    Attributes
+    ----------
+    name : str
+        Path in the hierarchy.
+    method : {"move", "encode"}
+        Move encoded chunks, or decode and encode.
+    reason : str
+        Why chunks are not moved.
+    chunk_shape, shard_shape, grid : tuple of int
+        Shapes of an inner chunk and of a shard, by axis of the array; number of shards along each axis.
+    shards : tuple of int
+        Shards of a group along each axis.
+    piece : tuple of int or None
+        Inner chunks that are written at a time; None for whole shards.
+    need_nbytes : int
+        Memory of one group in bytes.
+    amplification : float
+        Decoded bytes of the source chunks that are read, divided by those of the array.
+    """
+
+    name: str
+    method: str
+    reason: str
+    chunk_shape: Ints
+    shard_shape: Ints
+    grid: Ints
+    shards: Ints
+    piece: Ints | None
+    need_nbytes: int
+    amplification: float
+
+    @property
+    def groups(self) -> Ints:
+        """Number of groups along each axis."""
+        return tuple(-(-n // size) for n, size in zip(self.grid, self.shards, strict=True))
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of the grid."""
+        return math.prod(self.grid)
+
+    def coords(self, group: Ints) -> list[Ints]:
+        """Return the shards of a group."""
+        ranges = (
+            range(g * k, min(n, (g + 1) * k)) for g, k, n in zip(group, self.shards, self.grid, strict=True)
+        )
+        return list(itertools.product(*ranges))
+
+
+@dataclass(frozen=True)
+class ConvertPlan:
+    """A conversion that is decided.
+
+    Attributes
+    ----------
+    source, destination : str
+        Paths or URLs.
+    arrays : tuple of PlannedArray
+    documents : mapping
+        The ``zarr.json`` of each new node, by path.
+    verbatim : tuple of str
+        Arrays that are copied object by object.
+    memory, n_threads : int
+        Bytes of memory, and threads, of one worker at most.
+    verify : str
+        One of `VERIFY_LEVELS`.
+    fingerprint : str
+        Identifies source, destination and options.
+    """
+
+    source: str
+    destination: str
+    arrays: tuple[PlannedArray, ...]
+    documents: Mapping[str, Any]
+    verbatim: tuple[str, ...]
+    memory: int
+    n_threads: int
+    verify: str
+    fingerprint: str
+
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return sum(math.prod(one.groups) for one in self.arrays)
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of all grids."""
+        return sum(one.n_shards for one in self.arrays)
+
+    def units(self, first: int = 0, end: int | None = None) -> Iterator[Unit]:
+        """Yield units [first, end) in the order of arrays and positions."""
+        at = 0
+        end = self.n_units if end is None else end
+        for number, one in enumerate(self.arrays):
+            n = math.prod(one.groups)
+            for k in range(max(0, first - at), min(n, end - at)):
+                yield Unit(number, _position(k, one.groups))
+            at += n
+
+    def part(self, number: int, n_parts: int) -> Iterator[Unit]:
+        """Yield the units of one of several parts."""
+        n = self.n_units
+        return self.units(number * n // n_parts, (number + 1) * n // n_parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON."""
+        return {**asdict(self), "documents": dict(self.documents)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConvertPlan:
+        """Return the plan from its JSON.
+
+        Raises
+        ------
+        ValueError
+            A member is missing or unknown.
+        """
+        try:
+            arrays = tuple(PlannedArray(**_tuples(one)) for one in data["arrays"])
+            rest = {name: value for name, value in data.items() if name != "arrays"}
+            return cls(**{**rest, "arrays": arrays, "verbatim": tuple(data["verbatim"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"expected a plan of shardcodec convert: {error}") from error
+
+
+def _position(number: int, grid: Ints) -> Ints:
+    at = []
+    for n in reversed(grid):
+        number, rest = divmod(number, n)
+        at.append(rest)
+    return tuple(reversed(at))
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+# ---- planning
+
+
+def default_memory() -> int:
+    """Return a quarter of the memory of the machine, within bounds."""
+    try:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        physical = 0
+    return max(LEAST_MEMORY, min(MOST_MEMORY, physical // 4))
+
+
+def make_plan(
+    tree: SourceTree,
+    destination: NewTree,
+    choices: Choices,
+    options: Options,
+    *,
+    memory: int | None = None,
+    verify: str = "none",
+    n_workers: int = 1,
+) -> ConvertPlan:
+    """Decide everything about a conversion for a number of workers; nothing is written.
+
+    Raises
+    ------
+    ValueError
+        A shape or the memory is not possible.
+    SpecError, UnsupportedError
+        The codecs do not fit.
+    """
+    if verify not in VERIFY_LEVELS:
+        raise ValueError(f"verify: expected one of {VERIFY_LEVELS}, got {verify!r}")
+    memory = default_memory() if memory is None else memory
+    documents: dict[str, Any] = {}
+    arrays = []
+    for source in tree.arrays:
+        layout = new_layout(source, choices)
+        documents[source.name] = layout.document
+        new = destination.array(source.name, layout.document, options)
+        chunk = _chunk_shape(new.chain)
+        geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
+        group = move_grouping if layout.moves else encode_grouping
+        grouping = group(geometry, memory)
+        arrays.append(
+            PlannedArray(
+                source.name,
+                "move" if layout.moves else "encode",
+                layout.reason,
+                chunk,
+                new.chain.shape,
+                new.grid,
+                grouping.shards,
+                grouping.piece,
+                grouping.need_nbytes,
+                grouping.amplification,
+            )
+        )
+    for name, array in tree.verbatim.items():
+        documents[name] = dict(array.document)
+    _add_groups(tree, documents)
+    return ConvertPlan(
+        tree.place,
+        destination.place,
+        tuple(arrays),
+        documents,
+        tuple(tree.verbatim),
+        memory,
+        options.threads,
+        verify,
+        fingerprint(tree, destination, documents, verify),
+    )
+
+
+def _chunk_shape(chain: Any) -> Ints:
+    if chain.inner is None:
+        return tuple(chain.shape)
+    shape = [0] * chain.ndim
+    for stored, axis in enumerate(chain.perm):
+        shape[axis] = chain.inner.shape[stored]
+    return tuple(shape)
+
+
+def _geometry(
+    source: SourceArray, new: NewArray, chunk: Ints, verify: str, n_threads: int, n_workers: int
+) -> Geometry:
+    return Geometry(
+        source.shape,
+        new.chain.shape,
+        chunk,
+        source.chunks if isinstance(source, ZarrSource) else None,
+        source.dtype.itemsize,
+        n_copies=2 if isinstance(source, ObjectSource) else 1,
+        extra_shards=1 if verify == "full" else 0,
+        n_threads=n_threads,
+        n_workers=n_workers,
+        held_nbytes=new.held_nbytes,
+    )
+
+
+def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
+    """Add the documents of groups; those of all nodes are also consolidated in the root, if they were in the source."""
+    if "" in documents:
+        return
+    groups = {"": {}, **tree.groups}
+    for name in documents:
+        parts = name.split("/")[:-1]
+        for n in range(1, len(parts) + 1):
+            groups.setdefault("/".join(parts[:n]), {})
+    for name, attributes in groups.items():
+        documents[name] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+    if tree.is_consolidated:
+        documents[""]["consolidated_metadata"] = {
+            "kind": "inline",
+            "must_understand": False,
+            "metadata": {name: documents[name] for name in sorted(documents) if name},
+        }
+
+
+def fingerprint(tree: SourceTree, destination: NewTree, documents: Mapping[str, Any], verify: str) -> str:
+    """Return a hash of the identity of the source, its metadata, the new metadata and the options."""
+    sources = []
+    for one in tree.arrays:
+        facts = [one.name, one.place, one.shape, str(one.dtype), str(one.fill_value), one.chunks]
+        codecs = None if one.encoding is None else [codec.to_json() for codec in one.encoding.codecs]
+        sources.append([*facts, codecs, one.attributes, one.dimension_names])
+    place = destination.root.store.describe(destination.root.prefix.rstrip("/"))
+    data = [1, tree.place, sources, sorted(tree.verbatim), place, documents, verify]
+    text = json.dumps(data, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def check_same_source(plan: ConvertPlan, tree: SourceTree, destination: NewTree) -> None:
+    """Raise `ConflictError` if the source is not the one for which the plan was made."""
+    found = fingerprint(tree, destination, plan.documents, plan.verify)
+    if found != plan.fingerprint:
+        raise ConflictError(
+            f"{plan.source}: expected the source of the plan (fingerprint {plan.fingerprint}), got another one ({found}): its "
+            "metadata, or the destination, have changed. Make a new plan with a new destination",
+            expected=plan.fingerprint,
+            actual=found,
+        )

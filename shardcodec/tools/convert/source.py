@@ -1,0 +1,149 @@
+# source.py - what `convert` needs to know of an array that it reads
+# SPDX-License-Identifier: MIT
+"""`SourceArray`: one array of any kind. `SourceTree`: the arrays and groups that are converted together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...format.codecs import Codec
+from ...format.dtypes import DType
+
+__all__ = ["EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree"]
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the source stores a chunk that can be moved without decoding it.
+
+    Attributes
+    ----------
+    codecs : tuple of Codec
+        Codecs of one chunk; of a sharded array, of one inner chunk.
+    before : tuple of Codec
+        Transposes before the sharding.
+    """
+
+    codecs: tuple[Codec, ...]
+    before: tuple[Codec, ...] = ()
+
+
+class EncodedChunks(ABC):
+    """The encoded chunks of a source; of a sharded array, its inner chunks."""
+
+    @abstractmethod
+    def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        """Yield encoded chunks, those that lie side by side together.
+
+        Parameters
+        ----------
+        coords : sequence of tuple of int
+            Positions in the grid of chunks of the whole array, by axis of the array.
+        most_nbytes : int
+            Bytes to hold at a time; at least one chunk is held.
+
+        Yields
+        ------
+        coords : list of tuple of int
+            Positions of chunks that exist.
+        sizes : list of int
+            Their sizes in bytes.
+        data : buffer
+            Their bytes, one after the other.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class SourceArray(ABC):
+    """One array that is converted.
+
+    Attributes
+    ----------
+    name : str
+        Path in the hierarchy; empty for its root.
+    place : str
+        Path or URL, for messages.
+    shape : tuple of int
+    dtype : dtype
+        In native byte order.
+    fill_value : Any
+    chunks : tuple of int or None
+        Shape of a chunk that is decoded at a time; None if there are no chunks.
+    attributes : mapping
+    dimension_names : sequence of (str or None), or None
+    document : mapping or None
+        Its ``zarr.json``, if it has one.
+    encoding : Encoding or None
+        None if chunks cannot be moved without decoding them.
+    """
+
+    name: str
+    place: str
+    shape: Ints
+    dtype: DType
+    fill_value: Any
+    chunks: Ints | None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    dimension_names: Sequence[str | None] | None = None
+    document: Mapping[str, Any] | None = None
+    encoding: Encoding | None = None
+
+    @abstractmethod
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        """Read a box of the array.
+
+        Parameters
+        ----------
+        start : tuple of int
+            Its first element.
+        out : ndarray
+            The array to read into; its shape is that of the box. Any strides.
+        """
+
+    def encoded(self) -> EncodedChunks:
+        """Return the encoded chunks; only if there is an `encoding`."""
+        raise NotImplementedError("this source has no encoded chunks")
+
+    def state(self, start: Ints, stop: Ints) -> str | None:
+        """Return a name of the state of all objects that store a box; None if the store does not tell states cheaply."""
+        return None
+
+    def object_nbytes(self, most: int) -> tuple[int, int] | None:
+        """Return number and total size of up to `most` stored objects, for estimates; None if that is unknown."""
+        return None
+
+    @property
+    def objects_shape(self) -> Ints | None:
+        """Shape of the elements of one stored object; None if the array is not stored in objects."""
+        return self.chunks
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTree:
+    """The arrays and groups that are converted together.
+
+    Attributes
+    ----------
+    place : str
+        Path or URL, for messages.
+    arrays : tuple of SourceArray
+    groups : mapping from str to mapping
+        Attributes of each group, by its path.
+    is_consolidated : bool
+        The root has consolidated metadata.
+    verbatim : mapping from str to Any
+        Arrays whose data type shardcodec does not have: they are copied object by object.
+    """
+
+    place: str
+    arrays: tuple[SourceArray, ...]
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_consolidated: bool = False
+    verbatim: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,255 @@
+# work.py - the work on one group of shards
+# SPDX-License-Identifier: MIT
+"""`GroupWork`: writes the shards of a group, verifies them, and says what is stored. It keeps no state between groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...errors import ConflictError, ShardError
+from ...options import Options
+from ..chunk_check import ChunkCheck, Level
+from ..monitor import Monitor
+from ..stored_bytes import open_object
+from ..survey import survey
+from .destination import NewArray, NewTree
+from .encode import WrittenPiece, encode_group, piece_crc, stream_shard
+from .grouping import INDEX_NBYTES, move_nbytes
+from .move import Moved, move_shard
+from .plan import ConvertPlan, PlannedArray, Unit
+from .shard_record import ShardFailure, ShardRecord
+from .source import Ints, SourceArray, SourceTree
+
+__all__ = ["Done", "GroupResult", "GroupWork"]
+
+# From array and position to what earlier runs have recorded. Several workers may have written one shard.
+Done = Mapping[tuple[str, Ints], Sequence[ShardRecord]]
+
+
+class GroupResult(NamedTuple):
+    """What was done with the shards of a group."""
+
+    records: tuple[ShardRecord, ...]
+    failures: tuple[ShardFailure, ...]
+    n_skipped: int
+
+
+class GroupWork:
+    """The work on the groups of a plan. Several threads may call it.
+
+    Parameters
+    ----------
+    plan : ConvertPlan
+    tree : SourceTree
+        The opened source.
+    destination : NewTree
+    options : Options
+    done : mapping
+        Shards that earlier runs have recorded.
+    records_source : bool
+        Look at the state of the source objects, for a ledger.
+    """
+
+    def __init__(
+        self,
+        plan: ConvertPlan,
+        tree: SourceTree,
+        destination: NewTree,
+        options: Options,
+        done: Done,
+        *,
+        records_source: bool = True,
+    ) -> None:
+        self._plan, self._done, self._options = plan, done, options
+        self._records_source = records_source
+        by_name = {one.name: one for one in tree.arrays}
+        self._sources = [by_name[one.name] for one in plan.arrays]
+        self._news = [destination.array(one.name, plan.documents[one.name], options) for one in plan.arrays]
+        self._encoded = [
+            source.encoded() if one.method == "move" else None
+            for one, source in zip(plan.arrays, self._sources, strict=True)
+        ]
+        self._checks = [
+            None if new.spec is None else ChunkCheck(new.spec, replace(options, threads=1))
+            for new in self._news
+        ]
+
+    def run(self, unit: Unit) -> GroupResult:
+        """Write the shards of a group that are not finished yet.
+
+        Raises
+        ------
+        ConflictError
+            The source has changed since an earlier run.
+        """
+        array = self._plan.arrays[unit.array]
+        wanted = [at for at in array.coords(unit.group) if not self._is_done(unit.array, at)]
+        n_skipped = len(array.coords(unit.group)) - len(wanted)
+        records: list[ShardRecord] = []
+        failures: list[ShardFailure] = []
+        # one by one if they do not need one another, so that one damaged shard does not fail the others
+        groups = [wanted] if array.method == "encode" and array.piece is None else [[at] for at in wanted]
+        for some in groups:
+            self._write_some(unit, some, records, failures)
+        if failures and len(wanted) > 1 and groups == [wanted]:
+            failures.clear()
+            for at in wanted:
+                self._write_some(unit, [at], records, failures)
+        return GroupResult(tuple(records), tuple(failures), n_skipped)
+
+    def _write_some(
+        self, unit: Unit, some: Sequence[Ints], records: list[ShardRecord], failures: list[ShardFailure]
+    ) -> None:
+        if not some:
+            return
+        new = self._news[unit.array]
+        try:
+            records += self._write(unit, some)
+        except ConflictError:
+            raise
+        except (ShardError, OSError) as error:
+            failures += [ShardFailure(new.name, new.describe(at), str(error)) for at in some]
+
+    # ---- finished shards
+
+    def _is_done(self, number: int, coords: Ints) -> bool:
+        """Return True if an earlier run has written a shard, and it is stored as it was then."""
+        array, new = self._plan.arrays[number], self._news[number]
+        records = self._done.get((array.name, coords), ())
+        if not records:
+            return False
+        state = self._source_state(number, coords)
+        if state != records[-1].source:
+            raise ConflictError(
+                f"{self._sources[number].place}: the source of shard {new.describe(coords)!r} has changed since it was "
+                "converted; convert to a new destination",
+                shard=new.describe(coords),
+                expected=records[-1].source,
+                actual=state,
+            )
+        return self._is_stored(number, coords)
+
+    def _is_stored(self, number: int, coords: Ints) -> bool:
+        records = self._done.get((self._plan.arrays[number].name, coords), ())
+        return bool(records) and self._news[number].state(coords) in [one.stored for one in records]
+
+    def n_unfinished(self, monitor: Monitor) -> int:
+        """Return the number of shards of the plan that are not stored as the ledgers show them."""
+        n = 0
+        for unit in self._plan.units():
+            monitor.check()
+            n += sum(
+                not self._is_stored(unit.array, at) for at in self._plan.arrays[unit.array].coords(unit.group)
+            )
+        return n
+
+    def _source_state(self, number: int, coords: Ints) -> str | None:
+        if not self._records_source:
+            return None
+        array, source = self._plan.arrays[number], self._sources[number]
+        start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
+        stop = tuple(
+            min(a + n, limit) for a, n, limit in zip(start, array.shard_shape, source.shape, strict=True)
+        )
+        return source.state(start, stop)
+
+    # ---- writing
+
+    def _write(self, unit: Unit, some: Sequence[Ints]) -> list[ShardRecord]:
+        array, new = self._plan.arrays[unit.array], self._news[unit.array]
+        states = {at: self._source_state(unit.array, at) for at in some}
+        if array.method == "move":
+            return [self._move(unit.array, at, states[at]) for at in some]
+        pieces = self._encode(unit, some)
+        records = []
+        for at in some:
+            self._verify(unit.array, at, pieces[at])
+            nbytes = _inside_nbytes(array, self._sources[unit.array], at)
+            stored = new.state(at)
+            records.append(
+                ShardRecord(
+                    array.name, at, stored.nbytes, stored.state, stored.index_crc, states[at], 0, nbytes
+                )
+            )
+        return records
+
+    def _move(self, number: int, coords: Ints, state: str | None) -> ShardRecord:
+        array, new, chunks = self._plan.arrays[number], self._news[number], self._encoded[number]
+        assert chunks is not None
+        assert new.spec is not None
+        held = new.held_nbytes + INDEX_NBYTES * new.spec.n_chunks
+        most = move_nbytes(new.spec.inner.nbytes, held, self._plan.memory, self._options.threads)
+        full = self._plan.verify == "full"
+        moved = move_shard(chunks, new, coords, array.chunk_shape, wants_crc=full, most_nbytes=most)
+        self._verify(number, coords, moved)
+        stored = new.state(coords)
+        return ShardRecord(
+            array.name,
+            coords,
+            stored.nbytes,
+            stored.state,
+            stored.index_crc,
+            state,
+            moved.n_chunks,
+            moved.nbytes,
+        )
+
+    def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, tuple[WrittenPiece, ...]]:
+        array, source, new = (
+            self._plan.arrays[unit.array],
+            self._sources[unit.array],
+            self._news[unit.array],
+        )
+        full = self._plan.verify == "full" or (self._plan.verify == "checksum" and new.spec is None)
+        if array.piece is not None:
+            return {
+                at: stream_shard(source, new, at, array.piece, array.chunk_shape, wants_crc=full)
+                for at in some
+            }
+        first = tuple(g * k for g, k in zip(unit.group, array.shards, strict=True))
+        shape = tuple(min(k, n - f) for f, k, n in zip(first, array.shards, array.grid, strict=True))
+        if len(some) == 1:  # the last ones of an interrupted group need not read all of it
+            first, shape = some[0], (1,) * len(first)
+        return encode_group(source, new, first, shape, some, wants_crc=full)
+
+    # ---- verification
+
+    def _verify(self, number: int, coords: Ints, written: Moved | tuple[WrittenPiece, ...]) -> None:
+        """Read a stored shard again, if that is wanted.
+
+        Raises
+        ------
+        OSError
+            It is not stored as it was written.
+        """
+        new, check = self._news[number], self._checks[number]
+        if self._plan.verify == "checksum" and check is not None:
+            _check_checksums(new, coords, check)
+        elif isinstance(written, Moved):
+            if written.crc is not None and new.content_crc(coords) != written.crc:
+                raise OSError(
+                    f"{new.describe(coords)}: the stored inner chunks differ from those that were written"
+                )
+        elif any(piece_crc(new.read(coords, one.start, one.shape)) != one.crc for one in written):
+            raise OSError(f"{new.describe(coords)}: the stored elements differ from those that were written")
+
+
+def _check_checksums(new: NewArray, coords: Ints, check: ChunkCheck) -> None:
+    view = open_object(new.folder.store, new.key(coords))
+    if view is None:
+        return
+    try:
+        found = survey(view, new.describe(coords), check, Level.CHECKSUM, array=new.name)
+    finally:
+        view.close()
+    if found.findings:
+        raise OSError(f"{new.describe(coords)}: {found.findings[0].detail}")
+
+
+def _inside_nbytes(array: PlannedArray, source: SourceArray, coords: Ints) -> int:
+    nbytes = source.dtype.itemsize
+    for at, size, limit in zip(coords, array.shard_shape, source.shape, strict=True):
+        nbytes *= min(size, limit - at * size)
+    return nbytes

@@ -1,0 +1,323 @@
+# zarr_source.py - arrays of Zarr v2 and v3 as sources
+# SPDX-License-Identifier: MIT
+"""`ZarrSource`: an array that the engine reads. Its encoded chunks are objects, or inner chunks of shards."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ... import native
+from ...access.array_reader import ArrayReader
+from ...access.box_reader import Folder
+from ...access.chunk_codec import compiled
+from ...access.placement import ABSENT
+from ...access.store_object import StoreObject
+from ...compat import on_zarrs_loop
+from ...errors import ShardFormatError
+from ...format.chain_spec import ChainSpec
+from ...format.keys import KeyEncoding
+from ...format.spec import ShardSpec
+from ...options import Options
+from ...storage.runner import run_blocking
+from ...storage.store import Store
+from .source import EncodedChunks, Encoding, Ints, SourceArray
+
+__all__ = ["ZarrSource", "chunk_place", "zarr_source"]
+
+# Objects that are requested at a time from a store of requests.
+MOST_REQUESTS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrSource(SourceArray):
+    """An array of Zarr v2 or v3, or of the 2022 format through its view.
+
+    Attributes
+    ----------
+    folder : Folder
+        Its objects.
+    keys : KeyEncoding
+        Their keys.
+    chain : ChainSpec
+        The encoding of one object.
+    options : Options
+    """
+
+    folder: Folder = field(kw_only=True)
+    keys: KeyEncoding = field(kw_only=True)
+    chain: ChainSpec = field(kw_only=True)
+    options: Options = field(kw_only=True)
+    reader: ArrayReader = field(kw_only=True)
+
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        if not start:
+            out[...] = self.reader[()]
+        elif out.size:
+            self.reader.read_boxes([start], out.shape, out[None])
+
+    def encoded(self) -> EncodedChunks:
+        if self.chain.sharding is None:
+            return _PlainChunks(self)
+        return _InnerChunks(self, ShardSpec.from_chain(self.chain))
+
+    @property
+    def objects_shape(self) -> Ints:
+        return self.chain.shape
+
+    def state(self, start: Ints, stop: Ints) -> str | None:
+        """Return a hash of size, inode and time of the files that store a box."""
+        digest = hashlib.blake2b(digest_size=8)
+        ranges = (range(a // n, -(-b // n)) for a, b, n in zip(start, stop, self.chain.shape, strict=True))
+        for coords in itertools.product(*ranges):
+            path = self.folder.store.path(self.key(coords))
+            if path is None:
+                return None
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                digest.update(b"-")
+                continue
+            digest.update(f"{found.st_size} {found.st_ino} {found.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+    def object_nbytes(self, most: int) -> tuple[int, int] | None:
+        grid = [-(-n // size) for n, size in zip(self.shape, self.chain.shape, strict=True)]
+        total = math.prod(grid)
+        step = max(1, total // most)
+        n = nbytes = 0
+        for number in range(0, total, step):
+            coords = tuple(int(i) for i in np.unravel_index(number, grid)) if grid else ()
+            work = self.folder.store.size(self.key(coords))
+            try:
+                nbytes += int(run_blocking(work) if self.folder.store.is_near else on_zarrs_loop(work))
+            except FileNotFoundError:
+                pass
+            n += 1
+        return n, nbytes
+
+    def key(self, coords: Ints) -> str:
+        """Return the key of the object at a position of the grid."""
+        return self.folder.keys([self.keys.key(coords)])[0]
+
+
+def zarr_source(
+    name: str, folder: Folder, stored: Any, keys: KeyEncoding, options: Options, **known: Any
+) -> ZarrSource:
+    """Return the source for an array.
+
+    Parameters
+    ----------
+    name : str
+        Path in the hierarchy.
+    folder : Folder
+        Its objects.
+    stored : mapping
+        Its ``zarr.json`` or ``.zarray``.
+    keys : KeyEncoding
+    options : Options
+    **known
+        Further fields of `SourceArray`.
+
+    Raises
+    ------
+    UnsupportedError
+        The engine cannot read the array.
+    """
+    chain = ChainSpec.from_metadata(stored)
+    reader = ArrayReader(folder, options.threads, None, False)
+    encoding = Encoding(chain.codecs)
+    if chain.sharding is not None:
+        spec = ShardSpec.from_chain(chain)
+        encoding = Encoding(spec.codecs, spec.before)
+        if not spec.supports_partial_access:
+            encoding = None  # type: ignore[assignment]
+    return ZarrSource(
+        name,
+        repr(folder),
+        reader.shape,
+        reader.dtype,
+        reader.fill_value,
+        reader.chunks,
+        encoding=encoding,
+        folder=folder,
+        keys=keys,
+        chain=chain,
+        options=options,
+        reader=reader,
+        **known,
+    )
+
+
+def chunk_place(chunk: Ints, counts: Ints, perm: Ints) -> tuple[Ints, Ints]:
+    """Return the shard of a chunk of the whole array, and the stored coordinates of the chunk in its shard.
+
+    Parameters
+    ----------
+    chunk : tuple of int
+        Position in the grid of chunks of the whole array, by axis of the array.
+    counts : tuple of int
+        Chunks of a shard along each axis of the array.
+    perm : tuple of int
+        Stored axis i is axis ``perm[i]`` of the array.
+    """
+    shard = tuple(at // n for at, n in zip(chunk, counts, strict=True))
+    within = tuple(at % n for at, n in zip(chunk, counts, strict=True))
+    return shard, tuple(within[axis] for axis in perm)
+
+
+class _PlainChunks(EncodedChunks):
+    """Chunks that are objects of their own."""
+
+    def __init__(self, source: ZarrSource) -> None:
+        self._source = source
+        self._fixed = source.chain.fixed_nbytes
+
+    def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        store = self._source.folder.store
+        if store.path("") is not None:
+            yield from self._files(coords, most_nbytes)
+            return
+        fit = most_nbytes // max(1, self._source.chain.nbytes)
+        n = 1 if store.is_near else max(1, min(MOST_REQUESTS, fit))
+        for i in range(0, len(coords), n):
+            some = coords[i : i + n]
+            for at, data in zip(some, _objects(store, [self._source.key(one) for one in some]), strict=True):
+                if data is not None:
+                    self._check(at, len(data))
+                    yield [at], [len(data)], data
+
+    def _files(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        """Read files into one buffer, and yield it whenever it is full; the next file overwrites it."""
+        store = self._source.folder.store
+        buffer = np.empty(most_nbytes, np.uint8).data
+        where: list[Ints] = []
+        sizes: list[int] = []
+        end = 0
+        for at in coords:
+            fd = native.load().open_file(str(store.path(self._source.key(at))))
+            if fd < 0:
+                continue
+            try:
+                nbytes = os.fstat(fd).st_size
+                self._check(at, nbytes)
+                if where and end + nbytes > len(buffer):
+                    yield where, sizes, buffer[:end]
+                    where, sizes, end = [], [], 0
+                if nbytes > len(buffer):
+                    buffer = np.empty(nbytes, np.uint8).data
+                self._fill(fd, at, buffer[end : end + nbytes])
+            finally:
+                os.close(fd)
+            where.append(at)
+            sizes.append(nbytes)
+            end += nbytes
+        if where:
+            yield where, sizes, buffer[:end]
+
+    def _fill(self, fd: int, at: Ints, view: memoryview) -> None:
+        done = 0
+        while done < len(view):  # one call reads 2 GiB at most
+            n = os.readv(fd, [view[done:]])
+            if n == 0:
+                self._check(at, done, len(view))
+            done += n
+
+    def _check(self, at: Ints, nbytes: int, expected: int | None = None) -> None:
+        """Raise `ShardFormatError` for a size that the codecs cannot make, or another one than expected."""
+        expected = expected or self._fixed
+        if nbytes == 0 or expected not in (None, nbytes):
+            key = self._source.key(at)
+            raise ShardFormatError(
+                f"chunk {key!r} of {self._source.place}: expected {expected or 'at least 1'} bytes, got {nbytes}",
+                shard=key,
+                chunk_coords=at,
+                expected=expected,
+                actual=nbytes,
+            )
+
+
+def _objects(store: Store, keys: list[str]) -> list[Any]:
+    """Return whole objects; None for one that does not exist."""
+    if store.is_near:
+        return [_data(run_blocking(store.get(key))) for key in keys]
+
+    async def all_of_them() -> list[Any]:
+        return list(await asyncio.gather(*(store.get(key) for key in keys)))
+
+    return [_data(one) for one in on_zarrs_loop(all_of_them())]
+
+
+def _data(answer: Any) -> Any:
+    return None if answer is None else memoryview(answer.data).cast("B")
+
+
+class _InnerChunks(EncodedChunks):
+    """Inner chunks of shards."""
+
+    def __init__(self, source: ZarrSource, spec: ShardSpec) -> None:
+        self._source, self._spec = source, spec
+        self._native = compiled(spec.chain)
+        assert source.chunks is not None
+        self._counts = tuple(a // b for a, b in zip(spec.shard_shape, source.chunks, strict=True))
+
+    def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        by_shard: dict[Ints, dict[int, Ints]] = {}
+        grid = self._spec.grid_shape
+        for at in coords:
+            shard, within = chunk_place(at, self._counts, self._spec.chain.perm)
+            position = int(np.ravel_multi_index(within, grid)) if grid else 0
+            by_shard.setdefault(shard, {})[position] = at
+        for shard in sorted(by_shard):
+            yield from self._of_shard(shard, by_shard[shard], most_nbytes)
+
+    def _of_shard(
+        self, shard: Ints, wanted: dict[int, Ints], most_nbytes: int
+    ) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        store, key = self._source.folder.store, self._source.key(shard)
+        view = StoreObject(store, key, store.path(key) or key).open(self._native, self._source.options)
+        try:
+            if view.missing:
+                return
+            view.check()
+            entries = view.entries(check=False)
+            positions = np.array(sorted(wanted), dtype=np.uint64)
+            positions = positions[entries[positions.astype(np.intp), 0] != ABSENT]
+            positions = positions[np.argsort(entries[positions.astype(np.intp), 0], kind="stable")]
+            while len(positions):
+                places = np.empty((len(positions), 2), dtype=np.uint64)
+                data, n = view.fetch(positions, places, most_nbytes)
+                yield from _runs(
+                    memoryview(data).cast("B"), positions[:n].tolist(), places[:n].tolist(), wanted
+                )
+                positions = positions[n:]
+        finally:
+            view.close()
+
+
+def _runs(
+    data: memoryview, positions: list[int], places: list[list[int]], wanted: dict[int, Ints]
+) -> Iterator[tuple[list[Ints], list[int], Any]]:
+    """Yield chunks that lie side by side in a buffer."""
+    coords: list[Ints] = []
+    sizes: list[int] = []
+    first = end = 0
+    for position, (offset, nbytes) in zip(positions, places, strict=True):
+        if coords and offset != end:
+            yield coords, sizes, data[first:end]
+            coords, sizes = [], []
+        if not coords:
+            first = offset
+        coords.append(wanted[position])
+        sizes.append(nbytes)
+        end = offset + nbytes
+    if coords:
+        yield coords, sizes, data[first:end]

@@ -1,0 +1,152 @@
+# ledger.py - which shards of a job are finished
+# SPDX-License-Identifier: MIT
+"""`Ledger`: the finished shards of one worker, appended to a file of its own. `read_ledgers`: those of all workers.
+
+A ledger lies beside the plan and not in the new hierarchy. Each line ends with its checksum, so that a line of which only
+a part was written, or that was damaged, does not count: its shard is written again. A line only says that a shard
+was finished; what is stored is compared with it before the shard is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from ...checksum import crc32c
+
+__all__ = ["FoundLines", "Ledger", "ledger_folder", "read_ledgers"]
+
+
+def ledger_folder(job: str) -> str:
+    """Return the folder of the ledgers of a plan."""
+    return f"{os.path.abspath(job)}.ledger"
+
+
+@dataclass(frozen=True)
+class FoundLines:
+    """The lines of all ledgers of a job.
+
+    Attributes
+    ----------
+    lines : list of mapping
+        Their contents, in the order of each file.
+    n_damaged : int
+        Damaged lines.
+    n_foreign : int
+        Files of another plan; their lines are left out.
+    """
+
+    lines: list[Mapping[str, Any]]
+    n_damaged: int
+    n_foreign: int
+
+
+class Ledger:
+    """The ledger of one worker, in a with block. The file is made with the first line.
+
+    Parameters
+    ----------
+    job : str
+        Path of the plan.
+    fingerprint : str
+        Fingerprint of the plan.
+    """
+
+    def __init__(self, job: str, fingerprint: str) -> None:
+        self._folder, self._fingerprint = ledger_folder(job), fingerprint
+        self._fd = -1
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Append a line, in one system call.
+
+        Raises
+        ------
+        OSError
+            The line cannot be written.
+        """
+        if self._fd < 0:
+            self._open()
+        self._write(line)
+
+    def _open(self) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        self._fd = os.open(os.path.join(self._folder, name), flags, 0o666)
+        self._write({"ledger": 1, "fingerprint": self._fingerprint})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(line, separators=(",", ":")).encode()
+        whole = b"%b %08x\n" % (text, crc32c(text))
+        n = os.write(self._fd, whole)
+        if n != len(whole):
+            # the rest on a line of its own would be damaged too, so the next line must begin at a new one
+            os.write(self._fd, b"\n")
+            raise OSError(f"{self._folder}: expected to append {len(whole)} bytes to a ledger, wrote {n}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Make the lines durable, and close the file."""
+        if self._fd >= 0:
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_ledgers(job: str, fingerprint: str) -> FoundLines:
+    """Read the ledgers of all workers of a job.
+
+    Parameters
+    ----------
+    job : str
+        Path of the plan.
+    fingerprint : str
+        Fingerprint of the plan; ledgers with another one are left out.
+    """
+    lines: list[Mapping[str, Any]] = []
+    n_damaged = n_foreign = 0
+    for path in _files(ledger_folder(job)):
+        with open(path, "rb") as file:
+            is_ours = False
+            for n, stored in enumerate(file):
+                line = _parsed(stored)
+                if n == 0:
+                    is_ours = line is not None and line.get("fingerprint") == fingerprint
+                    n_foreign += not is_ours
+                elif is_ours and line is None:
+                    n_damaged += 1
+                elif is_ours and line is not None:
+                    lines.append(line)
+    return FoundLines(lines, n_damaged, n_foreign)
+
+
+def _files(folder: str) -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.endswith(".jsonl"):
+            yield os.path.join(folder, name)
+
+
+def _parsed(stored: bytes) -> Mapping[str, Any] | None:
+    """Return a line; None if it is damaged."""
+    text, space, checksum = stored.rstrip(b"\n").rpartition(b" ")
+    if not stored.endswith(b"\n") or not space or checksum != b"%08x" % crc32c(text):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

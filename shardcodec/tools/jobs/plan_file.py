@@ -1,0 +1,108 @@
+# plan_file.py - a plan in a file
+# SPDX-License-Identifier: MIT
+"""`PlanFile`: what a job does, in one JSON file, which all its workers read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..convert.plan import ConvertPlan
+
+__all__ = ["PlanFile"]
+
+_FORMAT = "shardcodec plan"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A plan, and how its places are opened.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    plan : ConvertPlan
+    source, destination : str
+        Absolute paths, or URLs.
+    n_parts : int
+        Parts into which the units of the plan are divided.
+    storage_options : mapping or None
+        Options of the stores of URLs.
+    """
+
+    path: str
+    plan: ConvertPlan
+    source: str
+    destination: str
+    n_parts: int = 1
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises
+        ------
+        FileExistsError
+            There is a file already.
+        """
+        data = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "operation": "convert",
+            "source": self.source,
+            "destination": self.destination,
+            "n_parts": self.n_parts,
+            "storage_options": None if self.storage_options is None else dict(self.storage_options),
+            "plan": self.plan.to_json(),
+        }
+        # the name appears when the file is whole, and options of a store may be secret
+        part = f"{self.path}.{os.getpid()}.part"
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if self.storage_options else 0o666)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(part, self.path)
+        except FileExistsError:
+            raise FileExistsError(f"{self.path}: expected a new file, but it exists") from None
+        finally:
+            os.unlink(part)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> PlanFile:
+        """Read a plan.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        ValueError
+            It is not a plan of this version.
+        """
+        name = os.fspath(path)
+        with open(name, encoding="utf-8") as file:
+            try:
+                data = json.load(file)
+            except ValueError as error:
+                raise ValueError(f"{name}: expected a plan of shardcodec: {error}") from error
+        found = (data.get("format"), data.get("version")) if isinstance(data, dict) else None
+        if found != (_FORMAT, _VERSION):
+            raise ValueError(f"{name}: expected a plan of shardcodec, version {_VERSION}, got {found}")
+        try:
+            return cls(
+                name,
+                ConvertPlan.from_json(data["plan"]),
+                data["source"],
+                data["destination"],
+                int(data["n_parts"]),
+                data["storage_options"],
+            )
+        except KeyError as error:
+            raise ValueError(f"{name}: the plan has no {error}") from error

@@ -1,0 +1,85 @@
+# run_part.py - run one part of a plan
+# SPDX-License-Identifier: MIT
+"""`run_part`: one of the parts of a plan, in a process of its own, such as a task of a cluster's job array."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import replace
+
+from ...options import check, resolve
+from ...storage.urls import is_url
+from ..convert.convert_report import ConvertReport
+from ..convert.destination import NewTree
+from ..convert.execute import Execution
+from ..convert.open_source import open_source
+from ..convert.plan import check_same_source
+from ..monitor import Monitor
+from .plan_file import PlanFile
+
+__all__ = ["run_part"]
+
+
+def run_part(
+    file: str | os.PathLike[str],
+    part: int,
+    *,
+    threads: int | None = None,
+    fail_fast: bool = False,
+    monitor: Monitor | None = None,
+) -> ConvertReport:
+    """Run one part of a plan. Parts may run at the same time, in any order, and more than once.
+
+    Shards that a ledger shows to be finished, and that are stored as it says, are skipped. The part that finds all shards of
+    the plan finished writes the metadata.
+
+    Parameters
+    ----------
+    file : path-like
+        The plan, from `plan_convert`.
+    part : int
+        Number of the part, from 0 on.
+    threads : int, optional
+        Number of threads, at most that of the plan. Default: the option ``threads``.
+    fail_fast : bool
+        Stop at the first shard that cannot be written.
+    monitor : Monitor, optional
+        Gets the progress, and may stop the work between two groups of shards.
+
+    Returns
+    -------
+    ConvertReport
+        Its counts are those of the part; ``is_complete`` is that of the whole plan.
+
+    Raises
+    ------
+    ValueError
+        The file is not a plan, or it has no such part.
+    ConflictError
+        The source has changed since the plan was made.
+    FileNotFoundError, SpecError, UnsupportedError, ImportError
+        The source or the destination cannot be opened.
+    """
+    found = PlanFile.read(file)
+    plan = found.plan
+    if not 0 <= part < found.n_parts:
+        raise ValueError(f"part: expected a number from 0 to {found.n_parts - 1}, got {part}")
+    options = resolve(argument=check({"threads": threads}))
+    options = replace(options, threads=min(options.threads, plan.n_threads))  # the plan has their memory
+    names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
+    tree = open_source(
+        found.source,
+        options,
+        only=names if names != [""] else (),
+        storage_options=found.storage_options if is_url(found.source) else None,
+    )
+    new = NewTree(found.destination, found.storage_options)
+    check_same_source(plan, tree, new)
+    units = list(plan.part(part, found.n_parts))
+    n_shards = sum(len(plan.arrays[one.array].coords(one.group)) for one in units)
+    execution = Execution(
+        plan, tree, new, options, monitor or Monitor(), job=os.path.abspath(found.path), fail_fast=fail_fast
+    )
+    totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
+    return execution.report(totals, n_shards, is_complete, n_damaged, ())

@@ -1,0 +1,558 @@
+# test_convert.py - convert: all kinds of sources, moves, groups, memory, verification
+# SPDX-License-Identifier: MIT
+"""The elements of the new array are those of the source, as zarr reads both. Moved chunks have the same bytes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import bits, quiet
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec, ZstdCodec
+from zarr.storage import MemoryStore, StorePath, ZipStore
+
+import shardcodec
+from shardcodec.cli.app import run
+from shardcodec.errors import ShardError, UnsupportedError
+from shardcodec.tools.convert.convert import convert
+from shardcodec.tools.convert.estimate import Prices
+from shardcodec.tools.convert.layout import parse_codec_list, parse_shape, parse_shards
+from shardcodec.tools.convert.plan import ConvertPlan
+from shardcodec.tools.monitor import Monitor, Stopped
+
+SHAPE = (20, 33, 7)
+VALUES = np.random.default_rng(5).integers(0, 50, SHAPE).astype("int32")
+VALUES[:8, :16] = -1
+
+
+def source(place: Any, **how: Any) -> Any:
+    defaults: dict[str, Any] = {"shape": SHAPE, "chunks": (4, 8, 4), "dtype": "int32", "fill_value": -1}
+    with quiet():
+        array = zarr.create_array(place, **(defaults | how))
+        array[...] = VALUES
+    return array
+
+
+def opened(place: Any, path: str = "") -> Any:
+    with quiet():
+        return zarr.open_array(place, path=path or None, mode="r", zarr_format=3)
+
+
+def same(place: Any, values: Any = VALUES, path: str = "") -> Any:
+    array = opened(place, path)
+    assert bits(array[...]) == bits(np.ascontiguousarray(values))
+    assert array.dtype == values.dtype
+    return array
+
+
+def method(report: Any) -> str:
+    (one,) = report.arrays
+    return str(one.method)
+
+
+def encoded(folder: Path) -> dict[tuple[int, ...], bytes]:
+    """Return the encoded inner chunks of an array, by position in the grid of the whole array."""
+    document = json.loads((folder / "zarr.json").read_text())
+    spec = shardcodec.ShardSpec.from_metadata(document)
+    counts = np.array(spec.shard_shape) // np.array(spec.chunk_shape)
+    found = {}
+    for file in (folder / "c").rglob("*"):
+        if file.is_file():
+            at = np.array([int(part) for part in file.relative_to(folder / "c").parts])
+            with shardcodec.open_shard(file.parent, file.name, spec) as shard:
+                for within in itertools.product(*map(range, spec.grid_shape)):
+                    (data,) = shard.read_encoded([within])
+                    if data is not None:
+                        found[tuple((at * counts + within).tolist())] = bytes(data)
+    return found
+
+
+# ---- kinds of sources
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "v3 zstd": {},
+    "v3 raw": {"compressors": None},
+    "v3 checksum": {"compressors": [ZstdCodec(level=3), Crc32cCodec()]},
+    "v3 blosc": {"compressors": BloscCodec(cname="lz4", shuffle="bitshuffle")},
+    "v3 big": {"serializer": BytesCodec(endian="big")},
+    "v3 transposed": {"filters": [TransposeCodec(order=(2, 0, 1))]},
+    "v3 sharded": {"shards": (8, 16, 8)},
+    "v3 sharded raw": {"shards": (8, 32, 4), "compressors": None},
+    "v3 keys": {"chunk_key_encoding": {"name": "v2", "separator": "."}},
+    "v2 default": {"zarr_format": 2},
+    "v2 raw": {"zarr_format": 2, "compressors": None},
+    "v2 fortran": {"zarr_format": 2, "order": "F"},
+    "v2 big": {"zarr_format": 2, "dtype": ">i4"},
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "shards": {"shards": (16, 16, 4)},
+    "size": {"shards": 4096},
+    "chunks": {"chunks": (5, 4, 7), "shards": (10, 16, 7)},
+    "codecs": {"codecs": ["zstd", "crc32c"]},
+    "little memory": {"chunks": (2, 3, 2), "shards": (20, 33, 8), "memory": 3000, "threads": 1},
+}
+
+
+# The others run at night.
+ALWAYS = {("v3 zstd", name) for name in OPTIONS} | {(name, "defaults") for name in LAYOUTS}
+ALWAYS |= {("v2 fortran", "little memory"), ("v3 transposed", "little memory"), ("v3 sharded raw", "chunks")}
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        pytest.param(*one, marks=[] if one in ALWAYS else [pytest.mark.nightly])
+        for one in itertools.product(LAYOUTS, OPTIONS)
+    ],
+)
+def test_elements_are_those_of_the_source(layout: str, options: str, tmp_path: Path) -> None:
+    how = dict(LAYOUTS[layout])
+    dtype = how.pop("dtype", "int32")
+    source(tmp_path / "a.zarr", dtype=dtype, **how)
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", verify="full", **OPTIONS[options])
+    new = same(tmp_path / "b.zarr")
+    assert new.shards is not None and new.fill_value == -1
+    assert method(report) == ("encode" if options in ("chunks", "codecs", "little memory") else "move")
+    assert report.is_complete and report.n_failed == 0
+    assert report.arrays[0].streamed == (options == "little memory")
+    assert shardcodec.tools.verify(tmp_path / "b.zarr", level="decode").n_findings == 0
+
+
+@pytest.mark.parametrize(
+    "layout", ["v3 zstd", "v3 checksum", "v3 blosc", "v3 transposed", "v2 default", "v2 fortran"]
+)
+def test_chunks_are_moved_byte_by_byte(layout: str, tmp_path: Path) -> None:
+    array = source(tmp_path / "a.zarr", **LAYOUTS[layout])
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(8, 16, 8))
+    stored = encoded(tmp_path / "b.zarr")
+    keys = [array.metadata.encode_chunk_key(at) for at in stored]
+    assert [(tmp_path / "a.zarr" / key).read_bytes() for key in keys] == list(stored.values())
+    assert report.n_moved_chunks == len(stored) == array.nchunks_initialized
+    assert report.read_nbytes == sum(map(len, stored.values()))
+
+
+def test_inner_chunks_are_moved_byte_by_byte(tmp_path: Path) -> None:
+    source(tmp_path / "a.zarr", shards=(8, 16, 8))
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(20, 8, 4), verify="checksum")
+    assert method(report) == "move"
+    assert encoded(tmp_path / "a.zarr") == encoded(tmp_path / "b.zarr")
+    same(tmp_path / "b.zarr")
+
+
+def test_transposed_shards_are_moved(tmp_path: Path) -> None:
+    codec = zarr.codecs.ShardingCodec(chunk_shape=(4, 4, 8), codecs=[BytesCodec(), ZstdCodec()])
+    with quiet():
+        array = zarr.create(
+            store=str(tmp_path / "a.zarr"), shape=SHAPE, chunks=(8, 16, 8), dtype="int32", fill_value=-1,
+            zarr_format=3, codecs=[TransposeCodec(order=(2, 0, 1)), codec],
+        )  # fmt: skip
+        array[...] = VALUES
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(4, 32, 8))
+    assert method(report) == "move" and report.arrays[0].chunk_shape == (4, 8, 4)
+    same(tmp_path / "b.zarr")
+    report = convert(
+        tmp_path / "a.zarr", tmp_path / "c.zarr", chunks=(2, 4, 4), shards=(8, 36, 8), memory=6000, threads=1
+    )
+    assert report.arrays[0].streamed
+    same(tmp_path / "c.zarr")
+
+
+def test_absent_chunks_stay_absent(tmp_path: Path) -> None:
+    with quiet():
+        array = zarr.create_array(
+            tmp_path / "a.zarr", shape=(16, 16), chunks=(4, 4), dtype="u1", fill_value=3
+        )
+    array[:4, :4] = 1
+    convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(8, 8))
+    files = [file for file in (tmp_path / "b.zarr/c").rglob("*") if file.is_file()]
+    assert [file.relative_to(tmp_path / "b.zarr").as_posix() for file in files] == ["c/0/0"]
+    same(tmp_path / "b.zarr", array[...])
+
+
+def test_array_without_axes_and_array_without_elements(tmp_path: Path) -> None:
+    with quiet():
+        for zarr_format in (2, 3):
+            group = zarr.create_group(tmp_path / f"v{zarr_format}", zarr_format=zarr_format)
+            group.create_array("scalar", shape=(), dtype="f8")[...] = 2.5
+            group.create_array("empty", shape=(0, 5), chunks=(1, 5), dtype="i4")
+    for zarr_format in (2, 3):
+        convert(tmp_path / f"v{zarr_format}", tmp_path / f"new{zarr_format}", verify="full")
+        new = zarr.open_group(tmp_path / f"new{zarr_format}", mode="r")
+        assert new["scalar"][...] == 2.5 and new["empty"].shape == (0, 5)
+
+
+def test_array_like_objects(tmp_path: Path) -> None:
+    import dask.array
+
+    for n, values in enumerate(
+        [VALUES, dask.array.from_array(VALUES, chunks=(4, 8, 7)), np.asfortranarray(VALUES)]
+    ):
+        report = convert(values, tmp_path / f"{n}.zarr", verify="full")
+        same(tmp_path / f"{n}.zarr")
+        assert method(report) == "encode"
+    assert report.arrays[0].chunk_shape == SHAPE
+
+
+def test_xarray_keeps_names_of_axes(tmp_path: Path) -> None:
+    import xarray
+
+    values = xarray.DataArray(VALUES, dims=("z", "y", "x"), attrs={"unit": "m", "scale": np.float32(2)})
+    convert(values, tmp_path / "a.zarr")
+    new = same(tmp_path / "a.zarr")
+    assert new.metadata.dimension_names == ("z", "y", "x")
+    assert dict(new.attrs) == {"unit": "m", "scale": 2.0}
+
+
+def test_codecs_that_only_zarr_has(tmp_path: Path) -> None:
+    numcodecs = pytest.importorskip("zarr.codecs.numcodecs")
+    with quiet():
+        source(tmp_path / "a.zarr", compressors=[numcodecs.BZ2(level=1)])
+        report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert method(report) == "encode"
+    assert same(tmp_path / "b.zarr").chunks == (4, 8, 4)
+
+
+def test_array_of_text_is_copied(tmp_path: Path) -> None:
+    with quiet():
+        group = zarr.create_group(tmp_path / "a.zarr")
+        group.create_array("names", shape=(3,), dtype=str)[...] = np.array(["a", "bc", ""], dtype=object)
+        source(StorePath(group.store, "data"))
+        report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+        assert {one.name: one.method for one in report.arrays} == {"data": "move", "names": "copy"}
+        assert list(zarr.open_group(tmp_path / "b.zarr")["names"][...]) == ["a", "bc", ""]
+
+
+def test_hdf5(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        one = file.create_dataset("raw/one", data=VALUES, chunks=(4, 8, 7), compression="gzip")
+        one.attrs["unit"] = "m"
+        one.attrs["matrix"] = np.eye(2)
+        one.dims[0].label = "z"
+        file["raw"].attrs["note"] = "text"
+        file.create_dataset("two", data=np.arange(10.0))
+    report = convert(tmp_path / "a.h5", tmp_path / "b.zarr", verify="full")
+    assert {one.name: one.chunk_shape for one in report.arrays} == {"raw/one": (4, 8, 7), "two": (10,)}
+    new = same(tmp_path / "b.zarr", path="raw/one")
+    assert dict(new.attrs) == {"unit": "m", "matrix": [[1, 0], [0, 1]]}
+    assert new.metadata.dimension_names == ("z", None, None)
+    assert dict(zarr.open_group(tmp_path / "b.zarr")["raw"].attrs) == {"note": "text"}
+    convert(tmp_path / "a.h5/two", tmp_path / "c.zarr")
+    same(tmp_path / "c.zarr", np.arange(10.0))
+    with pytest.raises(FileNotFoundError, match="expected a dataset or a group 'three'"):
+        convert(tmp_path / "a.h5/three", tmp_path / "d.zarr")
+
+
+def test_zip_file_as_source(tmp_path: Path) -> None:
+    with ZipStore(tmp_path / "a.zip", mode="w") as store:
+        source(store, name="level0")
+    report = convert(tmp_path / "a.zip/level0", tmp_path / "b.zarr")
+    assert method(report) == "move"
+    same(tmp_path / "b.zarr")
+
+
+def test_stores_in_memory(tmp_path: Path) -> None:
+    old, new = MemoryStore(), MemoryStore()
+    source(old)
+    assert method(convert(old, new, shards=(8, 16, 8), verify="full")) == "move"
+    same(new)
+    again = MemoryStore()
+    convert(
+        new,
+        StorePath(again, "below"),
+        chunks=(4, 4, 4),
+        shards=(20, 32, 8),
+        memory=20000,
+        threads=1,
+        verify="full",
+    )
+    same(again, path="below")
+
+
+def test_object_store(tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore", reason="obstore is not installed")
+    from zarr.storage import ObjectStore
+
+    old, new = ObjectStore(obstore.store.MemoryStore()), ObjectStore(obstore.store.MemoryStore())
+    source(old)
+    report = convert(old, new, shards=(8, 16, 8), verify="full")
+    assert method(report) == "move"
+    same(new)
+    again = ObjectStore(obstore.store.MemoryStore())
+    convert(new, again, chunks=(5, 33, 7), verify="full")
+    same(again)
+    with pytest.raises(FileExistsError, match="expected a new place"):
+        convert(old, new)
+
+
+# ---- groups
+
+
+def hierarchy(place: Path, zarr_format: int) -> None:
+    multiscales = [{"datasets": [{"path": "0"}, {"path": "1"}], "axes": ["z", "y", "x"]}]
+    with quiet():
+        group = zarr.create_group(place, zarr_format=zarr_format, attributes={"multiscales": multiscales})
+        for level in range(2):
+            values = VALUES[:: 2**level]
+            names = {"dimension_names": ["z", "y", "x"]} if zarr_format == 3 else {}
+            attributes = {"level": level, **({} if names else {"_ARRAY_DIMENSIONS": ["z", "y", "x"]})}
+            array = group.create_array(
+                str(level),
+                shape=values.shape,
+                chunks=(4, 8, 4),
+                dtype="int32",
+                attributes=attributes,
+                **names,
+            )
+            array[...] = values
+        group.create_group("labels/empty", attributes={"k": [1, None]})
+        zarr.consolidate_metadata(group.store, zarr_format=zarr_format)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_group_keeps_attributes_names_of_axes_and_levels(zarr_format: int, tmp_path: Path) -> None:
+    hierarchy(tmp_path / "a.zarr", zarr_format)
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert [one.name for one in report.arrays] == ["0", "1"]
+    with quiet():
+        old = zarr.open_group(tmp_path / "a.zarr", mode="r")
+        new = zarr.open_consolidated(tmp_path / "b.zarr", zarr_format=3)
+    assert dict(new.attrs) == dict(old.attrs)
+    assert dict(new["labels/empty"].attrs) == {"k": [1, None]}
+    for level in ("0", "1"):
+        assert new[level].metadata.dimension_names == ("z", "y", "x")
+        assert dict(new[level].attrs) == {"level": int(level)}
+        assert bits(new[level][...]) == bits(old[level][...])
+        assert new[level].shards is not None
+    consolidated = json.loads((tmp_path / "b.zarr/zarr.json").read_text())["consolidated_metadata"][
+        "metadata"
+    ]
+    assert sorted(consolidated) == ["0", "1", "labels", "labels/empty"]
+    for name, document in consolidated.items():
+        assert document == json.loads((tmp_path / "b.zarr" / name / "zarr.json").read_text())
+
+
+def test_only_some_arrays(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "a.zarr", 3)
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", only=["[1-9]"])
+    assert [one.name for one in report.arrays] == ["1"]
+    convert(tmp_path / "a.zarr", tmp_path / "c.zarr", array="0")
+    assert sorted(name for name, _ in zarr.open_group(tmp_path / "c.zarr").members()) == ["0"]
+    with pytest.raises(FileNotFoundError, match="expected an array that matches"):
+        convert(tmp_path / "a.zarr", tmp_path / "d.zarr", only=["x/*"])
+
+
+# ---- layout
+
+
+def test_like_takes_shapes_and_codecs(tmp_path: Path) -> None:
+    source(tmp_path / "a.zarr")
+    source(tmp_path / "like.zarr", shards=(4, 8, 4), chunks=(2, 4, 2), compressors=BloscCodec(cname="zstd"))
+    convert(tmp_path / "a.zarr", tmp_path / "b.zarr", like=tmp_path / "like.zarr")
+    new, like = same(tmp_path / "b.zarr"), opened(tmp_path / "like.zarr")
+    assert (new.shards, new.chunks) == (like.shards, like.chunks)
+    assert new.metadata.codecs == like.metadata.codecs
+
+
+def test_default_shard_is_as_large_as_allowed(tmp_path: Path) -> None:
+    report = convert(
+        np.zeros((4096, 4096), "u1"), tmp_path / "a.zarr", chunks=(64, 64), shards=1 << 20, dry_run=True
+    )
+    assert report.arrays[0].shard_shape == (1024, 1024)
+    assert report.n_shards == 16
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"chunks": (4, 4)}, "chunks: expected 3 positive numbers"),
+        ({"shards": (5, 8, 4)}, "shards: expected a multiple of the inner chunk, 4, along axis 0"),
+        ({"memory": 100, "chunks": (1, 1, 1)}, "memory: expected at least"),
+        ({"memory": 100}, "memory: expected at least"),
+        ({"verify": "all"}, "verify: expected one of"),
+        ({"resume": True}, "resume: expected `job`"),
+        ({"codecs": ["no-such-codec"]}, "does not implement codec 'no-such-codec'"),
+    ],
+)
+def test_wrong_arguments_leave_nothing(how: dict[str, Any], text: str, tmp_path: Path) -> None:
+    source(tmp_path / "a.zarr")
+    with pytest.raises((ValueError, UnsupportedError), match=text):
+        convert(tmp_path / "a.zarr", tmp_path / "b.zarr", **how)
+    assert not (tmp_path / "b.zarr").exists()
+
+
+def test_destination_must_be_new(tmp_path: Path) -> None:
+    source(tmp_path / "a.zarr")
+    with pytest.raises(FileExistsError, match="expected a new path"):
+        convert(tmp_path / "a.zarr", tmp_path / "a.zarr")
+    same(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match="a zip file cannot do that"):
+        convert(tmp_path / "a.zarr", tmp_path / "b.zip")
+    with pytest.raises(TypeError, match="expected a path, a URL, a zarr store or an object"):
+        convert(5, tmp_path / "b.zarr")
+    convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    with pytest.raises(ValueError, match="got one shard"):
+        convert(tmp_path / "b.zarr/c/0/0/0", tmp_path / "c.zarr")
+
+
+def test_texts_of_shapes_sizes_and_codecs() -> None:
+    assert parse_shape("4,5x6") == (4, 5, 6)
+    assert parse_shards("512MiB") == 512 << 20
+    assert parse_shards("16,32") == (16, 32)
+    assert parse_codec_list("zstd, crc32c") == ("zstd", "crc32c")
+    assert parse_codec_list("none") == ()
+    assert parse_codec_list('[{"name": "gzip"}]') == ({"name": "gzip"},)
+    for wrong in ("", "a", "0,1", "-3"):
+        with pytest.raises(ValueError, match="expected a shape"):
+            parse_shape(wrong)
+    with pytest.raises(ValueError, match="JSON list"):
+        parse_codec_list("[zstd")
+
+
+# ---- reads, memory, cost
+
+
+def test_source_chunks_are_read_once_if_the_memory_permits(tmp_path: Path) -> None:
+    source(tmp_path / "a.zarr", chunks=(20, 33, 1))
+    how: dict[str, Any] = {"chunks": (4, 4, 7), "shards": (4, 12, 7), "threads": 1, "dry_run": True}
+    plenty = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", **how).arrays[0]
+    assert plenty.cost.amplification == 1 and plenty.cost.n_reads == 7
+    little = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", memory=7000, **how).arrays[0]
+    assert little.cost.amplification > 2 and little.cost.n_reads > 14
+    convert(tmp_path / "a.zarr", tmp_path / "b.zarr", memory=7000, **(how | {"dry_run": False}))
+    same(tmp_path / "b.zarr")
+
+
+def test_dry_run_writes_nothing_and_estimates(tmp_path: Path) -> None:
+    array = source(tmp_path / "a.zarr", compressors=None)
+    report = convert(
+        tmp_path / "a.zarr",
+        tmp_path / "b.zarr",
+        shards=(8, 16, 8),
+        dry_run=True,
+        prices=Prices(get=0.4, put=5),
+    )
+    cost = report.arrays[0].cost
+    assert not (tmp_path / "b.zarr").exists() and not report.is_complete
+    # chunks that equal the fill value are not stored, so the sample finds fewer bytes
+    assert 0 < cost.read_nbytes <= array.nchunks * 4 * 8 * 4 * 4
+    assert (cost.n_reads, cost.n_writes, cost.n_files) == (array.nchunks, 9, 9)
+    assert cost.price == pytest.approx((array.nchunks * 0.4 + 9 * 5) / 1000)
+    assert report.memory_nbytes > 0
+
+
+def test_plan_survives_json(tmp_path: Path) -> None:
+    from shardcodec.options import resolve
+    from shardcodec.tools.convert.destination import NewTree
+    from shardcodec.tools.convert.layout import Choices
+    from shardcodec.tools.convert.open_source import open_source
+    from shardcodec.tools.convert.plan import make_plan
+
+    hierarchy(tmp_path / "a.zarr", 3)
+    options = resolve()
+    plan = make_plan(
+        open_source(tmp_path / "a.zarr", options),
+        NewTree(tmp_path / "b.zarr"),
+        Choices(shards=(4, 8, 4)),
+        options,
+    )
+    assert ConvertPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    units = list(plan.units())
+    assert [unit for part in range(7) for unit in plan.part(part, 7)] == units
+    shards = [(unit.array, at) for unit in units for at in plan.arrays[unit.array].coords(unit.group)]
+    assert len(set(shards)) == len(shards) == plan.n_shards
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("verify", ["checksum", "full"])
+@pytest.mark.parametrize("how", [{}, {"codecs": ["zstd", "crc32c"]}])
+def test_verification_finds_a_shard_that_is_not_stored_as_it_was_written(
+    verify: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardcodec.tools.convert.work import GroupWork
+
+    source(tmp_path / "a.zarr", compressors=[Crc32cCodec()])
+    original = GroupWork._verify
+
+    def verify_damaged(self: Any, number: int, coords: Any, written: Any) -> None:
+        path = Path(self._news[number].describe(coords))
+        data = bytearray(path.read_bytes())
+        data[10] ^= 1
+        path.write_bytes(data)
+        original(self, number, coords, written)
+
+    monkeypatch.setattr(GroupWork, "_verify", verify_damaged)
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", verify=verify, **how)
+    assert report.n_failed == 1 and not report.is_complete
+    assert not (tmp_path / "b.zarr/zarr.json").exists()
+
+
+@pytest.mark.parametrize("how", [{}, {"codecs": ["gzip"]}])
+def test_damaged_source_is_named_and_the_metadata_are_not_written(
+    how: dict[str, Any], tmp_path: Path
+) -> None:
+    source(tmp_path / "a.zarr", shards=(8, 16, 8))
+    path = tmp_path / "a.zarr/c/1/1/0"
+    path.write_bytes(path.read_bytes()[:-3])
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(8, 16, 8), fail_fast=False, **how)
+    assert report.n_failed == 1 and report.n_written == report.n_shards - 1
+    assert report.failures[0].shard.endswith("c/1/1/0") and "index" in report.failures[0].detail
+    assert not (tmp_path / "b.zarr/zarr.json").exists()
+
+
+def test_truncated_chunk_is_not_moved(tmp_path: Path) -> None:
+    source(tmp_path / "a.zarr", compressors=None)
+    path = tmp_path / "a.zarr/c/3/1/0"
+    path.write_bytes(path.read_bytes()[:-3])
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert "expected 512 bytes, got 509" in report.failures[0].detail
+
+
+def test_stop_without_job(tmp_path: Path) -> None:
+    class Stopping(Monitor):
+        def check(self) -> None:
+            raise Stopped
+
+    source(tmp_path / "a.zarr")
+    with pytest.raises(Stopped):
+        convert(tmp_path / "a.zarr", tmp_path / "b.zarr", monitor=Stopping())
+    assert not (tmp_path / "b.zarr/zarr.json").exists()
+
+
+# ---- the command
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hierarchy(tmp_path / "a.zarr", 3)
+    arguments = [str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--shards", "8,16,8"]
+    assert run(["convert", *arguments, "--dry-run", "--price-put", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "moved without decoding" in out and "amplification 1" in out and "price" in out
+    assert run(["reshard", *arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["is_complete"]) == ("shardcodec.convert", True)
+    assert run(["convert", *arguments]) == 3
+    assert "expected a new path" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "b.zarr")
+    assert run(["convert", *arguments, "--jsonl", "--codecs", "gzip", "--verify", "full"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["schema"] for line in lines] == ["shardcodec.convert.array"] * 2 + ["shardcodec.convert"]
+    assert lines[0]["method"] == "encode"
+    assert run(["convert", *arguments, "--chunks", "much"]) == 2
+
+
+def test_failure_has_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source(tmp_path / "a.zarr", shards=(8, 16, 8))
+    (tmp_path / "a.zarr/c/1/1/0").write_bytes(b"torn")
+    assert run(["convert", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")]) == 3
+    assert "incomplete" in capsys.readouterr().out
+    assert issubclass(UnsupportedError, ShardError)
