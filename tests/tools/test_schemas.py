@@ -57,7 +57,16 @@ def test_page_has_every_member(record: type[Record], heading: str) -> None:
 
 @pytest.mark.parametrize(
     "report",
-    [InspectReport, ArrayReport, ConvertReport, ConvertedArray, StatusReport, DoctorReport, AdviseReport, WritePlan],
+    [
+        InspectReport,
+        ArrayReport,
+        ConvertReport,
+        ConvertedArray,
+        StatusReport,
+        DoctorReport,
+        AdviseReport,
+        WritePlan,
+    ],
 )
 def test_page_has_the_version(report: type) -> None:
     assert f'### Schema `"{report.schema}"`, version {report.schema_version}\n' in PAGE  # type: ignore[attr-defined]
