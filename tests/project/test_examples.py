@@ -155,8 +155,11 @@ def test_tensorstore_reads_an_hdf5_file_with_an_index(tmp_path: Path, layout: st
         ({"dtype": "S4"}, "expected a dataset of numbers"),
     ],
 )
-def test_hdf5_layout_that_is_no_shard_is_told(tmp_path: Path, how: dict[str, Any], text: str) -> None:
+def test_hdf5_layout_that_is_no_shard_is_told(
+    tmp_path: Path, how: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     h5py = pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)  # for raw.bin
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("d", (8, 8), **({"dtype": "i4"} | how))[...] = 1
     before = (tmp_path / "a.h5").read_bytes()
