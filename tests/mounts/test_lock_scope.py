@@ -24,7 +24,7 @@ def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mount was looked at before."""
     monkeypatch.setattr(lock_scopes, "_known", {})
     monkeypatch.setattr(lock_scopes, "_told", set())
-    monkeypatch.setattr(shardcodec.stats, "_lock_scopes", {})
+    monkeypatch.setattr(statistics.stats, "_lock_scopes", {})
 
 
 def array_in(folder: Path, **options: Any) -> Any:
