@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import checked, ours, zarrs_view
+from servers.azurite import AzureContainer, Azurite, azure_container, azurite, missing_for_azure
 from servers.proxy import What
 from servers.s3 import S3Bucket, S3Server, missing_for_s3, s3_bucket, s3_server
 from spec_json import CRC, LITTLE
@@ -29,10 +30,8 @@ from shardcodec.storage import conditions
 from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.transformer.mapping import ChunkMapping
 
-MISSING = missing_for_s3()
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
-
 Values = dict[str, Any]
+Bucket = S3Bucket | AzureContainer
 
 
 def store_errors() -> tuple[type[Exception], ...]:
@@ -41,20 +40,26 @@ def store_errors() -> tuple[type[Exception], ...]:
     return GenericError, GroupWriteError
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
+@pytest.fixture(scope="module", params=["s3", pytest.param("azure", marks=pytest.mark.nightly)])
+def server(request: pytest.FixtureRequest) -> Iterator[S3Server | Azurite]:
+    missing = missing_for_s3() if request.param == "s3" else missing_for_azure()
+    if missing is not None:
+        pytest.skip(missing)
+    with s3_server() if request.param == "s3" else azurite() as running:
         yield running
 
 
 @pytest.fixture
-def s3(server: S3Server) -> Iterator[S3Bucket]:
-    with s3_bucket(server) as bucket, mock.patch.multiple(conditions, _checked=set(), _told=set()):
+def bucket(server: S3Server | Azurite) -> Iterator[Bucket]:
+    with (
+        s3_bucket(server) if isinstance(server, S3Server) else azure_container(server) as bucket,
+        mock.patch.multiple(conditions, _checked=set(), _told=set()),
+    ):
         yield bucket
 
 
-def store_in(s3: S3Bucket, *, direct: bool = False) -> Any:
-    return zarr.storage.ObjectStore(s3.store(direct=direct))
+def store_in(bucket: Bucket, *, direct: bool = False) -> Any:
+    return zarr.storage.ObjectStore(bucket.store(direct=direct))
 
 
 def key_value(store: Any) -> ShardedKeyValueStore:
@@ -69,17 +74,17 @@ def number(i: int) -> bytes:
     return struct.pack(">I", i)
 
 
-def make(s3: S3Bucket) -> None:
+def make(bucket: Bucket) -> None:
     """Store an array with one of four shards, a key-value store, and a shard of the transformer."""
-    store = store_in(s3, direct=True)
+    store = store_in(bucket, direct=True)
     checked(store, overwrite=True)[:8, :12] = 1
     key_value(store).update({number(0): b"zero", number(1): b"one"})
     chunks_of(store).update({"t/c/0/0": b"first", "t/c/0/1": b"second"})
 
 
-def stored(s3: S3Bucket) -> Values:
+def stored(bucket: Bucket) -> Values:
     """Return all values, read without the proxy; those of the array with zarr's own code."""
-    store = store_in(s3, direct=True)
+    store = store_in(bucket, direct=True)
     array = zarrs_view(zarr.open_array(store, mode="r", zarr_format=3))[...]
     return {"array": array.tolist(), "kv": dict(key_value(store)), "chunks": dict(chunks_of(store))}
 
@@ -189,14 +194,14 @@ def _unexpected_warnings_fail() -> Iterator[None]:
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 @among(WRITE_FAULTS)
-def test_write_with_a_fault(s3: S3Bucket, write: Callable[[Any], None], what: What) -> None:
-    make(s3)
-    old = stored(s3)
-    with s3.proxy.fault(what, "PUT|POST|DELETE"), pytest.raises(store_errors()):
-        write(store_in(s3))
-    now = stored(s3)
-    make_twin(s3, write)
-    new = stored(s3)
+def test_write_with_a_fault(bucket: Bucket, write: Callable[[Any], None], what: What) -> None:
+    make(bucket)
+    old = stored(bucket)
+    with bucket.proxy.fault(what, "PUT|POST|DELETE"), pytest.raises(store_errors()):
+        write(store_in(bucket))
+    now = stored(bucket)
+    make_twin(bucket, write)
+    new = stored(bucket)
     assert old != new
     if what in (What.CUT_AFTER, What.REFUSE_AFTER):
         assert now in (old, new)
@@ -204,41 +209,41 @@ def test_write_with_a_fault(s3: S3Bucket, write: Callable[[Any], None], what: Wh
         assert now == old
 
 
-def make_twin(s3: S3Bucket, write: Callable[[Any], None]) -> None:
-    make(s3)
-    write(store_in(s3, direct=True))
+def make_twin(bucket: Bucket, write: Callable[[Any], None]) -> None:
+    make(bucket)
+    write(store_in(bucket, direct=True))
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 @among(FAULTS)
-def test_write_with_one_fault(s3: S3Bucket, write: Callable[[Any], None], what: What) -> None:
-    make_twin(s3, write)
-    new = stored(s3)
-    make(s3)
+def test_write_with_one_fault(bucket: Bucket, write: Callable[[Any], None], what: What) -> None:
+    make_twin(bucket, write)
+    new = stored(bucket)
+    make(bucket)
     # obstore repeats no request whose answer has begun; the object is deleted then
     is_told = write is erase and what is What.CUT_ANSWER
     with (
-        s3.proxy.fault(what, "PUT|POST|DELETE", times=1) as fault,
+        bucket.proxy.fault(what, "PUT|POST|DELETE", times=1) as fault,
         pytest.raises(store_errors()) if is_told else nullcontext(),
     ):
-        write(store_in(s3))
+        write(store_in(bucket))
     assert fault.n_done == 1
-    assert stored(s3) == new
+    assert stored(bucket) == new
 
 
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__)
 @among(FAULTS)
-def test_read_with_a_fault(s3: S3Bucket, read: Callable[[Any], Any], what: What) -> None:
-    make(s3)
-    values = read(store_in(s3, direct=True))
+def test_read_with_a_fault(bucket: Bucket, read: Callable[[Any], Any], what: What) -> None:
+    make(bucket)
+    values = read(store_in(bucket, direct=True))
     # obstore does not repeat a listing whose answer has begun
     is_told = read is read_chunks and what is What.CUT_ANSWER
     with (
-        s3.proxy.fault(what, "GET", NOT_V2, times=1) as fault,
+        bucket.proxy.fault(what, "GET", NOT_V2, times=1) as fault,
         pytest.raises(store_errors()) if is_told else nullcontext(),
     ):
-        assert read(store_in(s3)) == values
+        assert read(store_in(bucket)) == values
     assert fault.n_done == 1
     if what is not What.CUT_ANSWER:
-        with s3.proxy.fault(what, "GET"), pytest.raises(store_errors()):
-            read(store_in(s3))
+        with bucket.proxy.fault(what, "GET"), pytest.raises(store_errors()):
+            read(store_in(bucket))
