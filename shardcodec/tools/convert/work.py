@@ -111,6 +111,9 @@ class GroupWork:
             raise
         except (ShardError, OSError) as error:
             failures += [ShardFailure(new.name, new.describe(at), str(error)) for at in some]
+        except Exception as error:  # noqa: BLE001 - whatever a source or a store raises fails these shards only
+            detail = f"{type(error).__name__}: {error}"
+            failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]
 
     # ---- finished shards
 
