@@ -21,6 +21,7 @@ from zarr.storage import MemoryStore, StorePath, ZipStore
 import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.errors import ShardError, UnsupportedError
+from shardcodec.tools.convert import intermediate_shape
 from shardcodec.tools.convert.convert import convert
 from shardcodec.tools.convert.estimate import Prices
 from shardcodec.tools.convert.layout import parse_codec_list, parse_shape, parse_shards
@@ -487,6 +488,72 @@ def test_source_chunks_are_read_once_if_the_memory_permits(tmp_path: Path) -> No
     assert little.cost.amplification > 2 and little.cost.n_reads > 14
     convert(tmp_path / "a.zarr", tmp_path / "b.zarr", memory=7000, **(how | {"dry_run": False}))
     same(tmp_path / "b.zarr")
+
+
+CROSSED: dict[str, Any] = {"chunks": (1, 16, 16), "shards": (1, 64, 64), "threads": 1, "memory": 40000}
+
+
+def crossed(place: Path) -> np.ndarray[Any, Any]:
+    """Write an array of columns, of which each shard needs all."""
+    values = np.random.default_rng(0).integers(0, 1000, (64, 64, 64)).astype("u2")
+    with quiet():
+        zarr.create_array(place, shape=values.shape, chunks=(64, 4, 4), dtype="u2")[...] = values
+    return values
+
+
+@pytest.fixture
+def cheap_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small chunks cost little, so that a small array has an intermediate one."""
+    monkeypatch.setattr(intermediate_shape, "CHUNK_COST_NBYTES", 16)
+
+
+@pytest.mark.usefixtures("cheap_chunks")
+def test_intermediate_array_saves_reads(tmp_path: Path) -> None:
+    values = crossed(tmp_path / "a.zarr")
+    temp = tmp_path / "temp"
+    direct = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", dry_run=True, **CROSSED).arrays[0]
+    planned = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", dry_run=True, temp=temp, **CROSSED).arrays[0]
+    assert direct.cost.amplification > 15 and direct.via_chunk_shape is None
+    assert planned.cost.amplification <= 3 and planned.via_chunk_shape is not None
+    assert planned.cost.n_reads < direct.cost.n_reads / 4 and planned.cost.n_writes > direct.cost.n_writes
+    assert not temp.exists()
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", temp=temp, verify="full", **CROSSED)
+    assert report.is_complete and not temp.exists()
+    same(tmp_path / "b.zarr", values)
+
+
+@pytest.mark.usefixtures("cheap_chunks")
+def test_intermediate_array_is_resumed(tmp_path: Path) -> None:
+    class StopAfter(Monitor):
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def advance(self, n: int = 1) -> None:
+            self.n -= n
+
+        def check(self) -> None:
+            if self.n <= 0:
+                raise Stopped
+
+    values = crossed(tmp_path / "a.zarr")
+    temp, job = tmp_path / "temp", tmp_path / "job.json"
+    how = {**CROSSED, "temp": temp, "job": job}
+    first = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", monitor=StopAfter(3), **how)
+    assert not first.is_complete and temp.exists() and first.n_written >= 3
+    precious = temp / "precious"
+    precious.write_text("x")
+    with pytest.raises(ValueError, match="temp: expected the folder"):
+        convert(tmp_path / "a.zarr", tmp_path / "b.zarr", resume=True, **(how | {"temp": None}))
+    before = {file: file.stat().st_mtime_ns for file in temp.rglob("*") if file.is_file()}
+    second = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", monitor=StopAfter(40), resume=True, **how)
+    assert not second.is_complete
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    third = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", resume=True, **how)
+    assert third.is_complete and [file.name for file in temp.rglob("*")] == ["precious"]
+    assert convert(
+        tmp_path / "a.zarr", tmp_path / "b.zarr", resume=True, **(how | {"temp": None})
+    ).is_complete
+    same(tmp_path / "b.zarr", values)
 
 
 def test_dry_run_writes_nothing_and_estimates(tmp_path: Path) -> None:

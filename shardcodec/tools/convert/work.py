@@ -149,9 +149,9 @@ class GroupWork:
         return n
 
     def _source_state(self, number: int, coords: Ints) -> str | None:
-        if not self._records_source:
-            return None
         array, source = self._plan.arrays[number], self._sources[number]
+        if not self._records_source or array.via_chunk is not None:
+            return None  # the ledger of an intermediate array has the states of its source
         start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
         stop = tuple(
             min(a + n, limit) for a, n, limit in zip(start, array.shard_shape, source.shape, strict=True)
