@@ -92,6 +92,12 @@ def convert(
     like: LikeOption = None,
     only: OnlyOption = None,
     verify: VerifyOption = Verify.NONE,
+    temp: Annotated[
+        str | None,
+        Option(
+            "--temp", metavar="FOLDER", help="A new folder for an intermediate array, where it saves reads."
+        ),
+    ] = None,
     job: Annotated[
         str | None,
         Option(
@@ -148,6 +154,7 @@ def convert(
             verify=verify.value,
             memory=memory,
             threads=threads,
+            temp=temp,
             job=job,
             resume=resume,
             fail_fast=not keep_going,
@@ -240,6 +247,8 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
     yield f"  new           {one.n_shards} shards of {shards}, inner chunks of {chunks}, {one.dtype}"
     how = "moved without decoding" if one.method == "move" else f"decoded and encoded: {one.reason}"
     yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"
+    if one.via_chunk_shape is not None:
+        yield f"  by way of     an intermediate array with chunks of {' x '.join(map(str, one.via_chunk_shape))}"
     if one.cost is not None:
         yield from _cost_lines(one.cost)
 

@@ -197,7 +197,12 @@ def test_damaged_index_stops_the_conversion(
 NOT_BY_TOOL = ("type-str", "type-bytes", *(["filter-delta-big-F"] if not swaps_for_filters() else []))
 
 
-@pytest.mark.parametrize("name", NAMES)
+ALWAYS = ("plain", "codec-gzip", "codec-bz2", "stack", "dots", *NOT_BY_TOOL)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.nightly) for name in NAMES]
+)
 def test_tool_converts_to_other_shards(made: Path, converted: Path, tmp_path: Path, name: str) -> None:
     case = BY_NAME[name]
     if name in NOT_BY_TOOL:

@@ -20,10 +20,12 @@ from ..targets import find_arrays
 from .convert_report import ConvertedArray, ConvertReport
 from .destination import NewTree
 from .estimate import Prices, array_report, cost_of
-from .execute import Execution, peak_nbytes
+from .execute import Execution, peak_nbytes, run_report
+from .intermediate import Intermediate
 from .layout import Choices
 from .open_source import open_source
 from .plan import ConvertPlan, make_plan
+from .run import Totals
 from .source import Ints, SourceTree
 
 __all__ = ["convert", "plan_convert"]
@@ -44,6 +46,7 @@ def convert(
     verify: str = "none",
     memory: int | None = None,
     threads: int | None = None,
+    temp: str | os.PathLike[str] | None = None,
     job: str | os.PathLike[str] | None = None,
     resume: bool = False,
     fail_fast: bool = False,
@@ -86,6 +89,9 @@ def convert(
         most. A shard that does not fit is written piece by piece.
     threads : int, optional
         Number of threads. Default: the option ``threads``.
+    temp : path-like, optional
+        A new local folder for intermediate arrays, which is removed at the end. It is used where source chunks would
+        otherwise be read three times or more, because source chunks and shards cross and `memory` does not suffice.
     job : path-like, optional
         A new file for the plan, beside which the ledger is; it makes the conversion resumable. `source` and `destination` must
         be paths or URLs.
@@ -133,7 +139,16 @@ def convert(
     new = NewTree(destination, storage_options)
     _check_apart(source, new)
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
-    plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=options.threads)
+    plan = make_plan(
+        tree,
+        new,
+        choices,
+        options,
+        memory=memory,
+        verify=verify,
+        n_workers=options.threads,
+        may_use_intermediate=temp is not None,
+    )
     arrays = tuple(_reports(plan, tree, prices, dry_run))
     if on_array is not None:
         for one in arrays:
@@ -149,11 +164,27 @@ def convert(
         raise ValueError("resume: expected `job`, the file of the plan that is resumed")
     else:
         new.check_free()
-    execution = Execution(plan, tree, new, options, monitor or Monitor(), job=job_path, fail_fast=fail_fast)
-    totals, is_complete, n_damaged = execution.run(plan.units(), n_shards=plan.n_shards, finishes=True)
+    via = None
+    if any(one.via_chunk for one in plan.arrays) and not new.is_complete:
+        if temp is None:
+            raise ValueError("temp: expected the folder for intermediate arrays with which the job was begun")
+        via = Intermediate(plan, tree, temp, options, job_path)
+    monitor = monitor or Monitor()
+    is_complete, n_damaged = False, 0
+    try:
+        totals = Totals() if via is None else via.make(monitor, fail_fast=fail_fast)
+        if not totals.is_stopped and not totals.n_failed:
+            opened = tree if via is None else via.tree()
+            execution = Execution(plan, opened, new, options, monitor, job=job_path, fail_fast=fail_fast)
+            totals, is_complete, n_damaged = execution.run(
+                plan.units(), n_shards=plan.n_shards, finishes=True
+            )
+    finally:
+        if via is not None and (is_complete or job_path is None):
+            via.remove()
     if totals.is_stopped and job_path is None:
         raise Stopped
-    return execution.report(totals, plan.n_shards, is_complete, n_damaged, listed)
+    return run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
 
 
 def plan_convert(

@@ -61,6 +61,8 @@ class ConvertedArray(Report):
         Shards of the grid.
     streamed : bool
         A shard does not fit into the memory, so it is written piece by piece.
+    via_chunk_shape : tuple of int or None
+        Shape of an inner chunk of the intermediate array, if there is one.
     cost : Cost or None
         Only in a dry run.
     """
@@ -77,6 +79,7 @@ class ConvertedArray(Report):
     shard_shape: Ints
     n_shards: int
     streamed: bool
+    via_chunk_shape: Ints | None = None
     cost: Cost | None = None
 
 

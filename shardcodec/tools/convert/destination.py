@@ -217,7 +217,15 @@ class NewArray:
     def writer(self, coords: Ints) -> ShardWriter:
         """Return the writer of one shard."""
         assert self.spec is not None
-        return ShardWriter(self._base, self.spec, key=self.key(coords), threads=self._options.threads)
+        options = self._options  # those of the caller's thread
+        return ShardWriter(
+            self._base,
+            self.spec,
+            key=self.key(coords),
+            order=options.order,
+            durability=options.durability,
+            threads=options.threads,
+        )
 
     def write(self, first: Ints, values: np.ndarray[Any, Any], wanted: Sequence[Ints]) -> None:
         """Write whole shards.

@@ -41,27 +41,37 @@ def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> 
         n_objects = math.prod(-(-n // size) for n, size in zip(source.shape, objects, strict=True))
         if sample is not None and sample[0]:
             stored = int(sample[1] / sample[0] * n_objects)
-    n_reads = _n_reads(source, array, objects or source.shape)
+    n_reads, n_writes = _n_requests(source.shape, array, objects or source.shape)
     read_nbytes = None if stored is None else int(stored * array.amplification)
     # inner chunks that are moved keep their size; those that are encoded again are expected to compress as before
     index = 16 * math.prod(a // b for a, b in zip(array.shard_shape, array.chunk_shape, strict=True)) + 4
-    write_nbytes = None if stored is None else stored + index * array.n_shards
+    write_nbytes = None
+    if stored is not None:
+        write_nbytes = (1 if array.via_chunk is None else 2) * stored + index * array.n_shards
     price = None
     if prices is not None:
-        price = (n_reads * prices.get + array.n_shards * prices.put) / 1000
-    return Cost(
-        n_reads, array.n_shards, read_nbytes, write_nbytes, array.amplification, array.n_shards, price
-    )
+        price = (n_reads * prices.get + n_writes * prices.put) / 1000
+    return Cost(n_reads, n_writes, read_nbytes, write_nbytes, array.amplification, array.n_shards, price)
 
 
-def _n_reads(source: SourceArray, array: PlannedArray, objects: Ints) -> int:
-    """Return how often an object is read: once for each group, or each piece of a shard, that touches it."""
+def _n_requests(shape: Ints, array: PlannedArray, objects: Ints) -> tuple[int, int]:
+    """Return how often an object is read and written."""
+    group = tuple(k * size for k, size in zip(array.shards, array.shard_shape, strict=True))
+    step = array.shard_shape if array.method == "move" else group
+    if array.piece is not None:
+        step = tuple(k * size for k, size in zip(array.piece, array.chunk_shape, strict=True))
+    if array.via_shard is None:
+        return _n_reads(shape, objects, group, step), array.n_shards
+    n_reads = _n_reads(shape, objects, array.via_shard, array.via_shard)
+    n_reads += _n_reads(shape, array.via_shard, group, step)
+    n_via = math.prod(-(-n // size) for n, size in zip(shape, array.via_shard, strict=True))
+    return n_reads, n_via + array.n_shards
+
+
+def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
+    """Return how often an object is read: once for each group, or each part of a group, that touches it."""
     total = 1
-    for axis, (n, size) in enumerate(zip(source.shape, objects, strict=True)):
-        group = array.shards[axis] * array.shard_shape[axis]
-        step = array.shard_shape[axis] if array.method == "move" else group
-        if array.piece is not None:
-            step = array.piece[axis] * array.chunk_shape[axis]
+    for n, size, group, step in zip(shape, objects, groups, steps, strict=True):
         touched = 0
         for start in range(0, n, group):
             for low in range(start, min(n, start + group), step):
@@ -83,5 +93,6 @@ def array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) ->
         array.shard_shape,
         array.n_shards,
         array.piece is not None,
+        array.via_chunk,
         cost,
     )

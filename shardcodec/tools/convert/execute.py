@@ -17,7 +17,7 @@ from .shard_record import ShardRecord
 from .source import Ints, SourceTree
 from .work import Done, GroupWork
 
-__all__ = ["Execution", "recorded_shards"]
+__all__ = ["Execution", "peak_nbytes", "recorded_shards", "run_report"]
 
 
 class Execution:
@@ -132,34 +132,34 @@ class Execution:
             return False
         return self.finish()
 
-    # ---- the report
 
-    def report(
-        self,
-        totals: Totals,
-        n_shards: int,
-        is_complete: bool,
-        n_damaged: int,
-        arrays: tuple[ConvertedArray, ...],
-    ) -> ConvertReport:
-        """Return the report of a run."""
-        return ConvertReport(
-            self._plan.source,
-            self._plan.destination,
-            False,
-            is_complete,
-            n_shards,
-            totals.n_written,
-            totals.n_skipped,
-            totals.n_failed,
-            totals.n_moved_chunks,
-            totals.read_nbytes,
-            totals.written_nbytes,
-            peak_nbytes(self._plan, self._options.threads),
-            n_damaged,
-            arrays,
-            tuple(totals.failures),
-        )
+def run_report(
+    plan: ConvertPlan,
+    options: Options,
+    totals: Totals,
+    n_shards: int,
+    is_complete: bool,
+    n_damaged: int,
+    arrays: tuple[ConvertedArray, ...],
+) -> ConvertReport:
+    """Return the report of a run."""
+    return ConvertReport(
+        plan.source,
+        plan.destination,
+        False,
+        is_complete,
+        n_shards,
+        totals.n_written,
+        totals.n_skipped,
+        totals.n_failed,
+        totals.n_moved_chunks,
+        totals.read_nbytes,
+        totals.written_nbytes,
+        peak_nbytes(plan, options.threads),
+        n_damaged,
+        arrays,
+        tuple(totals.failures),
+    )
 
 
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:

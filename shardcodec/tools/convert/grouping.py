@@ -8,9 +8,9 @@ fits into memory, it is written piece by piece, each piece a box of inner chunks
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..quantities import format_nbytes
@@ -234,17 +234,28 @@ def _amplification(geometry: Geometry, shards: Ints, piece: Ints | None) -> floa
         return 1.0
     total = 1.0
     for axis, (n, source) in enumerate(zip(geometry.shape, geometry.source, strict=True)):
-        touched = 0
-        for low, high in _intervals(geometry, axis, shards[axis], None if piece is None else piece[axis]):
-            touched += min(n, -(-high // source) * source) - low // source * source
-        total *= touched / n
+        group = geometry.shard[axis] * shards[axis]
+        step = group if piece is None else piece[axis] * geometry.chunk[axis]
+        total *= _touched(n, group, step, source) / n
     return total
 
 
-def _intervals(geometry: Geometry, axis: int, shards: int, piece: int | None) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of an axis that are read at a time."""
-    n, size = geometry.shape[axis], geometry.shard[axis] * shards
-    step = size if piece is None else piece * geometry.chunk[axis]
-    for start in range(0, n, size):
-        for low in range(start, min(n, start + size), step):
-            yield low, min(n, start + size, low + step)
+@functools.lru_cache(maxsize=4096)
+def _touched(n: int, group: int, step: int, source: int) -> int:
+    """Return the elements of an axis of source chunks that are read, chunks that are read twice counted twice.
+
+    Parameters
+    ----------
+    n : int
+        Elements of the axis.
+    group, step : int
+        Elements of a group, and those of it that are read at a time.
+    source : int
+        Elements of a source chunk.
+    """
+    touched = 0
+    for start in range(0, n, group):
+        for low in range(start, min(n, start + group), step):
+            high = min(n, start + group, low + step)
+            touched += min(n, -(-high // source) * source) - low // source * source
+    return touched

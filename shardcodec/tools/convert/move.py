@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy as np
 from ... import native
 from ..rebuilt_index import sequence
 from .destination import NewArray
-from .source import EncodedChunks, Ints
-from .zarr_source import chunk_place
+from .source import Coords, EncodedChunks, Ints
+from .zarr_source import chunk_places
 
 __all__ = ["Moved", "chunks_of_shard", "move_shard"]
 
@@ -62,7 +61,7 @@ def move_shard(
         for where, sizes, data in chunks.joined(chunks_of_shard(to, coords, chunk_shape), most_nbytes):
             if writer is None:
                 writer = to.writer(coords)
-            writer.write_joined([chunk_place(at, counts, spec.chain.perm)[1] for at in where], sizes, data)
+            writer.write_joined(chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
             n, nbytes = n + len(where), nbytes + sum(sizes)
             if wants_crc:
                 crc = native.load().crc32c(data, crc)
@@ -75,16 +74,14 @@ def move_shard(
     return Moved(n, nbytes, crc if wants_crc else None)
 
 
-def chunks_of_shard(to: NewArray, coords: Ints, chunk_shape: Ints) -> list[Ints]:
+def chunks_of_shard(to: NewArray, coords: Ints, chunk_shape: Ints) -> Coords:
     """Return the chunks of the whole array that a shard has, in Morton order; those outside of the array are left out."""
     spec = to.spec
     assert spec is not None
-    counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
-    perm = spec.chain.perm
+    counts = [a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True)]
     stored = np.stack(np.unravel_index(sequence(spec, "morton"), spec.grid_shape), axis=1)
-    within = np.empty_like(stored)
-    within[:, list(perm)] = stored
-    chunks = within + np.array(coords) * np.array(counts)
+    chunks = np.empty(stored.shape, dtype=np.int64)
+    chunks[:, list(spec.chain.perm)] = stored
+    chunks += np.array(coords, dtype=np.int64) * np.array(counts, dtype=np.int64)
     limit = [-(-n // size) for n, size in zip(to.shape, chunk_shape, strict=True)]
-    inside = (chunks < np.array(limit)).all(axis=1)
-    return [tuple(one) for one in itertools.chain(chunks[inside].tolist())]
+    return chunks[(chunks < np.array(limit, dtype=np.int64)).all(axis=1)]

@@ -87,7 +87,10 @@ def object_source(values: Any, name: str = "", place: str | None = None, **known
 
 def _chunks(values: Any) -> Ints | None:
     """Return the shape of a chunk; dask names the sizes of all chunks."""
-    given = getattr(values, "chunks", None)
+    try:
+        given = getattr(values, "chunks", None)
+    except NotImplementedError:  # chunks of different shapes
+        return None
     if not isinstance(given, Sequence) or len(given) != len(values.shape):
         return None
     first = [one[0] if isinstance(one, Sequence) and len(one) else one for one in given]

@@ -13,13 +13,14 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from ...errors import ConflictError
 from ...options import Options
 from .destination import NewArray, NewTree
 from .grouping import Geometry, encode_grouping, move_grouping
+from .intermediate_shape import choose_intermediate
 from .layout import Choices, new_layout
 from .object_source import ObjectSource
 from .source import Ints, SourceArray, SourceTree
@@ -78,7 +79,10 @@ class PlannedArray:
     need_nbytes : int
         Memory of one group in bytes.
     amplification : float
-        Decoded bytes of the source chunks that are read, divided by those of the array.
+        Decoded bytes of the source chunks that are read, divided by those of the array; with an intermediate array also
+        those of its chunks.
+    via_chunk, via_shard : tuple of int or None
+        Shapes of an inner chunk and of a shard of the intermediate array, if there is one.
     """
 
     name: str
@@ -91,6 +95,8 @@ class PlannedArray:
     piece: Ints | None
     need_nbytes: int
     amplification: float
+    via_chunk: Ints | None = None
+    via_shard: Ints | None = None
 
     @property
     def groups(self) -> Ints:
@@ -220,6 +226,7 @@ def make_plan(
     memory: int | None = None,
     verify: str = "none",
     n_workers: int = 1,
+    may_use_intermediate: bool = False,
 ) -> ConvertPlan:
     """Decide everything about a conversion for a number of workers; nothing is written.
 
@@ -243,6 +250,11 @@ def make_plan(
         geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
         group = move_grouping if layout.moves else encode_grouping
         grouping = group(geometry, memory)
+        via = None
+        if may_use_intermediate and not layout.moves:
+            via = choose_intermediate(geometry, memory, grouping)
+        if via is not None:
+            grouping = encode_grouping(replace(geometry, source=via.chunk), memory)
         arrays.append(
             PlannedArray(
                 source.name,
@@ -254,7 +266,9 @@ def make_plan(
                 grouping.shards,
                 grouping.piece,
                 grouping.need_nbytes,
-                grouping.amplification,
+                grouping.amplification if via is None else via.amplification,
+                None if via is None else via.chunk,
+                None if via is None else via.shard,
             )
         )
     for name, array in tree.verbatim.items():

@@ -14,9 +14,10 @@ import numpy as np
 from ...format.codecs import Codec
 from ...format.dtypes import DType
 
-__all__ = ["EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree"]
+__all__ = ["Coords", "EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree"]
 
 Ints = tuple[int, ...]
+Coords = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,24 @@ class EncodedChunks(ABC):
     """The encoded chunks of a source; of a sharded array, its inner chunks."""
 
     @abstractmethod
-    def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+    def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         """Yield encoded chunks, those that lie side by side together.
 
         Parameters
         ----------
-        coords : sequence of tuple of int
+        coords : ndarray of int, shape (n, ndim)
             Positions in the grid of chunks of the whole array, by axis of the array.
         most_nbytes : int
             Bytes to hold at a time; at least one chunk is held.
 
         Yields
         ------
-        coords : list of tuple of int
+        coords : ndarray of int, shape (m, ndim)
             Positions of chunks that exist.
-        sizes : list of int
+        sizes : sequence of int
             Their sizes in bytes.
         data : buffer
-            Their bytes, one after the other.
+            Their bytes, one after the other. The next step overwrites it.
         """
 
 

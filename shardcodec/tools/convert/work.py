@@ -111,6 +111,9 @@ class GroupWork:
             raise
         except (ShardError, OSError) as error:
             failures += [ShardFailure(new.name, new.describe(at), str(error)) for at in some]
+        except Exception as error:  # noqa: BLE001 - whatever a source or a store raises fails these shards only
+            detail = f"{type(error).__name__}: {error}"
+            failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]
 
     # ---- finished shards
 
@@ -146,9 +149,9 @@ class GroupWork:
         return n
 
     def _source_state(self, number: int, coords: Ints) -> str | None:
-        if not self._records_source:
-            return None
         array, source = self._plan.arrays[number], self._sources[number]
+        if not self._records_source or array.via_chunk is not None:
+            return None  # the ledger of an intermediate array has the states of its source
         start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
         stop = tuple(
             min(a + n, limit) for a, n, limit in zip(start, array.shard_shape, source.shape, strict=True)

@@ -19,6 +19,7 @@ from ... import native
 from ...access.array_reader import ArrayReader
 from ...access.box_reader import Folder
 from ...access.chunk_codec import compiled
+from ...access.inner_chunks import position_array
 from ...access.placement import ABSENT
 from ...access.store_object import StoreObject
 from ...compat import on_zarrs_loop
@@ -29,9 +30,9 @@ from ...format.spec import ShardSpec
 from ...options import Options
 from ...storage.runner import run_blocking
 from ...storage.store import Store
-from .source import EncodedChunks, Encoding, Ints, SourceArray
+from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray
 
-__all__ = ["ZarrSource", "chunk_place", "zarr_source"]
+__all__ = ["ZarrSource", "chunk_places", "zarr_source"]
 
 # Objects that are requested at a time from a store of requests.
 MOST_REQUESTS = 32
@@ -157,21 +158,20 @@ def zarr_source(
     )
 
 
-def chunk_place(chunk: Ints, counts: Ints, perm: Ints) -> tuple[Ints, Ints]:
-    """Return the shard of a chunk of the whole array, and the stored coordinates of the chunk in its shard.
+def chunk_places(chunks: Coords, counts: Ints, perm: Ints) -> tuple[Coords, Coords]:
+    """Return the shards of chunks of the whole array, and the stored coordinates of the chunks in their shards.
 
     Parameters
     ----------
-    chunk : tuple of int
-        Position in the grid of chunks of the whole array, by axis of the array.
+    chunks : ndarray of int, shape (n, ndim)
+        Positions in the grid of chunks of the whole array, by axis of the array.
     counts : tuple of int
         Chunks of a shard along each axis of the array.
     perm : tuple of int
         Stored axis i is axis ``perm[i]`` of the array.
     """
-    shard = tuple(at // n for at, n in zip(chunk, counts, strict=True))
-    within = tuple(at % n for at, n in zip(chunk, counts, strict=True))
-    return shard, tuple(within[axis] for axis in perm)
+    shards, within = np.divmod(chunks, np.array(counts, dtype=np.int64))
+    return shards, within[:, list(perm)]
 
 
 class _PlainChunks(EncodedChunks):
@@ -181,28 +181,31 @@ class _PlainChunks(EncodedChunks):
         self._source = source
         self._fixed = source.chain.fixed_nbytes
 
-    def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
+    def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         store = self._source.folder.store
+        positions = list(map(tuple, coords.tolist()))
         if store.path("") is not None:
-            yield from self._files(coords, most_nbytes)
+            yield from self._files(positions, most_nbytes)
             return
         fit = most_nbytes // max(1, self._source.chain.nbytes)
         n = 1 if store.is_near else max(1, min(MOST_REQUESTS, fit))
-        for i in range(0, len(coords), n):
-            some = coords[i : i + n]
+        for i in range(0, len(positions), n):
+            some = positions[i : i + n]
             for at, data in zip(some, _objects(store, [self._source.key(one) for one in some]), strict=True):
                 if data is not None:
                     self._check(at, len(data))
-                    yield [at], [len(data)], data
+                    yield np.array([at], dtype=np.int64), [len(data)], data
 
-    def _files(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
-        """Read files into one buffer, and yield it whenever it is full; the next file overwrites it."""
+    def _files(
+        self, positions: Sequence[Ints], most_nbytes: int
+    ) -> Iterator[tuple[Coords, Sequence[int], Any]]:
+        """Read files into one buffer, and yield it whenever it is full."""
         store = self._source.folder.store
         buffer = np.empty(most_nbytes, np.uint8).data
         where: list[Ints] = []
         sizes: list[int] = []
         end = 0
-        for at in coords:
+        for at in positions:
             fd = native.load().open_file(str(store.path(self._source.key(at))))
             if fd < 0:
                 continue
@@ -210,7 +213,7 @@ class _PlainChunks(EncodedChunks):
                 nbytes = os.fstat(fd).st_size
                 self._check(at, nbytes)
                 if where and end + nbytes > len(buffer):
-                    yield where, sizes, buffer[:end]
+                    yield np.array(where, dtype=np.int64), sizes, buffer[:end]
                     where, sizes, end = [], [], 0
                 if nbytes > len(buffer):
                     buffer = np.empty(nbytes, np.uint8).data
@@ -221,7 +224,7 @@ class _PlainChunks(EncodedChunks):
             sizes.append(nbytes)
             end += nbytes
         if where:
-            yield where, sizes, buffer[:end]
+            yield np.array(where, dtype=np.int64), sizes, buffer[:end]
 
     def _fill(self, fd: int, at: Ints, view: memoryview) -> None:
         done = 0
@@ -269,55 +272,39 @@ class _InnerChunks(EncodedChunks):
         assert source.chunks is not None
         self._counts = tuple(a // b for a, b in zip(spec.shard_shape, source.chunks, strict=True))
 
-    def joined(self, coords: Sequence[Ints], most_nbytes: int) -> Iterator[tuple[list[Ints], list[int], Any]]:
-        by_shard: dict[Ints, dict[int, Ints]] = {}
-        grid = self._spec.grid_shape
-        for at in coords:
-            shard, within = chunk_place(at, self._counts, self._spec.chain.perm)
-            position = int(np.ravel_multi_index(within, grid)) if grid else 0
-            by_shard.setdefault(shard, {})[position] = at
-        for shard in sorted(by_shard):
-            yield from self._of_shard(shard, by_shard[shard], most_nbytes)
+    def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
+        shards, within = chunk_places(coords, self._counts, self._spec.chain.perm)
+        positions = position_array(within, self._spec.grid_shape)
+        for shard in sorted(set(map(tuple, shards.tolist()))):
+            mine = (shards == np.array(shard)).all(axis=1)
+            yield from self._of_shard(shard, positions[mine], coords[mine], most_nbytes)
 
     def _of_shard(
-        self, shard: Ints, wanted: dict[int, Ints], most_nbytes: int
-    ) -> Iterator[tuple[list[Ints], list[int], Any]]:
+        self, shard: Ints, positions: np.ndarray[Any, Any], coords: Coords, most_nbytes: int
+    ) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         store, key = self._source.folder.store, self._source.key(shard)
         view = StoreObject(store, key, store.path(key) or key).open(self._native, self._source.options)
         try:
             if view.missing:
                 return
             view.check()
-            entries = view.entries(check=False)
-            positions = np.array(sorted(wanted), dtype=np.uint64)
-            positions = positions[entries[positions.astype(np.intp), 0] != ABSENT]
-            positions = positions[np.argsort(entries[positions.astype(np.intp), 0], kind="stable")]
-            while len(positions):
-                places = np.empty((len(positions), 2), dtype=np.uint64)
-                data, n = view.fetch(positions, places, most_nbytes)
-                yield from _runs(
-                    memoryview(data).cast("B"), positions[:n].tolist(), places[:n].tolist(), wanted
-                )
-                positions = positions[n:]
+            offsets = view.entries(check=False)[positions, 0]
+            order = np.argsort(offsets, kind="stable")
+            order = order[offsets[order] != ABSENT]
+            while len(order):
+                places = np.empty((len(order), 2), dtype=np.uint64)
+                data, n = view.fetch(positions[order].astype(np.uint64), places, most_nbytes)
+                yield from _runs(memoryview(data).cast("B"), places[:n].astype(np.int64), coords[order[:n]])
+                order = order[n:]
         finally:
             view.close()
 
 
 def _runs(
-    data: memoryview, positions: list[int], places: list[list[int]], wanted: dict[int, Ints]
-) -> Iterator[tuple[list[Ints], list[int], Any]]:
+    data: memoryview, places: np.ndarray[Any, np.dtype[np.int64]], coords: Coords
+) -> Iterator[tuple[Coords, Sequence[int], Any]]:
     """Yield chunks that lie side by side in a buffer."""
-    coords: list[Ints] = []
-    sizes: list[int] = []
-    first = end = 0
-    for position, (offset, nbytes) in zip(positions, places, strict=True):
-        if coords and offset != end:
-            yield coords, sizes, data[first:end]
-            coords, sizes = [], []
-        if not coords:
-            first = offset
-        coords.append(wanted[position])
-        sizes.append(nbytes)
-        end = offset + nbytes
-    if coords:
-        yield coords, sizes, data[first:end]
+    ends = places.sum(axis=1)
+    first = np.flatnonzero(np.r_[True, places[1:, 0] != ends[:-1]])
+    for low, high in itertools.pairwise([*first.tolist(), len(places)]):
+        yield coords[low:high], places[low:high, 1].tolist(), data[places[low, 0] : ends[high - 1]]

@@ -12,7 +12,7 @@ from ...options import check, resolve
 from ...storage.urls import is_url
 from ..convert.convert_report import ConvertReport
 from ..convert.destination import NewTree
-from ..convert.execute import Execution
+from ..convert.execute import Execution, run_report
 from ..convert.open_source import open_source
 from ..convert.plan import check_same_source
 from ..monitor import Monitor
@@ -82,4 +82,4 @@ def run_part(
         plan, tree, new, options, monitor or Monitor(), job=os.path.abspath(found.path), fail_fast=fail_fast
     )
     totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
-    return execution.report(totals, n_shards, is_complete, n_damaged, ())
+    return run_report(plan, options, totals, n_shards, is_complete, n_damaged, ())
