@@ -19,6 +19,7 @@ from ..storage.urls import is_url
 from .array_target import ArrayTarget, ShardTarget
 from .backup import copy_object, write_object
 from .documents import DOCUMENTS
+from .memory_budget import MemoryBudget
 from .stored_bytes import open_object
 
 __all__ = ["NewHierarchy"]
@@ -35,6 +36,8 @@ class NewHierarchy:
         Where it is written; nothing may be there.
     storage_options : mapping, optional
         Only with a URL.
+    budget : MemoryBudget
+        For stores that take only whole objects.
 
     Raises
     ------
@@ -42,8 +45,8 @@ class NewHierarchy:
         There is something already.
     """
 
-    def __init__(self, to: Any, storage_options: Mapping[str, Any] | None = None) -> None:
-        self._to = to
+    def __init__(self, to: Any, storage_options: Mapping[str, Any] | None, budget: MemoryBudget) -> None:
+        self._to, self._budget = to, budget
         self._options = storage_options if is_url(to) else None
         self._arrays: list[ArrayTarget] = []
         if isinstance(to, str | os.PathLike) and not is_url(to):
@@ -54,6 +57,12 @@ class NewHierarchy:
             store, key, _ = object_at(to, name, self._options)
             if open_object(store, key) is not None:
                 raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
+
+    def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
+        """Raise `UnsupportedError` if the store holds a new object in memory until it is stored, and it does not fit."""
+        store, key, _ = object_at(self._to, self._key(shard.array, shard.key), self._options)
+        if store.path(key) is None and not store.takes_parts:
+            self._budget.check_whole(shard.name, nbytes)
 
     def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> ShardWriter:
         """Return the writer of a new shard; `how` is passed to `ShardWriter`."""
@@ -68,6 +77,8 @@ class NewHierarchy:
             return 0
         try:
             store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
+            if store.path(new_key) is None and not store.takes_parts:
+                self._budget.check_whole(array.store.path(key) or key, view.nbytes)
             copy_object(view, store, new_key)
             return view.nbytes
         finally:
