@@ -35,7 +35,7 @@ from .rewrite import (
     user_parts,
 )
 from .stored_bytes import StoredBytes, open_object
-from .targets import find_arrays
+from .targets import find_arrays, find_groups
 
 __all__ = ["compact"]
 
@@ -127,23 +127,23 @@ def compact(
         elif new is not None:
             new.copy_all(one)
     if new is not None:
-        new.finish(_with_index_checksum if index_crc else None)
+        if array is None and spec is None:
+            for name, folder in find_groups(target, storage_options):
+                new.add_group(name, folder)
+        new.finish()
     return run.report(str(target), None if to is None else str(to))
 
 
 def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document whose shards have an index checksum; consolidated metadata, which would be wrong, are left out."""
-    new = {name: value for name, value in document.items() if name != "consolidated_metadata"}
-    new["codecs"] = codecs = [dict(codec) for codec in document.get("codecs", ())]
-    if "codecs" not in document:
-        del new["codecs"]
+    """Return the document of a sharded array, whose shards have an index checksum."""
+    codecs = [dict(codec) if isinstance(codec, Mapping) else codec for codec in document["codecs"]]
     for codec in codecs:
-        if codec.get("name") == "sharding_indexed":
+        if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
             configuration = codec["configuration"]
             if all(one.get("name") != "crc32c" for one in configuration["index_codecs"]):
                 stored = [*configuration["index_codecs"], {"name": "crc32c"}]
                 codec["configuration"] = {**configuration, "index_codecs": stored}
-    return new
+    return {**document, "codecs": codecs}
 
 
 class _CompactRun:
@@ -177,7 +177,7 @@ class _CompactRun:
             raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
-            self._to.add(array)
+            self._to.add(array, _with_index_checksum if self._index_crc else None)
         share = self._budget.share(array.shard_spec, array.place, 1)
         for one in array.objects():
             self._monitor.check()

@@ -13,7 +13,7 @@ from ..access.box_reader import Folder
 from ..errors import SpecError
 from ..format.checks import as_mapping, bounded_depth
 
-__all__ = ["DOCUMENTS", "Document", "array_documents", "document_of", "is_group"]
+__all__ = ["DOCUMENTS", "Document", "array_documents", "document_of", "group_folders", "is_group"]
 
 Document = Mapping[str, Any]
 
@@ -76,6 +76,23 @@ def array_documents(
     document : mapping or SpecError
         Its document, or what is wrong with it.
     """
+    for path, below, found in _nodes(folder, document, name):
+        if isinstance(found, SpecError) or not is_group(found):
+            yield path, below, found
+
+
+def group_folders(folder: Folder, document: Document) -> Iterator[tuple[str, Folder]]:
+    """Yield path and folder of a group, and of the groups below it, at any depth."""
+    yield "", folder
+    for path, below, found in _nodes(folder, document, ""):
+        if not isinstance(found, SpecError) and is_group(found):
+            yield path, below
+
+
+def _nodes(
+    folder: Folder, document: Document, name: str
+) -> Iterator[tuple[str, Folder, Document | SpecError]]:
+    """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it."""
     if not folder.store.supports_listing:
         yield from _consolidated(folder, document, name)
         return
@@ -87,25 +104,26 @@ def array_documents(
         except SpecError as error:
             yield path, below, error
             continue
-        if found is not None and is_group(found):
-            yield from array_documents(below, found, path)
-        elif found is not None:
-            yield path, below, found
+        if found is None:
+            continue
+        yield path, below, found
+        if is_group(found):
+            yield from _nodes(below, found, path)
 
 
 def _consolidated(
     folder: Folder, document: Document, name: str
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the arrays that consolidated metadata show; without a listing nothing else does."""
+    """Yield the nodes that consolidated metadata show; without a listing nothing else does."""
     if document.get("zarr_format") == 2:
         stored = (_parsed(folder, ".zmetadata") or {}).get("metadata") or {}
         known = {
-            key.removesuffix(".zarray").rstrip("/"): value
+            key.rpartition("/")[0]: value
             for key, value in stored.items()
-            if key.endswith(".zarray")
+            if key.endswith(("/.zarray", "/.zgroup"))
         }
     else:
         known = dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
     for path, one in sorted(known.items()):
-        if isinstance(one, Mapping) and not is_group(one):
+        if isinstance(one, Mapping):
             yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), one

@@ -28,7 +28,7 @@ from .rebuilt_index import ORDERS
 from .repair_report import RepairAction, RepairedShard, RepairReport
 from .shard_repair import ShardRepair, as_unreadable
 from .stored_bytes import open_object
-from .targets import find_arrays
+from .targets import find_arrays, find_groups
 
 __all__ = ["repair"]
 
@@ -125,6 +125,9 @@ def repair(
         elif destination is not None:
             destination.copy_all(one)
     if destination is not None:
+        if array is None and spec is None:
+            for name, folder in find_groups(target, storage_options):
+                destination.add_group(name, folder)
         destination.finish()
     return run.report(str(target), None if to is None else str(to))
 
