@@ -13,6 +13,7 @@ import numpy as np
 
 from ..access.array_reader import ArrayReader
 from ..errors import ShardError
+from ..options import resolve
 from .array_target import ArrayTarget, ShardTarget
 from .findings import Finding, FindingKind
 from .stored_bytes import open_object
@@ -42,6 +43,7 @@ class Comparison:
 
     def __init__(self, array: ArrayTarget, other: ArrayTarget) -> None:
         self._array, self._other = array, other
+        self._block_nbytes = BLOCK_NBYTES
         self._own = ArrayReader(array.folder, None, None, False)
         self._reference = ArrayReader(other.folder, None, None, False)
         expected = self._own.shape, self._own.dtype
@@ -51,6 +53,17 @@ class Comparison:
                 f"{other.place}: expected an array of shape {expected[0]} and data type {expected[1]}, as {array.place} has, "
                 f"got {found[0]} and {found[1]}"
             )
+
+    @property
+    def least_nbytes(self) -> int:
+        """Memory of a comparison in bytes: blocks of one inner chunk, and the inner chunks that are decoded for them."""
+        readers = self._own, self._reference
+        sizes = [math.prod(one.chunks) * one.dtype.itemsize for one in readers]
+        return 4 * sizes[0] + sum(sizes) * resolve().threads
+
+    def limit_blocks(self, nbytes: int) -> None:
+        """Compare blocks of at most so many decoded bytes, or of one inner chunk."""
+        self._block_nbytes = min(self._block_nbytes, nbytes)
 
     @classmethod
     def of(cls, array: ArrayTarget, against: Any, storage_options: Mapping[str, Any] | None) -> Self:
@@ -102,7 +115,7 @@ class Comparison:
         steps = list(self._own.chunks)
         for axis in reversed(range(len(steps))):
             rest = self._own.dtype.itemsize * math.prod(steps) // steps[axis]
-            most = BLOCK_NBYTES // max(1, rest) // self._own.chunks[axis] * self._own.chunks[axis]
+            most = self._block_nbytes // max(1, rest) // self._own.chunks[axis] * self._own.chunks[axis]
             steps[axis] = max(self._own.chunks[axis], min(most, self._own.shards[axis]))
         axes = zip(low, high, steps, strict=True)
         for starts in itertools.product(*(range(a, b, step) for a, b, step in axes)):

@@ -19,7 +19,8 @@ from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ShardSpec
 from ..options import Options
 from .findings import FindingKind
-from .stored_bytes import BLOCK_NBYTES, StoredBytes
+from .memory_budget import UNLIMITED, MemoryShare
+from .stored_bytes import StoredBytes
 
 __all__ = ["ChunkCheck", "Level", "Problem", "has_checksum", "read_runs"]
 
@@ -70,6 +71,8 @@ class ChunkCheck:
     options : Options
     can_decode : bool
         False if the engine does not have all codecs of the inner chunks.
+    share : MemoryShare
+        Memory for the indexes and data of one shard.
 
     Attributes
     ----------
@@ -79,8 +82,10 @@ class ChunkCheck:
         For the shards that are the inner chunks; None if these are no shards.
     """
 
-    def __init__(self, spec: ShardSpec, options: Options, *, can_decode: bool = True) -> None:
-        self.spec = spec
+    def __init__(
+        self, spec: ShardSpec, options: Options, *, can_decode: bool = True, share: MemoryShare = UNLIMITED
+    ) -> None:
+        self.spec, self.share = spec, share
         self.can_decode = can_decode
         self.has_checksum = can_decode and has_checksum(spec.inner)
         codecs = spec.inner.bytes_codecs
@@ -92,7 +97,7 @@ class ChunkCheck:
         inner = self.spec.inner
         if inner.sharding is None or inner.bytes_codecs:
             return None
-        return ChunkCheck(ShardSpec.from_chain(inner), self._options)
+        return ChunkCheck(ShardSpec.from_chain(inner), self._options, share=self.share)
 
     def is_checked(self, level: Level) -> bool:
         """Return True if inner chunks are read and verified at a level."""
@@ -161,8 +166,10 @@ def _crc32c_problem(data: Any) -> Problem | None:
     )
 
 
-def read_runs(view: StoredBytes, entries: Entries, positions: Any) -> Iterator[tuple[int, Any]]:
-    """Read inner chunks in the order of their offsets; near ones share a read of at most a few MiB, or of one inner chunk.
+def read_runs(
+    view: StoredBytes, entries: Entries, positions: Any, block_nbytes: int
+) -> Iterator[tuple[int, Any]]:
+    """Read inner chunks in the order of their offsets; near ones share a read of at most a block, or of one inner chunk.
 
     Parameters
     ----------
@@ -170,6 +177,7 @@ def read_runs(view: StoredBytes, entries: Entries, positions: Any) -> Iterator[t
     entries : ndarray of uint64, shape (n_chunks, 2)
         Those of `positions` are possible: their ranges lie inside the object.
     positions : array of int
+    block_nbytes : int
 
     Yields
     ------
@@ -185,7 +193,7 @@ def read_runs(view: StoredBytes, entries: Entries, positions: Any) -> Iterator[t
         low, end, j = chosen[i][0], sum(chosen[i]), i + 1
         while j < len(where):
             offset, nbytes = chosen[j]
-            if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > BLOCK_NBYTES:
+            if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > block_nbytes:
                 break
             end, j = max(end, offset + nbytes), j + 1
         run = memoryview(view.range(low, end - low))

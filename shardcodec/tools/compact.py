@@ -22,6 +22,7 @@ from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .index_layout import bad_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex, How, find_index
+from .memory_budget import MemoryBudget, MemoryShare
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS, sequence
@@ -34,7 +35,7 @@ from .rewrite import (
     user_parts,
 )
 from .stored_bytes import StoredBytes, open_object
-from .targets import find_arrays
+from .targets import find_arrays, find_groups
 
 __all__ = ["compact"]
 
@@ -54,6 +55,7 @@ def compact(
     dry_run: bool = False,
     array: str | None = None,
     spec: ShardSpec | None = None,
+    memory: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     on_shard: OnCompact | None = None,
@@ -82,6 +84,9 @@ def compact(
         Only this array, by its path in the group.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
+    memory : int, optional
+        Memory for indexes and data, in bytes. By default a few MiB, an index and an inner chunk for each thread, and whole
+        shards where a store needs them.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -102,8 +107,9 @@ def compact(
     OSError
         A new object cannot be written; the old one stays.
     ValueError, TypeError, ImportError
-        An argument is invalid, or no package can open the URL.
+        An argument is invalid, an index and an inner chunk do not fit into `memory`, or no package can open the URL.
     """
+    budget = MemoryBudget(memory)
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
     if order not in (None, *ORDERS):
@@ -113,31 +119,31 @@ def compact(
             "index_crc: expected `to`, a new place: the metadata name the index codecs of all shards"
         )
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    new = None if to is None or dry_run else NewHierarchy(to, storage_options)
-    run = _CompactRun(new, min_dead, order, index_crc, dry_run, monitor or Monitor(), on_shard)
+    new = None if to is None or dry_run else NewHierarchy(to, storage_options, budget)
+    run = _CompactRun(new, min_dead, order, index_crc, dry_run, budget, monitor or Monitor(), on_shard)
     for one in arrays:
         if one.is_sharded:
             run.add(one)
         elif new is not None:
             new.copy_all(one)
     if new is not None:
-        new.finish(_with_index_checksum if index_crc else None)
+        if array is None and spec is None:
+            for name, folder in find_groups(target, storage_options):
+                new.add_group(name, folder)
+        new.finish()
     return run.report(str(target), None if to is None else str(to))
 
 
 def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document whose shards have an index checksum; consolidated metadata, which would be wrong, are left out."""
-    new = {name: value for name, value in document.items() if name != "consolidated_metadata"}
-    new["codecs"] = codecs = [dict(codec) for codec in document.get("codecs", ())]
-    if "codecs" not in document:
-        del new["codecs"]
+    """Return the document of a sharded array, whose shards have an index checksum."""
+    codecs = [dict(codec) if isinstance(codec, Mapping) else codec for codec in document["codecs"]]
     for codec in codecs:
-        if codec.get("name") == "sharding_indexed":
+        if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
             configuration = codec["configuration"]
             if all(one.get("name") != "crc32c" for one in configuration["index_codecs"]):
                 stored = [*configuration["index_codecs"], {"name": "crc32c"}]
                 codec["configuration"] = {**configuration, "index_codecs": stored}
-    return new
+    return {**document, "codecs": codecs}
 
 
 class _CompactRun:
@@ -150,11 +156,12 @@ class _CompactRun:
         order: str | None,
         index_crc: bool,
         dry_run: bool,
+        budget: MemoryBudget,
         monitor: Monitor,
         on_shard: OnCompact | None,
     ) -> None:
         self._to, self._min_dead, self._order, self._index_crc = to, min_dead, order, index_crc
-        self._dry_run, self._monitor, self._on_shard = dry_run, monitor, on_shard
+        self._dry_run, self._budget, self._monitor, self._on_shard = dry_run, budget, monitor, on_shard
         self._options: Options = resolve()
         self._n_shards = self._n_packed = self._n_failed = self._freed = 0
         self._listed: list[CompactedShard] = []
@@ -170,13 +177,14 @@ class _CompactRun:
             raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
-            self._to.add(array)
+            self._to.add(array, _with_index_checksum if self._index_crc else None)
+        share = self._budget.share(array.shard_spec, array.place, 1)
         for one in array.objects():
             self._monitor.check()
             if isinstance(one, ForeignObject):
                 continue
             self._n_shards += 1
-            self._note(self._treat(one))
+            self._note(self._treat(one, share))
             self._monitor.advance()
 
     def _note(self, done: CompactedShard | None) -> None:
@@ -192,7 +200,7 @@ class _CompactRun:
         elif len(self._listed) < MOST_SHARDS:
             self._listed.append(done)
 
-    def _treat(self, shard: ShardTarget) -> CompactedShard | None:
+    def _treat(self, shard: ShardTarget, share: MemoryShare) -> CompactedShard | None:
         """Pack one shard; return None if it stays, or is copied, as it is."""
         nbytes = 0
         try:
@@ -201,7 +209,7 @@ class _CompactRun:
                 return None
             try:
                 nbytes = view.nbytes
-                return self._pack(shard, view)
+                return self._pack(shard, view, share)
             finally:
                 view.close()
         except ShardError as error:
@@ -209,9 +217,9 @@ class _CompactRun:
                 shard.array.name, shard.name, CompactAction.FAILED, nbytes, detail=str(error)
             )
 
-    def _pack(self, shard: ShardTarget, view: StoredBytes) -> CompactedShard | None:
+    def _pack(self, shard: ShardTarget, view: StoredBytes, share: MemoryShare) -> CompactedShard | None:
         spec = shard.array.shard_spec
-        found = find_index(view, spec)
+        found = find_index(view, spec, share.block_nbytes)
         done = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, view.nbytes)
         if found.entries is None or found.how is not How.IN_PLACE or _is_damaged(found, view, spec):
             return replace(done, detail="the index or an entry is damaged; run `shardcodec verify`")
@@ -226,7 +234,7 @@ class _CompactRun:
         )
         if self._dry_run:
             return done
-        return replace(done, new_nbytes=self._write(shard, view, found, new_spec))
+        return replace(done, new_nbytes=self._write(shard, view, found, new_spec, share))
 
     def _spec(self, spec: ShardSpec) -> ShardSpec:
         """Return the encoding of the new shard."""
@@ -240,15 +248,21 @@ class _CompactRun:
         dead = layout.total("dead")
         return dead > 0 and dead >= self._min_dead * layout.nbytes
 
-    def _write(self, shard: ShardTarget, view: StoredBytes, found: FoundIndex, spec: ShardSpec) -> int:
+    def _write(
+        self, shard: ShardTarget, view: StoredBytes, found: FoundIndex, spec: ShardSpec, share: MemoryShare
+    ) -> int:
         """Write the new shard; return its size in bytes."""
         places = found.entries
         assert places is not None
+        if self._to is not None:
+            self._to.check_memory(shard, view.nbytes)
+        elif shard.place.path is None:
+            self._budget.check_whole(shard.name, view.nbytes)
         positions = in_order_of_offset(places)
         if self._order is not None:
             present = ~is_absent(places)
             positions = [position for position in sequence(spec, self._order).tolist() if present[position]]
-        user = user_parts(view, found, shard.array.shard_spec)
+        user = user_parts(view, found, shard.array.shard_spec, shard, share)
         if self._to is not None:
             writer = self._to.writer(shard, spec, **user._asdict())
         elif self._order is None:
@@ -261,7 +275,7 @@ class _CompactRun:
             refuse_user_bytes(shard, user)
             return self._replace_object(shard)
         with writer:
-            copy_chunks(writer, view, places, positions)
+            copy_chunks(writer, view, places, positions, shard, share)
         return _size(shard) if self._to is None else self._to.size(shard)
 
     def _replace_object(self, shard: ShardTarget) -> int:

@@ -21,6 +21,7 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from .array_target import ArrayTarget, ShardTarget
 from .chunk_check import ChunkCheck, Level
+from .memory_budget import MemoryBudget
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
 from .targets import find_arrays
@@ -40,15 +41,22 @@ class CopySource:
     options : Options
     storage_options : mapping, optional
         Only with a URL.
+    budget : MemoryBudget
+        Memory for the copy.
 
     Raises
     ------
     ValueError
-        The copy is the array itself, or has another shape or data type.
+        The copy is the array itself, or has another shape or data type, or its inner chunks do not fit into memory.
     """
 
     def __init__(
-        self, array: ArrayTarget, source: Any, options: Options, storage_options: Mapping[str, Any] | None
+        self,
+        array: ArrayTarget,
+        source: Any,
+        options: Options,
+        storage_options: Mapping[str, Any] | None,
+        budget: MemoryBudget,
     ) -> None:
         self._options = options
         if array.layout is None:
@@ -59,8 +67,14 @@ class CopySource:
         if _identity(found) == _identity(array):
             raise ValueError(f"from: expected a copy, got the array itself, {array.place}")
         has_equal_shards = found.spec == array.spec and found.is_sharded and _shape(found) == _shape(array)
-        self._check = ChunkCheck(found.shard_spec, options) if has_equal_shards else None
-        self._reader = None if has_equal_shards else _reader(array, found)
+        self._check: ChunkCheck | None = None
+        self._reader: ArrayReader | None = None
+        if has_equal_shards:
+            share = budget.share(found.shard_spec, found.place, 1)
+            self._check = ChunkCheck(found.shard_spec, options, share=share)
+        else:
+            self._reader = _reader(array, found)
+            budget.check_chunks(found.place, self._reader, options.threads)
 
     def chunks(self, shard: ShardTarget) -> ChunksOfCopy:
         """Return the inner chunks of the copy for a shard; use it in a with block."""

@@ -76,6 +76,28 @@ def array_documents(
     document : mapping or SpecError
         Its document, or what is wrong with it.
     """
+    for path, below, found in _nodes(folder, document, name):
+        if isinstance(found, SpecError) or not is_group(found):
+            yield path, below, found
+
+
+def group_documents(
+    folder: Folder, document: Document, name: str = ""
+) -> Iterator[tuple[str, Folder, Document]]:
+    """Yield a group and the groups in it, at any depth: path, folder and document.
+
+    Without a listing, those that consolidated metadata show. Damaged documents are left out; `array_documents` yields them.
+    """
+    yield name, folder, document
+    for path, below, found in _nodes(folder, document, name):
+        if not isinstance(found, SpecError) and is_group(found):
+            yield path, below, found
+
+
+def _nodes(
+    folder: Folder, document: Document, name: str
+) -> Iterator[tuple[str, Folder, Document | SpecError]]:
+    """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it."""
     if not folder.store.supports_listing:
         yield from _consolidated(folder, document, name)
         return
@@ -87,53 +109,26 @@ def array_documents(
         except SpecError as error:
             yield path, below, error
             continue
-        if found is not None and is_group(found):
-            yield from array_documents(below, found, path)
-        elif found is not None:
-            yield path, below, found
-
-
-def group_documents(
-    folder: Folder, document: Document, name: str = ""
-) -> Iterator[tuple[str, Folder, Document]]:
-    """Yield a group and the groups in it, at any depth: path, folder and document.
-
-    Without a listing, those that consolidated metadata show.
-    """
-    yield name, folder, document
-    if not folder.store.supports_listing:
-        for path, one in sorted(_consolidated_documents(folder, document).items()):
-            if isinstance(one, Mapping) and is_group(one):
-                full = f"{name}/{path}" if name else path
-                yield full, replace(folder, prefix=f"{folder.prefix}{path}/"), one
-        return
-    for child in folder.store.names(folder.prefix):
-        below = replace(folder, prefix=f"{folder.prefix}{child}/")
-        try:
-            found = document_of(below)
-        except SpecError:
-            continue  # `array_documents` yields it as a damaged array
-        if found is not None and is_group(found):
-            yield from group_documents(below, found, f"{name}/{child}" if name else child)
-
-
-def _consolidated_documents(folder: Folder, document: Document) -> dict[str, Any]:
-    """Return the documents of consolidated metadata, by path of the node."""
-    if document.get("zarr_format") == 2:
-        stored = (_parsed(folder, ".zmetadata") or {}).get("metadata") or {}
-        return {
-            key.rpartition(".z")[0].rstrip("/"): value
-            for key, value in stored.items()
-            if key.endswith((".zarray", "/.zgroup"))
-        }
-    return dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
+        if found is None:
+            continue
+        yield path, below, found
+        if is_group(found):
+            yield from _nodes(below, found, path)
 
 
 def _consolidated(
     folder: Folder, document: Document, name: str
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the arrays that consolidated metadata show; without a listing nothing else does."""
-    known = _consolidated_documents(folder, document)
+    """Yield the nodes that consolidated metadata show; without a listing nothing else does."""
+    if document.get("zarr_format") == 2:
+        stored = (_parsed(folder, ".zmetadata") or {}).get("metadata") or {}
+        known = {
+            key.rpartition("/")[0]: value
+            for key, value in stored.items()
+            if key.endswith(("/.zarray", "/.zgroup"))
+        }
+    else:
+        known = dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
     for path, one in sorted(known.items()):
-        if isinstance(one, Mapping) and not is_group(one):
+        if isinstance(one, Mapping):
             yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), one

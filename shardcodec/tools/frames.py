@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ..format.chain_spec import ChainSpec
 from ..format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
 from .chunk_check import ChunkCheck, Level
+from .memory_budget import MemoryShare
 from .stored_bytes import BLOCK_NBYTES, StoredBytes
 
 __all__ = ["Slot", "Slots", "recognise"]
@@ -52,8 +53,8 @@ class Slots:
 class _Window:
     """Bytes [low, high) of an object, read in large blocks."""
 
-    def __init__(self, view: StoredBytes, low: int, high: int) -> None:
-        self._view, self.high = view, high
+    def __init__(self, view: StoredBytes, low: int, high: int, share: MemoryShare) -> None:
+        self._view, self.high, self.share = view, high, share
         self._low, self._block = low, b""
 
     def bytes(self, offset: int, nbytes: int) -> bytes:
@@ -63,7 +64,7 @@ class _Window:
             return b""
         start = offset - self._low
         if start < 0 or start + nbytes > len(self._block):
-            size = min(max(nbytes, BLOCK_NBYTES), self.high - offset)
+            size = min(max(nbytes, self.share.block_nbytes), self.high - offset)
             self._low, self._block, start = offset, bytes(self._view.range(offset, size)), 0
         return self._block[start : start + nbytes]
 
@@ -93,11 +94,13 @@ def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slot
     if spec.inner.fixed_nbytes is not None:
         return _fixed_slots(view, low, high, spec.inner.fixed_nbytes, check)
     stream = _stream_of(spec.inner)
-    return None if stream is None else _stream_slots(_Window(view, low, high), low, check, *stream)
+    return (
+        None if stream is None else _stream_slots(_Window(view, low, high, check.share), low, check, *stream)
+    )
 
 
 def _fixed_slots(view: StoredBytes, low: int, high: int, nbytes: int, check: ChunkCheck) -> Slots:
-    window = _Window(view, low, high)
+    window = _Window(view, low, high, check.share)
     found = []
     for offset in range(low, high - nbytes + 1, nbytes):
         problem = check.problem(0, window.bytes(offset, nbytes), Level.CHECKSUM)
@@ -135,12 +138,14 @@ def _stream_slots(
     most = check.spec.inner.nbytes
     while offset < window.high:
         end = end_of(window, offset, most) if window.bytes(offset, len(magic)) == magic else None
-        if end is not None and end + n_behind <= window.high:
-            nbytes = end + n_behind - offset
-            if check.problem(0, window.bytes(offset, nbytes), Level.DECODE) is None:
-                found.append(Slot(offset, nbytes, True))
-                offset += nbytes
-                continue
+        nbytes = 0 if end is None else end + n_behind - offset
+        fits = 0 < nbytes <= min(window.high - offset, window.share.largest_nbytes or nbytes)
+        if fits and check.problem(0, window.bytes(offset, nbytes), Level.DECODE) is None:
+            found.append(Slot(offset, nbytes, True))
+            offset += nbytes
+            if len(found) > check.spec.n_chunks:
+                return Slots(tuple(found), False)
+            continue
         fills = False
         following = _next(window, offset + 1, magic)
         if following is None:
@@ -152,11 +157,12 @@ def _stream_slots(
 def _next(window: _Window, offset: int, magic: bytes) -> int | None:
     """Return where the first bytes of a stream occur next; None if they do not, or are not known."""
     while magic and offset < window.high:
-        block = window.bytes(offset, BLOCK_NBYTES)
+        n = window.share.block_nbytes
+        block = window.bytes(offset, n)
         at = block.find(magic)
         if at >= 0:
             return offset + at
-        if len(block) < BLOCK_NBYTES:
+        if len(block) < n:
             return None
         offset += len(block) - len(magic) + 1
     return None
@@ -203,7 +209,7 @@ def _end_of_deflate(window: _Window, offset: int, wbits: int) -> int | None:
             offset += len(data)
             left = data
             while left and not stream.eof:
-                stream.decompress(left, BLOCK_NBYTES)
+                stream.decompress(left, window.share.block_nbytes)
                 left = stream.unconsumed_tail
             if stream.eof:
                 return offset - len(stream.unused_data)

@@ -86,7 +86,7 @@ class FoundIndex:
     hints: Entries | None = None
 
 
-def find_index(view: StoredBytes, spec: ShardSpec) -> FoundIndex:
+def find_index(view: StoredBytes, spec: ShardSpec, block_nbytes: int = BLOCK_NBYTES) -> FoundIndex:
     """Find the index of a shard.
 
     Parameters
@@ -95,6 +95,8 @@ def find_index(view: StoredBytes, spec: ShardSpec) -> FoundIndex:
         The object.
     spec : ShardSpec
         Its encoding.
+    block_nbytes : int
+        Bytes of the object to search at a time.
 
     Returns
     -------
@@ -109,7 +111,7 @@ def find_index(view: StoredBytes, spec: ShardSpec) -> FoundIndex:
         return _without_checksum(view, spec, entries, at)
     found = _cut_checksum(view, spec) or _corrected(view, spec, stored, at)
     if found is None and not _holds_equal_indexes(spec):
-        found = _other_end(view, spec, at) or _elsewhere(view, spec, at)
+        found = _other_end(view, spec, at) or _elsewhere(view, spec, at, block_nbytes)
     return found or _lost(view, spec, stored, at)
 
 
@@ -253,16 +255,18 @@ def _is_permuted(spec: ShardSpec) -> bool:
 # ---- an index anywhere in the object
 
 
-def _elsewhere(view: StoredBytes, spec: ShardSpec, at: int) -> FoundIndex | None:
+def _elsewhere(view: StoredBytes, spec: ShardSpec, at: int, block_nbytes: int) -> FoundIndex | None:
     """Find the last whole index before the place where it should be, or around it."""
     n, words = spec.index_nbytes, _sampled_words(spec)
     high = view.nbytes - n
-    for first in range(max(0, high) // BLOCK_NBYTES * BLOCK_NBYTES, -1, -BLOCK_NBYTES):
-        n_places = min(BLOCK_NBYTES, high + 1 - first)
+    step = max(1, block_nbytes // 8)  # the search needs some arrays of the size of a block
+    for first in range(max(0, high) // step * step, -1, -step):
+        n_places = min(step, high + 1 - first)
         if n_places <= 0:
             continue
         block = view.range(first, min(n_places + _reach(words), view.nbytes - first))
-        for place in _candidates(block, first, n_places, words, view.nbytes, spec)[::-1].tolist():
+        for place in _candidates(block, first, n_places, words, view.nbytes, spec)[::-1]:
+            place = int(place)
             entries = None if place == at else decode_entries(spec, view.range(place, n))
             if entries is None or not _lies_around(entries, place, view.nbytes, spec):
                 continue

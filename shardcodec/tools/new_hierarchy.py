@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from ..access.box_reader import Folder
 from ..access.shard_writer import ShardWriter
 from ..format.spec import ShardSpec
 from ..storage.kinds import object_at
 from ..storage.urls import is_url
 from .array_target import ArrayTarget, ShardTarget
 from .backup import copy_object, write_object
+from .consolidated import with_consolidated
 from .documents import DOCUMENTS
+from .memory_budget import MemoryBudget
 from .stored_bytes import open_object
 
 __all__ = ["NewHierarchy"]
@@ -35,6 +39,8 @@ class NewHierarchy:
         Where it is written; nothing may be there.
     storage_options : mapping, optional
         Only with a URL.
+    budget : MemoryBudget
+        For stores that take only whole objects.
 
     Raises
     ------
@@ -42,10 +48,10 @@ class NewHierarchy:
         There is something already.
     """
 
-    def __init__(self, to: Any, storage_options: Mapping[str, Any] | None = None) -> None:
-        self._to = to
+    def __init__(self, to: Any, storage_options: Mapping[str, Any] | None, budget: MemoryBudget) -> None:
+        self._to, self._budget = to, budget
         self._options = storage_options if is_url(to) else None
-        self._arrays: list[ArrayTarget] = []
+        self._documents: dict[str, dict[str, bytes]] = {}
         if isinstance(to, str | os.PathLike) and not is_url(to):
             if os.path.lexists(to):
                 raise FileExistsError(f"{os.fspath(to)}: expected a new path, but it exists")
@@ -54,6 +60,12 @@ class NewHierarchy:
             store, key, _ = object_at(to, name, self._options)
             if open_object(store, key) is not None:
                 raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
+
+    def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
+        """Raise `UnsupportedError` if the store holds a new object in memory until it is stored, and it does not fit."""
+        store, key, _ = object_at(self._to, self._key(shard.array, shard.key), self._options)
+        if store.path(key) is None and not store.takes_parts:
+            self._budget.check_whole(shard.name, nbytes)
 
     def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> ShardWriter:
         """Return the writer of a new shard; `how` is passed to `ShardWriter`."""
@@ -68,6 +80,8 @@ class NewHierarchy:
             return 0
         try:
             store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
+            if store.path(new_key) is None and not store.takes_parts:
+                self._budget.check_whole(array.store.path(key) or key, view.nbytes)
             copy_object(view, store, new_key)
             return view.nbytes
         finally:
@@ -86,39 +100,42 @@ class NewHierarchy:
             if key.removeprefix(array.folder.prefix) not in DOCUMENTS:
                 self.copy(array, key)
 
-    def add(self, array: ArrayTarget) -> None:
-        """Note an array whose documents are to be written."""
-        self._arrays.append(array)
-
-    def finish(self, edit: Edit | None = None) -> None:
-        """Write the documents of the arrays and of the groups above them, those of the root last.
+    def add(self, array: ArrayTarget, edit: Edit | None = None) -> None:
+        """Note an array whose documents are to be written, with those of the groups above it.
 
         Parameters
         ----------
+        array : ArrayTarget
         edit : callable, optional
-            Returns the new document from the ``zarr.json`` of an array or a group.
+            Returns the new document from the ``zarr.json`` of the array.
         """
-        folders: dict[str, ArrayTarget] = {}
-        for array in self._arrays:
-            if array.only is not None:
-                continue
-            parts = array.name.split("/") if array.name else []
-            for n in range(len(parts) + 1):
-                folders.setdefault("/".join(parts[:n]), array)
-        for folder in sorted(folders, key=lambda one: (-one.count("/") - bool(one), one)):
-            self._write_documents(folders[folder], folder, edit)
-
-    def _write_documents(self, array: ArrayTarget, folder: str, edit: Edit | None) -> None:
+        if array.only is not None:
+            return
+        parts = array.name.split("/") if array.name else []
         root = _root(array)
-        for name in sorted(DOCUMENTS, reverse=True):
-            key = f"{root}{folder}/{name}" if folder else f"{root}{name}"
-            stored = array.folder.get(key)
-            if stored is None:
-                continue
-            if edit is not None and name == "zarr.json":
-                stored = json.dumps(edit(json.loads(stored)), indent=2).encode()
-            store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
-            write_object(iter([stored]), len(stored), store, new_key, sync=True)
+        for n in range(len(parts)):
+            above = "/".join(parts[:n])
+            prefix = f"{root}{above}/" if above else root
+            self.add_group(above, replace(array.folder, prefix=prefix))
+        self._documents[array.name] = {
+            name: stored
+            if edit is None or name != "zarr.json"
+            else json.dumps(edit(json.loads(stored)), indent=2).encode()
+            for name, stored in _stored_documents(array.folder).items()
+        }
+
+    def add_group(self, name: str, folder: Folder) -> None:
+        """Note a group whose documents are to be written."""
+        if name not in self._documents:
+            self._documents[name] = _stored_documents(folder)
+
+    def finish(self) -> None:
+        """Write the documents, those of the root last. Consolidated metadata become those of the new nodes."""
+        for node in sorted(self._documents, key=lambda one: (-one.count("/") - bool(one), one)):
+            documents = with_consolidated(node, self._documents)
+            for name in sorted(documents, reverse=True):
+                store, key, _ = object_at(self._to, f"{node}/{name}" if node else name, self._options)
+                write_object(iter([documents[name]]), len(documents[name]), store, key, sync=True)
 
     def _key(self, array: ArrayTarget, key: str) -> str | None:
         """Return the key below the new root; None for the object of a single shard."""
@@ -128,3 +145,9 @@ class NewHierarchy:
 def _root(array: ArrayTarget) -> str:
     """Return the prefix of the hierarchy in its store."""
     return array.folder.prefix.removesuffix(f"{array.name}/") if array.name else array.folder.prefix
+
+
+def _stored_documents(folder: Folder) -> dict[str, bytes]:
+    """Return the documents of a node by their names."""
+    found = ((name, folder.get(folder.prefix + name)) for name in sorted(DOCUMENTS))
+    return {name: stored for name, stored in found if stored is not None}

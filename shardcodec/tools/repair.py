@@ -21,13 +21,14 @@ from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .backup import back_up
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
+from .memory_budget import MemoryBudget
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
 from .repair_report import RepairAction, RepairedShard, RepairReport
 from .shard_repair import ShardRepair, as_unreadable
 from .stored_bytes import open_object
-from .targets import find_arrays
+from .targets import find_arrays, find_groups
 
 __all__ = ["repair"]
 
@@ -48,6 +49,7 @@ def repair(
     array: str | None = None,
     spec: ShardSpec | None = None,
     threads: int | None = None,
+    memory: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     on_shard: OnRepair | None = None,
@@ -81,6 +83,9 @@ def repair(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
         Number of threads that encode inner chunks. Default: the option ``threads``.
+    memory : int, optional
+        Memory for indexes and data, in bytes. By default a few MiB, an index and an inner chunk for each thread, and whole
+        shards where a store needs them.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -101,21 +106,28 @@ def repair(
     OSError
         A new object or a backup cannot be written.
     ValueError, TypeError, ImportError
-        An argument is invalid, or no package can open the URL.
+        An argument is invalid, an index and an inner chunk do not fit into `memory`, or no package can open the URL.
     """
+    budget = MemoryBudget(memory)
+    if copy is not None and memory is not None:
+        budget = MemoryBudget(max(1, memory // 2))  # the other half is for the copy
     _check_arguments(target, to, backup, order, dry_run)
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    destination = None if to is None or dry_run else NewHierarchy(to, storage_options)
+    destination = None if to is None or dry_run else NewHierarchy(to, storage_options, budget)
     run = _RepairRun(destination, backup, dry_run, monitor or Monitor(), on_shard)
     options = resolve(argument=check({"threads": threads}))
     for one in arrays:
         if one.is_sharded:
-            source = None if copy is None else CopySource(one, copy, options, storage_options)
-            checks = ChunkCheck(one.shard_spec, options, can_decode=one.foreign_codec is None)
-            run.add(one, ShardRepair(checks, options, source, order))
+            source = None if copy is None else CopySource(one, copy, options, storage_options, budget)
+            share = budget.share(one.shard_spec, one.place, 1)
+            checks = ChunkCheck(one.shard_spec, options, can_decode=one.foreign_codec is None, share=share)
+            run.add(one, ShardRepair(checks, options, source, order, budget))
         elif destination is not None:
             destination.copy_all(one)
     if destination is not None:
+        if array is None and spec is None:
+            for name, folder in find_groups(target, storage_options):
+                destination.add_group(name, folder)
         destination.finish()
     return run.report(str(target), None if to is None else str(to))
 

@@ -17,7 +17,8 @@ from ..format.spec import ShardSpec
 from .array_target import ShardTarget
 from .index_layout import Entries, is_absent
 from .index_search import FoundIndex, How
-from .stored_bytes import BLOCK_NBYTES, StoredBytes, open_object
+from .memory_budget import MemoryShare
+from .stored_bytes import StoredBytes, open_object
 
 __all__ = [
     "UserParts",
@@ -44,21 +45,27 @@ class UserParts(NamedTuple):
         return bool(self.header or self.footer or self.alignment > 1)
 
 
-def user_parts(view: StoredBytes, found: FoundIndex, spec: ShardSpec) -> UserParts:
+def user_parts(
+    view: StoredBytes, found: FoundIndex, spec: ShardSpec, shard: ShardTarget, share: MemoryShare
+) -> UserParts:
     """Return header, footer and alignment of a shard whose index is in its place.
 
     Without a mark of a writer, bytes before the first and behind the last inner chunk are taken for header and footer, as
-    every packing does.
+    every packing does. Raise `UnsupportedError` if they are larger than the memory for them.
     """
     if found.entries is None or found.how is How.ELSEWHERE or is_absent(found.entries).all():
         return UserParts()
-    read = lambda low, n: bytes(view.range(low, n))  # noqa: E731
+
+    def read(low: int, n: int) -> bytes:
+        share.check_chunk(shard.name, "header or footer", n)
+        return bytes(view.range(low, n))
+
     where: HeaderFooter | None = find(
         found.entries, view.nbytes, spec.index_nbytes, spec.index_location == "start", read
     )
     if where is None:
         return UserParts()
-    header = bytes(view.range(where.where.first, where.header_nbytes))
+    header = read(where.where.first, where.header_nbytes)
     return UserParts(header, bytes(where.footer), where.alignment)
 
 
@@ -68,7 +75,14 @@ def in_order_of_offset(places: Entries) -> list[int]:
     return where[np.lexsort((where, places[where, 0]))].tolist()  # type: ignore[no-any-return]
 
 
-def copy_chunks(writer: ShardWriter, view: StoredBytes, places: Entries, positions: Sequence[int]) -> None:
+def copy_chunks(
+    writer: ShardWriter,
+    view: StoredBytes,
+    places: Entries,
+    positions: Sequence[int],
+    shard: ShardTarget,
+    share: MemoryShare,
+) -> None:
     """Copy inner chunks to a new shard.
 
     Parameters
@@ -80,19 +94,30 @@ def copy_chunks(writer: ShardWriter, view: StoredBytes, places: Entries, positio
         Where its inner chunks are.
     positions : sequence of int
         The inner chunks to copy, in the order of the new shard.
+    shard : ShardTarget
+        The old shard, for errors.
+    share : MemoryShare
+
+    Raises
+    ------
+    UnsupportedError
+        An inner chunk is larger than the memory for it.
     """
-    for run, offset, nbytes in _runs(places, positions):
+    for run, offset, nbytes in _runs(places, positions, share.block_nbytes):
+        share.check_chunk(shard.name, f"inner chunk {coordinates(run[0], writer.grid_shape)}", nbytes)
         coords = [coordinates(position, writer.grid_shape) for position in run]
         writer.write_joined(coords, places[run, 1], view.range(offset, nbytes))
 
 
-def _runs(places: Entries, positions: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
-    """Yield inner chunks that lie one after the other in the old shard, at most a few MiB or one chunk, and their range."""
+def _runs(
+    places: Entries, positions: Sequence[int], block_nbytes: int
+) -> Iterator[tuple[list[int], int, int]]:
+    """Yield inner chunks that lie one after the other in the old shard, at most a block or one chunk, and their range."""
     run: list[int] = []
     first = end = 0
     for position in positions:
         offset, nbytes = (int(number) for number in places[position])
-        if run and offset == end and end - first + nbytes <= BLOCK_NBYTES:
+        if run and offset == end and end - first + nbytes <= block_nbytes:
             run.append(position)
             end += nbytes
             continue

@@ -23,6 +23,7 @@ from ..options import Options
 from .array_target import ShardTarget
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
+from .memory_budget import MemoryBudget
 from .new_hierarchy import NewHierarchy
 from .repair_report import RepairAction, RepairedShard
 from .rewrite import (
@@ -74,12 +75,20 @@ class ShardRepair:
     copy : CopySource or None
     order : str or None
         The order in which the writer laid out the inner chunks.
+    budget : MemoryBudget
+        For whole shards.
     """
 
     def __init__(
-        self, check: ChunkCheck, options: Options, copy: CopySource | None, order: str | None
+        self,
+        check: ChunkCheck,
+        options: Options,
+        copy: CopySource | None,
+        order: str | None,
+        budget: MemoryBudget,
     ) -> None:
         self._check, self._options, self._copy, self._order = check, options, copy, order
+        self._budget = budget
         self._spec = check.spec
 
     def survey(self, shard: ShardTarget, view: StoredBytes) -> Survey:
@@ -107,9 +116,10 @@ class ShardRepair:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(found, chunks)
             if plan.has_any:
-                user = user_parts(view, found.found, self._spec)
+                user = user_parts(view, found.found, self._spec, shard, self._check.share)
+                to.check_memory(shard, self._new_nbytes(view, plan))
                 with to.writer(shard, self._spec, **user._asdict()) as writer:
-                    self._write(writer, view, plan, chunks)
+                    self._write(writer, shard, view, plan, chunks)
             return self._report(shard, plan)
 
     def write_in_place(self, shard: ShardTarget, view: StoredBytes, found: Survey) -> RepairedShard:
@@ -126,8 +136,9 @@ class ShardRepair:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(found, chunks)
             if plan.has_any:
-                user = user_parts(view, found.found, self._spec)
+                user = user_parts(view, found.found, self._spec, shard, self._check.share)
                 if shard.place.path is None:
+                    self._budget.check_whole(shard.name, self._new_nbytes(view, plan))
                     self._replace_object(shard, user)
                 else:
                     self._replace_file(shard, view, plan, chunks, user)
@@ -168,11 +179,20 @@ class ShardRepair:
 
     # ---- the new shard
 
+    def _new_nbytes(self, view: StoredBytes, plan: _RepairPlan) -> int:
+        """Return the size of the new shard, at most, in bytes."""
+        return view.nbytes + len(plan.from_copy) * self._spec.inner.nbytes
+
     def _write(
-        self, writer: ShardWriter, view: StoredBytes, plan: _RepairPlan, chunks: ChunksOfCopy | None
+        self,
+        writer: ShardWriter,
+        shard: ShardTarget,
+        view: StoredBytes,
+        plan: _RepairPlan,
+        chunks: ChunksOfCopy | None,
     ) -> None:
         places = plan.survey.places
-        copy_chunks(writer, view, places, in_order_of_offset(places))
+        copy_chunks(writer, view, places, in_order_of_offset(places), shard, self._check.share)
         write_others(writer, self._others(plan.from_copy, chunks))
 
     def _others(self, positions: tuple[int, ...], chunks: ChunksOfCopy | None) -> Iterator[tuple[int, Any]]:
@@ -189,7 +209,7 @@ class ShardRepair:
         user: UserParts,
     ) -> None:
         with replacing_writer(shard, view, self._spec, user) as writer:
-            self._write(writer, view, plan, chunks)
+            self._write(writer, shard, view, plan, chunks)
 
     def _replace_object(self, shard: ShardTarget, user: UserParts) -> None:
         refuse_user_bytes(shard, user)

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,11 @@ class Survey:
         """True if nothing is damaged."""
         return not self.n_findings
 
+    def without_entries(self) -> Survey:
+        """Return the result without the arrays, which take memory for each inner chunk."""
+        found = replace(self.found, entries=None, hints=None)
+        return replace(self, found=found, places=self.places[:0].copy(), is_lost=self.is_lost[:0].copy())
+
 
 def survey(
     view: StoredBytes,
@@ -103,6 +108,11 @@ def survey(
     Returns
     -------
     Survey
+
+    Raises
+    ------
+    UnsupportedError
+        An inner chunk is larger than the memory for it.
     """
     return _ShardSurvey(view, name, check, level, array, is_inside, order).result()
 
@@ -127,7 +137,7 @@ class _ShardSurvey:
         self.data_nbytes = self.verified_nbytes = 0
 
     def result(self) -> Survey:
-        found = find_index(self.view, self.spec)
+        found = find_index(self.view, self.spec, self.check.share.block_nbytes)
         if found.entries is None:
             self._rebuild(found)
         else:
@@ -189,13 +199,23 @@ class _ShardSurvey:
         problems: dict[int, Problem] = {}
         if not self.check.is_checked(level):
             return problems
-        for position, data in read_runs(self.view, entries, np.flatnonzero(chosen)):
+        self._check_memory(entries, chosen)
+        for position, data in read_runs(
+            self.view, entries, np.flatnonzero(chosen), self.check.share.block_nbytes
+        ):
             problem = self.check.problem(position, data, level)
             if problem is not None:
                 problems[position] = problem
             elif self.check.has_checksum:
                 self.verified_nbytes += memoryview(data).nbytes
         return problems
+
+    def _check_memory(self, entries: Entries, chosen: Flags) -> None:
+        """Raise `UnsupportedError` if an inner chunk is larger than the memory for it."""
+        sizes = np.where(chosen, entries[:, 1], np.uint64(0))
+        largest = int(sizes.argmax())
+        what = f"inner chunk {coordinates(largest, self.spec.grid_shape)}"
+        self.check.share.check_chunk(self.list.shard, what, int(sizes[largest]))
 
     def _read_nested(
         self, check: ChunkCheck, entries: Entries, chosen: Flags, level: Level

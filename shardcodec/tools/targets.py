@@ -19,9 +19,9 @@ from ..storage.renamed_store import RenamedStore
 from ..storage.runner import run_blocking
 from ..storage.urls import is_url
 from .array_target import ArrayTarget, array_target, lone_shard
-from .documents import array_documents, document_of, is_group
+from .documents import array_documents, document_of, group_documents, is_group
 
-__all__ = ["find_arrays"]
+__all__ = ["find_arrays", "find_groups"]
 
 
 def find_arrays(
@@ -74,6 +74,19 @@ def find_arrays(
         raise ValueError(f"array: expected none, because {folder!r} is an array, got {array!r}")
     found = array_target("", folder, document)
     yield found if not rest else _single(found, rest)
+
+
+def find_groups(
+    target: Any, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, Folder]]:
+    """Yield path and folder of the groups that a path leads to: the group itself, and those below it.
+
+    A path that leads to an array or a shard has none. The errors are those of `find_arrays`.
+    """
+    folder, rest, document = _nearest(target, storage_options)
+    if is_group(document) and not rest:
+        for path, below, _ in group_documents(folder, document):
+            yield path, below
 
 
 def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> Iterator[ArrayTarget]:

@@ -27,6 +27,7 @@ from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .chunk_check import ChunkCheck, Level
 from .findings import MOST_FINDINGS, Finding, FindingKind
 from .manifest import Manifest, ManifestRow, OldManifest
+from .memory_budget import MemoryBudget, MemoryShare
 from .monitor import Monitor
 from .stored_bytes import lasting_state, open_object
 from .survey import Survey, survey
@@ -58,6 +59,7 @@ def verify(
     array: str | None = None,
     spec: ShardSpec | None = None,
     threads: int | None = None,
+    memory: int | None = None,
     fail_fast: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
@@ -87,6 +89,9 @@ def verify(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
         Number of threads. Default: the option ``threads``.
+    memory : int, optional
+        Memory for indexes and data, in bytes: fewer threads and smaller blocks are used. By default a few MiB, an index and
+        an inner chunk for each thread.
     fail_fast : bool
         Stop at the first finding that is no warning.
     storage_options : mapping, optional
@@ -107,8 +112,9 @@ def verify(
     SpecError
         The metadata of the target itself are malformed.
     TypeError, ValueError, ImportError
-        An argument is invalid, or no package can open the URL.
+        An argument is invalid, an index and an inner chunk do not fit into `memory`, or no package can open the URL.
     """
+    budget = MemoryBudget(memory)
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")
     options = resolve(argument=check({"threads": threads}))
@@ -118,7 +124,9 @@ def verify(
         if old is not None:
             stack.callback(old.close)
         new = None if manifest is None else stack.enter_context(Manifest(manifest))
-        run = _VerifyRun(Level(level), sample, old, new, options, fail_fast, monitor or Monitor(), on_shard)
+        run = _VerifyRun(
+            Level(level), sample, old, new, options, budget, fail_fast, monitor or Monitor(), on_shard
+        )
         for one in arrays:
             run.add(one, None if against is None else Comparison.of(one, against, storage_options))
             if run.is_stopped:
@@ -163,12 +171,14 @@ class _VerifyRun:
         old: OldManifest | None,
         new: Manifest | None,
         options: Options,
+        budget: MemoryBudget,
         fail_fast: bool,
         monitor: Monitor,
         on_shard: OnShard | None,
     ) -> None:
         self._level, self._sample, self._old, self._new = level, sample, old, new
-        self._options, self._fail_fast, self._monitor, self._on_shard = options, fail_fast, monitor, on_shard
+        self._options, self._budget, self._fail_fast = options, budget, fail_fast
+        self._monitor, self._on_shard = monitor, on_shard
         self._arrays: list[VerifiedArray] = []
         self._kinds: Counter[str] = Counter()
         self._shards: list[ShardFindings] = []
@@ -198,9 +208,9 @@ class _VerifyRun:
         if array.foreign_codec is not None:
             detail = f"shardcodec does not have the codec {array.foreign_codec}: only indexes are checked"
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
-        check = ChunkCheck(
-            array.shard_spec, replace(self._options, threads=1), can_decode=array.foreign_codec is None
-        )
+        share = self._share(array, comparison)
+        one_thread = replace(self._options, threads=1)
+        check = ChunkCheck(array.shard_spec, one_thread, can_decode=array.foreign_codec is None, share=share)
         counts: Counter[str] = Counter()
         for looked in self._look_at_all(array, check, comparison, counts):
             self._count(looked, counts)
@@ -212,14 +222,24 @@ class _VerifyRun:
         if not self.is_stopped:
             self._find_missing(array, comparison)
 
+    def _share(self, array: ArrayTarget, comparison: Comparison | None) -> MemoryShare:
+        """Return the number of threads and the memory of each."""
+        wanted = self._options.threads
+        if not array.store.is_near:
+            wanted = max(wanted, _REQUEST_THREADS)
+        more = 0 if comparison is None else comparison.least_nbytes
+        share = self._budget.share(array.shard_spec, array.place, wanted, more=more)
+        if comparison is not None and share.largest_nbytes is not None:
+            comparison.limit_blocks(share.largest_nbytes // 3)  # two blocks, and which bytes differ
+        return share
+
     # ---- shards
 
     def _look_at_all(
         self, array: ArrayTarget, check: ChunkCheck, comparison: Comparison | None, counts: Counter[str]
     ) -> Iterator[_Looked]:
         """Check shards in threads; a few of them are ahead of the result."""
-        near = array.store.is_near
-        n_threads = self._options.threads if near else max(self._options.threads, _REQUEST_THREADS)
+        n_threads = check.share.n_threads
         waiting: deque[Future[_Looked]] = deque()
         with ThreadPoolExecutor(n_threads) as threads:
             try:
@@ -292,7 +312,7 @@ class _VerifyRun:
             return _Looked(shard, None, tuple(findings), None)
         if comparison is not None:
             findings += itertools.islice(comparison.findings(shard), MOST_FINDINGS)
-        return _Looked(shard, found, tuple(findings), state)
+        return _Looked(shard, found.without_entries(), tuple(findings), state)
 
     def _count(self, looked: _Looked, counts: Counter[str]) -> None:
         found, findings = looked.survey, looked.findings

@@ -1,0 +1,117 @@
+# test_new_hierarchy.py - `repair --to` and `compact --to` write whole hierarchies
+# SPDX-License-Identifier: MIT
+"""Groups without arrays, consolidated metadata and documents that cannot be parsed are in the new hierarchy too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import create, quiet
+
+from shardcodec.tools import compact, repair, verify
+
+NO_CHECKSUM = {"index_codecs": [zarr.codecs.BytesCodec()]}
+
+
+def hierarchy(folder: Path, zarr_format: Any = 3, *, consolidated: bool = True) -> None:
+    """Make the groups "empty", "sub" and "sub/deep", and arrays "a" and "sub/b", without index checksums."""
+    with quiet():
+        group = zarr.create_group(folder, zarr_format=zarr_format, attributes={"title": "old"})
+        group.create_group("empty", attributes={"n": 1})
+        group.create_group("sub").create_group("deep")
+        for name in ("a", "sub/b"):
+            how: dict[str, Any] = {"chunks": (4, 3)}
+            if zarr_format == 3:
+                sharding = zarr.codecs.ShardingCodec(chunk_shape=(4, 3), **NO_CHECKSUM)
+                how = {"chunks": (8, 12), "serializer": sharding, "compressors": None}
+            array = group.create_array(name, shape=(16, 24), dtype="i4", **how)
+            array[...] = np.arange(384).reshape(16, 24)
+        if consolidated:
+            zarr.consolidate_metadata(folder)
+
+
+def nodes(folder: Path, *, consolidated: bool) -> dict[str, Any]:
+    """Return the metadata of all nodes, from the consolidated metadata or without them."""
+    with quiet():
+        group = zarr.open_group(folder, mode="r", use_consolidated=consolidated)
+        found = {name: node.metadata.to_dict() for name, node in group.members(max_depth=None)}
+    for document in found.values():
+        document.pop("consolidated_metadata", None)
+    return {**found, "": dict(group.attrs)}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("work", [repair, compact])
+def test_groups_without_arrays_are_copied(tmp_path: Path, work: Any, zarr_format: int) -> None:
+    hierarchy(tmp_path / "g.zarr", zarr_format)
+    work(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
+    for consolidated in (True, False):
+        found = nodes(tmp_path / "h.zarr", consolidated=consolidated)
+        assert found == nodes(tmp_path / "g.zarr", consolidated=False)
+        assert set(found) == {"", "a", "empty", "sub", "sub/b", "sub/deep"}
+    with quiet():
+        assert (zarr.open_group(tmp_path / "h.zarr")["sub/b"][...] == np.arange(384).reshape(16, 24)).all()
+
+
+def test_group_without_any_array_is_copied(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "g.zarr", attributes={"n": 5}).create_group("sub")
+    repair(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
+    assert zarr.open_group(tmp_path / "h.zarr").attrs["n"] == 5
+    assert [name for name, _ in zarr.open_group(tmp_path / "h.zarr").members()] == ["sub"]
+
+
+def test_consolidated_metadata_have_the_index_checksum(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
+    found = nodes(tmp_path / "h.zarr", consolidated=True)
+    assert found == nodes(tmp_path / "h.zarr", consolidated=False)
+    for name in ("a", "sub/b"):
+        (sharding,) = found[name]["codecs"]
+        assert [codec["name"] for codec in sharding["configuration"]["index_codecs"]] == ["bytes", "crc32c"]
+        with quiet():
+            group = zarr.open_group(tmp_path / "h.zarr", use_consolidated=True)
+            assert (group[name][...] == np.arange(384).reshape(16, 24)).all()
+    assert verify(tmp_path / "h.zarr").n_findings == 0
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_consolidated_metadata_of_one_array_name_no_other(tmp_path: Path, zarr_format: int) -> None:
+    hierarchy(tmp_path / "g.zarr", zarr_format)
+    repair(tmp_path / "g.zarr", array="sub/b", to=tmp_path / "h.zarr")
+    found = nodes(tmp_path / "h.zarr", consolidated=True)
+    assert set(found) == {"", "sub", "sub/b"}
+    assert found == nodes(tmp_path / "h.zarr", consolidated=False)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"zarr_format": 3, "node_type": "array", "codecs": 5}'])
+def test_broken_document_is_copied(tmp_path: Path, text: str) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    create(tmp_path / "g.zarr/broken")[...] = 1
+    (tmp_path / "g.zarr/broken/zarr.json").write_text(text)
+    compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
+    assert (tmp_path / "h.zarr/broken/zarr.json").read_text() == text
+    assert (tmp_path / "h.zarr/broken/c/1/1").read_bytes() == (tmp_path / "g.zarr/broken/c/1/1").read_bytes()
+    assert verify(tmp_path / "h.zarr", array="a").n_findings == 0
+
+
+def test_index_checksum_is_not_claimed_for_shards_that_are_copied(tmp_path: Path) -> None:
+    """The tools do not read shards of a rectilinear grid, so their indexes stay without a checksum."""
+    hierarchy(tmp_path / "g.zarr", consolidated=False)
+    file = tmp_path / "g.zarr/a/zarr.json"
+    document = json.loads(file.read_text())
+    document["chunk_grid"] = {
+        "name": "rectilinear",
+        "configuration": {"kind": "inline", "chunk_shapes": [[8, 8], [12, 12]]},
+    }
+    file.write_text(json.dumps(document))
+    (array,) = verify(tmp_path / "g.zarr", array="a").arrays
+    assert array.problem is None  # one shape after all
+    document["chunk_grid"]["configuration"]["chunk_shapes"] = [[8, 4, 4], [12, 12]]
+    file.write_text(json.dumps(document))
+    compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
+    assert json.loads((tmp_path / "h.zarr/a/zarr.json").read_text()) == document
