@@ -120,6 +120,7 @@ $(eval $(call environment,test,test))
 $(eval $(call environment,bench,bench))
 $(eval $(call environment,suite,))
 $(eval $(call environment,xarray,))
+$(eval $(call environment,docs,docs))
 
 # Make the checkout importable. The .dist-info folder has the entry points.
 $(eval $(call needed,dev,test dev))
@@ -205,6 +206,15 @@ bench: .venv/bench-$(VERSION)/stamp ## measure all peers in one run
 .PHONY: bench-remote
 bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: requests, bytes, seconds (needs nginx)
 	$(call venv,bench) bench/remote.py $(BENCH_ARGS)
+
+# ---------------------------------------------------------------- the site
+
+.PHONY: docs check-site
+docs: .venv/docs-$(VERSION)/stamp ## the pages as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 PYTHONSAFEPATH=1 $(call venv,docs) -m mkdocs build --quiet --strict
+
+check-site: docs ## look at each page of the site in Chromium, wide and narrow, and use the search
+	$(call venv,docs) scripts/check_site.py build/site
 
 # ---------------------------------------------------------------- testing
 

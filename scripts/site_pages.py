@@ -1,0 +1,98 @@
+# site_pages.py - the pages of the site that are not in docs/, and the links to them (a hook of mkdocs.yml)
+# SPDX-License-Identifier: MIT
+"""The README is the front page, and each public module gets a page of the reference with all of its public names.
+
+Pages link to files of the checkout, so that the links work there too. Here they become links between pages of the site.
+"""
+
+from __future__ import annotations
+
+import importlib
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+# The files of the checkout that are pages, and their places in the site.
+COPIED = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "SECURITY.md": "SECURITY.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "NOTICES": "NOTICES.md",
+}
+# The public modules, and the modules from which a reader of the source gets their names: `shardcodec` itself chooses
+# between two when it is imported.
+MODULES = {
+    "shardcodec": "shardcodec.public",
+    "shardcodec.kv": "shardcodec.kv",
+    "shardcodec.tools": "shardcodec.tools",
+    "shardcodec.transformer": "shardcodec.transformer",
+}
+LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def reference_page(module: str) -> str:
+    """Return the page of a module: each public name, with the place of its docstring."""
+    parts = [f"# {module}\n"]
+    for name in sorted(importlib.import_module(MODULES[module]).__all__, key=str.lower):
+        anchor = f"[](){{#{module}.{name}}}\n\n" if MODULES[module] != module else ""
+        parts.append(f"{anchor}::: {MODULES[module]}.{name}\n")
+    return "\n".join(parts)
+
+
+def pages() -> dict[str, str]:
+    """Return the added pages by their places in the site."""
+    made = {f"reference/{module}.md": reference_page(module) for module in MODULES}
+    for source, place in COPIED.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        made[place] = text if source.endswith(".md") else f"# Notices\n\n```text\n{text}\n```\n"
+    return made
+
+
+def link_in_site(page: str, target: str) -> str | None:
+    """Return the link from a page of the site to the page of a linked file; None if the file is not in the site."""
+    sources = {place: source for source, place in COPIED.items()}
+    folder = posixpath.dirname(sources.get(page, f"docs/{page}"))
+    linked = posixpath.normpath(posixpath.join(folder, target))
+    place = COPIED.get(linked) or (linked.removeprefix("docs/") if linked.startswith("docs/") else None)
+    return place and posixpath.relpath(place, posixpath.dirname(page) or ".")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Replace ``folder/*`` in the navigation by the pages of the folder; a folder without pages has no entry."""
+    found = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+
+    names = sorted({*found, *pages()}, key=lambda name: name.removesuffix(".md"))
+    nav = []
+    for entry in config.nav or []:
+        ((title, value),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
+        if isinstance(value, str) and value.endswith("/*"):
+            value = [name for name in names if name.startswith(value[:-1])]
+        if value:
+            nav.append({title: value} if title else value)
+    config.nav = nav
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    for place, text in pages().items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links to the pages of the site; a link to a file that is not in the site becomes its text."""
+
+    def pointed(match: re.Match[str]) -> str:
+        target, anchor = match[1], match[2] or ""
+        place = link_in_site(page.file.src_uri, target)
+        return f"]({place}{anchor})" if place else f"](NOT-IN-SITE:{target})"
+
+    moved = LINK.sub(pointed, markdown)
+    return re.sub(r"\[([^]]*)\]\(NOT-IN-SITE:[^)]*\)", r"\1", moved)
