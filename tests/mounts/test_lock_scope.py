@@ -13,7 +13,7 @@ from mounts.fuse import FILE_SYSTEM, mount
 from workers import Workers
 
 import shardcodec
-from shardcodec import LockScopeError, LockScopeWarning
+from shardcodec import LockScopeError, LockScopeWarning, statistics
 from shardcodec.storage import file_system, lock_scopes
 
 SIDE, N = 4, 8

@@ -15,7 +15,7 @@ from helpers import create, memory_object_store, ours, shard_path
 from system_calls import MARK, calls_of
 
 import shardcodec
-from shardcodec import LockScopeError, LockScopeWarning, _native
+from shardcodec import LockScopeError, LockScopeWarning, _native, statistics
 from shardcodec.options import resolve
 from shardcodec.storage import file_locks, file_system, lock_scopes, mounts
 from shardcodec.storage.file_system import lock_scope
