@@ -261,6 +261,23 @@ zarr-suite: .venv/suite-$(VERSION)/requirements.txt ## zarr-python's own tests, 
 xarray-suite: .venv/xarray-$(VERSION)/requirements.txt ## xarray's own Zarr tests, through our pipeline and without it
 	$(call venv,xarray) tests/xarray_suite/run.py $(XARRAY_ARGS)
 
+# The packages run their own tests with the newest zarr. ZARR=3.2.1 or ZARR=pre (the newest pre-release) runs the programs alone.
+ZARR ?=
+PACKAGE_ARGS ?=
+packages := packages$(ZARR)
+package_choice := $(if $(ZARR),--programs-only)
+$(eval $(call environment,$(packages),))
+
+.venv/$(packages)-$(VERSION)/requirements.txt: .venv/$(packages)-$(VERSION)/stamp
+	$(call venv,$(packages)) tests/package_suites/run.py --requirements $(package_choice) > $@.new
+	$(call venv,$(packages)) $(pip_install) -r $@.new
+	$(if $(ZARR),$(call venv,$(packages)) $(pip_install) $(if $(filter pre,$(ZARR)),--pre --upgrade zarr,'zarr==$(ZARR)'))
+	mv $@.new $@
+
+.PHONY: package-suites
+package-suites: .venv/$(packages)-$(VERSION)/requirements.txt ## tests and programs of anndata, ome-zarr, dask, icechunk, ..., with shardcodec and without
+	PYTHONSAFEPATH=1 $(call venv,$(packages)) tests/package_suites/run.py $(package_choice) $(PACKAGE_ARGS)
+
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
 C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
 

@@ -73,7 +73,8 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 
 def _told(error: BaseException, code: ExitCode) -> ExitCode:
-    message = str(error) or type(error).__name__
+    # obstore appends the structure of its error, which says nothing more
+    message = str(error).partition("\n\nDebug source:")[0] or type(error).__name__
     print(f"shardcodec: {message}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
         print(note, file=sys.stderr)

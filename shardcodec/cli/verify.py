@@ -116,7 +116,9 @@ def _lines(report: VerifyReport) -> Iterator[str]:
         yield from _array_lines(one, report)
     if not report.is_complete:
         yield "stopped at the first finding"
-    yield f"{report.n_findings} findings" if report.n_findings else "no damage found"
+    n_left = sum(one.problem is not None for one in report.arrays)
+    left = f"; {n_left} arrays were not verified" if n_left else ""
+    yield (f"{report.n_findings} findings" if report.n_findings else "no damage found") + left
 
 
 def _array_lines(one: VerifiedArray, report: VerifyReport) -> Iterator[str]:

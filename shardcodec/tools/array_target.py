@@ -17,7 +17,7 @@ from typing import Any
 from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.store_object import StoreObject
-from ..errors import ShardError, UnsupportedError
+from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
 from ..format.checks import bounded_depth
@@ -137,6 +137,8 @@ class ArrayTarget:
         Encoding of its shards; None if the array is not sharded, or the engine does not support it.
     problem : str or None
         Why the shards cannot be read; None if they can be, or if the array is not sharded.
+    is_malformed : bool
+        The document is malformed, so no program can read the array.
     foreign_codec : str or None
         Name of a codec of the inner chunks that the engine does not have. `spec` then describes only the index: inner
         chunks cannot be decoded.
@@ -153,6 +155,7 @@ class ArrayTarget:
     problem: str | None = None
     foreign_codec: str | None = None
     only: tuple[str, Ints | None] | None = None
+    is_malformed: bool = False
 
     @property
     def store(self) -> Store:
@@ -233,12 +236,22 @@ def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
             layout = parse_document(document)
         keys = key_encoding(document)
     except ShardError as error:
-        return ArrayTarget(name, folder, document, problem=error.message)
+        return ArrayTarget(
+            name, folder, document, problem=error.message, is_malformed=isinstance(error, SpecError)
+        )
     found = ArrayTarget(name, folder, document, layout, keys)
     try:
         spec, foreign = _spec(document)
     except ShardError as error:
-        return ArrayTarget(name, folder, document, layout, keys, problem=error.message)
+        return ArrayTarget(
+            name,
+            folder,
+            document,
+            layout,
+            keys,
+            problem=error.message,
+            is_malformed=isinstance(error, SpecError),
+        )
     if spec is None:
         return found
     problem = None

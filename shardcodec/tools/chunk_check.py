@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -182,8 +183,8 @@ def read_runs(
     Yields
     ------
     position : int
-    data : buffer
-        Its bytes, valid until the next one is asked for.
+    data : buffer or OSError
+        Its bytes, valid until the next one is asked for; the error of a part of the disk that cannot be read.
     """
     where = np.asarray(positions, dtype=np.intp)
     where = where[np.argsort(entries[where, 0], kind="stable")]
@@ -196,8 +197,26 @@ def read_runs(
             if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > block_nbytes:
                 break
             end, j = max(end, offset + nbytes), j + 1
-        run = memoryview(view.range(low, end - low))
+        try:
+            run = memoryview(view.range(low, end - low))
+        except OSError as error:
+            if error.errno != errno.EIO:  # others may go away
+                raise
+            for k in range(i, j):
+                yield int(where[k]), _single(view, *chosen[k])
+            i = j
+            continue
         for k in range(i, j):
             offset, nbytes = chosen[k]
             yield int(where[k]), run[offset - low : offset - low + nbytes]
         i = j
+
+
+def _single(view: StoredBytes, offset: int, nbytes: int) -> Any:
+    """Return one inner chunk, or the error of a part of the disk that cannot be read."""
+    try:
+        return memoryview(view.range(offset, nbytes))
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return error

@@ -119,7 +119,7 @@ def compact(
             "index_crc: expected `to`, a new place: the metadata name the index codecs of all shards"
         )
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    new = None if to is None or dry_run else NewHierarchy(to, storage_options, budget)
+    new = None if to is None or dry_run else NewHierarchy(to, storage_options, budget, target)
     run = _CompactRun(new, min_dead, order, index_crc, dry_run, budget, monitor or Monitor(), on_shard)
     for one in arrays:
         if one.is_sharded:
@@ -202,25 +202,33 @@ class _CompactRun:
 
     def _treat(self, shard: ShardTarget, share: MemoryShare) -> CompactedShard | None:
         """Pack one shard; return None if it stays, or is copied, as it is."""
-        nbytes = 0
+        failed = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0)
+        view: StoredBytes | None = None
         try:
-            view = open_object(shard.array.store, shard.key)
-            if view is None:
-                return None
             try:
-                nbytes = view.nbytes
-                return self._pack(shard, view, share)
-            finally:
-                view.close()
+                view = open_object(shard.array.store, shard.key)
+                if view is None:
+                    return None
+                failed = replace(failed, nbytes=view.nbytes)
+                found = find_index(view, shard.array.shard_spec, share.block_nbytes)
+            except OSError as error:  # of the old shard: others may be readable
+                return replace(failed, detail=str(error))
+            return self._pack(shard, view, found, share, failed)
         except ShardError as error:
-            return CompactedShard(
-                shard.array.name, shard.name, CompactAction.FAILED, nbytes, detail=str(error)
-            )
+            return replace(failed, detail=str(error))
+        finally:
+            if view is not None:
+                view.close()
 
-    def _pack(self, shard: ShardTarget, view: StoredBytes, share: MemoryShare) -> CompactedShard | None:
+    def _pack(
+        self,
+        shard: ShardTarget,
+        view: StoredBytes,
+        found: FoundIndex,
+        share: MemoryShare,
+        done: CompactedShard,
+    ) -> CompactedShard | None:
         spec = shard.array.shard_spec
-        found = find_index(view, spec, share.block_nbytes)
-        done = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, view.nbytes)
         if found.entries is None or found.how is not How.IN_PLACE or _is_damaged(found, view, spec):
             return replace(done, detail="the index or an entry is damaged; run `shardcodec verify`")
         layout = shard_layout(spec, found.entries, view.nbytes, lambda low, n: bytes(view.range(low, n)))

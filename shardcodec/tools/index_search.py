@@ -195,7 +195,7 @@ def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundInde
     n = spec.index_nbytes
     if stored is None:
         detail = f"expected at least the {n} bytes of the index, got {view.nbytes} bytes"
-        return FoundIndex(How.LOST, None, at, 0, FindingKind.TRUNCATED_TAIL, detail)
+        return FoundIndex(How.LOST, None, max(at, 0), 0, FindingKind.TRUNCATED_TAIL, detail)
     cut = _cut_index(view, spec)
     if cut is not None:
         n_cut, hints = cut

@@ -41,14 +41,21 @@ class NewHierarchy:
         Only with a URL.
     budget : MemoryBudget
         For stores that take only whole objects.
+    source : path-like, URL or zarr store
+        The old hierarchy, in which the new one must not be.
 
     Raises
     ------
+    ValueError
+        `to` is inside of `source`, or the name of a zip file.
     FileExistsError
         There is something already.
     """
 
-    def __init__(self, to: Any, storage_options: Mapping[str, Any] | None, budget: MemoryBudget) -> None:
+    def __init__(
+        self, to: Any, storage_options: Mapping[str, Any] | None, budget: MemoryBudget, source: Any
+    ) -> None:
+        _check_place(to, source)
         self._to, self._budget = to, budget
         self._options = storage_options if is_url(to) else None
         self._documents: dict[str, dict[str, bytes]] = {}
@@ -140,6 +147,24 @@ class NewHierarchy:
     def _key(self, array: ArrayTarget, key: str) -> str | None:
         """Return the key below the new root; None for the object of a single shard."""
         return None if array.only is not None else key.removeprefix(_root(array))
+
+
+def _check_place(to: Any, source: Any) -> None:
+    """Raise `ValueError` for a place inside of the source, which would change it, or a zip file."""
+    if not isinstance(to, str | os.PathLike):
+        return
+    new = os.fspath(to)
+    if new.lower().endswith(".zip") and not is_url(new):
+        raise ValueError(f"to: expected a folder, because a zip file cannot be written here, got {new}")
+    if not isinstance(source, str | os.PathLike):
+        return
+    old = os.fspath(source)
+    if is_url(new) != is_url(old):
+        return
+    if not is_url(new):
+        new, old = os.path.realpath(new), os.path.realpath(old)
+    if new.startswith(old.rstrip("/") + "/"):
+        raise ValueError(f"to: expected a place outside of {os.fspath(source)}, got {os.fspath(to)}")
 
 
 def _root(array: ArrayTarget) -> str:

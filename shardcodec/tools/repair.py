@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ShardError, UnsupportedError
+from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import check, resolve
 from ..storage.journals import pending_journal
@@ -113,7 +113,7 @@ def repair(
         budget = MemoryBudget(max(1, memory // 2))  # the other half is for the copy
     _check_arguments(target, to, backup, order, dry_run)
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    destination = None if to is None or dry_run else NewHierarchy(to, storage_options, budget)
+    destination = None if to is None or dry_run else NewHierarchy(to, storage_options, budget, target)
     run = _RepairRun(destination, backup, dry_run, monitor or Monitor(), on_shard)
     options = resolve(argument=check({"threads": threads}))
     for one in arrays:
@@ -215,7 +215,7 @@ class _RepairRun:
                 return work.plan(shard, found)
             if self._to is not None:
                 return work.write_new(shard, view, found, self._to)
-        except UnsupportedError as error:
+        except ShardError as error:
             return as_unreadable(shard, error, None)
         finally:
             view.close()

@@ -203,7 +203,11 @@ class _ShardSurvey:
         for position, data in read_runs(
             self.view, entries, np.flatnonzero(chosen), self.check.share.block_nbytes
         ):
-            problem = self.check.problem(position, data, level)
+            problem = (
+                Problem(FindingKind.UNREADABLE, str(data))
+                if isinstance(data, OSError)
+                else self.check.problem(position, data, level)
+            )
             if problem is not None:
                 problems[position] = problem
             elif self.check.has_checksum:

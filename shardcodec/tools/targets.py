@@ -105,7 +105,7 @@ def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> It
             continue
         n += 1
         if isinstance(found, SpecError):
-            yield ArrayTarget(name, place, {}, problem=found.message)
+            yield ArrayTarget(name, place, {}, problem=found.message, is_malformed=True)
         else:
             yield array_target(name, place, found)
     if wanted is not None and not n:

@@ -202,7 +202,8 @@ class _VerifyRun:
         if not array.is_sharded:
             self._arrays.append(VerifiedArray(array.name, array.problem or "it is not sharded"))
             if array.problem is not None:
-                self._note(_of_array(array, FindingKind.UNSUPPORTED, array.problem))
+                kind = FindingKind.UNREADABLE if array.is_malformed else FindingKind.UNSUPPORTED
+                self._note(_of_array(array, kind, array.problem))
             return
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if array.foreign_codec is not None:
@@ -368,4 +369,5 @@ class _VerifyRun:
 
 
 def _of_array(array: ArrayTarget, kind: FindingKind, detail: str) -> Finding:
-    return Finding(kind, array.place, detail, array.name)
+    finding = Finding(kind, array.place, detail, array.name)
+    return finding if finding.is_warning else replace(finding, recoverable=False)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,24 @@ def elements(path: Any) -> Any:
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_shard_that_cannot_be_read_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("shardcodec.tools.compact")
+    loose(tmp_path / "a.zarr")
+    opened = module.open_object
+
+    def refusing(store: Any, key: str) -> Any:
+        if key.endswith("c/0/1"):
+            raise PermissionError(13, "Permission denied", key)
+        return opened(store, key)
+
+    monkeypatch.setattr(module, "open_object", refusing)
+    report = compact(tmp_path / "a.zarr", min_dead=0)
+    assert (report.n_shards, report.n_packed, report.n_failed) == (4, 1, 1)
+    assert any("Permission denied" in str(one.detail) for one in report.shards)
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_STORE)

@@ -58,6 +58,22 @@ def test_groups_without_arrays_are_copied(tmp_path: Path, work: Any, zarr_format
         assert (zarr.open_group(tmp_path / "h.zarr")["sub/b"][...] == np.arange(384).reshape(16, 24)).all()
 
 
+@pytest.mark.parametrize("work", [repair, compact])
+def test_new_place_inside_the_old_one_is_refused(tmp_path: Path, work: Any) -> None:
+    hierarchy(tmp_path / "g.zarr")
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / "link").symlink_to(tmp_path / "g.zarr")
+    for to in ("g.zarr/new", "g.zarr/a/c/new", "link/new"):
+        with pytest.raises(ValueError, match="to: expected a place outside of"):
+            work(tmp_path / "g.zarr", to=tmp_path / to)
+    with pytest.raises(ValueError, match="to: expected a place outside of"):
+        work(f"file://{tmp_path}/g.zarr", to=f"file://{tmp_path}/g.zarr/new")
+    with pytest.raises(ValueError, match="to: expected a folder, because a zip file cannot be written here"):
+        work(tmp_path / "g.zarr", to=tmp_path / "new.zip")
+    (tmp_path / "link").unlink()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_group_without_any_array_is_copied(tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "g.zarr", attributes={"n": 5}).create_group("sub")
     repair(tmp_path / "g.zarr", to=tmp_path / "h.zarr")

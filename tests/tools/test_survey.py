@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 from damage import Original, case_spec, cases_of, inside, known
 from golden.make_broken import Case, cases, nested, sound_cases
+from helpers import RAW, letters, letters_spec
+from spec_json import CRC
 
 import shardcodec
 from shardcodec.options import resolve
@@ -48,6 +52,34 @@ def is_found(found: Survey) -> np.ndarray[Any, Any]:
 def test_valid_shard_is_whole(name: str, level: Level) -> None:
     found = look_at(CASES[name], level)
     assert found.is_whole and not found.is_lost.any(), found.findings
+
+
+class BadDisk(Buffer):
+    """Bytes of which a range cannot be read."""
+
+    def __init__(self, data: Any, low: int, high: int, code: int = errno.EIO) -> None:
+        super().__init__(data)
+        self._low, self._high, self._code = low, high, code
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        if offset < self._high and offset + nbytes > self._low:
+            raise OSError(self._code, os.strerror(self._code))
+        return super().range(offset, nbytes)
+
+
+def test_inner_chunk_on_a_bad_part_of_the_disk_is_lost_alone() -> None:
+    shard, spec = letters(checksums=True), letters_spec(codecs=[*RAW, CRC])
+    check = ChunkCheck(spec, resolve())
+    found = survey(BadDisk(shard, 5, 6), "c/0", check, Level.DECODE)
+    assert [one.kind for one in errors(found)] == [FindingKind.UNREADABLE]
+    assert found.is_lost.sum() == 1 and is_found(found).sum() == is_found(look(shard, spec)).sum() - 1
+    with pytest.raises(PermissionError):
+        survey(BadDisk(shard, 5, 6, errno.EACCES), "c/0", check, Level.DECODE)
+
+
+def test_empty_object_has_no_negative_offset() -> None:
+    (finding,) = look(b"", letters_spec()).findings
+    assert (finding.kind, finding.offset) == (FindingKind.TRUNCATED_TAIL, 0)
 
 
 def rows_of_page() -> dict[str, tuple[str, str]]:

@@ -108,6 +108,36 @@ def test_group_one_array_and_one_shard(tmp_path: Path) -> None:
     assert verify(tmp_path / "g.zarr/b/c/0/0").n_findings == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "code"),
+    [
+        ("{", "unreadable", 1),
+        ('{"zarr_format": 3, "node_type": "array", "shape": [4]}', "unreadable", 1),
+        (None, "unsupported", 0),
+    ],
+)
+def test_array_with_malformed_metadata_is_a_finding(
+    tmp_path: Path, text: str | None, kind: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No program can read it. An unknown codec may be in order, so this is a warning."""
+    with quiet():
+        zarr.create_group(tmp_path / "g.zarr")
+    filled(tmp_path / "g.zarr/a")
+    filled(tmp_path / "g.zarr/b")
+    file = tmp_path / "g.zarr/b/zarr.json"
+    if text is None:
+        document = json.loads(file.read_text())
+        document["codecs"].insert(0, {"name": "no.such", "configuration": {}})
+        text = json.dumps(document)
+    file.write_text(text)
+    report = verify(tmp_path / "g.zarr")
+    assert report.kinds == {kind: 1} and report.n_findings == code
+    (one,) = report.shards
+    assert one.findings[0].recoverable is (False if code else None)
+    assert run(["verify", str(tmp_path / "g.zarr")]) == code
+    assert "1 arrays were not verified" in capsys.readouterr().out
+
+
 def test_foreign_files_are_a_warning(tmp_path: Path) -> None:
     filled(tmp_path / "a.zarr")
     (tmp_path / "a.zarr/c/0/7").write_bytes(b"?")
