@@ -10,8 +10,7 @@ look at conditions of reads alone. `check` therefore sends one before the first 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import secrets
+import os
 import warnings
 import weakref
 from typing import Any
@@ -86,7 +85,7 @@ async def _reason_against(store: Any, key: str) -> str | None:
 
     errors = obstore.exceptions
     folder, _, _ = key.rpartition("/")
-    name = f"{folder}/.shardcodec-probe-{secrets.token_hex(8)}".lstrip("/")
+    name = f"{folder}/.shardcodec-probe-{os.urandom(8).hex()}".lstrip("/")
     try:
         await obstore.put_async(store, name, b"", mode=NEVER)
     except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
@@ -107,6 +106,8 @@ async def _reason_against(store: Any, key: str) -> str | None:
 
 def _place(store: Any) -> bytes:
     """Name what an obstore leads to, and how: equal for copies of one store, as each task of a worker has its own."""
+    import hashlib  # here, because it loads OpenSSL
+
     settings = [type(store).__name__, str(getattr(store, "prefix", None))]
     for name in ("config", "client_options"):
         settings.append(repr(sorted((getattr(store, name, None) or {}).items())))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
-import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -227,7 +227,7 @@ class ObjectStore(ZarrStore):
             return await self.put_always(key, data)
         errors = self._obstore.exceptions
         mode: Any = "create" if expected is None else expected.version
-        write_id = secrets.token_hex(16)
+        write_id = os.urandom(16).hex()
         try:
             result = await self._obstore.put_async(
                 self._store, key, data, mode=mode, attributes={WRITE_ID: write_id}
@@ -287,7 +287,7 @@ class ObjectStore(ZarrStore):
             if is_cancelled:
                 raise asyncio.CancelledError
 
-        write_id = secrets.token_hex(16)
+        write_id = os.urandom(16).hex()
         task = asyncio.ensure_future(
             self._obstore.put_async(
                 self._store,
