@@ -64,7 +64,11 @@ def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Chain:
 
 
 def staged_whole(shape: tuple[int, ...], stage: Any) -> Chain:
-    """Return a chain for objects that are one chunk and are encoded with `stage`."""
+    """Return a chain for objects that are one chunk, which Python codecs encode and decode.
+
+    `stage` holds these codecs; see `staged.chunks.ChunkCodecs`. The native chain knows only shape and element size; the
+    fill value is `stage.fill`.
+    """
     itemsize = stage.fill.dtype.itemsize
     chain: Chain = native.load().Chain(
         shape=shape,

@@ -142,11 +142,14 @@ def decode(
     TypeError
         `out` is not an array of the dtype, `buffer` is not bytes-like, or `spec` is not a spec.
     ValueError
-        `out` has another shape, or it is read-only.
+        `out` has another shape, or it is read-only; `threads` is invalid; or the step of a slice is 0.
     IndexError
-        The selection is of another kind, or it lies outside the shard.
+        The selection is of another kind, it has a negative step, or an integer lies outside the shard.
+    UnsupportedError
+        The spec exceeds a limit of the engine, or its inner chunks are clipped and codecs follow the sharding.
     ShardFormatError, ChecksumError, CodecError
-        The shard is damaged; ``.chunk_coords`` says which inner chunk.
+        The shard is damaged. ``.chunk_coords`` is the damaged inner chunk; None if the damage is not in one inner
+        chunk, for example in the checksum of the index, or if the spec has no inner chunks.
 
     Notes
     -----

@@ -4,29 +4,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .. import native
+from ..storage import budget
 from ..storage.requests import Answer, Remote
 
 __all__ = ["LimitedRemote"]
 
 
 class LimitedRemote:
-    """A `Remote` that makes a limited number of requests to another `Remote` at a time.
+    """A `Remote` that makes a limited number of requests to another `Remote` at a time. It belongs to one event loop.
 
     Parameters
     ----------
     remote : Remote
     n_requests : int
-        Maximum number of concurrent requests; at least 1 is allowed.
+        Maximum number of concurrent requests, together with those of other calls to the same store.
     """
+
+    budget_name = None  # the limit of the store is kept here
 
     def __init__(self, remote: Remote, n_requests: int) -> None:
         self._remote = remote
-        self._limit = asyncio.Semaphore(max(1, n_requests))
+        self._most = n_requests
+        self._budget: budget.Budget | None = None
 
     async def get(self, key: str) -> Answer | None:
         """Return all of an object."""
@@ -41,7 +44,9 @@ class LimitedRemote:
         return await self._ask(self._remote.get_suffix, key, nbytes)
 
     async def _ask(self, request: Callable[..., Awaitable[Answer | None]], *arguments: Any) -> Answer | None:
-        async with self._limit:
+        if self._budget is None:  # here an event loop runs
+            self._budget = budget.requests_of(self._remote.budget_name)
+        async with self._budget.hold(1, self._most):
             answer = await request(*arguments)
         native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
         return answer

@@ -74,7 +74,10 @@ class _NewShard:
         self._n_together = n_together
 
     async def pieces(self) -> AsyncGenerator[Any, None]:
-        """Yield the bytes of the shard, in order; nothing if only fill value is left."""
+        """Yield the bytes of the shard in order: the inner chunks, then the index.
+
+        Yield nothing if no inner chunk is stored: all have the fill value, and the request does not write such chunks.
+        """
         chain = self._part.chain
         entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
         end = 0

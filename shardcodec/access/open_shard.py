@@ -23,7 +23,7 @@ def open_shard(
     storage_options: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> Shard:
-    """Open one shard, which may be absent.
+    """Open one shard, which may be absent. The object is opened at the first read, so errors of its bytes come then.
 
     Parameters
     ----------
@@ -47,10 +47,13 @@ def open_shard(
 
     Raises
     ------
-    UnsupportedError
-        Codecs follow the sharding and hide the inner chunks.
+    TypeError
+        `store` or `spec` is of another kind, an option is unknown, or `storage_options` come without a URL.
     ValueError
-        The store is read-only, but `mode` is "r+"; or the URL is malformed, or its store refuses the options.
+        `mode` or an option is invalid; the store is read-only, but `mode` is "r+"; a zarr store comes without a key; the
+        URL is malformed or names no object, its store refuses the options, or the key has a null byte.
+    UnsupportedError
+        Codecs follow the sharding and hide the inner chunks, or the spec exceeds a limit of the engine.
     ImportError
         No package is installed that can open the URL.
 

@@ -337,23 +337,28 @@ def place_in_slots(
     """Decide which slots may be overwritten in place.
 
     A slot is the place of an old inner chunk that gets a new value. It is free if it shares no byte with another inner chunk
-    or with the index. The engine knows whether the new bytes fit when they are encoded; if not, they go to the end.
+    or with the index. The engine overwrites a free slot if the new encoded bytes fit. If they do not fit, or the inner
+    chunk has no free slot, it appends them; if `way` is None, it declines, and the caller writes a new object.
 
     Parameters
     ----------
     way : str or None
-        How to append, as from `way_to_append`.
-    entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
+        How to append, as from `way_to_append`. None: appending is not possible.
+    entries, replaced, shard_nbytes, index_nbytes, index_at_start
         As for `place`.
+    dead_share : float
+        Return None if at least this share of the bytes, and at least `MIN_DEAD_NBYTES`, would be dead.
     user_nbytes : int
         Bytes of header and footer: not dead.
     gone : ndarray of intp, optional
-        Positions of those among `replaced` that become absent.
+        Positions of those among `replaced` that become absent; their slots are not free.
 
     Returns
     -------
     Placement or None
-        None: the shard is better packed, or carried inner chunks overlap the index.
+        Its entries are the old ones of carried inner chunks and of free slots; the others are absent. `carries` is
+        empty; `data_offset` is where appended inner chunks begin. None: the shard is better packed, or carried inner
+        chunks overlap the index.
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes

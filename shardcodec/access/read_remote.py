@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,10 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
+from ..storage import budget
 from ..storage.ranges import coalesced
 from ..storage.remote_indexes import RemoteIndex
-from ..storage.requests import ByteBudget, Limits, Remote
+from ..storage.requests import Limits, Remote
 from ..storage.tasks import all_of
 from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes
 from .decode_queue import DecodeQueue
@@ -154,7 +156,11 @@ class _Call:
         self.limits = limits
         self.n_objects = len(items)
         self.objects = asyncio.Semaphore(limits.n_objects or limits.n_requests)
-        self.budget = ByteBudget(limits.budget_nbytes)
+        self._bytes = budget.bytes_of(remote.budget_name)
+
+    def hold(self, nbytes: int) -> AbstractAsyncContextManager[None]:
+        """Wait until this many bytes may be requested; held until they are decoded."""
+        return self._bytes.hold(nbytes, self.limits.budget_nbytes)
 
     async def work_off(self, queue: Iterator[tuple[int, tuple[ReadItem, str | None]]]) -> list[int]:
         """Take objects from the queue that all workers share; return the positions of missing ones."""
@@ -190,7 +196,7 @@ class _Object:
         # encoding hardly makes a shard larger, but the index may be larger than tiny inner chunks
         nbytes = max(math.prod(self.chain.shape) * int(self.chain.itemsize), int(self.chain.index_nbytes))
         since = self.loader.ticket()
-        async with self.call.budget.hold(nbytes):
+        async with self.call.hold(nbytes):
             async with self.call.objects:
                 answer = await self.call.remote.get(self.key)
             if answer is None:
@@ -236,7 +242,7 @@ class _Object:
         self, index: RemoteIndex, offset: int, nbytes: int, proof: int, *, fill_absent: bool = False
     ) -> None:
         """Fetch one range and decode the inner chunks in it; `proof` bytes behind it must exist."""
-        async with self.call.budget.hold(nbytes):
+        async with self.call.hold(nbytes):
             n = nbytes + proof
             answer = await self.call.remote.get_range(self.key, offset, offset + n, index.version)
             data = checked_data(self.loader, index, self.positions, offset, n, answer)

@@ -290,18 +290,19 @@ def change(
 
 
 def change_all(changes: Sequence[tuple[ShardObject, Chain, Decide]], options: Options) -> list[bytes]:
-    """Change several shards of one realm, either all or none.
+    """Change several shards of one realm (`ShardObject.realm`), either all or none.
 
     Parameters
     ----------
     changes : sequence of (ShardObject, Chain, callable)
-        For each shard the arguments `target`, `chain` and `decide` of `change`.
+        For each shard the arguments `target`, `chain` and `decide` of `change`; at least one. All targets have the same
+        realm, and it is not None: the caller makes sure of this, it is not checked here.
     options : Options
 
     Returns
     -------
     list of bytes
-        The generation of each new object, as `change` returns it.
+        The generation of each new object, as `change` returns it. Entries of one outer shard have its generation.
 
     Raises
     ------

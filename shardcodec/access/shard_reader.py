@@ -124,10 +124,15 @@ class ShardReader:
 
     @property
     def index(self) -> Array:
-        """The stored index, after its checksum was verified: a read-only array of uint64, shape ``(*grid_shape, 2)``.
+        """The stored index: a read-only array of uint64, shape ``(*grid_shape, 2)``.
 
-        It has offset and size of each inner chunk in bytes, both 2^64-1 for an absent one. Entries may be invalid; `check`
-        checks them.
+        It has offset and size of each inner chunk in bytes, both 2^64-1 for an absent one. All are absent if the object
+        does not exist. The checksum of the index, if it has one, was verified. Entries may be invalid; `check` checks them.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            The index is damaged.
         """
         entries = self._seen.entries(check=False).reshape(*self.grid_shape, 2)
         entries.flags.writeable = False

@@ -113,7 +113,11 @@ class Snapshot:
         return found  # type: ignore[no-any-return]
 
     def user_bytes(self) -> HeaderFooter | None:
-        """Return header, footer and alignment; None if the object does not exist."""
+        """Return where the header is, the footer and the alignment, from the mark; without a mark they are guessed.
+
+        None if the object does not exist, or if inner chunks lie in the index. The result has the offsets of the
+        header, not its bytes. Raises ShardFormatError or ChecksumError if the index or an entry is damaged.
+        """
         if not self.exists:
             return None
         at_start = self._spec.index_location == "start"

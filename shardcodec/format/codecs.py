@@ -393,7 +393,11 @@ def _check_index_codec(item: object, path: str) -> None:
 
 
 def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: str) -> tuple[Codec, ...]:
-    """Check each codec against its input array, which depends on the codecs before it."""
+    """Check each codec for chunks of this shape and data type; return the codecs with omitted values filled in.
+
+    A codec gets the shape after the transposes before it. A byte order is removed if the elements have none. Errors
+    (`SpecError`, `UnsupportedError`) name the codec as ``path[i]``.
+    """
     resolved = []
     for i, codec in enumerate(codecs):
         with within(f"{path}[{i}].configuration"):

@@ -216,7 +216,11 @@ class KeyedReader(Mapping[Key, bytes]):
         staleness_bound: float | None = None,
         most: int | None = None,
     ) -> ReadResult:
-        """Read as `read_sync`, but raise `TooLarge` if the read must look at more than `most` bytes."""
+        """Read as `read_sync`, but raise `TooLarge` before the value is read if this takes more than `most` bytes.
+
+        `Entries.nbytes_to_read` counts them: the bytes wanted of the value, or for an object in memory all its bytes.
+        The index does not count. None means no limit.
+        """
         part, position = byte_range_of(byte_range), self._position(key)
 
         def work(shard: OpenObject) -> ReadResult:

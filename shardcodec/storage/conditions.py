@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import warnings
 import weakref
 from typing import Any
 
-__all__ = ["check", "known_reason", "warn", "warn_of"]
+__all__ = ["check", "known_reason", "warn", "warn_of", "was_repeated"]
 
 # An entity tag, and for GCS a generation, that no object has.
 NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
 
 # A reason against a store.
 NO_TAGS = "the server, or a proxy before it, does not name the states of objects (strong entity tags)"
+
+# Where obstore says in an error that it has sent a request more than once.
+REPEATED = re.compile(r"after [1-9][0-9]* retries")
 
 _checked: set[bytes] = set()
 _told: set[tuple[bytes, str]] = set()
@@ -87,7 +91,7 @@ async def _reason_against(store: Any, key: str) -> str | None:
     folder, _, _ = key.rpartition("/")
     name = f"{folder}/.shardcodec-probe-{os.urandom(8).hex()}".lstrip("/")
     try:
-        await obstore.put_async(store, name, b"", mode=NEVER)
+        await _send(store, name)
     except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
         return None
     except (NotImplementedError, errors.NotSupportedError):
@@ -102,6 +106,26 @@ async def _reason_against(store: Any, key: str) -> str | None:
     except errors.BaseError:
         reason += f"; the empty object {name!r} was left there because it cannot be deleted"
     return reason
+
+
+async def _send(store: Any, name: str) -> None:
+    """Send the probe, and once more if its answer was cut: obstore does not repeat a request whose answer has begun.
+
+    Both have the same name, so that at most one object is left to delete.
+    """
+    import obstore
+
+    try:
+        await obstore.put_async(store, name, b"", mode=NEVER)
+    except obstore.exceptions.GenericError as error:
+        if was_repeated(error):
+            raise
+        await obstore.put_async(store, name, b"", mode=NEVER)
+
+
+def was_repeated(error: Exception) -> bool:
+    """Tell whether obstore has sent the request more than once before it raised this error."""
+    return REPEATED.search(str(error)) is not None
 
 
 def _place(store: Any) -> bytes:

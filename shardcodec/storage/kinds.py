@@ -151,7 +151,10 @@ def object_at(
 
 
 def introduce(base: Any) -> None:
-    """Compute what reads and writes need to know of a zarr store; called when an array or a shard in it is opened."""
+    """Compute the name of a zarr store, and for a LocalStore whether its file system is local.
+
+    Called when an array or a shard is opened, so that reads and writes need no system calls for it.
+    """
     base = unwrap(base)
     object_names.store_name(base)
     if type(base) is compat.LocalStore:
@@ -159,7 +162,11 @@ def introduce(base: Any) -> None:
 
 
 async def introduce_async(target: Any) -> None:
-    """Introduce a store as `introduce`, without blocking the event loop, for objects whose array was not opened."""
+    """Call `introduce` in a thread for the LocalStore of a StorePath, if its file system is not known yet.
+
+    Anything else is ignored. For objects whose array was not opened, so that their first read or write makes no blocking
+    system calls on the event loop.
+    """
     if not isinstance(target, StorePath):
         return
     base = unwrap(target.store)

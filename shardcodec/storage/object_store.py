@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -47,8 +46,7 @@ UNDER_WAY_NBYTES = 24 << 20
 WRITE_ID = "shardcodecwrite"
 # How long a write that has failed may take to find out whether it was stored all the same, in seconds.
 CONFIRM_SECONDS = 30.0
-# Where obstore says in an error that it has sent a request more than once.
-REPEATED = re.compile(r"after [1-9][0-9]* retries")
+
 
 # The obstores whose entity tags are valid in every process.
 LASTING = ("AzureStore", "GCSStore", "S3Store")
@@ -237,7 +235,7 @@ class ObjectStore(ZarrStore):
         except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError) as error:
             if expected is None and isinstance(error, FileNotFoundError):
                 raise  # no object can be missing where there shall be none
-            return await self._confirmed(key, data, write_id, may_be_repeated=was_repeated(error))
+            return await self._confirmed(key, data, write_id, may_be_repeated=conditions.was_repeated(error))
         except errors.GenericError:  # perhaps only the answer is lost
             with contextlib.suppress(Changed, OSError, TimeoutError, errors.BaseError):
                 async with asyncio.timeout(CONFIRM_SECONDS):
@@ -367,11 +365,6 @@ def version_of(meta: Any) -> dict[str, str] | None:
         return None
     version = meta["version"]
     return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}
-
-
-def was_repeated(error: Exception) -> bool:
-    """Tell whether obstore has sent the request more than once before it raised this error."""
-    return REPEATED.search(str(error)) is not None
 
 
 async def holds(found: Any, data: Any) -> bool:

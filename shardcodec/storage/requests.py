@@ -9,9 +9,6 @@ bytes.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +18,6 @@ from ..compat import coalescing, config
 __all__ = [
     "MAX_GAP_NBYTES",
     "Answer",
-    "ByteBudget",
     "Changed",
     "Limits",
     "OwnBytes",
@@ -69,7 +65,16 @@ class Changed(Exception):
 
 
 class Remote(Protocol):
-    """The requests of a store. Each returns None for an object that does not exist, and raises the store's errors."""
+    """The requests of a store. Each returns None for an object that does not exist, and raises the store's errors.
+
+    Attributes
+    ----------
+    budget_name : str or None
+        Name of the store. Calls with one name share their limits (`storage.budget`); None: each call has its own.
+    """
+
+    @property
+    def budget_name(self) -> str | None: ...
 
     async def get(self, key: str) -> Answer | None:
         """Return all of an object."""
@@ -82,7 +87,10 @@ class Remote(Protocol):
 
 
 class Limits(NamedTuple):
-    """The limits of a call's concurrent requests, and the value of a request in bytes.
+    """The limits of concurrent requests, and the value of a request in bytes.
+
+    `n_requests` and `budget_nbytes` count the requests and bytes of all calls to one store (`Remote.budget_name`) in this
+    process; `n_objects` those of one call.
 
     Attributes
     ----------
@@ -135,29 +143,3 @@ def limits_of_zarr(spec: Any, *, near: bool) -> Limits:
         max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
         limits = limits._replace(max_gap_nbytes=max_gap_nbytes, free_gap_nbytes=max_gap_nbytes)
     return limits
-
-
-class ByteBudget:
-    """A bound of the bytes that the coroutines of one event loop hold at a time."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._most = self._free = max(1, nbytes)
-        self._waiting: list[asyncio.Future[None]] = []
-
-    @contextlib.asynccontextmanager
-    async def hold(self, nbytes: int) -> AsyncIterator[None]:
-        """Hold this many bytes, after waiting until they are free; a request beyond the bound takes the whole bound."""
-        nbytes = min(nbytes, self._most)
-        while self._free < nbytes:
-            freed = asyncio.get_running_loop().create_future()
-            self._waiting.append(freed)
-            await freed
-        self._free -= nbytes
-        try:
-            yield
-        finally:
-            self._free += nbytes
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:  # each coroutine checks again
-                if not future.done():
-                    future.set_result(None)

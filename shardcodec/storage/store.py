@@ -205,7 +205,8 @@ class Contest:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._deadline = time.monotonic() + options.lock_timeout
+        self._begun = time.monotonic()  # this attempt
+        self._deadline = self._begun + options.lock_timeout
         self.patience = file_locks.patience_of(options)
         self.n_lost = 0  # attempts in which another writer was faster
 
@@ -222,14 +223,18 @@ class Contest:
             The deadline has passed.
         """
         self.n_lost += 1
-        if time.monotonic() >= self._deadline:
+        now = time.monotonic()
+        if now >= self._deadline:
             raise LockError(
                 f"shard {key!r}: expected to update it within {self._options.lock_timeout:g} s, but other writers changed it "
                 f"during each of {self.n_lost} attempts; nothing was written, so try again or raise lock_timeout",
                 shard=key,
                 n_tries=self.n_lost,
             )
-        return random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self.n_lost, 10)))
+        longest = min(LONGEST_WAIT, max(FIRST_WAIT, now - self._begun) * 2 ** min(self.n_lost, 10))
+        pause = random.uniform(0, longest)
+        self._begun = now + pause
+        return pause
 
 
 class Store(ABC):
@@ -333,6 +338,11 @@ class Store(ABC):
         return object_names.describe(self._base, key)
 
     # ---- requests
+
+    @property
+    def budget_name(self) -> str | None:
+        """Name of the store, whose limits of requests all calls share."""
+        return object_names.store_name(self._base)
 
     @abstractmethod
     async def get(self, key: str) -> Answer | None:

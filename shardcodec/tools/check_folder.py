@@ -39,14 +39,20 @@ WHY_NOT_IN_PLACE = (
 
 
 def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
-    """Yield facts about the file system of a folder, which exists.
+    """Yield facts about a folder: permissions, file system, locks, write strategies, clock, free space and inodes.
 
     Parameters
     ----------
     folder : str
-        The folder.
+        The folder. It exists.
     probe : bool
-        Make a file with a temporary name in it, lock it, and remove it.
+        Make a file with a temporary name in it, lock it, and remove it, to find out how far locks reach and whether the
+        clocks agree. Not done in a folder that is not writable.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be read, or the file cannot be made in a folder that seems writable.
     """
     is_writable = os.access(folder, os.W_OK | os.X_OK)
     known = lock_scopes.scope_at(folder, probe=probe and is_writable)

@@ -68,7 +68,7 @@ class _Window:
         return self._block[start : start + nbytes]
 
 
-# Returns where the stream at an offset ends; None if there is none.
+# From an offset and the most decoded bytes of an inner chunk: where the stream there ends; None without a stream.
 _End = Callable[[_Window, int, int], int | None]
 
 
@@ -219,7 +219,11 @@ def _blocks(window: _Window, offset: int, nbytes: int = 64 << 10) -> Iterator[by
 
 
 def _end_of_blosc(window: _Window, offset: int, most: int) -> int | None:
-    """Read the header of Blosc 1: version, codec version, flags, item size, decoded size, block size, encoded size."""
+    """Return where a Blosc 1 stream at `offset` ends, from its header; None if the header is cut or not plausible.
+
+    The header: version, codec version, flags, item size, decoded size, block size, encoded size. The decoded size may
+    exceed `most` by 8 blocks of `BLOCK_NBYTES`. The end may lie behind the window.
+    """
     head: Any = window.bytes(offset, _BLOSC_HEAD_NBYTES)
     if len(head) < _BLOSC_HEAD_NBYTES:
         return None

@@ -179,7 +179,11 @@ class _ShardSurvey:
         self._report(found, entries, displaced, bad, wrong, problems)
 
     def _read(self, entries: Entries, chosen: Flags, level: Level) -> dict[int, Problem]:
-        """Verify inner chunks; return what is wrong, by position."""
+        """Verify the chosen inner chunks at a level; return the problems by position, and add to `verified_nbytes`.
+
+        The ranges of the chosen entries lie inside the object. At a level that does not check inner chunks nothing is
+        read and the result is empty; but the indexes of nested shards are always read.
+        """
         if self.check.nested is not None:
             return self._read_nested(self.check.nested, entries, chosen, level)
         problems: dict[int, Problem] = {}

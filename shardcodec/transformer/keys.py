@@ -222,17 +222,18 @@ class ArrayKeys:
         return self.layout.key(self.path, tuple(coords))
 
     def fixed(self, prefix: str) -> Ints | None:
-        """Return the coordinates along the first axes that a prefix of chunk keys determines.
+        """Return the coordinates along the first axes that all chunk keys with this prefix share.
 
-        None if no chunk key has this prefix. A number counts only if a separator follows: ``c/1`` is also a prefix of
-        ``c/10``.
+        Empty if the prefix determines none, also if it ends within the common start of the keys. None if no chunk key
+        can have this prefix. A number counts only if a separator follows: ``c/1`` is also a prefix of ``c/10``.
+        Coordinates may lie outside of the array.
         """
         if not self.ndim or not prefix.startswith(self.region):
             return () if self.region.startswith(prefix) else None
-        parts = prefix[len(self.region) :].split(self.layout.separator)
-        if len(parts) > self.ndim or not all(map(_NUMBER.fullmatch, parts[:-1])):
+        *parts, last = prefix[len(self.region) :].split(self.layout.separator)
+        if len(parts) >= self.ndim or not all(map(_NUMBER.fullmatch, [*parts, last or "0"])):
             return None
-        return tuple(map(int, parts[:-1]))
+        return tuple(map(int, parts))
 
     def shards_below(self, fixed: Ints) -> str:
         """Return the common prefix of the keys of the shards with chunks at these coordinates along the first axes."""

@@ -87,6 +87,8 @@ class StoreRequests:
 class BatchedRemote:
     """A `Remote` that only coroutines run by `in_step` can await: `in_step` sends its requests."""
 
+    budget_name = None
+
     async def get(self, key: str) -> Answer | None:
         """Return a whole object; None if it does not exist."""
         (answer,) = await _ask_in_step([(key, None, None)])

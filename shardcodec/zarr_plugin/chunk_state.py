@@ -199,7 +199,11 @@ class _Scan:
             self._sidecar = Sidecar(cache, self._identity(shard), shard.n_chunks)
 
     def _identity(self, shard: ShardSpec) -> str:
-        """Return a hash of all that the cached sizes depend on: name of the array, layout of a shard, options."""
+        """Return a hash that says which array and index layout a cache file belongs to.
+
+        It covers the name of the array, the grid of inner chunks, the codecs and location of the index, and the option
+        `allow_in_index`. The state of each object is not part of it: the `Sidecar` compares that itself.
+        """
         codecs = [codec.to_json() for codec in shard.index_codecs]
         how = [shard.grid_shape, codecs, shard.index_location, self._options.allow_in_index]
         text = json.dumps([self._name, how], default=str)
@@ -234,7 +238,11 @@ class _Scan:
         return [original(self._target / self._encode_key(shard)).path for shard in shards]
 
     def _listing(self) -> dict[str, str | None] | None:
-        """Return the keys of existing objects and the names of their states; None if a listing would not help."""
+        """List the objects of the array: from keys to the names of their states.
+
+        All states are None without a sidecar. Return None if the store is read without requests, cannot list, or, with
+        a sidecar, does not show states in listings.
+        """
         can_list = self._target.store.supports_listing and self._store.supports_listing
         if self._store.is_near or not can_list:
             return None

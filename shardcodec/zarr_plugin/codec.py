@@ -248,7 +248,10 @@ class _Job:
         return not read([ReadItem(self.chain, source, box, key)], out, axes, self.options)
 
     def read_part(self, part: _Part) -> Any:
-        """Return the elements of a part; None if the object does not exist."""
+        """Read the elements of a part into a new buffer of zarr (`NDBuffer`); None if the object does not exist.
+
+        Reads in this thread. The store must be near: `part` returns no other one without `by_requests`.
+        """
         out = self.empty(part.shape)
         exists = self.read(part.store.source(part.key), part.box, out, part.axes, part.key)
         return self.wrapped(out) if exists else None

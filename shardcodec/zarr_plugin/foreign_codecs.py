@@ -98,5 +98,5 @@ class ZarrCodecs:
 def _element(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
     """Return an element as an array of rank 0, which numpy copies bit by bit; a scalar could lose bits."""
     element = np.empty((), dtype=dtype)
-    element[()] = value
+    element[()] = value  # raises if the value does not fit the data type
     return element if dtype.kind in "OT" else np.asarray(value, dtype=dtype)

@@ -21,7 +21,7 @@ from shardcodec.access.read_remote import fetch, wants_whole
 from shardcodec.access.regions import Box
 from shardcodec.options import Options
 from shardcodec.storage import remote_indexes
-from shardcodec.storage.requests import Answer, ByteBudget, Changed, Limits
+from shardcodec.storage.requests import Answer, Changed, Limits
 
 FAR = Limits(n_requests=4, max_gap_nbytes=0)
 CHAIN = compiled(letters_spec().chain)
@@ -32,6 +32,7 @@ class Store:
     """Objects in memory. With `tells`, answers report size and version, and requests can be bound to a version."""
 
     numbers = itertools.count()
+    budget_name: str | None = None
 
     def __init__(self, objects: dict[str, bytes], *, tells: bool = False) -> None:
         self.number = next(self.numbers)
@@ -169,6 +170,27 @@ def test_shards_are_read_concurrently_within_the_limit_of_requests() -> None:
     assert True in kinds[:15] and False in kinds[-15:]  # indexes and ranges are mixed
 
 
+def test_concurrent_calls_share_the_limit_of_their_store() -> None:
+    """Eight reads at a time made eight times as many requests as one."""
+    keys = [f"{i}" for i in range(4)]
+    store = Store({key: letters() for key in keys})
+    store.budget_name = f"store {store.number}"
+
+    async def one() -> str:
+        out = np.zeros((16, 4), "u1")
+        items = [
+            ReadItem(CHAIN, None, Box((0, 0), (4, 4), None, (4 * i, 0)), key) for i, key in enumerate(keys)
+        ]
+        await fetch(items, out, (0, 1), Options(threads=2), store, FAR)
+        return " ".join(text_of(out[4 * i : 4 * i + 4]) for i in range(4))
+
+    async def several() -> list[str]:
+        return await asyncio.gather(*(one() for _ in range(8)))
+
+    assert asyncio.run(several()) == [" ".join([LETTERS] * 4)] * 8
+    assert store.n_most == FAR.n_requests
+
+
 def test_limit_of_one_request_is_kept() -> None:
     keys = [f"{i}" for i in range(6)]
     store = Store({key: letters() for key in keys})
@@ -188,39 +210,6 @@ def test_whole_shard_counts_in_the_budget_as_the_larger_of_data_and_index() -> N
         out, _ = read(store, keys, limits=Limits(n_requests=8, budget_nbytes=n_together * 68))
         assert all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(8))
         assert store.n_most == n_together and len(store.requests) == 8
-
-
-def test_budget_limits_held_bytes() -> None:
-    async def work(budget: ByteBudget, nbytes: int) -> None:
-        nonlocal held
-        async with budget.hold(nbytes):
-            assert not held or held + nbytes <= 100
-            held += nbytes
-            await asyncio.sleep(0)
-            held -= nbytes
-
-    async def all_work() -> None:
-        budget = ByteBudget(100)
-        # a request beyond the budget runs alone
-        await asyncio.gather(*(work(budget, n) for n in [30, 60, 5, 1000, 100, 20, 90, 1, 1, 1, 50, 50]))
-
-    held = 0
-    asyncio.run(asyncio.wait_for(all_work(), 10))
-    assert held == 0
-
-
-def test_waiting_for_the_budget_can_be_cancelled() -> None:
-    async def work() -> None:
-        budget = ByteBudget(10)
-        async with budget.hold(10):
-            waiting = asyncio.create_task(budget.hold(5).__aenter__())
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-        async with budget.hold(10):
-            pass
-
-    asyncio.run(asyncio.wait_for(work(), 10))
 
 
 # ---- objects that change between index and ranges

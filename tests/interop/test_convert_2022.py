@@ -16,7 +16,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.errors import ShardError, SpecError
+from shardcodec.errors import ShardError, SpecError, UnsupportedError
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME
@@ -142,6 +142,16 @@ def test_metadata_are_written_last(made: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="plain"):
         convert_2022(source, target, path="plain")
     assert np.array_equal(convert_2022(source, target, path="plain", overwrite=True)[...], array[...])
+
+
+def test_overwrite_needs_a_store_that_can_list(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of the old array were deleted first; then the store said that it cannot delete a folder."""
+    target = zarr.storage.MemoryStore()
+    old = convert_2022(made / "h", target, path="plain")[...]
+    monkeypatch.setattr(type(target), "supports_listing", False)
+    with pytest.raises(UnsupportedError, match="list and delete"):
+        convert_2022(made / "h", target, path="plain", overwrite=True)
+    assert np.array_equal(zarr.open_array(target, path="plain", mode="r")[...], old)
 
 
 def test_overwrite_deletes_only_the_array(made: Path, tmp_path: Path) -> None:

@@ -229,6 +229,7 @@ def test_a_reader_gives_up_after_a_while(one: Mount, monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="Stale") as caught:
         array[0, 0]
     assert caught.value.filename == str(shard_path(array))
+    assert "times in 0.2 s" in caught.value.__notes__[0]
     assert time.monotonic() - begun >= 0.2
 
 

@@ -75,32 +75,37 @@ class S3Bucket:
 
     def store(self, *, direct: bool = False, bucket: str | None = None, **config: str) -> Any:
         """Return a new obstore that uses the proxy or, for a second writer, reaches the server `direct`."""
-        from obstore.store import S3Store
-
         port = self._server.port if direct else self.proxy.port
-        return S3Store(
-            bucket or self.name,
-            endpoint=f"http://127.0.0.1:{port}",
-            region="us-east-1",
-            access_key_id="key",
-            secret_access_key="secret",
-            virtual_hosted_style_request=False,
-            client_options={"allow_http": True, "timeout": timedelta(seconds=20)},
-            retry_config={
-                "max_retries": 3,
-                "retry_timeout": timedelta(seconds=20),
-                "backoff": {
-                    "init_backoff": timedelta(milliseconds=10),
-                    "max_backoff": timedelta(milliseconds=50),
-                    "base": 2,
-                },
-            },
-            **config,
-        )
+        return s3_store(port, bucket or self.name, **config)
 
     def names(self) -> list[str]:
         """Return the names of all objects, without the proxy."""
         return sorted(meta["path"] for meta in self.store(direct=True).list().collect())
+
+
+def s3_store(port: int, bucket: str, **config: str) -> Any:
+    """Return an obstore of a bucket."""
+    from obstore.store import S3Store
+
+    return S3Store(
+        bucket,
+        endpoint=f"http://127.0.0.1:{port}",
+        region="us-east-1",
+        access_key_id="key",
+        secret_access_key="secret",
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True, "timeout": timedelta(seconds=20)},
+        retry_config={
+            "max_retries": 3,
+            "retry_timeout": timedelta(seconds=20),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=10),
+                "max_backoff": timedelta(milliseconds=50),
+                "base": 2,
+            },
+        },
+        **config,
+    )
 
 
 @contextmanager

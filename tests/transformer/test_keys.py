@@ -90,6 +90,27 @@ def test_keys_and_positions_round_trip(layout: KeyLayout, data: st.DataObject) -
         assert {keys.locate(chunk)[1] for chunk in below} <= positions  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [make(separator) for make in (KeyLayout.v3, KeyLayout.v2, KeyLayout.draft_2022) for separator in "/."],
+)
+def test_prefixes_that_no_chunk_key_has_fix_nothing(layout: KeyLayout) -> None:
+    """The text after the last separator was not checked: `c.1/` seemed to be a prefix of every chunk."""
+    keys = ArrayKeys(layout, "a", (2, 2))
+    for name in (
+        "x",
+        "x/",
+        "01",
+        "1x",
+        "-1",
+        f"0{layout.separator}1{layout.separator}",
+        f"1{'/.'.replace(layout.separator, '')}",
+    ):
+        assert keys.fixed(keys.region + name) is None
+    assert keys.fixed(keys.region + f"1{layout.separator}") == (1,)
+    assert keys.fixed(keys.region + "1") == keys.fixed(keys.region) == keys.fixed("") == ()
+
+
 @pytest.mark.parametrize("per_shard", [(0,), (2, -1), ("2",), 2, (1.5,)])
 def test_chunks_per_shard_must_be_positive_integers(per_shard: object) -> None:
     with pytest.raises(SpecError, match="chunks_per_shard"):

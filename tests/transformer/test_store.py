@@ -314,6 +314,27 @@ async def test_layouts_map_chunks_to_shards(layout: KeyLayout, chunk: str, shard
     assert await keys(inner) == sorted({other, "meta/root/a.array.json"} - {folder})
 
 
+@pytest.mark.parametrize(
+    ("layout", "folders"),
+    [
+        (KeyLayout.v3("."), ["a/c.1", "a/x", "a/c.1.0", "a/c."]),
+        (KeyLayout.v2("."), ["a/1", "a/x", "a/1.0", "a/1.0/2"]),
+        (KeyLayout.draft_2022("."), ["data/root/a/c1", "data/root/a/c", "data/root/a/c1.0"]),
+        (KeyLayout.v3("/"), ["a/c/x", "a/c/01", "a/c/1/0/0", "a/c1"]),
+        (KeyLayout.v2("/"), ["a/x", "a/01", "a/1/0/0"]),
+    ],
+)
+async def test_deleting_a_folder_without_chunks_erases_none(layout: KeyLayout, folders: list[str]) -> None:
+    """`delete_dir("a/c.1")` erased the whole array, though the keys of its chunks have no such folder."""
+    store = ShardingStorageTransformer(MemoryStore(), (2, 2), path="a", layout=layout)
+    chunks = sorted(layout.key("a", (i, j)) for i in range(3) for j in range(3))
+    for key in chunks:
+        await store.set(key, buffer(key.encode()))
+    for folder in folders:
+        await store.delete_dir(folder)
+        assert await keys(store) == chunks, folder
+
+
 async def test_array_without_axes() -> None:
     inner = MemoryStore()
     store = ShardingStorageTransformer(inner, ())

@@ -171,7 +171,11 @@ class Overlay:
         return slot
 
     def _claim(self, position: int) -> Array:
-        """Return the memory of an inner chunk to `ChunkSlices`."""
+        """Return the array that `ChunkSlices.take` copies an inner chunk into; `take` calls this under the mutex.
+
+        Stores position and slot in `_claimed`. The inner chunk does not count as buffered until `write_slices` has
+        noted it, after the copy.
+        """
         slot = self._slot(position)
         self._claimed = position, slot
         return self._array[slot]  # type: ignore[no-any-return]

@@ -321,9 +321,13 @@ class ProcessBuffer:
         return is_buffered
 
     def add_blocking(self, name: str, kind: Hashable, change: Callable[[Any], BufferedWrites]) -> bool:
-        """Buffer a change as `add`, in a thread that does not run an event loop.
+        """Buffer a change in a thread that does not run an event loop. Waits for the object's lock.
 
-        Returns False if the caller must store the change at once: no block is open, or the caller holds the object's lock.
+        `change` is called as in `add`, but is a plain function and must not return None. The object must not be a link.
+
+        Returns False if the caller must store the change at once: no block is open, the buffer was closed meanwhile, or
+        the caller holds the object's lock. Unlike after `add`, the object may then still have buffered writes; the
+        caller flushes them first.
         """
         table = locks.table()
         while not self.is_closing and not table.holds(name):

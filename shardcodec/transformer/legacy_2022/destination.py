@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, sync
+from ...errors import UnsupportedError
 from ...format.keys import KeyEncoding
 from ...native import load
 from ...storage.kinds import store_of
@@ -75,11 +76,16 @@ class Destination:
             The store has metadata at the path, or any key below it. With `overwrite`: it has metadata of another node
             than an array, or, without metadata, a key that is not a chunk key. Keys that the store cannot list are not
             checked.
+        UnsupportedError
+            With `overwrite`: an array exists, and the store cannot list or delete.
         """
         stored = _get(self.store, self._metadata(path))
         if stored is not None:
             if parse_json(stored, self._metadata(path)).get("node_type") != "array" or not overwrite:
                 raise FileExistsError(f"{self._metadata(path)!r} exists already in {self.store}")
+            if not (self.store.supports_listing and self.store.supports_deletes):
+                reason = "overwrite=True needs a store that can list and delete"
+                raise UnsupportedError(f"{self._metadata(path)!r} exists already in {self.store}; {reason}")
             return
         prefix = f"{path}/" if path else ""
         for key in _keys(self.store, prefix):
@@ -94,7 +100,10 @@ class Destination:
             raise FileExistsError(f"an array exists already in {self.store}: {self._metadata(path)!r}")
 
     def clear(self, path: str, *, overwrite: bool) -> None:
-        """With `overwrite`, remove all keys at and below a path, the metadata first; call `check_free` before."""
+        """Remove all keys at and below a path, the metadata first; do nothing without `overwrite`.
+
+        The caller has called `check_free`. Without metadata at the path, keys that the store cannot list stay.
+        """
         if not overwrite:
             return
         prefix = f"{path}/" if path else ""

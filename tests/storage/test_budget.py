@@ -1,0 +1,70 @@
+# test_budget.py - limits that all calls to one store share
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+
+import pytest
+
+from shardcodec.storage import budget
+from shardcodec.storage.budget import Budget
+
+
+async def test_holders_stay_within_the_limit_and_in_order() -> None:
+    shared = Budget()
+    held, started, most_held = 0, [], 0
+
+    async def work(number: int, amount: int) -> None:
+        nonlocal held, most_held
+        async with shared.hold(amount, 10):
+            started.append(number)
+            held += amount
+            assert held <= 10 or held == amount
+            most_held = max(most_held, held)
+            await asyncio.sleep(0.001 * random.random())
+            held -= amount
+
+    rng = random.Random(0)
+    amounts = [rng.choice([1, 2, 5, 9, 40]) for _ in range(60)]
+    await asyncio.gather(*(work(i, amount) for i, amount in enumerate(amounts)))
+    assert started == list(range(60))  # a large one is not overtaken by small ones for ever
+    assert most_held == 40
+    async with shared.hold(10, 10):
+        pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_cancelled_waiters_leave_nothing_held(seed: int) -> None:
+    rng, shared = random.Random(seed), Budget()
+
+    async def work(amount: int) -> None:
+        async with shared.hold(amount, 4):
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+
+    tasks = [asyncio.ensure_future(work(rng.randrange(1, 6))) for _ in range(30)]
+    while not all(task.done() for task in tasks):
+        if rng.random() < 0.5:
+            rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.timeout(1), shared.hold(4, 4):
+        assert shared._held == 4
+        assert not shared._waiting
+
+
+async def test_calls_to_one_store_share_a_budget() -> None:
+    assert budget.requests_of("a") is budget.requests_of("a") is not budget.requests_of("b")
+    assert budget.bytes_of("a") is not budget.requests_of("a")
+    assert budget.bytes_of(None) is not budget.bytes_of(None)
+
+
+def test_each_event_loop_has_its_own_budgets() -> None:
+    async def find() -> Budget:
+        return budget.requests_of("a")
+
+    assert asyncio.run(find()) is not asyncio.run(find())
+    gc.collect()
+    assert len(budget._requests) <= 2
