@@ -73,16 +73,20 @@ class Bare:
                 raise SystemExit(f"expected an environment without a compiler, found {found}")
 
     def run(self, *arguments: str | Path, folder: Path | None = None) -> str:
-        """Run Python in the environment and return its output; show it too."""
+        """Run Python in the environment and return its output; show each line when it comes."""
         print("$ python", *arguments, flush=True)
-        done = subprocess.run(
-            [self.programs / "python", *arguments], cwd=folder or self.folder, env=self.environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-        print(done.stdout, flush=True)
-        if done.returncode != 0:
+        told = []
+        with subprocess.Popen(
+            [self.programs / "python", "-u", *arguments], cwd=folder or self.folder, env=self.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                told.append(line)
+        if process.returncode != 0:
             raise SystemExit(f"python {' '.join(map(str, arguments))} failed")
-        return done.stdout
+        return "".join(told)
 
     def install(self, wheelhouse: Path, *wanted: str | Path) -> None:
         self.run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index",
