@@ -55,6 +55,7 @@ class Bare:
     """A virtual environment in which a command finds no program but those of the environment."""
 
     def __init__(self, folder: Path) -> None:
+        folder.chmod(0o755)  # tests of permissions run as another user
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         self.programs = folder / "venv" / "bin"
         (folder / "home").mkdir()
