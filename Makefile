@@ -158,6 +158,7 @@ ARCHITECTURES ?= x86_64
 # The interpreters that install the wheel; those that do not run here are skipped by name.
 WHEEL_PYTHONS ?= 3.11 3.12 3.13 3.14
 CHECK_ARGS ?=
+WHEEL_ARGS := --demo --also tests/kernels/test_crc32c.py
 
 .venv/wheels-$(VERSION)/stamp: pyproject.toml | .venv/wheels-$(VERSION)/bin/python
 	$(call venv,wheels) $(pip_install) --no-deps $$($(call venv,wheels) -c 'import tomllib; made = tomllib.load(open("$<", "rb")); \
@@ -175,7 +176,7 @@ dist/$(subst $() ,-,$(ARCHITECTURES)).stamp: $(SOURCES) scripts/build_wheels.py 
 .PHONY: wheels
 wheels: dist/$(subst $() ,-,$(ARCHITECTURES)).stamp ## sdist and manylinux wheels in dist/; install the wheel in bare environments of Python 3.11 to 3.14
 	for version in $(WHEEL_PYTHONS); do \
-	  if found=$$(scripts/find-python python$$version); then "$$found" scripts/check_wheel.py dist/*_$$(uname -m).whl --demo; \
+	  if found=$$(scripts/find-python python$$version); then "$$found" scripts/check_wheel.py dist/*_$$(uname -m).whl $(WHEEL_ARGS); \
 	  else echo "skipped: python$$version"; fi; done
 
 # The parts that have their own code for ARM, or depend on the system: the emulator is ten times slower.
@@ -184,7 +185,7 @@ ARM_TESTS := $(addprefix tests/,kernels/test_crc32c.py kernels/test_index.py eng
 
 .PHONY: wheels-in-roots
 wheels-in-roots: dist/$(subst $() ,-,$(ARCHITECTURES)).stamp ## install the wheels in minimal systems: Debian sid (Python 3.14), and for aarch64 in qemu (root)
-	$(if $(filter x86_64,$(ARCHITECTURES)),scripts/check-in-root sid amd64 dist/*_x86_64.whl --demo)
+	$(if $(filter x86_64,$(ARCHITECTURES)),scripts/check-in-root sid amd64 dist/*_x86_64.whl $(WHEEL_ARGS))
 	$(if $(filter aarch64,$(ARCHITECTURES)),scripts/check-in-root trixie arm64 dist/*_aarch64.whl --tests $(ARM_TESTS))
 
 .PHONY: bare

@@ -9,7 +9,6 @@ belong together, also if another writer replaces the object meanwhile.
 from __future__ import annotations
 
 import bisect
-import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -211,6 +210,8 @@ class NativeShard:
 
 def content_generation(data: Any) -> bytes:
     """Return the name of the state of an object in memory: a hash of its bytes."""
+    import hashlib  # here, because it loads OpenSSL
+
     return NO_OBJECT if data is None else hashlib.blake2b(data, digest_size=20).digest()
 
 

@@ -10,9 +10,8 @@ look at conditions of reads alone. `check` therefore sends one before the first 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import os
 import re
-import secrets
 import warnings
 import weakref
 from typing import Any
@@ -90,7 +89,7 @@ async def _reason_against(store: Any, key: str) -> str | None:
 
     errors = obstore.exceptions
     folder, _, _ = key.rpartition("/")
-    name = f"{folder}/.shardcodec-probe-{secrets.token_hex(8)}".lstrip("/")
+    name = f"{folder}/.shardcodec-probe-{os.urandom(8).hex()}".lstrip("/")
     try:
         await _send(store, name)
     except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
@@ -131,6 +130,8 @@ def was_repeated(error: Exception) -> bool:
 
 def _place(store: Any) -> bytes:
     """Name what an obstore leads to, and how: equal for copies of one store, as each task of a worker has its own."""
+    import hashlib  # here, because it loads OpenSSL
+
     settings = [type(store).__name__, str(getattr(store, "prefix", None))]
     for name in ("config", "client_options"):
         settings.append(repr(sorted((getattr(store, name, None) or {}).items())))

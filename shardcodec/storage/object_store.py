@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -225,7 +225,7 @@ class ObjectStore(ZarrStore):
             return await self.put_always(key, data)
         errors = self._obstore.exceptions
         mode: Any = "create" if expected is None else expected.version
-        write_id = secrets.token_hex(16)
+        write_id = os.urandom(16).hex()
         try:
             result = await self._obstore.put_async(
                 self._store, key, data, mode=mode, attributes={WRITE_ID: write_id}
@@ -285,7 +285,7 @@ class ObjectStore(ZarrStore):
             if is_cancelled:
                 raise asyncio.CancelledError
 
-        write_id = secrets.token_hex(16)
+        write_id = os.urandom(16).hex()
         task = asyncio.ensure_future(
             self._obstore.put_async(
                 self._store,

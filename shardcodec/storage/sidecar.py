@@ -19,7 +19,6 @@ import itertools
 import json
 import logging
 import os
-import secrets
 import struct
 import zlib
 from collections.abc import Container
@@ -184,7 +183,7 @@ class Sidecar:
         chosen, table = self._chosen()
         body = b"".join([struct.pack("<I", len(table)), table, *(kept.packed for _, kept in chosen)])
         crc = native.load().crc32c(body)
-        temporary = f"{self._path}.{secrets.token_hex(8)}.part"
+        temporary = f"{self._path}.{os.urandom(8).hex()}.part"
         try:
             with open(temporary, "xb") as file:
                 file.write(MAGIC + struct.pack("<I", crc))

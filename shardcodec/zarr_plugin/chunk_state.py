@@ -8,7 +8,6 @@ concurrent requests, only for shards that a listing shows.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,6 +207,8 @@ class _Scan:
         codecs = [codec.to_json() for codec in shard.index_codecs]
         how = [shard.grid_shape, codecs, shard.index_location, self._options.allow_in_index]
         text = json.dumps([self._name, how], default=str)
+        import hashlib  # here, because it loads OpenSSL
+
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def run(self, progress: Progress | None) -> Iterator[tuple[list[tuple[int, ...]], Sizes]]:
