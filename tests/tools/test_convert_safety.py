@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, StorePath
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools.convert import work
-from shardcodec.tools.convert.claim import claim
+from shardcodec.tools.convert.claim import MARK, claim, release
 from shardcodec.tools.convert.convert import convert, plan_convert
 from shardcodec.tools.convert.destination import NewTree
 from shardcodec.tools.jobs.plan_file import PlanFile
@@ -94,6 +94,112 @@ def test_shard_of_a_killed_run_does_not_stay_if_its_elements_are_gone(how: Any, 
     assert (elements(tmp_path / "new") == elements(tmp_path / "old")).all()
 
 
+def test_begun_job_keeps_others_away(tmp_path: Path) -> None:
+    source(tmp_path / "a")
+    source(tmp_path / "b")
+    for name in "ab":
+        plan_convert(tmp_path / name, tmp_path / "new", tmp_path / f"{name}.json", n_parts=2, shards=(16, 16))
+    run_part(tmp_path / "a.json", 0)
+    stored = (tmp_path / "new" / MARK).read_bytes()
+    with pytest.raises(FileExistsError, match=r"the job .*a\.json writes there"):
+        run_part(tmp_path / "b.json", 1)
+    shutil.rmtree(tmp_path / "new" / "c")
+    with pytest.raises(FileExistsError, match="it has files"):
+        convert(tmp_path / "b", tmp_path / "new")
+    with pytest.raises(FileExistsError, match="it has files"):
+        plan_convert(tmp_path / "b", tmp_path / "new", tmp_path / "c.json", n_parts=1)
+    assert (tmp_path / "new" / MARK).read_bytes() == stored
+    assert not run_part(tmp_path / "a.json", 1).is_complete  # the shards of the first part are gone
+    assert run_part(tmp_path / "a.json", 0).is_complete
+    assert (elements(tmp_path / "new") == VALUES).all()
+    assert sorted(one.name for one in (tmp_path / "new").iterdir()) == ["c", "zarr.json"]
+
+
+def test_job_whose_worker_was_killed_at_the_very_end_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source(tmp_path / "old")
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
+
+    def killed(self: Any, documents: Any) -> None:
+        write(self, documents)
+        raise KeyboardInterrupt
+
+    write = NewTree.write_documents
+    with monkeypatch.context() as patch:
+        patch.setattr(NewTree, "write_documents", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_part(tmp_path / "plan", 0)
+    assert (tmp_path / "new" / MARK).exists()
+    zarr.open_array(tmp_path / "new", mode="r+")[...] = -5
+    report = run_part(tmp_path / "plan", 0)
+    assert (report.is_complete, report.n_written, report.n_skipped) == (True, 0, 4)
+    assert (elements(tmp_path / "new") == -5).all()
+    assert not (tmp_path / "new" / MARK).exists()
+
+
+def test_worker_that_is_still_running_at_the_end_writes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part runs twice at the same time; a user writes after the first one has ended."""
+    source(tmp_path / "old")
+    plan = tmp_path / "plan"
+    plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16), threads=1)
+    runs = []
+    original = work.GroupWork.run
+
+    def run_other_first(self: Any, unit: Any) -> Any:
+        if not runs:
+            runs.append(unit)
+            assert run_part(plan, 0).is_complete
+            zarr.open_array(tmp_path / "new", mode="r+")[...] = -5
+        return original(self, unit)
+
+    monkeypatch.setattr(work.GroupWork, "run", run_other_first)
+    report = run_part(plan, 0)
+    assert (report.is_complete, report.n_written) == (True, 0)
+    assert (elements(tmp_path / "new") == -5).all()
+
+
+@pytest.mark.parametrize("kind", ["memory", "object store"])
+def test_stores_have_the_mark_only_until_the_end(kind: str) -> None:
+    new: Any = MemoryStore()
+    if kind == "object store":
+        obstore = pytest.importorskip("obstore", reason="obstore is not installed")
+        new = ObjectStore(obstore.store.MemoryStore())
+    tree = NewTree(new)
+    claim(tree, "first", "plan.json", is_begun=False)
+    claim(tree, "first", "plan.json", is_begun=False)
+    with pytest.raises(FileExistsError, match=r"the job plan\.json writes there"):
+        claim(tree, "second", None, is_begun=True)
+    with pytest.raises(FileExistsError, match="expected a new place"):
+        convert(VALUES, new, chunks=(8, 8))
+    release(tree)
+    convert(VALUES, new, chunks=(8, 8))
+    assert tree.get(MARK) is None and tree.is_complete
+
+
+@pytest.mark.parametrize("kind", ["path", "store", "url", "memory"])
+def test_destination_that_contains_the_source_is_refused(kind: str, tmp_path: Path) -> None:
+    place: Any = {"store": LocalStore(tmp_path), "url": f"file://{tmp_path}"}.get(kind, tmp_path)
+    old: Any = tmp_path / "a" / "old"
+    if kind == "memory":
+        place = MemoryStore()
+        old = StorePath(place, "a/old")
+    source(old)
+    with pytest.raises(ValueError, match="outside"):
+        convert(old, place, dry_run=True)
+
+
+def test_paths_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
+    store = MemoryStore()
+    source(StorePath(store, "old"))
+    assert convert(StorePath(store, "old"), StorePath(store, "old2")).is_complete
+    assert convert(StorePath(store, "old"), MemoryStore()).is_complete
+    source(tmp_path / "old")
+    assert convert(tmp_path / "old", tmp_path / "old2").is_complete
+
+
 @pytest.mark.parametrize("kind", ["store", "url"])
 def test_destination_inside_the_source_is_refused_for_stores_and_urls(kind: str, tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "old")
@@ -108,6 +214,14 @@ def test_destination_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "new").write_text("x")
     with pytest.raises(FileExistsError):
         convert(tmp_path / "old", tmp_path / "new")
+    with pytest.raises(FileExistsError):
+        plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1)
+    (tmp_path / "new").unlink()
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1)
+    (tmp_path / "new").write_text("x")
+    with pytest.raises(OSError, match="new"):
+        run_part(tmp_path / "plan", 0)
+    assert (tmp_path / "new").read_text() == "x"
 
 
 # ---- complete means complete
@@ -121,6 +235,36 @@ def test_source_that_changed_between_two_parts_is_noticed(tmp_path: Path) -> Non
     with pytest.raises(ConflictError, match=r"the source of shard .* has changed"):
         run_part(tmp_path / "plan", 1)
     assert not (tmp_path / "new" / "zarr.json").exists()
+
+
+def test_source_that_changed_while_a_job_ran_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = source(tmp_path / "old")
+    original = work.GroupWork.run
+
+    def run_and_change(self: Any, unit: Any) -> Any:
+        found = original(self, unit)
+        array[...] = VALUES + sum(unit.group)
+        return found
+
+    monkeypatch.setattr(work.GroupWork, "run", run_and_change)
+    with pytest.raises(ConflictError, match=r"the source of shard .* has changed"):
+        convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), job=tmp_path / "job", threads=1)
+    assert not (tmp_path / "new" / "zarr.json").exists()
+
+
+def test_shard_that_is_gone_before_the_end_is_named(tmp_path: Path) -> None:
+    source(tmp_path / "old")
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=2, shards=(16, 16))
+    run_part(tmp_path / "plan", 0)
+    (tmp_path / "new" / "c" / "0" / "0").unlink()
+    report = run_part(tmp_path / "plan", 1)
+    assert (report.is_complete, report.n_failed) == (False, 1)
+    assert report.failures[0].shard == str(tmp_path / "new" / "c" / "0" / "0")
+    (tmp_path / "new" / "c" / "0" / "1").unlink()
+    assert run(["run-part", str(tmp_path / "plan"), "1", "--progress", "none"]) == 4
+    assert run(["run-part", str(tmp_path / "plan"), "0", "--progress", "none"]) == 0
 
 
 def test_plan_that_was_damaged_is_refused(tmp_path: Path) -> None:
