@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, StorePath
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
@@ -37,6 +37,34 @@ def source(place: Any, **how: Any) -> Any:
 
 def elements(place: Any) -> Any:
     return zarr.open_array(place, mode="r")[...]
+
+
+class KeysOfZarr(WrapperStore[MemoryStore]):
+    """A store that refuses other keys, as that of icechunk does."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        super().__init__(store or MemoryStore())
+
+    async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
+        self._check(key)
+        return await super().get(key, *arguments, **options)
+
+    async def set(self, key: str, value: Any) -> None:
+        self._check(key)
+        await super().set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Any) -> None:
+        self._check(key)
+        await super().set_if_not_exists(key, value)
+
+    async def delete(self, key: str) -> None:
+        self._check(key)
+        await super().delete(key)
+
+    @staticmethod
+    def _check(key: str) -> None:
+        if key == MARK:
+            raise ValueError(f"invalid key {key}")
 
 
 # ---- what exists is not replaced
@@ -177,6 +205,14 @@ def test_stores_have_the_mark_only_until_the_end(kind: str) -> None:
     release(tree)
     convert(VALUES, new, chunks=(8, 8))
     assert tree.get(MARK) is None and tree.is_complete
+
+
+def test_store_that_takes_only_keys_of_zarr_has_no_mark() -> None:
+    new = KeysOfZarr()
+    with pytest.raises(ValueError, match="invalid key"):
+        NewTree(new).get(MARK)
+    assert convert(VALUES, new, chunks=(8, 8), shards=(16, 16)).is_complete
+    assert (elements(new) == VALUES).all()
 
 
 @pytest.mark.parametrize("kind", ["path", "store", "url", "memory"])

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .destination import NewTree
 
@@ -42,7 +44,10 @@ def claim(destination: NewTree, job: str, path: str | None, *, is_begun: bool) -
                 return
             raise
     mark = json.dumps({"job": job, "plan": path}).encode()
-    if not destination.create(MARK, mark) and not has_claim(destination, job):
+    with _optional(destination):
+        if destination.create(MARK, mark):
+            return
+    if _stored(destination) is not None and not has_claim(destination, job):
         raise FileExistsError(
             f"{destination.place}: expected a place that no other job writes, but one began"
         )
@@ -56,7 +61,7 @@ def has_claim(destination: NewTree, job: str) -> bool:
     FileExistsError
         It is the mark of another job.
     """
-    stored = destination.get(MARK)
+    stored = _stored(destination)
     if stored is None:
         return False
     try:
@@ -73,5 +78,22 @@ def has_claim(destination: NewTree, job: str) -> bool:
 
 
 def release(destination: NewTree) -> None:
-    """Remove the mark of a complete hierarchy."""
-    destination.remove(MARK)
+    """Remove the mark of a complete hierarchy. It is harmless if it stays, because the metadata are there."""
+    with _optional(destination):
+        destination.remove(MARK)
+
+
+def _stored(destination: NewTree) -> bytes | None:
+    with _optional(destination):
+        return destination.get(MARK)
+    return None
+
+
+@contextmanager
+def _optional(destination: NewTree) -> Iterator[None]:
+    """Ignore errors of a store without files: some, such as that of icechunk, take only keys of Zarr and have no mark."""
+    try:
+        yield
+    except Exception:
+        if destination.path is not None:
+            raise
