@@ -53,8 +53,8 @@ def run_part(
         report = run_one_part(file, part, threads=threads, fail_fast=not keep_going, monitor=monitor)
         output.text(convert_lines(report))
         output.end(report)
-        is_done = report.n_written + report.n_skipped == report.n_shards
-        return ExitCode.CLEAN if is_done else ExitCode.INCOMPLETE
+        is_done = report.n_written + report.n_skipped == report.n_shards and not report.n_failed
+        return ExitCode.CLEAN if is_done and not report.is_stopped else ExitCode.INCOMPLETE
 
     run_command(work, progress)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from .execute import Execution, peak_nbytes, run_report
 from .intermediate import Intermediate
 from .layout import Choices
 from .open_source import open_source
+from .places import absolute, check_apart
 from .plan import ConvertPlan, make_plan
 from .run import Totals
 from .source import Ints, SourceTree
@@ -96,7 +98,7 @@ def convert(
         A new file for the plan, beside which the ledger is; it makes the conversion resumable. `source` and `destination` must
         be paths or URLs.
     resume : bool
-        Go on with the job, if there is one. Finished shards are not written again.
+        Go on with the job, if there is one. Finished shards are not written again; of a finished job nothing is.
     fail_fast : bool
         Stop at the first shard that cannot be written; by default go on with the others. Either way the metadata are
         not written.
@@ -125,19 +127,20 @@ def convert(
     FileNotFoundError
         There is no source.
     ConflictError
-        The source has changed since the job was begun, or the job has other options.
+        The source has changed since the job was begun, or while it ran, or the job has other options.
     SpecError, UnsupportedError
         The metadata of the source, or the codecs, are not possible.
     ValueError, TypeError, ImportError
         An argument is invalid, or a package is missing.
     """
     options = resolve(argument=check({"threads": threads}))
+    source, destination = (absolute(one, storage_options) for one in (source, destination))
     # sources and destinations that are no URLs must not get the options of one
     tree = open_source(
         source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
     )
+    check_apart(source, destination)
     new = NewTree(destination, storage_options)
-    _check_apart(source, new)
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
     plan = make_plan(
         tree,
@@ -156,9 +159,9 @@ def convert(
     listed = () if on_array is not None else arrays
     if dry_run:
         return _planned(plan, options, listed)
-    job_path = None if job is None else os.path.abspath(os.fspath(job))
+    job_path, owner = None if job is None else os.path.abspath(os.fspath(job)), uuid.uuid4().hex
     if job_path is not None:
-        plan = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
+        plan, owner = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
         options = replace(options, threads=min(options.threads, plan.n_threads))
     elif resume:
         raise ValueError("resume: expected `job`, the file of the plan that is resumed")
@@ -168,14 +171,16 @@ def convert(
     if any(one.via_chunk for one in plan.arrays) and not new.is_complete:
         if temp is None:
             raise ValueError("temp: expected the folder for intermediate arrays with which the job was begun")
-        via = Intermediate(plan, tree, temp, options, job_path)
+        via = Intermediate(plan, tree, temp, options, job_path, owner)
     monitor = monitor or Monitor()
     is_complete, n_damaged = False, 0
     try:
         totals = Totals() if via is None else via.make(monitor, fail_fast=fail_fast)
         if not totals.is_stopped and not totals.n_failed:
             opened = tree if via is None else via.tree()
-            execution = Execution(plan, opened, new, options, monitor, job=job_path, fail_fast=fail_fast)
+            execution = Execution(
+                plan, opened, new, options, monitor, job=job_path, owner=owner, fail_fast=fail_fast
+            )
             totals, is_complete, n_damaged = execution.run(
                 plan.units(), n_shards=plan.n_shards, finishes=True
             )
@@ -232,11 +237,12 @@ def plan_convert(
     if n_parts < 1:
         raise ValueError(f"parts: expected at least 1, got {n_parts}")
     options = resolve(argument=check({"threads": threads}))
+    source, destination = (absolute(one, storage_options) for one in (source, destination))
     tree = open_source(
         source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
     )
+    check_apart(source, destination)
     new = NewTree(destination, storage_options)
-    _check_apart(source, new)
     new.check_free()
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
@@ -249,17 +255,6 @@ def plan_convert(
 
 def _options_for(place: Any, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return storage_options if is_url(place) else None
-
-
-def _check_apart(source: Any, new: NewTree) -> None:
-    """Raise `ValueError` if the new hierarchy would lie in the source."""
-    if not isinstance(source, str | os.PathLike) or is_url(source):
-        return
-    path, inside = new.path, os.path.realpath(source) + os.sep
-    if path is not None and os.path.realpath(path).startswith(inside):
-        raise ValueError(
-            f"destination: expected a place outside of the source {os.fspath(source)}, got {path}"
-        )
 
 
 def _like(like: Any, storage_options: Mapping[str, Any] | None) -> ArrayTarget | None:
@@ -308,11 +303,11 @@ def _plan_file(
 ) -> PlanFile:
     places = []
     for name, place in (("source", source), ("destination", destination)):
-        if not isinstance(place, str | os.PathLike):
+        if not isinstance(place, str):
             raise TypeError(
                 f"{name}: expected a path or a URL, which other processes can open, got {type(place).__name__}"
             )
-        places.append(str(place) if is_url(place) else os.path.abspath(os.fspath(place)))
+        places.append(place)
     if not is_url(places[1]) and path.startswith(places[1].rstrip(os.sep) + os.sep):
         raise ValueError(f"job: expected a file outside of the new hierarchy {places[1]}, got {path}")
     return PlanFile(path, plan, places[0], places[1], n_parts, options)
@@ -326,15 +321,17 @@ def _begin_job(
     resume: bool,
     new: NewTree,
     storage_options: Mapping[str, Any] | None,
-) -> ConvertPlan:
-    """Return the plan of a job that is resumed, or store the plan of a new one."""
+) -> tuple[ConvertPlan, str]:
+    """Return plan and name of a job that is resumed, or store the plan of a new one."""
     if os.path.exists(path):
         if not resume:
             raise FileExistsError(f"{path}: the job exists already; resume it, or name a new file")
-        return _resumed(PlanFile.read(path).plan, plan)
+        stored = PlanFile.read(path)
+        return _resumed(stored.plan, plan), stored.job
     new.check_free()
-    _plan_file(plan, path, source, destination, 1, storage_options).write()
-    return plan
+    file = _plan_file(plan, path, source, destination, 1, storage_options)
+    file.write()
+    return plan, file.job
 
 
 def _resumed(stored: ConvertPlan, plan: ConvertPlan) -> ConvertPlan:

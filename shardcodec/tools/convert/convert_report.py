@@ -111,6 +111,8 @@ class ConvertReport(Report):
         Empty if each was reported on its own.
     failures : tuple of ShardFailure
         The first 1,000 shards that could not be written.
+    is_stopped : bool
+        The user stopped the run.
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
@@ -131,3 +133,4 @@ class ConvertReport(Report):
     n_damaged_lines: int
     arrays: tuple[ConvertedArray, ...]
     failures: tuple[ShardFailure, ...]
+    is_stopped: bool = False

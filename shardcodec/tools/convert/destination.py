@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,8 +27,14 @@ from ...access.chunk_codec import compiled
 from ...access.object_regions import box_parts
 from ...access.regions import Box, whole
 from ...access.shard_writer import ShardWriter
-from ...compat import LocalStore, StorePath, default_spec
-from ...errors import ConflictError
+from ...compat import (
+    LocalStore,
+    StorePath,
+    buffer_from,
+    default_buffer_prototype,
+    default_spec,
+    on_zarrs_loop,
+)
 from ...format.array_document import key_encoding, parse_document
 from ...format.chain_spec import ChainSpec
 from ...format.keys import KeyEncoding
@@ -41,6 +49,9 @@ from ..stored_bytes import lasting_state, open_object
 from .source import Ints
 
 __all__ = ["NewArray", "NewTree", "ShardState"]
+
+# How the names of files begin that are not whole.
+PART = ".shardcodec-part-"
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,9 @@ class NewTree:
     def check_free(self) -> None:
         """Raise `FileExistsError` if there is something already."""
         path = self.path
-        if path is not None and os.path.isdir(path) and os.listdir(path):
+        if path is not None and os.path.lexists(path) and not os.path.isdir(path):
+            raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
+        if path is not None and os.path.isdir(path) and _has_files(path):
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files")
         if path is None and self.root.store.supports_listing:
             for key in self.root.store.keys(self.root.prefix):
@@ -120,14 +133,46 @@ class NewTree:
         """True if the root has a document, which is written last."""
         return any(self.root.get(self.root.prefix + name) is not None for name in sorted(DOCUMENTS))
 
-    def check_ours(self, document: Mapping[str, Any]) -> None:
-        """Raise `ConflictError` if the root has another document than that of the plan."""
-        stored = self.root.get(f"{self.root.prefix}zarr.json")
-        if self.is_complete and (stored is None or json.loads(stored) != json.loads(json.dumps(document))):
-            raise ConflictError(
-                f"{self.place}: expected no metadata, or those of the plan, but another program has written others; convert to "
-                "a new destination"
-            )
+    def has_document(self, document: Mapping[str, Any] | None) -> bool:
+        """Return True if the ``zarr.json`` of the root has these members."""
+        stored = self.get("zarr.json")
+        try:
+            return stored is not None and json.loads(stored) == json.loads(json.dumps(document))
+        except ValueError:
+            return False
+
+    # ---- single objects
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object of the root; None if it does not exist."""
+        return self.root.get(self.root.prefix + name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object of the root in one step; return False if there is another one already."""
+        self.root.store.check_writable()
+        if self.path is not None:
+            return _create_file(f"{self.path}/{name}", data)
+        target, new = self._target(name), buffer_from(default_buffer_prototype(), data)
+        try:
+            on_zarrs_loop(target.set_if_not_exists(new))
+        except Exception:  # noqa: BLE001 - some services of objects refuse conditional writes
+            if self.get(name) is None:
+                on_zarrs_loop(target.set(new))
+        return self.get(name) == data
+
+    def remove(self, name: str) -> None:
+        """Remove an object of the root, if it exists."""
+        if self.path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.path}/{name}")
+        elif self.get(name) is not None:
+            on_zarrs_loop(self._target(name).delete())
+
+    def _target(self, key: str) -> StorePath:
+        base = self._base.store if isinstance(self._base, StorePath) else self._base
+        return StorePath(base, f"{self._prefix}/{key}" if self._prefix else key)
+
+    # ---- arrays and documents
 
     def array(self, name: str, document: Mapping[str, Any], options: Options) -> NewArray:
         """Return a new array of the hierarchy."""
@@ -141,9 +186,7 @@ class NewTree:
             self._put(f"{name}/zarr.json" if name else "zarr.json", documents[name])
 
     def _put(self, key: str, document: Any) -> None:
-        base = self._base.store if isinstance(self._base, StorePath) else self._base
-        full = f"{self._prefix}/{key}" if self._prefix else key
-        put(StorePath(base, full), json.dumps(document, indent=2).encode(), durable=True)
+        put(self._target(key), json.dumps(document, indent=2).encode(), durable=True)
 
     def copy_objects(self, array: ArrayTarget) -> tuple[int, int]:
         """Copy all objects of an array, except documents, as they are; return their number and size."""
@@ -161,6 +204,30 @@ class NewTree:
             finally:
                 view.close()
         return n, nbytes
+
+
+def _has_files(folder: str) -> bool:
+    """Return True if there is something in a folder, except files that other workers begin to write."""
+    return any(not name.startswith(PART) for name in os.listdir(folder))
+
+
+def _create_file(path: str, data: bytes) -> bool:
+    """Store a new file, whose name appears when it is whole; return False if it exists."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    part = f"{folder}/{PART}{uuid.uuid4().hex}"
+    try:
+        with open(part, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+    return True
 
 
 class NewArray:
@@ -261,6 +328,17 @@ class NewArray:
             self.folder.store, parts, range(len(parts)), tuple(range(values.ndim)), values, default_spec()
         )
         write_request_blocking(request, self._options)
+
+    def remove(self, coords: Ints) -> None:
+        """Remove a shard that a killed run may have stored."""
+        key = self.key(coords)
+        path = self.folder.store.path(key)
+        if path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        elif (view := open_object(self.folder.store, key)) is not None:
+            view.close()
+            on_zarrs_loop(StorePath(self._base, key).delete())
 
     # ---- looking at what is stored
 

@@ -122,6 +122,8 @@ def stream_shard(
             writer.write_chunks(where, chunks)
         if writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0):
             writer.commit()
+        else:
+            to.remove(coords)
         writer.abort()  # it does nothing after a commit; without inner chunks no object is stored
     except BaseException:
         writer.abort()

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ...options import Options
 from ..jobs.ledger import FoundLines, Ledger, read_ledgers
 from ..monitor import Monitor, Stopped
+from .claim import claim, has_claim, release
 from .convert_report import ConvertedArray, ConvertReport
 from .destination import NewTree
 from .plan import ConvertPlan, Unit
@@ -18,6 +19,9 @@ from .source import Ints, SourceTree
 from .work import Done, GroupWork
 
 __all__ = ["Execution", "peak_nbytes", "recorded_shards", "run_report"]
+
+# Member of the line of a ledger that says that the documents are written.
+FINISHED = "finished"
 
 
 class Execution:
@@ -33,6 +37,8 @@ class Execution:
     monitor : Monitor
     job : str or None
         Path of the plan, beside which the ledgers are; None for a run without ledger.
+    owner : str
+        Name of the job, which no other job has.
     fail_fast : bool
         Stop at the first shard that cannot be written.
     """
@@ -46,13 +52,15 @@ class Execution:
         monitor: Monitor,
         *,
         job: str | None,
+        owner: str,
         fail_fast: bool,
     ) -> None:
+        self._owner = owner
         self._plan, self._tree, self._destination = plan, tree, destination
         self._options, self._monitor, self._job, self._fail_fast = options, monitor, job, fail_fast
 
     def run(self, units: Iterable[Unit], *, n_shards: int, finishes: bool) -> tuple[Totals, bool, int]:
-        """Run units.
+        """Run units. Once the documents are written, nothing is.
 
         Parameters
         ----------
@@ -73,13 +81,19 @@ class Execution:
 
         Raises
         ------
+        FileExistsError
+            The destination has metadata or objects that are not of this job.
         ConflictError
-            The source has changed, or another program has written metadata to the destination.
+            The source has changed since an earlier run, or during this one.
         """
-        if "" in self._plan.documents:  # not of an intermediate array of a group
-            self._destination.check_ours(self._plan.documents[""])
-        found = FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
+        if self._job is not None and self._destination.is_complete:
+            self._check_end()
+            self._monitor.start(self._plan.source, n_shards)
+            self._monitor.advance(n_shards)
+            return Totals(n_skipped=n_shards), True, 0
+        found = self._lines()
         done = recorded_shards(found)
+        claim(self._destination, self._owner, self._job, is_begun=bool(done))
         work = GroupWork(
             self._plan,
             self._tree,
@@ -92,16 +106,34 @@ class Execution:
         self._monitor.start(name, n_shards)
         if self._job is None:
             totals = self._run(work, units, lambda record: None)
-        else:
-            with Ledger(self._job, self._plan.fingerprint) as ledger:
-                totals = self._run(work, units, lambda record: ledger.append(record.to_json()))
-        is_complete = False
-        if not totals.is_stopped and not totals.n_failed:
-            try:
-                is_complete = self.finish() if finishes else self.finish_if_done()
-            except Stopped:
-                totals.is_stopped = True
+            is_complete = self._end(totals, lambda: self._finish(None))
+            return totals, is_complete, found.n_damaged
+        with Ledger(self._job, self._plan.fingerprint) as ledger:
+            totals = self._run(work, units, lambda record: ledger.append(record.to_json()))
+            is_complete = self._end(totals, lambda: self._finish_job(ledger, totals, finishes))
         return totals, is_complete, found.n_damaged
+
+    def _lines(self) -> FoundLines:
+        return FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
+
+    def _check_end(self) -> None:
+        """Check that the documents are of this job, and remove its mark, which a worker may have set or left at the end.
+
+        Raises
+        ------
+        FileExistsError
+            Another job or program has written them.
+        """
+        # the line is stored before the mark is removed, so it is looked for afterwards
+        is_marked = has_claim(self._destination, self._owner)
+        is_ours = any(FINISHED in line for line in self._lines().lines)
+        if not is_ours and not (is_marked and self._destination.has_document(self._plan.documents.get(""))):
+            raise FileExistsError(
+                f"{self._destination.place}: expected a new place, but it has metadata, and the ledgers do not show that the "
+                f"job {self._job} has written them; convert to a new destination"
+            )
+        if is_marked:
+            release(self._destination)
 
     def _run(self, work: GroupWork, units: Iterable[Unit], on_record: OnRecord) -> Totals:
         return run_units(
@@ -116,28 +148,51 @@ class Execution:
 
     # ---- the end
 
-    def finish(self) -> bool:
-        """Copy arrays that are copied object by object, and write the documents; return True."""
+    @staticmethod
+    def _end(totals: Totals, finish: Callable[[], bool]) -> bool:
+        if totals.is_stopped or totals.n_failed:
+            return False
+        try:
+            return finish()
+        except Stopped:
+            totals.is_stopped = True
+            return False
+
+    def _finish(self, ledger: Ledger | None) -> bool:
+        """Copy arrays that are copied object by object, and write the documents; return True.
+
+        Raises
+        ------
+        FileExistsError
+            Another program has written documents meanwhile.
+        """
         if self._destination.is_complete:
+            self._check_end()
             return True
         for name in self._plan.verbatim:
             self._monitor.check()
             self._destination.copy_objects(self._tree.verbatim[name])
         self._destination.write_documents(self._plan.documents)
+        if ledger is not None:
+            ledger.append({FINISHED: self._plan.n_shards})
+        release(self._destination)
         return True
 
-    def finish_if_done(self) -> bool:
-        """Write the documents if the ledgers show that all shards are finished; return True if they are written."""
-        assert self._job is not None
+    def _finish_job(self, ledger: Ledger, totals: Totals, finishes: bool) -> bool:
+        """Finish if all shards are, and the source has not changed; return True if the documents are written."""
         if self._destination.is_complete:
+            self._check_end()
             return True
-        done = recorded_shards(read_ledgers(self._job, self._plan.fingerprint))
+        done = recorded_shards(self._lines())
+        work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
+        if finishes:
+            work.check_sources(self._monitor)
+            return self._finish(ledger)
         if len(done) < self._plan.n_shards:
             return False
-        work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
-        if work.n_unfinished(self._monitor):
-            return False
-        return self.finish()
+        for failure in work.unfinished(self._monitor):
+            totals.add_failure(failure)
+        return not totals.n_failed and self._finish(ledger)
 
 
 def run_report(
@@ -166,6 +221,7 @@ def run_report(
         n_damaged,
         arrays,
         tuple(totals.failures),
+        totals.is_stopped,
     )
 
 

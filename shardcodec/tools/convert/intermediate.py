@@ -47,6 +47,9 @@ class Intermediate:
     job : str or None
         The job of the conversion; its name with ``.temp`` is that of the ledger of the intermediate arrays.
 
+    owner : str
+        Name of the job, which no other job has.
+
     Raises
     ------
     FileExistsError
@@ -60,8 +63,9 @@ class Intermediate:
         folder: str | os.PathLike[str],
         options: Options,
         job: str | None,
+        owner: str,
     ) -> None:
-        self._tree, self._options = tree, options
+        self._tree, self._options, self._owner = tree, options, owner
         # a name that no other hierarchy has, because the whole folder is removed at the end
         self._folder = os.path.abspath(os.fspath(folder))
         self._new = NewTree(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
@@ -83,7 +87,14 @@ class Intermediate:
     def make(self, monitor: Monitor, *, fail_fast: bool) -> Totals:
         """Write the intermediate arrays; those that are finished are not written again."""
         execution = Execution(
-            self._plan, self._tree, self._new, self._options, monitor, job=self._job, fail_fast=fail_fast
+            self._plan,
+            self._tree,
+            self._new,
+            self._options,
+            monitor,
+            job=self._job,
+            owner=self._owner,
+            fail_fast=fail_fast,
         )
         totals, _, _ = execution.run(self._plan.units(), n_shards=self._plan.n_shards, finishes=True)
         return totals

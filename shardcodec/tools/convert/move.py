@@ -67,6 +67,8 @@ def move_shard(
                 crc = native.load().crc32c(data, crc)
         if writer is not None:
             writer.commit()
+        else:
+            to.remove(coords)
     except BaseException:
         if writer is not None:
             writer.abort()

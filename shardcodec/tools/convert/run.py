@@ -45,6 +45,12 @@ class Totals:
         self.written_nbytes += sum(one.nbytes for one in found.records)
         self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
 
+    def add_failure(self, found: ShardFailure) -> None:
+        """Add a shard that is not stored any more as it was written."""
+        self.n_failed += 1
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(found)
+
 
 def n_in_flight(plan: ConvertPlan, n_threads: int) -> int:
     """Return the number of groups that are worked on at a time."""

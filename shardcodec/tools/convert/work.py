@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -49,7 +49,8 @@ class GroupWork:
     done : mapping
         Shards that earlier runs have recorded.
     records_source : bool
-        Look at the state of the source objects, for a ledger.
+        Look at the state of the source objects, for a ledger of a job. Once the destination of a job has documents,
+        nothing is written.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class GroupWork:
     ) -> None:
         self._plan, self._done, self._options = plan, done, options
         self._records_source = records_source
+        self._destination = destination
         by_name = {one.name: one for one in tree.arrays}
         self._sources = [by_name[one.name] for one in plan.arrays]
         self._news = [destination.array(one.name, plan.documents[one.name], options) for one in plan.arrays]
@@ -87,6 +89,9 @@ class GroupWork:
         array = self._plan.arrays[unit.array]
         wanted = [at for at in array.coords(unit.group) if not self._is_done(unit.array, at)]
         n_skipped = len(array.coords(unit.group)) - len(wanted)
+        if wanted and self._records_source and self._destination.is_complete:
+            # another worker of the job was faster, and users may have written since
+            return GroupResult((), (), n_skipped + len(wanted))
         records: list[ShardRecord] = []
         failures: list[ShardFailure] = []
         # one by one if they do not need one another, so that one damaged shard does not fail the others
@@ -123,30 +128,52 @@ class GroupWork:
         records = self._done.get((array.name, coords), ())
         if not records:
             return False
+        stored = new.state(coords)
+        matching = [one for one in records if one.stored == stored]
+        self._check_source(number, coords, matching or records[-1:])
+        return bool(matching)
+
+    def _check_source(self, number: int, coords: Ints, records: Sequence[ShardRecord]) -> None:
+        """Raise `ConflictError` if the source of a shard is not in the state that one of its records has."""
         state = self._source_state(number, coords)
-        if state != records[-1].source:
-            raise ConflictError(
-                f"{self._sources[number].place}: the source of shard {new.describe(coords)!r} has changed since it was "
-                "converted; convert to a new destination",
-                shard=new.describe(coords),
-                expected=records[-1].source,
-                actual=state,
-            )
-        return self._is_stored(number, coords)
+        if any(one.source == state for one in records):
+            return
+        name = self._news[number].describe(coords)
+        raise ConflictError(
+            f"{self._sources[number].place}: the source of shard {name!r} has changed since it was converted; convert to a new "
+            "destination",
+            shard=name,
+            expected=records[-1].source,
+            actual=state,
+        )
 
-    def _is_stored(self, number: int, coords: Ints) -> bool:
-        records = self._done.get((self._plan.arrays[number].name, coords), ())
-        return bool(records) and self._news[number].state(coords) in [one.stored for one in records]
-
-    def n_unfinished(self, monitor: Monitor) -> int:
-        """Return the number of shards of the plan that are not stored as the ledgers show them."""
-        n = 0
+    def _shards(self, monitor: Monitor) -> Iterator[tuple[int, Ints]]:
+        """Yield array and position of all shards of the plan."""
         for unit in self._plan.units():
             monitor.check()
-            n += sum(
-                not self._is_stored(unit.array, at) for at in self._plan.arrays[unit.array].coords(unit.group)
-            )
-        return n
+            for at in self._plan.arrays[unit.array].coords(unit.group):
+                yield unit.array, at
+
+    def unfinished(self, monitor: Monitor) -> Iterator[ShardFailure]:
+        """Yield the shards of the plan that are not stored as the ledgers show them.
+
+        Raises
+        ------
+        ConflictError
+            The source has changed since a shard was written.
+        """
+        for number, at in self._shards(monitor):
+            if not self._is_done(number, at):
+                new = self._news[number]
+                detail = "it is not stored any more as the ledger shows; run its part again"
+                yield ShardFailure(new.name, new.describe(at), detail)
+
+    def check_sources(self, monitor: Monitor) -> None:
+        """Raise `ConflictError` if the source of a shard has changed since it was written."""
+        for number, at in self._shards(monitor):
+            records = self._done.get((self._plan.arrays[number].name, at), ())
+            if records:
+                self._check_source(number, at, records)
 
     def _source_state(self, number: int, coords: Ints) -> str | None:
         array, source = self._plan.arrays[number], self._sources[number]

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +35,8 @@ class PlanFile:
         Parts into which the units of the plan are divided.
     storage_options : mapping or None
         Options of the stores of URLs.
+    job : str
+        Name of the job, which no other plan has.
     """
 
     path: str
@@ -41,6 +45,7 @@ class PlanFile:
     destination: str
     n_parts: int = 1
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def write(self) -> None:
         """Write the file.
@@ -54,12 +59,14 @@ class PlanFile:
             "format": _FORMAT,
             "version": _VERSION,
             "operation": "convert",
+            "job": self.job,
             "source": self.source,
             "destination": self.destination,
             "n_parts": self.n_parts,
             "storage_options": None if self.storage_options is None else dict(self.storage_options),
             "plan": self.plan.to_json(),
         }
+        data["checksum"] = _checksum(data)
         # the name appears when the file is whole, and options of a store may be secret
         part = f"{self.path}.{os.getpid()}.part"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if self.storage_options else 0o666)
@@ -84,7 +91,7 @@ class PlanFile:
         FileNotFoundError
             There is no such file.
         ValueError
-            It is not a plan of this version.
+            It is not a plan of this version, or it was damaged or edited.
         """
         name = os.fspath(path)
         with open(name, encoding="utf-8") as file:
@@ -95,6 +102,10 @@ class PlanFile:
         found = (data.get("format"), data.get("version")) if isinstance(data, dict) else None
         if found != (_FORMAT, _VERSION):
             raise ValueError(f"{name}: expected a plan of shardcodec, version {_VERSION}, got {found}")
+        if data.get("checksum") != (actual := _checksum(data)):
+            raise ValueError(
+                f"{name}: the plan was damaged or edited: expected the checksum {data.get('checksum')}, got {actual}; make a new plan"
+            )
         try:
             return cls(
                 name,
@@ -103,6 +114,13 @@ class PlanFile:
                 data["destination"],
                 int(data["n_parts"]),
                 data["storage_options"],
+                data["job"],
             )
         except KeyError as error:
             raise ValueError(f"{name}: the plan has no {error}") from error
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Return a hash of the members of a plan, without that of the hash itself."""
+    text = json.dumps({name: value for name, value in data.items() if name != "checksum"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

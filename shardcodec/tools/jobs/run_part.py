@@ -32,7 +32,7 @@ def run_part(
     """Run one part of a plan. Parts may run at the same time, in any order, and more than once.
 
     Shards that a ledger shows to be finished, and that are stored as it says, are skipped. The part that finds all shards of
-    the plan finished writes the metadata.
+    the plan finished writes the metadata. Once they are written, a part writes nothing.
 
     Parameters
     ----------
@@ -55,9 +55,11 @@ def run_part(
     Raises
     ------
     ValueError
-        The file is not a plan, or it has no such part.
+        The file is not a whole plan, or it has no such part.
     ConflictError
-        The source has changed since the plan was made.
+        The source has changed since the plan was made, or since a part was run.
+    FileExistsError
+        The destination has metadata or objects that are not of this plan.
     FileNotFoundError, SpecError, UnsupportedError, ImportError
         The source or the destination cannot be opened.
     """
@@ -79,7 +81,14 @@ def run_part(
     units = list(plan.part(part, found.n_parts))
     n_shards = sum(len(plan.arrays[one.array].coords(one.group)) for one in units)
     execution = Execution(
-        plan, tree, new, options, monitor or Monitor(), job=os.path.abspath(found.path), fail_fast=fail_fast
+        plan,
+        tree,
+        new,
+        options,
+        monitor or Monitor(),
+        job=os.path.abspath(found.path),
+        owner=found.job,
+        fail_fast=fail_fast,
     )
     totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
     return run_report(plan, options, totals, n_shards, is_complete, n_damaged, ())
