@@ -16,9 +16,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.compat import swaps_for_filters
-from shardcodec.errors import ShardError, SpecError, UnsupportedError
-from shardcodec.tools import convert
+from shardcodec.errors import ShardError, SpecError
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME
@@ -191,38 +189,3 @@ def test_damaged_index_stops_the_conversion(
     assert not (tmp_path / "v3/codec-raw/zarr.json").exists()
     with pytest.raises(ShardError):
         open_2022(hierarchy, "codec-raw", strict=True)[...]
-
-
-# Elements of varying size, and what the installed zarr would misread: only `convert_2022` copies these.
-NOT_BY_TOOL = ("type-str", "type-bytes", *(["filter-delta-big-F"] if not swaps_for_filters() else []))
-
-
-ALWAYS = ("plain", "codec-gzip", "codec-bz2", "stack", "dots", *NOT_BY_TOOL)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.nightly) for name in NAMES]
-)
-def test_tool_converts_to_other_shards(made: Path, converted: Path, tmp_path: Path, name: str) -> None:
-    case = BY_NAME[name]
-    if name in NOT_BY_TOOL:
-        with pytest.raises(UnsupportedError):
-            convert(made / "h" / name, tmp_path / "new.zarr")
-        return
-    report = convert(made / "h" / name, tmp_path / "new.zarr", shards=1 << 20, verify="checksum")
-    assert report.is_complete
-    found = shardcodec.attach(zarr.open_array(tmp_path / "new.zarr", mode="r"))
-    assert_same(found[...], expected(made, name), case)
-    assert dict(found.attrs) == dict(zarr.open_array(converted, path=name, mode="r").attrs)
-    (one,) = report.arrays
-    is_foreign = name.startswith(("codec-bz2", "codec-lzma", "filter-"))
-    if found.shape and case.per_shard:
-        assert one.method == ("encode" if is_foreign else "move"), one.reason
-
-
-def test_tool_converts_a_group(made: Path, tmp_path: Path) -> None:
-    report = convert(made / "h", tmp_path / "new.zarr", only=["plain", "codec-gzip"])
-    assert [one.name for one in report.arrays] == ["codec-gzip", "plain"]
-    for name in ("plain", "codec-gzip"):
-        found = zarr.open_array(tmp_path / "new.zarr", path=name, mode="r")
-        assert_same(found[...], expected(made, name), BY_NAME[name])

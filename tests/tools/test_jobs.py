@@ -260,6 +260,16 @@ def test_part_with_a_changed_source_is_refused(source: Path, new: Path, job: Pat
         run_part(job, 2)
 
 
+def test_part_does_not_write_into_an_array_of_another_program(source: Path, new: Path, job: Path) -> None:
+    plan_convert(source, new, job, n_parts=2, shards=SHARDS)
+    with quiet():
+        zarr.create_array(new, shape=(4,), dtype="u1")[...] = 1
+    before = files(new)
+    with pytest.raises(ConflictError, match="another program has written others"):
+        run_part(job, 1)
+    assert files(new) == before
+
+
 def test_failed_part_runs_again(source: Path, new: Path, job: Path) -> None:
     plan_convert(source, new, job, n_parts=1, shards=SHARDS, codecs=["gzip"])
     chunk = source / "c/7/5"

@@ -26,6 +26,7 @@ from ...access.object_regions import box_parts
 from ...access.regions import Box, whole
 from ...access.shard_writer import ShardWriter
 from ...compat import LocalStore, StorePath, default_spec
+from ...errors import ConflictError
 from ...format.array_document import key_encoding, parse_document
 from ...format.chain_spec import ChainSpec
 from ...format.keys import KeyEncoding
@@ -118,6 +119,15 @@ class NewTree:
     def is_complete(self) -> bool:
         """True if the root has a document, which is written last."""
         return any(self.root.get(self.root.prefix + name) is not None for name in sorted(DOCUMENTS))
+
+    def check_ours(self, document: Mapping[str, Any]) -> None:
+        """Raise `ConflictError` if the root has another document than that of the plan."""
+        stored = self.root.get(f"{self.root.prefix}zarr.json")
+        if self.is_complete and (stored is None or json.loads(stored) != json.loads(json.dumps(document))):
+            raise ConflictError(
+                f"{self.place}: expected no metadata, or those of the plan, but another program has written others; convert to "
+                "a new destination"
+            )
 
     def array(self, name: str, document: Mapping[str, Any], options: Options) -> NewArray:
         """Return a new array of the hierarchy."""

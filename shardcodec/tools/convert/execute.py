@@ -70,7 +70,14 @@ class Execution:
             The documents are written.
         n_damaged : int
             Damaged lines of ledgers.
+
+        Raises
+        ------
+        ConflictError
+            The source has changed, or another program has written metadata to the destination.
         """
+        if "" in self._plan.documents:  # not of an intermediate array of a group
+            self._destination.check_ours(self._plan.documents[""])
         found = FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
         done = recorded_shards(found)
         work = GroupWork(
