@@ -16,7 +16,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import shardcodec
-from shardcodec.errors import ShardError, SpecError
+from shardcodec.errors import ShardError, SpecError, UnsupportedError
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME

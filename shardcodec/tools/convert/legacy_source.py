@@ -41,7 +41,7 @@ def _is_2022(document: str) -> bool:
     try:
         with open(document, "rb") as file:
             found = json.load(file)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and isinstance(found.get("zarr_format"), str)
 
