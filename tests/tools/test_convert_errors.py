@@ -132,10 +132,14 @@ def test_damaged_shard_of_a_move_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "old" / "c" / "1" / "1") in report.failures[0].detail
 
 
-def test_invalid_metadata_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    zarr.create_group(tmp_path / "old")
-    source(tmp_path / "old" / "x")
-    (tmp_path / "old" / "x" / "zarr.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[]", '{"zarr_format": 2}', "[" * 100000], ids=lambda text: text[:20])
+@pytest.mark.parametrize(("zarr_format", "name"), [(2, ".zarray"), (3, "zarr.json")])
+def test_invalid_metadata_are_named(
+    text: str, zarr_format: int, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zarr.create_group(tmp_path / "old", zarr_format=zarr_format)
+    source(tmp_path / "old" / "x", zarr_format=zarr_format)
+    (tmp_path / "old" / "x" / name).write_text(text)
     assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
     assert str(tmp_path / "old" / "x") in capsys.readouterr().err
 

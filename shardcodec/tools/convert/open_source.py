@@ -151,6 +151,7 @@ def _zarr_tree(
     groups = {}
     for name, folder, group in group_documents(root, document):
         with _named(f"group {folder!r}"):
+            _check_group(folder, group)
             groups[name] = _attributes(folder, group)
     return SourceTree(repr(root), tuple(arrays), groups, _is_consolidated(root, document), verbatim)
 
@@ -196,6 +197,15 @@ def _through_zarr(array: ArrayTarget, known: dict[str, Any]) -> SourceArray:
     with quiet():
         opened = zarr.open_array(base, mode="r")
     return decoded_source(opened, array.name, array.folder, **known)
+
+
+def _check_group(folder: Folder, document: Mapping[str, Any]) -> None:
+    """Raise `SpecError` for an array that looks like a group of Zarr v2, because its document has no shape."""
+    if document.get("zarr_format") != 2:
+        return
+    for name in (".zarray", "zarr.json"):
+        if folder.get(folder.prefix + name) is not None:
+            raise SpecError(f"{name}: shape: missing required key", path="shape")
 
 
 def _known(array: ArrayTarget) -> dict[str, Any]:
