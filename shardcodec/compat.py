@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -69,6 +69,7 @@ __all__ = [
     "coalescing",
     "codecs_of",
     "config",
+    "data_type_of",
     "default_buffer_prototype",
     "default_spec",
     "dtype_of",
@@ -94,6 +95,7 @@ __all__ = [
     "own_pipeline_class",
     "pipeline_of",
     "quiet",
+    "refusal_of",
     "replaced_part",
     "settings_of_zarr",
     "spec_with",
@@ -125,6 +127,26 @@ def codecs_of(metadata: ArrayMetadata) -> tuple[Any, ...]:
     if isinstance(metadata, ArrayV2Metadata):
         return (V2Codec(filters=metadata.filters, compressor=metadata.compressor),)
     return metadata.codecs
+
+
+def data_type_of(dtype: np.dtype[Any], fill: Any) -> tuple[Any, Any]:
+    """Return the ``data_type`` and ``fill_value`` of a ``zarr.json``, in the spelling that this version of zarr reads.
+
+    Versions differ for structs: the name is ``structured`` before 3.4 and ``struct`` since then.
+    """
+    with quiet():  # zarr warns about data types outside of the specification
+        kind = parse_dtype(dtype, zarr_format=3)
+        return kind.to_json(zarr_format=3), kind.to_json_scalar(fill, zarr_format=3)
+
+
+def refusal_of(document: Mapping[str, Any]) -> str | None:
+    """Return why this version of zarr cannot read the ``zarr.json`` of an array; None if it can."""
+    try:
+        with quiet():
+            ArrayV3Metadata.from_dict(copy.deepcopy(dict(document)))
+    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def dtype_of(metadata: ArrayMetadata) -> np.dtype[Any]:

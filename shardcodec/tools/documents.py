@@ -13,7 +13,7 @@ from ..access.box_reader import Folder
 from ..errors import SpecError
 from ..format.checks import as_mapping, bounded_depth
 
-__all__ = ["DOCUMENTS", "Document", "array_documents", "document_of", "group_documents", "is_group"]
+__all__ = ["DOCUMENTS", "Document", "array_documents", "document_of", "group_documents", "is_group", "parsed"]
 
 Document = Mapping[str, Any]
 
@@ -32,10 +32,17 @@ def document_of(folder: Folder) -> Document | None:
     try:
         return folder.metadata()
     except FileNotFoundError:
-        return _parsed(folder, ".zgroup")
+        return parsed(folder, ".zgroup")
 
 
-def _parsed(folder: Folder, name: str) -> Document | None:
+def parsed(folder: Folder, name: str) -> Document | None:
+    """Return a document of a node by its name; None if the node does not have it.
+
+    Raises
+    ------
+    SpecError
+        The document is not a JSON object.
+    """
     stored = folder.get(folder.prefix + name)
     if stored is None:
         return None
@@ -121,7 +128,7 @@ def _consolidated(
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the nodes that consolidated metadata show; without a listing nothing else does."""
     if document.get("zarr_format") == 2:
-        stored = (_parsed(folder, ".zmetadata") or {}).get("metadata") or {}
+        stored = (parsed(folder, ".zmetadata") or {}).get("metadata") or {}
         known = {
             key.rpartition("/")[0]: value
             for key, value in stored.items()

@@ -201,7 +201,9 @@ def test_error_of_an_object_fails_only_its_shards(tmp_path: Path) -> None:
             return VALUES[box]
 
     report = convert(Unreliable(), tmp_path / "a.zarr", chunks=(4, 33, 7), shards=(4, 33, 7))
-    assert [one.detail for one in report.failures] == ["RuntimeError: no such tile"]
+    assert [one.detail for one in report.failures] == [
+        "<Unreliable>: elements from (8, 0, 0) to (12, 33, 7): RuntimeError: no such tile"
+    ]
     assert (report.n_written, report.is_complete) == (4, False)
     report = convert(
         Unreliable(), tmp_path / "b.zarr", chunks=(4, 33, 7), shards=(4, 33, 7), threads=1, fail_fast=True

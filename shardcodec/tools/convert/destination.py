@@ -342,6 +342,13 @@ class NewArray:
 
     # ---- looking at what is stored
 
+    def is_stored(self, coords: Ints) -> bool:
+        """Return True if there is an object of a shard."""
+        view = open_object(self.folder.store, self.key(coords))
+        if view is not None:
+            view.close()
+        return view is not None
+
     def state(self, coords: Ints) -> ShardState:
         """Return what identifies a stored shard; it reads the index."""
         store, key = self.folder.store, self.key(coords)

@@ -16,7 +16,7 @@ from ..quantities import format_nbytes
 from .destination import NewArray
 from .source import Ints, SourceArray
 
-__all__ = ["WrittenPiece", "encode_group", "piece_crc", "stream_shard"]
+__all__ = ["Written", "WrittenPiece", "encode_group", "piece_crc", "stream_shard"]
 
 
 class WrittenPiece(NamedTuple):
@@ -35,6 +35,21 @@ class WrittenPiece(NamedTuple):
     crc: int
 
 
+class Written(NamedTuple):
+    """One shard that was written.
+
+    Attributes
+    ----------
+    pieces : tuple of WrittenPiece
+        Empty if no checksums were wanted.
+    is_stored : bool
+        False if no object is stored, because all elements have the fill value.
+    """
+
+    pieces: tuple[WrittenPiece, ...]
+    is_stored: bool
+
+
 def piece_crc(values: np.ndarray[Any, Any]) -> int:
     """Return the checksum of elements in C order."""
     plain = np.ascontiguousarray(values)
@@ -42,8 +57,15 @@ def piece_crc(values: np.ndarray[Any, Any]) -> int:
 
 
 def encode_group(
-    source: SourceArray, to: NewArray, first: Ints, shape: Ints, wanted: Sequence[Ints], *, wants_crc: bool
-) -> dict[Ints, tuple[WrittenPiece, ...]]:
+    source: SourceArray,
+    to: NewArray,
+    first: Ints,
+    shape: Ints,
+    wanted: Sequence[Ints],
+    *,
+    wants_crc: bool,
+    is_verified: bool,
+) -> dict[Ints, Written]:
     """Write shards of a group.
 
     Parameters
@@ -58,6 +80,8 @@ def encode_group(
         The shards that are written.
     wants_crc : bool
         Compute checksums of the elements.
+    is_verified : bool
+        The shards will be verified. Otherwise ``is_stored`` of the results is always True.
 
     Returns
     -------
@@ -72,20 +96,28 @@ def encode_group(
         tuple(k * n for k, n in zip(shape, size, strict=True)),
     )
     to.write(first, values, wanted)
-    if not wants_crc:
-        return dict.fromkeys(wanted, ())
-    found: dict[Ints, tuple[WrittenPiece, ...]] = {}
+    if not is_verified:
+        return dict.fromkeys(wanted, Written((), True))
+    found: dict[Ints, Written] = {}
     for coords in wanted:
         box: tuple[Any, ...] = tuple(
             slice((c - f) * n, (c - f + 1) * n) for c, f, n in zip(coords, first, size, strict=True)
         )
-        found[coords] = (WrittenPiece((0,) * len(size), size, piece_crc(values[(..., *box)])),)
+        inside = values[(..., *box)]
+        pieces = (WrittenPiece((0,) * len(size), size, piece_crc(inside)),) if wants_crc else ()
+        found[coords] = Written(pieces, to.is_stored(coords) or not _is_fill(inside, to.chain.fill))
     return found
+
+
+def _is_fill(values: np.ndarray[Any, Any], fill: bytes) -> bool:
+    """Return True if all elements have the bits of the fill value."""
+    bits = np.dtype((np.void, len(fill)))
+    return bool((values.view(bits) == np.frombuffer(fill, bits)[0]).all())
 
 
 def stream_shard(
     source: SourceArray, to: NewArray, coords: Ints, piece: Ints, chunk_shape: Ints, *, wants_crc: bool
-) -> tuple[WrittenPiece, ...]:
+) -> Written:
     """Write one shard piece by piece, so that memory holds one piece.
 
     Parameters
@@ -120,7 +152,8 @@ def stream_shard(
             where, chunks = _by_chunks(values, begin, n, chunk_shape, spec.chain.perm)
             del values
             writer.write_chunks(where, chunks)
-        if writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0):
+        is_stored = writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0)
+        if is_stored:
             writer.commit()
         else:
             to.remove(coords)
@@ -128,7 +161,7 @@ def stream_shard(
     except BaseException:
         writer.abort()
         raise
-    return tuple(written)
+    return Written(tuple(written), is_stored)
 
 
 def _by_chunks(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,10 @@ __all__ = ["hdf5_tree", "split_hdf5"]
 _SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nc")
 # Attributes of HDF5's dimension scales and labels, which become the names of the axes.
 _REFERENCES = frozenset(
-    {
-        "DIMENSION_LABELS",
-        "DIMENSION_LIST",
-        "REFERENCE_LIST",
-        "CLASS",
-        "NAME",
-        "_Netcdf4Dimid",
-        "_Netcdf4Coordinates",
-    }
+    {"DIMENSION_LABELS", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
 )
+# Those of a dimension scale itself. Other datasets and groups may have attributes of these names.
+_OF_SCALES = frozenset({"CLASS", "NAME"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +48,9 @@ def split_hdf5(path: str) -> tuple[str, str] | None:
 
 
 def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree:
-    """Open a dataset, or all datasets of a group.
+    """Open a dataset, or all datasets of a group. Each link to a dataset becomes an array.
+
+    A link to a group that leads to the link again is left out.
 
     Parameters
     ----------
@@ -70,7 +66,7 @@ def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree
     ImportError
         h5py is not installed.
     FileNotFoundError
-        The file has no such dataset or group.
+        The file has no such dataset or group, or a link leads to nothing.
     UnsupportedError
         The data type of a dataset has no equivalent.
     """
@@ -85,21 +81,50 @@ def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree
         opened.close()
         raise FileNotFoundError(f"{file}: expected a dataset or a group {path!r}, but there is none")
     if isinstance(root, h5py.Dataset):
-        return SourceTree(place, (_dataset(root, "", file),))
+        return SourceTree(place, (_dataset(root, ""),))
+    if not isinstance(root, h5py.Group):
+        raise UnsupportedError(f"{place}: expected a dataset or a group, got a named type")
     arrays: list[_Dataset] = []
-    groups = {"": _attributes(root)}
-
-    def visit(name: str, node: Any) -> None:
+    groups = {}
+    for name, node in _nodes(root, "", (), wanted):
         if isinstance(node, h5py.Group):
             groups[name] = _attributes(node)
-        elif wanted(name):
-            arrays.append(_dataset(node, name, file))
-
-    root.visititems(visit)
+        elif isinstance(node, h5py.Dataset) and wanted(name):  # a named type has no elements
+            arrays.append(_dataset(node, name))
     return SourceTree(place, tuple(arrays), groups)
 
 
-def _dataset(values: Any, name: str, file: str) -> _Dataset:
+def _nodes(
+    group: Any, name: str, above: tuple[Any, ...], wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, Any]]:
+    """Yield a group and all nodes in it with their paths, also those to which soft and external links lead."""
+    if group in above:  # a link to a group above it
+        return
+    yield name, group
+    for key in group:
+        path = f"{name}/{key}" if name else key
+        node = _linked(group, key, path, wanted)
+        if hasattr(node, "keys"):
+            yield from _nodes(node, path, (*above, group), wanted)
+        elif node is not None:
+            yield path, node
+
+
+def _linked(group: Any, key: str, path: str, wanted: Callable[[str], bool]) -> Any:
+    """Return the node of a link; None if the link leads to nothing and its array is not wanted."""
+    try:
+        return group[key]
+    except (KeyError, OSError) as error:
+        if not wanted(path):
+            return None
+        raise FileNotFoundError(
+            f"{group.file.filename}{group.name.rstrip('/')}/{key}: expected a dataset or a group, but the link leads to "
+            f"nothing: {error.args[0] if error.args else error}; choose other arrays with --only"
+        ) from error
+
+
+def _dataset(values: Any, name: str) -> _Dataset:
+    file = values.file.filename  # an external link leads to another file
     place = f"{file}{values.name}"
     labels = tuple(_label(axis) for axis in values.dims)
     known = {
@@ -127,5 +152,6 @@ def _label(axis: Any) -> str | None:
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    given = {name: node.attrs[name] for name in node.attrs if name not in _REFERENCES}
+    hidden = _REFERENCES | _OF_SCALES if getattr(node, "is_scale", False) else _REFERENCES
+    given = {name: node.attrs[name] for name in node.attrs if name not in hidden}
     return as_json_attributes(given)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import ShardError
+from ...compat import data_type_of, refusal_of
+from ...errors import ShardError, UnsupportedError
 from ...format.chain_spec import ChainSpec
 from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes
 from ...format.dtypes import swap_fields
@@ -117,8 +118,15 @@ def new_layout(source: SourceArray, choices: Choices) -> NewLayout:
     ValueError
         A shape has another number of axes, or inner chunks do not divide the shards.
     SpecError, UnsupportedError
-        The codecs do not fit the data type or the shapes.
+        The codecs do not fit the data type or the shapes, or no metadata can describe the data type.
     """
+    try:
+        return _layout(source, choices)
+    except ShardError as error:
+        raise type(error)(f"array {source.place}: {error.message}", **error.context) from error
+
+
+def _layout(source: SourceArray, choices: Choices) -> NewLayout:
     like = _like(choices, source)
     before = _before(source, choices, like)
     codecs = _codecs(source, choices, like)
@@ -283,5 +291,15 @@ def _document(source: SourceArray, chain: ChainSpec) -> dict[str, Any]:
             for name, value in source.document.items()
             if name not in ("chunk_grid", "codecs", "chunk_key_encoding", "storage_transformers")
         }
-        new = {**new, **kept}
-    return new
+        return {**new, **kept}
+    return new if source.dtype.names is None else _with_fields(source, new)
+
+
+def _with_fields(source: SourceArray, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of an array of structs, whose data type has another name in each version of zarr."""
+    kind, fill = data_type_of(source.dtype, source.fill_value)
+    if kind != document["data_type"]:
+        document = {**document, "data_type": kind, "fill_value": fill}
+    if (reason := refusal_of(document)) is not None:
+        raise UnsupportedError(f"this version of zarr cannot read structs of type {source.dtype}: {reason}")
+    return document

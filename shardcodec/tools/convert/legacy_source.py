@@ -16,7 +16,7 @@ from ...options import Options
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.convert import Source2022
 from ...transformer.legacy_2022.open import legacy_store, open_2022
-from .object_source import object_source
+from .decoded_source import decoded_source
 from .source import SourceArray, SourceTree
 from .zarr_source import zarr_source
 
@@ -41,7 +41,7 @@ def _is_2022(document: str) -> bool:
     try:
         with open(document, "rb") as file:
             found = json.load(file)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and isinstance(found.get("zarr_format"), str)
 
@@ -78,5 +78,5 @@ def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], 
             document = folder.metadata()
             arrays.append(zarr_source(node, folder, document, key_encoding(document), options, **known))
         except UnsupportedError:  # zarr may have the codecs
-            arrays.append(object_source(open_2022(root, at, mode="r"), node, repr(folder), **known))
+            arrays.append(decoded_source(open_2022(root, at, mode="r"), node, folder, **known))
     return SourceTree(f"{root}/{path}".rstrip("/"), tuple(arrays), groups)

@@ -32,6 +32,11 @@ class Moved(NamedTuple):
     nbytes: int
     crc: int | None
 
+    @property
+    def is_stored(self) -> bool:
+        """False if no object is stored, because there is no chunk."""
+        return self.n_chunks > 0
+
 
 def move_shard(
     chunks: EncodedChunks, to: NewArray, coords: Ints, chunk_shape: Ints, *, wants_crc: bool, most_nbytes: int

@@ -39,12 +39,22 @@ class ObjectSource(SourceArray):
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
         box = tuple(slice(a, a + n) for a, n in zip(start, out.shape, strict=True))
         with self.turn:
-            found = np.asarray(self.values[box])
+            try:
+                found = np.asarray(self.values[box])
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise self.located(error, start, out.shape) from error
         if found.shape != out.shape:
             raise ValueError(
                 f"{self.place}: expected elements of shape {out.shape} for {box}, got {found.shape}"
             )
         np.copyto(out, found, casting="equiv")
+
+    def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
+        """Return an error of a read that names what was read."""
+        last = tuple(a + n for a, n in zip(start, shape, strict=True))
+        return OSError(f"{self.place}: elements from {start} to {last}: {type(error).__name__}: {error}")
 
     @property
     def objects_shape(self) -> None:

@@ -6,24 +6,28 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import zarr
 
-from ...access.box_reader import Folder, folder_at
+from ...access.box_reader import Folder
 from ...compat import StorePath, quiet
-from ...errors import ShardError, UnsupportedError
+from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.array_document import key_encoding
+from ...format.checks import as_items, as_mapping, show, wrong
 from ...options import Options
-from ...storage.kinds import at_url, is_zarr_store
+from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
+from ...transformer.legacy_2022.translate import DIMENSIONS
 from ..array_target import ArrayTarget
-from ..documents import document_of, group_documents
-from ..targets import find_arrays
+from ..documents import document_of, group_documents, parsed
+from ..targets import find_arrays, find_groups
+from .decoded_source import decoded_source
 from .hdf5_source import hdf5_tree, split_hdf5
 from .legacy_source import legacy_hierarchy, legacy_tree
 from .object_source import is_array_like, object_source
@@ -124,7 +128,8 @@ def _zarr_tree(
     array: str | None,
     storage_options: Mapping[str, Any] | None,
 ) -> SourceTree:
-    found = list(find_arrays(source, array=array, storage_options=storage_options))
+    with _named(str(source)):
+        found = list(find_arrays(source, array=array, storage_options=storage_options))
     if found and found[0].only is not None:
         raise ValueError(f"{source}: expected a group or an array, got one shard of {found[0].place}")
     arrays: list[SourceArray] = []
@@ -137,31 +142,39 @@ def _zarr_tree(
             verbatim[one.name] = one
         else:
             arrays.append(opened)
-    root = _root(source, found, storage_options)
+    root = next(
+        (folder for _, folder in find_groups(source, storage_options)), None
+    )  # the group itself comes first
     if root is None:
         return SourceTree(str(source), tuple(arrays), {}, False, verbatim)
     document = document_of(root) or {}
-    groups = {name: _attributes(folder, one) for name, folder, one in group_documents(root, document)}
+    groups = {}
+    for name, folder, group in group_documents(root, document):
+        with _named(f"group {folder!r}"):
+            _check_group(folder, group)
+            groups[name] = _attributes(folder, group)
     return SourceTree(repr(root), tuple(arrays), groups, _is_consolidated(root, document), verbatim)
 
 
-def _root(
-    source: Any, found: Sequence[ArrayTarget], storage_options: Mapping[str, Any] | None
-) -> Folder | None:
-    """Return the folder of the group that was given; None for an array."""
-    if not found:
-        return folder_at(at_url(source, storage_options), "")
-    first = found[0]
-    if not first.name:
-        return None
-    if first.folder.prefix:
-        return replace(first.folder, prefix=first.folder.prefix.removesuffix(f"{first.name}/"))
-    raise AssertionError("the arrays of a group lie below it")
+@contextmanager
+def _named(node: str) -> Iterator[None]:
+    """Add the name of a node to errors of its metadata."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{node}: {error.message}", **error.context) from error
 
 
 def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
     """Return the source for an array; None if its data type is unknown, so that its objects can only be copied."""
-    known = {"attributes": _attributes(array.folder, array.document), **_names(array)}
+    with _named(f"array {array.place}"):
+        if array.is_malformed:
+            raise SpecError(array.problem or "the metadata are invalid")
+        return _opened(array, options)
+
+
+def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:
+    known = _known(array)
     try:
         return zarr_source(
             array.name, array.folder, array.document, key_encoding(array.document), options, **known
@@ -183,33 +196,46 @@ def _through_zarr(array: ArrayTarget, known: dict[str, Any]) -> SourceArray:
     base: Any = root if root is not None else StorePath(store.place, array.folder.prefix.rstrip("/"))
     with quiet():
         opened = zarr.open_array(base, mode="r")
-    return object_source(opened, array.name, array.place, **known)
+    return decoded_source(opened, array.name, array.folder, **known)
 
 
-def _names(array: ArrayTarget) -> dict[str, Any]:
+def _check_group(folder: Folder, document: Mapping[str, Any]) -> None:
+    """Raise `SpecError` for an array that looks like a group of Zarr v2, because its document has no shape."""
+    if document.get("zarr_format") != 2:
+        return
+    for name in (".zarray", "zarr.json"):
+        if folder.get(folder.prefix + name) is not None:
+            raise SpecError(f"{name}: shape: missing required key", path="shape")
+
+
+def _known(array: ArrayTarget) -> dict[str, Any]:
     """Return the fields of a source that depend on the format of its document."""
-    document = array.document
+    document, attributes = array.document, _attributes(array.folder, array.document)
+    ndim = len(as_items(document.get("shape"), "shape"))
     if document.get("zarr_format") == 3:
-        return {"document": document, "dimension_names": document.get("dimension_names")}
-    names = _stored_attributes(array.folder).get("_ARRAY_DIMENSIONS")
-    return {"dimension_names": names if isinstance(names, list) else None}
+        names = document.get("dimension_names")
+        if names is not None and not _are_names(names, ndim, (str, NoneType)):
+            wrong("dimension_names", f"expected {ndim} names or null, got {show(names)}", actual=names)
+        return {"attributes": attributes, "document": document, "dimension_names": names}
+    # xarray's names of axes in Zarr v2 become the names of the axes
+    names = attributes.get(DIMENSIONS)
+    if not _are_names(names, ndim, (str,)):
+        return {"attributes": attributes, "dimension_names": None}
+    return {
+        "attributes": {key: attributes[key] for key in attributes if key != DIMENSIONS},
+        "dimension_names": names,
+    }
+
+
+def _are_names(names: object, ndim: int, kinds: tuple[type, ...]) -> bool:
+    return isinstance(names, list) and len(names) == ndim and all(isinstance(one, kinds) for one in names)
 
 
 def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes. xarray's names of axes in Zarr v2 become the names of the axes."""
     if document.get("zarr_format") == 3:
-        return dict(document.get("attributes") or {})
-    found = _stored_attributes(folder)
-    found.pop("_ARRAY_DIMENSIONS", None)
-    return found
-
-
-def _stored_attributes(folder: Folder) -> dict[str, Any]:
-    stored = folder.get(f"{folder.prefix}.zattrs")
-    found = {} if stored is None else json.loads(stored)
-    if not isinstance(found, dict):
-        raise ValueError(f"{folder!r}: expected a JSON object in .zattrs, got {type(found).__name__}")
-    return found
+        given = document.get("attributes")
+        return {} if given is None else dict(as_mapping(given, "attributes"))
+    return dict(parsed(folder, ".zattrs") or {})
 
 
 def _is_consolidated(folder: Folder, document: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from ..monitor import Monitor
 from ..stored_bytes import open_object
 from ..survey import survey
 from .destination import NewArray, NewTree
-from .encode import WrittenPiece, encode_group, piece_crc, stream_shard
+from .encode import Written, encode_group, piece_crc, stream_shard
 from .grouping import INDEX_NBYTES, move_nbytes
 from .move import Moved, move_shard
 from .plan import ConvertPlan, PlannedArray, Unit
@@ -226,7 +226,7 @@ class GroupWork:
             moved.nbytes,
         )
 
-    def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, tuple[WrittenPiece, ...]]:
+    def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, Written]:
         array, source, new = (
             self._plan.arrays[unit.array],
             self._sources[unit.array],
@@ -242,11 +242,12 @@ class GroupWork:
         shape = tuple(min(k, n - f) for f, k, n in zip(first, array.shards, array.grid, strict=True))
         if len(some) == 1:  # the last ones of an interrupted group need not read all of it
             first, shape = some[0], (1,) * len(first)
-        return encode_group(source, new, first, shape, some, wants_crc=full)
+        is_verified = self._plan.verify != "none"
+        return encode_group(source, new, first, shape, some, wants_crc=full, is_verified=is_verified)
 
     # ---- verification
 
-    def _verify(self, number: int, coords: Ints, written: Moved | tuple[WrittenPiece, ...]) -> None:
+    def _verify(self, number: int, coords: Ints, written: Moved | Written) -> None:
         """Read a stored shard again, if that is wanted.
 
         Raises
@@ -255,14 +256,21 @@ class GroupWork:
             It is not stored as it was written.
         """
         new, check = self._news[number], self._checks[number]
-        if self._plan.verify == "checksum" and check is not None:
+        if self._plan.verify == "none":
+            return
+        if written.is_stored and not new.is_stored(coords):
+            raise OSError(
+                f"{new.describe(coords)}: expected the shard that was written, but it is not stored"
+            )
+        # moved chunks were not decoded, so their checksums were not compared yet
+        if check is not None and (self._plan.verify == "checksum" or isinstance(written, Moved)):
             _check_checksums(new, coords, check)
-        elif isinstance(written, Moved):
+        if isinstance(written, Moved):
             if written.crc is not None and new.content_crc(coords) != written.crc:
                 raise OSError(
                     f"{new.describe(coords)}: the stored inner chunks differ from those that were written"
                 )
-        elif any(piece_crc(new.read(coords, one.start, one.shape)) != one.crc for one in written):
+        elif any(piece_crc(new.read(coords, one.start, one.shape)) != one.crc for one in written.pieces):
             raise OSError(f"{new.describe(coords)}: the stored elements differ from those that were written")
 
 

@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +22,10 @@ from ...access.box_reader import Folder
 from ...access.chunk_codec import compiled
 from ...access.inner_chunks import position_array
 from ...access.placement import ABSENT
+from ...access.shard_object import OpenObject
 from ...access.store_object import StoreObject
 from ...compat import on_zarrs_loop
-from ...errors import ShardFormatError
+from ...errors import ShardError, ShardFormatError
 from ...format.chain_spec import ChainSpec
 from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
@@ -283,10 +285,18 @@ class _InnerChunks(EncodedChunks):
         self, shard: Ints, positions: np.ndarray[Any, Any], coords: Coords, most_nbytes: int
     ) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         store, key = self._source.folder.store, self._source.key(shard)
-        view = StoreObject(store, key, store.path(key) or key).open(self._native, self._source.options)
+        name = store.describe(key)
         try:
-            if view.missing:
-                return
+            with closing(StoreObject(store, key, name).open(self._native, self._source.options)) as view:
+                yield from self._moved(view, positions, coords, most_nbytes)
+        except ShardError as error:
+            raise error.with_context(shard=name) from error
+
+    @staticmethod
+    def _moved(
+        view: OpenObject, positions: np.ndarray[Any, Any], coords: Coords, most_nbytes: int
+    ) -> Iterator[tuple[Coords, Sequence[int], Any]]:
+        if not view.missing:
             view.check()
             offsets = view.entries(check=False)[positions, 0]
             order = np.argsort(offsets, kind="stable")
@@ -296,8 +306,6 @@ class _InnerChunks(EncodedChunks):
                 data, n = view.fetch(positions[order].astype(np.uint64), places, most_nbytes)
                 yield from _runs(memoryview(data).cast("B"), places[:n].astype(np.int64), coords[order[:n]])
                 order = order[n:]
-        finally:
-            view.close()
 
 
 def _runs(

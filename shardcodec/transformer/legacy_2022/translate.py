@@ -18,9 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from zarr.dtype import parse_dtype
 
-from ...compat import quiet
+from ...compat import data_type_of
 from ...format.checks import (
     as_int,
     as_items,
@@ -156,9 +155,7 @@ def _data_type(array: LegacyArray) -> tuple[Any, Any]:
         return "variable_length_bytes", ""
     native = array.dtype.newbyteorder("=")
     fill = np.zeros((), dtype=native)[()] if array.fill is None else array.fill
-    with quiet():  # zarr warns about data types outside of the specification
-        kind = parse_dtype(native, zarr_format=3)
-        return kind.to_json(zarr_format=3), kind.to_json_scalar(fill, zarr_format=3)
+    return data_type_of(native, fill)
 
 
 def _inner_codecs(array: LegacyArray) -> Codecs:

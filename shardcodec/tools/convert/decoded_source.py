@@ -1,0 +1,89 @@
+# decoded_source.py - arrays that zarr decodes, as sources
+# SPDX-License-Identifier: MIT
+"""`DecodedSource`: an array with codecs or a grid that the engine does not have. An error of zarr names the object that caused it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...access.box_reader import Folder
+from ...errors import CodecError
+from .object_source import ObjectSource, object_source
+from .source import Ints
+
+__all__ = ["DecodedSource", "decoded_source"]
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedSource(ObjectSource):
+    """An array that zarr decodes.
+
+    Attributes
+    ----------
+    folder : Folder
+        Its objects.
+    """
+
+    folder: Folder = field(kw_only=True)
+
+    def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
+        """Return the error of the first object of a box that zarr cannot read, with path and position of the object."""
+        for coords in self._objects(start, shape):
+            try:
+                self.values[self._inside(coords)]
+            except MemoryError:
+                break
+            except Exception as found:  # noqa: BLE001 - whatever a codec of zarr raises
+                return self._of_object(found, coords)
+        return super().located(error, start, shape)
+
+    def _of_object(self, error: Exception, coords: Ints) -> Exception:
+        (key,) = self.folder.keys([self.values.metadata.encode_chunk_key(coords)])
+        name = self.folder.store.describe(key)
+        detail = f"object {name!r} at {coords} of the grid: {type(error).__name__}: {error}"
+        if isinstance(error, OSError):
+            return OSError(detail)
+        return CodecError(detail, shard=name, chunk_coords=coords)
+
+    def _objects(self, start: Ints, shape: Ints) -> Iterator[Ints]:
+        """Yield the positions of the objects of a box; none if they have several shapes."""
+        sizes = self._object_shape
+        if sizes is not None:
+            ranges = (range(a // n, -(-(a + k) // n)) for a, k, n in zip(start, shape, sizes, strict=True))
+            yield from itertools.product(*ranges)
+
+    def _inside(self, coords: Ints) -> tuple[slice, ...]:
+        assert self._object_shape is not None
+        sizes = zip(coords, self._object_shape, self.shape, strict=True)
+        return tuple(slice(at * n, min((at + 1) * n, limit)) for at, n, limit in sizes)
+
+    @property
+    def _object_shape(self) -> Ints | None:
+        return None if self.chunks is None else self.values.shards or self.chunks
+
+
+def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> DecodedSource:
+    """Return the source for an array that zarr decodes.
+
+    Parameters
+    ----------
+    values : zarr.Array
+        The opened array.
+    name : str
+        Path of the array in the new hierarchy.
+    folder : Folder
+        Its objects.
+    **known
+        Fields of `SourceArray` that the caller knows better.
+
+    Raises
+    ------
+    UnsupportedError
+        shardcodec does not have the data type.
+    """
+    found = object_source(values, name, repr(folder), **known)
+    fields = {one: getattr(found, one) for one in found.__dataclass_fields__}
+    return DecodedSource(**fields, folder=folder)

@@ -1,0 +1,314 @@
+# test_convert_errors.py - convert: damaged sources, verification, metadata that cannot be kept, links
+# SPDX-License-Identifier: MIT
+"""A fault of the source or of the new hierarchy is named with its path, and nothing invalid is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from helpers import quiet
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from zarr.storage import ZipStore
+
+import shardcodec
+from shardcodec.cli.app import run
+from shardcodec.errors import UnsupportedError
+from shardcodec.tools import convert
+from shardcodec.tools.convert import work
+
+VALUES = np.arange(32 * 32, dtype="int32").reshape(32, 32)
+
+
+def source(place: Any, **how: Any) -> Any:
+    with quiet():
+        array = zarr.create_array(place, **({"shape": (32, 32), "chunks": (8, 8), "dtype": "int32"} | how))
+        array[...] = VALUES
+    return array
+
+
+def elements(place: Any) -> Any:
+    return zarr.open_array(place, mode="r")[...]
+
+
+def damage(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+# ---- damaged sources, verification
+
+
+@pytest.mark.parametrize("compressor", [numcodecs.Zlib(), numcodecs.LZ4(), numcodecs.Zstd()], ids=str)
+def test_damaged_chunk_that_zarr_decodes_is_named(compressor: Any, tmp_path: Path) -> None:
+    array = zarr.create_array(
+        tmp_path / "old",
+        shape=(32, 32),
+        chunks=(8, 8),
+        dtype="int32",
+        zarr_format=2,
+        filters=[numcodecs.Delta("i4")],
+        compressors=compressor,
+    )
+    array[...] = VALUES
+    (tmp_path / "old" / "2.2").write_bytes(b"\xff" * 60)
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16))
+    assert (report.n_written, report.n_failed) == (3, 1)
+    assert f"{tmp_path}/old/2.2' at (2, 2)" in report.failures[0].detail
+
+
+def test_damaged_object_of_an_hdf5_file_is_named_with_its_elements(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file.create_dataset("x", data=VALUES, chunks=(8, 8), compression="gzip")
+        found = file["x"].id.get_chunk_info_by_coord((16, 16))
+    data = bytearray((tmp_path / "old.h5").read_bytes())
+    data[found.byte_offset : found.byte_offset + found.size] = b"\xff" * found.size
+    (tmp_path / "old.h5").write_bytes(data)
+    report = convert(tmp_path / "old.h5", tmp_path / "new", shards=(8, 8))
+    assert (report.n_written, report.n_failed) == (15, 1)
+    assert f"{tmp_path}/old.h5/x: elements from (16, 16) to (24, 24)" in report.failures[0].detail
+
+
+@pytest.mark.parametrize("verify", ["checksum", "full"])
+def test_verification_finds_a_moved_chunk_with_a_wrong_checksum(verify: str, tmp_path: Path) -> None:
+    source(tmp_path / "old", compressors=[Crc32cCodec()])
+    damage(tmp_path / "old" / "c" / "2" / "2")
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify)
+    assert report.n_failed == 1
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "moved": {},
+    "encoded": {"codecs": ["zstd"]},
+    "piece by piece": {"chunks": (4, 4), "codecs": ["zstd"], "memory": 1200, "threads": 1},
+}
+
+
+@pytest.mark.parametrize("verify", ["checksum", "full"])
+@pytest.mark.parametrize("name", HOW)
+def test_verification_finds_a_shard_that_is_not_there(
+    verify: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source(tmp_path / "old")
+    original = work.GroupWork._verify
+
+    def lose_and_verify(self: Any, number: int, coords: Any, written: Any) -> None:
+        (tmp_path / "new" / "c" / "1" / "1").unlink(missing_ok=True)
+        original(self, number, coords, written)
+
+    monkeypatch.setattr(work.GroupWork, "_verify", lose_and_verify)
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify, **HOW[name])
+    assert report.arrays[0].streamed == (name == "piece by piece")
+    assert report.n_failed == 1
+    assert report.failures[0].shard == str(tmp_path / "new" / "c" / "1" / "1")
+
+
+@pytest.mark.parametrize("verify", ["checksum", "full"])
+@pytest.mark.parametrize("name", HOW)
+def test_verification_permits_shards_with_nothing_but_the_fill_value(
+    verify: str, name: str, tmp_path: Path
+) -> None:
+    array = source(tmp_path / "old", fill_value=-1)
+    array[16:, 16:] = -1
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify, **HOW[name])
+    assert report.is_complete
+    assert not (tmp_path / "new" / "c" / "1" / "1").exists()
+    assert (elements(tmp_path / "new") == array[...]).all()
+
+
+def test_damaged_shard_of_a_move_is_named(tmp_path: Path) -> None:
+    source(tmp_path / "old", shards=(16, 16))
+    damage(tmp_path / "old" / "c" / "1" / "1")
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(32, 32))
+    assert report.arrays[0].method == "move"
+    assert str(tmp_path / "old" / "c" / "1" / "1") in report.failures[0].detail
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"zarr_format": 2}', "[" * 100000], ids=lambda text: text[:20])
+@pytest.mark.parametrize(("zarr_format", "name"), [(2, ".zarray"), (3, "zarr.json")])
+def test_invalid_metadata_are_named(
+    text: str, zarr_format: int, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zarr.create_group(tmp_path / "old", zarr_format=zarr_format)
+    source(tmp_path / "old" / "x", zarr_format=zarr_format)
+    (tmp_path / "old" / "x" / name).write_text(text)
+    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
+    assert str(tmp_path / "old" / "x") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "3", '{"a": "\udcff"}'.encode("utf-8", "surrogateescape")], ids=str
+)
+def test_invalid_attributes_are_no_wrong_argument(
+    text: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zarr.create_group(tmp_path / "old", zarr_format=2)
+    source(tmp_path / "old" / "x", zarr_format=2)
+    for place in (tmp_path / "old" / "x", tmp_path / "old"):
+        (place / ".zattrs").write_bytes(text if isinstance(text, bytes) else text.encode())
+        assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
+        told = capsys.readouterr().err
+        assert ".zattrs" in told and f" {place}: " in told
+        (place / ".zattrs").unlink()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("attributes", []), ("dimension_names", ["x"]), ("dimension_names", [1, 2]), ("dimension_names", "xy")],
+    ids=str,
+)
+def test_invalid_members_are_named_and_not_copied(
+    member: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zarr.create_group(tmp_path / "old")
+    source(tmp_path / "old" / "x")
+    path = tmp_path / "old" / "x" / "zarr.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {member: value}))
+    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
+    told = capsys.readouterr().err
+    assert str(tmp_path / "old" / "x") in told and member in told
+    assert not (tmp_path / "new").exists()
+
+
+# ---- metadata, and arrays that must not be lost
+
+
+@pytest.mark.parametrize("names", [["x"], [1, 2], "xy"], ids=str)
+def test_wrong_names_of_axes_make_no_array_that_zarr_refuses(names: Any, tmp_path: Path) -> None:
+    array = source(tmp_path / "old", zarr_format=2)
+    array.attrs.update({"_ARRAY_DIMENSIONS": names, "unit": "m"})
+    convert(tmp_path / "old", tmp_path / "new", shards=(16, 16))
+    new = zarr.open_array(tmp_path / "new", mode="r")
+    assert new.attrs["unit"] == "m"
+    assert new.attrs["_ARRAY_DIMENSIONS"] == names  # they are no names of axes, so they stay as they are
+
+
+@pytest.mark.parametrize("fill", [None, (7, float("nan"))])
+def test_structured_array_of_format_2_can_be_read_with_zarr(fill: Any, tmp_path: Path) -> None:
+    dtype = np.dtype([("a", "<i4"), ("b", "<f8")])
+    values = np.ones(32, dtype)
+    with quiet():
+        old = zarr.create_array(
+            tmp_path / "old",
+            shape=40,
+            chunks=8,
+            dtype=dtype,
+            zarr_format=2,
+            fill_value=None if fill is None else np.array(fill, dtype)[()],
+        )
+        old[:32] = values
+    for name, how in {"moved": {}, "encoded": {"chunks": (4,)}}.items():
+        report = convert(tmp_path / "old", tmp_path / name, shards=(16,), **how)
+        assert report.arrays[0].method == ("move" if name == "moved" else "encode")
+        with quiet():
+            new = zarr.open_array(tmp_path / name, mode="r")
+            assert new.dtype == dtype
+            # zarr 3.1.6 opens the array, but its own pipeline cannot read any shard of structs
+            found = shardcodec.attach(new)[...]
+        assert (found[:32] == values).all()
+        expected = np.zeros(8, dtype) if fill is None else np.full(8, np.array(fill, dtype))
+        assert found[32:].tobytes() == expected.tobytes()
+
+
+def test_structs_that_no_metadata_can_describe_are_refused_before_any_work(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    padded = np.dtype({"names": ["a", "b"], "formats": ["<i2", "<f8"], "offsets": [0, 8], "itemsize": 16})
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["x"] = VALUES
+        file["y"] = np.zeros(4, padded)
+    with pytest.raises(UnsupportedError, match=f"array {tmp_path}/old.h5/y"):
+        convert(tmp_path / "old.h5", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_attributes_of_a_group_without_arrays_in_a_zip_file(tmp_path: Path) -> None:
+    store = ZipStore(tmp_path / "old.zip", mode="w")
+    zarr.create_group(store, path="group", attributes={"a": 1})
+    store.close()
+    convert(tmp_path / "old.zip" / "group", tmp_path / "new")
+    assert dict(zarr.open_group(tmp_path / "new", mode="r").attrs) == {"a": 1}
+
+
+def test_links_of_an_hdf5_file_lead_to_arrays(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["y"] = VALUES + 1
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["x"] = VALUES
+        file["hard"] = file["x"]
+        file["soft"] = h5py.SoftLink("/x")
+        file["external"] = h5py.ExternalLink("other.h5", "/y")
+    convert(tmp_path / "old.h5", tmp_path / "new")
+    found = dict(zarr.open_group(tmp_path / "new", mode="r").arrays())
+    assert sorted(found) == ["external", "hard", "soft", "x"]
+
+
+def test_links_that_lead_in_a_circle_or_to_nothing(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["group/x"] = VALUES
+        file["group/top"] = h5py.SoftLink("/")
+        file["group/again"] = file["group"]
+        file["lost"] = h5py.ExternalLink("missing.h5", "/y")
+    with pytest.raises(FileNotFoundError, match=r"old.h5/lost: .*the link leads to nothing"):
+        convert(tmp_path / "old.h5", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    convert(tmp_path / "old.h5", tmp_path / "new", only=["group/*"])
+    found = zarr.open_group(tmp_path / "new", mode="r")
+    assert sorted(name for name, _ in found.members(max_depth=None)) == ["group", "group/x"]
+
+
+def test_named_type_in_an_hdf5_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["type"] = np.dtype("float32")
+        file["x"] = VALUES
+    convert(tmp_path / "old.h5", tmp_path / "new")
+    assert (elements(tmp_path / "new" / "x") == VALUES).all()
+
+
+def test_attributes_of_an_hdf5_file_that_the_user_named_name(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["x"] = VALUES
+        file["x"].attrs.update({"NAME": "detector", "CLASS": "image"})
+        file["scale"] = VALUES[0]
+        file["scale"].make_scale("of x")
+    convert(tmp_path / "old.h5", tmp_path / "new")
+    assert dict(zarr.open_array(tmp_path / "new" / "x", mode="r").attrs) == {
+        "NAME": "detector",
+        "CLASS": "image",
+    }
+    assert not dict(zarr.open_array(tmp_path / "new" / "scale", mode="r").attrs)
+
+
+def test_index_without_checksum_is_checked_before_chunks_move(tmp_path: Path) -> None:
+    array = zarr.create_array(
+        tmp_path / "old",
+        shape=(16, 16),
+        chunks=(16, 16),
+        dtype="int32",
+        serializer=ShardingCodec(chunk_shape=(8, 8), codecs=[BytesCodec()], index_codecs=[BytesCodec()]),
+        compressors=None,
+        filters=None,
+    )
+    array[...] = VALUES[:16, :16]
+    path = tmp_path / "old" / "c" / "0" / "0"
+    data = bytearray(path.read_bytes())
+    data[-64:-48] = np.array(
+        [2**64 - 1, 7], "<u8"
+    ).tobytes()  # one half of an entry says that there is no chunk
+    path.write_bytes(data)
+    report = convert(tmp_path / "old", tmp_path / "new")
+    assert report.arrays[0].method == "move"
+    assert report.n_failed == 1
+    assert os.path.basename(report.failures[0].shard) == "0"
