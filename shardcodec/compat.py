@@ -132,7 +132,7 @@ def codecs_of(metadata: ArrayMetadata) -> tuple[Any, ...]:
 def data_type_of(dtype: np.dtype[Any], fill: Any) -> tuple[Any, Any]:
     """Return the ``data_type`` and ``fill_value`` of a ``zarr.json``, in the spelling that this version of zarr reads.
 
-    Versions differ for structs: the name is ``structured`` before 3.4 and ``struct`` since then.
+    Versions differ for structs: the name is ``structured`` in 3.1 and ``struct`` in 3.3 and later.
     """
     with quiet():  # zarr warns about data types outside of the specification
         kind = parse_dtype(dtype, zarr_format=3)
