@@ -18,7 +18,7 @@ from .shard_record import ShardRecord
 from .source import Ints, SourceTree
 from .work import Done, GroupWork
 
-__all__ = ["Execution", "peak_nbytes", "recorded_shards", "run_report"]
+__all__ = ["Execution", "is_finished", "peak_nbytes", "recorded_shards", "run_report"]
 
 # Member of the line of a ledger that says that the documents are written.
 FINISHED = "finished"
@@ -126,7 +126,7 @@ class Execution:
         """
         # the line is stored before the mark is removed, so it is looked for afterwards
         is_marked = has_claim(self._destination, self._owner)
-        is_ours = any(FINISHED in line for line in self._lines().lines)
+        is_ours = is_finished(self._lines())
         if not is_ours and not (is_marked and self._destination.has_document(self._plan.documents.get(""))):
             raise FileExistsError(
                 f"{self._destination.place}: expected a new place, but it has metadata, and the ledgers do not show that the "
@@ -228,6 +228,11 @@ def run_report(
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:
     """Return the memory of the elements and encoded chunks at a time, at most, in bytes."""
     return n_in_flight(plan, n_threads) * max((one.need_nbytes for one in plan.arrays), default=0)
+
+
+def is_finished(found: FoundLines) -> bool:
+    """Return True if ledgers show that the documents were written."""
+    return any(FINISHED in line for line in found.lines)
 
 
 def recorded_shards(found: FoundLines) -> Done:

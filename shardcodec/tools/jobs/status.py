@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..convert.destination import NewTree
-from ..convert.execute import recorded_shards
+from ..convert.execute import is_finished, recorded_shards
 from ..report import Record, Report
 from .ledger import read_ledgers
 from .plan_file import PlanFile
@@ -54,7 +54,7 @@ class StatusReport(Report):
     n_damaged_lines, n_foreign_ledgers : int
         Damaged lines, and ledgers of another plan; neither counts.
     is_complete : bool
-        The metadata of the new hierarchy are written.
+        The job has written the metadata of the new hierarchy, and they are there.
     arrays : tuple of ArrayProgress
     """
 
@@ -120,6 +120,6 @@ def status(file: str | os.PathLike[str]) -> StatusReport:
         sum(one.n_finished for one in arrays),
         lines.n_damaged,
         lines.n_foreign,
-        NewTree(found.destination, found.storage_options).is_complete,
+        is_finished(lines) and NewTree(found.destination, found.storage_options).is_complete,
         tuple(arrays),
     )
