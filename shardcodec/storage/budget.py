@@ -3,8 +3,8 @@
 """Limits of concurrent requests, and of the bytes that they bring, for all calls of an event loop to one store.
 
 Nearly all calls of a process run on one event loop, that of zarr. Eight threads of dask then make as many requests, and need as
-much memory, as one. Limits belong to a store, because it may itself read another store: a request to the outer one would
-wait for one to the inner one, which waits for the same limit.
+much memory, as one. A store may itself read another store of the same name. Its requests are part of the one that they serve
+and are not counted again: they would wait for it, and it waits for them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from typing import NamedTuple
 
 __all__ = ["Budget", "bytes_of", "requests_of"]
+
+
+# The budgets that the running code holds.
+_within: ContextVar[tuple[Budget, ...]] = ContextVar("shardcodec.budgets", default=())
 
 
 class _Turn(NamedTuple):
@@ -34,15 +39,24 @@ class Budget:
 
     @contextlib.asynccontextmanager
     async def hold(self, amount: int, most: int) -> AsyncIterator[None]:
-        """Hold an amount, after waiting until all hold at most `most` together; alone, any amount is granted."""
+        """Hold an amount, after waiting until all hold at most `most` together; alone, any amount is granted.
+
+        Within a block that holds this budget, at once and without counting.
+        """
+        outer = _within.get()
+        if self in outer:
+            yield
+            return
         if self._waiting or not self._fits(amount, most):
             await self._wait(amount, most)
         else:
             self._held += amount
+        token = _within.set((*outer, self))
         try:
             yield
         finally:
             self._give_back(amount)
+            _within.reset(token)
 
     def _fits(self, amount: int, most: int) -> bool:
         return not self._held or self._held + amount <= most
@@ -53,19 +67,22 @@ class Budget:
         try:
             await turn.granted
         except asyncio.CancelledError:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                self._give_back(0)  # the next one may fit
-            else:
-                self._give_back(amount)
+            is_granted = turn.granted.done() and not turn.granted.cancelled()
+            self._give_back(
+                amount if is_granted else 0
+            )  # without the turn that was cancelled the next one may fit
             raise
 
     def _give_back(self, amount: int) -> None:
         self._held -= amount
-        while self._waiting and self._fits(self._waiting[0].amount, self._waiting[0].most):
-            turn = self._waiting.popleft()
-            self._held += turn.amount
-            turn.granted.set_result(None)
+        while self._waiting:
+            turn = self._waiting[0]
+            if not turn.granted.cancelled():
+                if not self._fits(turn.amount, turn.most):
+                    break
+                self._held += turn.amount
+                turn.granted.set_result(None)
+            self._waiting.popleft()
 
 
 # For each event loop the budgets of the stores, by name.

@@ -47,7 +47,6 @@ WRITE_ID = "shardcodecwrite"
 # How long a write that has failed may take to find out whether it was stored all the same, in seconds.
 CONFIRM_SECONDS = 30.0
 
-
 # The obstores whose entity tags are valid in every process.
 LASTING = ("AzureStore", "GCSStore", "S3Store")
 

@@ -49,10 +49,28 @@ async def test_cancelled_waiters_leave_nothing_held(seed: int) -> None:
         if rng.random() < 0.5:
             rng.choice(tasks).cancel()
         await asyncio.sleep(0)
-    await asyncio.gather(*tasks, return_exceptions=True)
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends), ends
     async with asyncio.timeout(1), shared.hold(4, 4):
         assert shared._held == 4
         assert not shared._waiting
+
+
+async def test_requests_within_a_request_to_a_store_of_the_same_name_do_not_wait() -> None:
+    """A store that reads another one of its name would wait for a limit that it holds itself."""
+    shared = Budget()
+
+    async def outer() -> None:
+        async with shared.hold(1, 2):
+            await asyncio.gather(*(inner() for _ in range(3)))
+
+    async def inner() -> None:
+        async with shared.hold(1, 1):
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(outer() for _ in range(4)))
+    assert shared._held == 0
 
 
 async def test_calls_to_one_store_share_a_budget() -> None:
