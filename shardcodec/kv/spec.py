@@ -141,16 +141,17 @@ class StoreSpec:
     data_copy_concurrency: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON.
+        """Return the JSON of the store, which `parse` accepts. `base` must not be None.
 
         Returns
         -------
         dict
+            A specification for TensorStore's driver ``zarr3_sharding_indexed``.
 
         Raises
         ------
         SpecError
-            The path is not UTF-8, so JSON cannot hold it.
+            `path`, the common start of the keys, here or in a base, is not UTF-8, so JSON cannot hold it.
         """
         base = (
             self.base.to_json() if isinstance(self.base, StoreSpec) else {"driver": "file", "path": self.base}
