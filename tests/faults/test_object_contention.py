@@ -19,15 +19,13 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ours, zarrs_view
-from servers.azurite import AzureContainer, Azurite, azure_container, azurite, missing_for_azure
+from servers.azurite import AzureContainer
 from servers.proxy import What
-from servers.s3 import S3Bucket, S3Server, missing_for_s3, s3_bucket, s3_server
+from servers.services import SERVICES, Bucket, Server, bucket_of, service
 
 import shardcodec
 
 pytestmark = pytest.mark.slow
-
-Bucket = S3Bucket | AzureContainer
 
 TESTS = Path(__file__).resolve().parents[1]
 SIDE = 16
@@ -62,18 +60,15 @@ print(json.dumps(done), flush=True)
 """
 
 
-@pytest.fixture(scope="module", params=["s3", pytest.param("azure", marks=pytest.mark.nightly)])
-def server(request: pytest.FixtureRequest) -> Iterator[S3Server | Azurite]:
-    missing = missing_for_s3() if request.param == "s3" else missing_for_azure()
-    if missing is not None:
-        pytest.skip(missing)
-    with s3_server() if request.param == "s3" else azurite() as running:
+@pytest.fixture(scope="module", params=SERVICES)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with service(request.param) as running:
         yield running
 
 
 @pytest.fixture
-def bucket(server: S3Server | Azurite) -> Iterator[Bucket]:
-    with s3_bucket(server) if isinstance(server, S3Server) else azure_container(server) as bucket:
+def bucket(server: Server) -> Iterator[Bucket]:
+    with bucket_of(server) as bucket:
         yield bucket
 
 

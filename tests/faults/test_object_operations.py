@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import zarr
 from helpers import checked, ours, zarrs_view
-from servers.azurite import AzureContainer, Azurite, azure_container, azurite, missing_for_azure
 from servers.proxy import What
-from servers.s3 import S3Bucket, S3Server, missing_for_s3, s3_bucket, s3_server
+from servers.services import SERVICES, Bucket, Server, bucket_of, service
 from spec_json import CRC, LITTLE
 
 import shardcodec
@@ -31,7 +30,6 @@ from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.transformer.mapping import ChunkMapping
 
 Values = dict[str, Any]
-Bucket = S3Bucket | AzureContainer
 
 
 def store_errors() -> tuple[type[Exception], ...]:
@@ -40,19 +38,16 @@ def store_errors() -> tuple[type[Exception], ...]:
     return GenericError, GroupWriteError
 
 
-@pytest.fixture(scope="module", params=["s3", pytest.param("azure", marks=pytest.mark.nightly)])
-def server(request: pytest.FixtureRequest) -> Iterator[S3Server | Azurite]:
-    missing = missing_for_s3() if request.param == "s3" else missing_for_azure()
-    if missing is not None:
-        pytest.skip(missing)
-    with s3_server() if request.param == "s3" else azurite() as running:
+@pytest.fixture(scope="module", params=SERVICES)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with service(request.param) as running:
         yield running
 
 
 @pytest.fixture
-def bucket(server: S3Server | Azurite) -> Iterator[Bucket]:
+def bucket(server: Server) -> Iterator[Bucket]:
     with (
-        s3_bucket(server) if isinstance(server, S3Server) else azure_container(server) as bucket,
+        bucket_of(server) as bucket,
         mock.patch.multiple(conditions, _checked=set(), _told=set()),
     ):
         yield bucket

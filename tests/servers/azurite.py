@@ -20,9 +20,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
+from servers.clients import quick_client
 from servers.proxy import Proxy
 
 # Account and key of the emulator; every installation has the same, so they are no secret.
@@ -134,16 +135,7 @@ def azure_store(port: int, container: str) -> Any:
         account_name=ACCOUNT,
         account_key=KEY,
         endpoint=f"http://127.0.0.1:{port}/{ACCOUNT}",
-        client_options={"allow_http": True, "timeout": timedelta(seconds=20)},
-        retry_config={
-            "max_retries": 3,
-            "retry_timeout": timedelta(seconds=20),
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=10),
-                "max_backoff": timedelta(milliseconds=50),
-                "base": 2,
-            },
-        },
+        **quick_client(),
     )
 
 

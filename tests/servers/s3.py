@@ -11,10 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from servers.clients import quick_client
 from servers.proxy import Proxy
 
 # moto reads the region here and checks no signature.
@@ -94,16 +94,7 @@ def s3_store(port: int, bucket: str, **config: str) -> Any:
         access_key_id="key",
         secret_access_key="secret",
         virtual_hosted_style_request=False,
-        client_options={"allow_http": True, "timeout": timedelta(seconds=20)},
-        retry_config={
-            "max_retries": 3,
-            "retry_timeout": timedelta(seconds=20),
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=10),
-                "max_backoff": timedelta(milliseconds=50),
-                "base": 2,
-            },
-        },
+        **quick_client(),
         **config,
     )
 
