@@ -20,6 +20,7 @@ from ..tools.quantities import format_nbytes
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,
+    DaskOption,
     DryRunOption,
     JsonLinesOption,
     JsonOption,
@@ -109,6 +110,7 @@ def convert(
     resume: Annotated[
         bool, Option("--resume", help="Go on with the job in --job FILE, or begin it if there is none.")
     ] = False,
+    dask: DaskOption = None,
     price_get: Annotated[
         float | None, Option("--price-get", metavar="X", min=0, help="Price of 1,000 reads, for --dry-run.")
     ] = None,
@@ -130,11 +132,14 @@ def convert(
     """Convert arrays to shards. Encoded chunks are moved as they are where shapes and codecs permit.
 
     Sources: Zarr v2, v3 with or without shards, the 2022 format, HDF5. Groups keep attributes and the names of axes.
-    Metadata are written last. With --job, Ctrl-C and SIGTERM lead to exit code 4, and --resume goes on.
+    Metadata are written last. With --job, Ctrl-C and SIGTERM lead to exit code 4, and --resume goes on. With --dask it is always a job;
+    its file is by default beside DST, with the ending .job.json.
 
     Example:
 
         shardcodec convert images.zarr shards.zarr --job shards.json
+
+        shardcodec convert images.zarr copy.zarr --dask local:2
     """
     output = Output(as_json=as_json, as_lines=jsonl)
 
@@ -157,6 +162,7 @@ def convert(
             temp=temp,
             job=job,
             resume=resume,
+            dask=False if dask is None else dask,
             fail_fast=not keep_going,
             dry_run=dry_run,
             prices=prices,
@@ -168,7 +174,7 @@ def convert(
         output.end(report)
         if dry_run or report.is_complete:
             return ExitCode.CLEAN
-        return ExitCode.INCOMPLETE if job is not None else ExitCode.FAILED
+        return ExitCode.INCOMPLETE if job is not None or dask is not None else ExitCode.FAILED
 
     run_command(work, progress)
 

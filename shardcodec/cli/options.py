@@ -16,6 +16,7 @@ from ..tools.quantities import parse_nbytes
 
 __all__ = [
     "ArrayOption",
+    "DaskOption",
     "DryRunOption",
     "JsonLinesOption",
     "JsonOption",
@@ -68,6 +69,14 @@ MemoryOption = Annotated[
     Option("--memory", metavar="SIZE", parser=parse_nbytes, help="Memory to use at most, such as 4GiB."),
 ]
 ThreadsOption = Annotated[int | None, Option("--threads", metavar="N", min=1, help="Threads to use.")]
+DaskOption = Annotated[
+    str | None,
+    Option(
+        "--dask",
+        metavar="ADDRESS|local:N",
+        help="Let the workers of this dask scheduler, or N new processes, do the work. --memory and --threads are of one worker.",
+    ),
+]
 JsonOption = Annotated[bool, Option("--json", help="Print the report as one JSON document.")]
 JsonLinesOption = Annotated[
     bool, Option("--jsonl", help="Print one JSON document a line, as results appear.")

@@ -14,7 +14,7 @@ from typer import BadParameter, Exit
 from zarr.errors import BaseZarrError
 
 from ..errors import ShardError
-from ..tools.monitor import Monitor, Stopped
+from ..tools.monitor import Incomplete, Monitor, Stopped
 from .exit_codes import ExitCode
 from .options import ProgressKind
 from .progress import shown
@@ -53,6 +53,8 @@ def _code_of(work: Callable[[Monitor], ExitCode], progress: ProgressKind, stop: 
         raise
     except Stopped:
         return ExitCode.INTERRUPTED
+    except Incomplete as error:
+        return _told(error, ExitCode.INCOMPLETE)
     except BrokenPipeError:
         # the reader of the report is gone; the interpreter must not write to it again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

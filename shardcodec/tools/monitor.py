@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
-__all__ = ["Monitor", "Stopped"]
+__all__ = ["Incomplete", "Monitor", "Stopped"]
 
 
 class Stopped(Exception):
     """The user asked the tool to stop; the current shard was finished or dropped."""
+
+
+class Incomplete(Exception):
+    """A job was interrupted, but not by the user; it can be resumed."""
 
 
 class Monitor:

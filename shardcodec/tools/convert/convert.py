@@ -15,13 +15,14 @@ from ...format.codecs import CodecLike
 from ...options import Options, check, resolve
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
+from ..jobs.cluster import chosen_cluster, default_job, open_workers
 from ..jobs.plan_file import PlanFile
 from ..monitor import Monitor, Stopped
 from ..targets import find_arrays
 from .convert_report import ConvertedArray, ConvertReport
 from .destination import NewTree
 from .estimate import Prices, array_report, cost_of
-from .execute import Execution, peak_nbytes, run_report
+from .execute import Execution, Workers, peak_nbytes, run_report
 from .intermediate import Intermediate
 from .layout import Choices
 from .open_source import open_source
@@ -51,6 +52,7 @@ def convert(
     temp: str | os.PathLike[str] | None = None,
     job: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    dask: Any = None,
     fail_fast: bool = False,
     dry_run: bool = False,
     prices: Prices | None = None,
@@ -99,6 +101,11 @@ def convert(
         be paths or URLs.
     resume : bool
         Go on with the job, if there is one. Finished shards are not written again; of a finished job nothing is.
+    dask : str, distributed.Client or False, optional
+        The workers of a cluster of dask write the shards: the address of its scheduler, ``"local:N"`` for N new processes, or a
+        client. `memory` and `threads` are then those of one worker, by default half of its memory limit and all its threads.
+        The conversion is then a job; beside a local destination the default of `job` is ``DESTINATION.job.json``. Default: the
+        client that the program uses, if the workers can run the conversion as a job; with False, this process.
     fail_fast : bool
         Stop at the first shard that cannot be written; by default go on with the others. Either way the metadata are
         not written.
@@ -122,6 +129,8 @@ def convert(
     ------
     Stopped
         The user stopped a conversion that is not a job.
+    Incomplete
+        The scheduler of dask was lost; the job can be resumed.
     FileExistsError
         There is something at the destination, or the job exists already.
     FileNotFoundError
@@ -133,63 +142,106 @@ def convert(
     ValueError, TypeError, ImportError
         An argument is invalid, or a package is missing.
     """
-    options = resolve(argument=check({"threads": threads}))
     source, destination = (absolute(one, storage_options) for one in (source, destination))
-    # sources and destinations that are no URLs must not get the options of one
-    tree = open_source(
-        source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
-    )
-    check_apart(source, destination)
-    new = NewTree(destination, storage_options)
-    choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
-    plan = make_plan(
-        tree,
-        new,
-        choices,
-        options,
-        memory=memory,
-        verify=verify,
-        n_workers=options.threads,
-        may_use_intermediate=temp is not None,
-    )
-    arrays = tuple(_reports(plan, tree, prices, dry_run))
-    if on_array is not None:
-        for one in arrays:
-            on_array(one)
-    listed = () if on_array is not None else arrays
-    if dry_run:
-        return _planned(plan, options, listed)
-    job_path, owner = None if job is None else os.path.abspath(os.fspath(job)), uuid.uuid4().hex
-    if job_path is not None:
-        plan, owner = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
-        options = replace(options, threads=min(options.threads, plan.n_threads))
-    elif resume:
-        raise ValueError("resume: expected `job`, the file of the plan that is resumed")
-    else:
-        new.check_free()
+    monitor = monitor or Monitor()
+    cluster = chosen_cluster(dask, source, destination, has_job=job is not None, has_temp=temp is not None)
+    if cluster is not None and job is None:
+        job = default_job(destination)
+    with open_workers(cluster, threads=threads, memory=memory, monitor=monitor) as workers:
+        options = resolve(argument=check({"threads": threads if workers is None else workers.n_threads}))
+        # sources and destinations that are no URLs must not get the options of one
+        tree = open_source(
+            source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
+        )
+        check_apart(source, destination)
+        new = NewTree(destination, storage_options)
+        choices = Choices(
+            chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options)
+        )
+        plan = make_plan(
+            tree,
+            new,
+            choices,
+            options,
+            memory=memory if workers is None else workers.memory,
+            verify=verify,
+            n_workers=options.threads if workers is None else workers.n_slots,
+            may_use_intermediate=temp is not None,
+        )
+        arrays = tuple(_reports(plan, tree, prices, dry_run))
+        if on_array is not None:
+            for one in arrays:
+                on_array(one)
+        listed = () if on_array is not None else arrays
+        if dry_run:
+            return _planned(plan, options, listed)
+        job_path, owner = None if job is None else os.path.abspath(os.fspath(job)), uuid.uuid4().hex
+        if job_path is not None:
+            plan, owner = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
+            options = replace(options, threads=min(options.threads, plan.n_threads))
+        elif resume:
+            raise ValueError("resume: expected `job`, the file of the plan that is resumed")
+        else:
+            new.check_free()
+        totals, is_complete, n_damaged = _carry_out(
+            plan,
+            tree,
+            new,
+            options,
+            monitor,
+            temp=temp,
+            job=job_path,
+            owner=owner,
+            fail_fast=fail_fast,
+            workers=workers,
+        )
+    if totals.is_stopped and job_path is None:
+        raise Stopped
+    return run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
+
+
+def _carry_out(
+    plan: ConvertPlan,
+    tree: SourceTree,
+    new: NewTree,
+    options: Options,
+    monitor: Monitor,
+    *,
+    temp: str | os.PathLike[str] | None,
+    job: str | None,
+    owner: str,
+    fail_fast: bool,
+    workers: Workers | None,
+) -> tuple[Totals, bool, int]:
+    """Run all units of a plan, with intermediate arrays where it has some; return what `Execution.run` does."""
     via = None
     if any(one.via_chunk for one in plan.arrays) and not new.is_complete:
         if temp is None:
             raise ValueError("temp: expected the folder for intermediate arrays with which the job was begun")
-        via = Intermediate(plan, tree, temp, options, job_path, owner)
-    monitor = monitor or Monitor()
+        via = Intermediate(plan, tree, temp, options, job, owner)
     is_complete, n_damaged = False, 0
     try:
         totals = Totals() if via is None else via.make(monitor, fail_fast=fail_fast)
         if not totals.is_stopped and not totals.n_failed:
             opened = tree if via is None else via.tree()
             execution = Execution(
-                plan, opened, new, options, monitor, job=job_path, owner=owner, fail_fast=fail_fast
+                plan,
+                opened,
+                new,
+                options,
+                monitor,
+                job=job,
+                owner=owner,
+                fail_fast=fail_fast,
+                workers=workers,
             )
             totals, is_complete, n_damaged = execution.run(
                 plan.units(), n_shards=plan.n_shards, finishes=True
             )
     finally:
-        if via is not None and (is_complete or job_path is None):
+        if via is not None and (is_complete or job is None):
             via.remove()
-    if totals.is_stopped and job_path is None:
-        raise Stopped
-    return run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
+    return totals, is_complete, n_damaged
 
 
 def plan_convert(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from ...options import Options
 from ..jobs.ledger import FoundLines, Ledger, read_ledgers
@@ -18,10 +19,28 @@ from .shard_record import ShardRecord
 from .source import Ints, SourceTree
 from .work import Done, GroupWork
 
-__all__ = ["Execution", "is_finished", "peak_nbytes", "recorded_shards", "run_report"]
+__all__ = ["Execution", "Workers", "is_finished", "peak_nbytes", "recorded_shards", "run_report"]
 
 # Member of the line of a ledger that says that the documents are written.
 FINISHED = "finished"
+
+
+class Workers(Protocol):
+    """Other processes that run the units of a stored plan, and append finished shards to ledgers of their own."""
+
+    def run(
+        self,
+        plan: ConvertPlan,
+        job: str,
+        owner: str,
+        options: Options,
+        units: Iterable[Unit],
+        done: Done,
+        monitor: Monitor,
+        *,
+        fail_fast: bool,
+    ) -> Totals:
+        """Run units; `job` is the path of the plan, `owner` the name of the job, `done` what earlier runs have recorded."""
 
 
 class Execution:
@@ -41,6 +60,8 @@ class Execution:
         Name of the job, which no other job has.
     fail_fast : bool
         Stop at the first shard that cannot be written.
+    workers : Workers, optional
+        They run the units of a job. Default: threads of this process.
     """
 
     def __init__(
@@ -54,8 +75,9 @@ class Execution:
         job: str | None,
         owner: str,
         fail_fast: bool,
+        workers: Workers | None = None,
     ) -> None:
-        self._owner = owner
+        self._owner, self._workers = owner, workers
         self._plan, self._tree, self._destination = plan, tree, destination
         self._options, self._monitor, self._job, self._fail_fast = options, monitor, job, fail_fast
 
@@ -94,22 +116,13 @@ class Execution:
         found = self._lines()
         done = recorded_shards(found)
         claim(self._destination, self._owner, self._job, is_begun=bool(done))
-        work = GroupWork(
-            self._plan,
-            self._tree,
-            self._destination,
-            self._options,
-            done,
-            records_source=self._job is not None,
-        )
-        name = self._plan.source
-        self._monitor.start(name, n_shards)
+        self._monitor.start(self._plan.source, n_shards)
         if self._job is None:
-            totals = self._run(work, units, lambda record: None)
+            totals = self._run(units, done, lambda record: None)
             is_complete = self._end(totals, lambda: self._finish(None))
             return totals, is_complete, found.n_damaged
         with Ledger(self._job, self._plan.fingerprint) as ledger:
-            totals = self._run(work, units, lambda record: ledger.append(record.to_json()))
+            totals = self._run(units, done, lambda record: ledger.append(record.to_json()))
             is_complete = self._end(totals, lambda: self._finish_job(ledger, totals, finishes))
         return totals, is_complete, found.n_damaged
 
@@ -135,7 +148,26 @@ class Execution:
         if is_marked:
             release(self._destination)
 
-    def _run(self, work: GroupWork, units: Iterable[Unit], on_record: OnRecord) -> Totals:
+    def _run(self, units: Iterable[Unit], done: Done, on_record: OnRecord) -> Totals:
+        if self._workers is not None and self._job is not None:
+            return self._workers.run(
+                self._plan,
+                self._job,
+                self._owner,
+                self._options,
+                units,
+                done,
+                self._monitor,
+                fail_fast=self._fail_fast,
+            )
+        work = GroupWork(
+            self._plan,
+            self._tree,
+            self._destination,
+            self._options,
+            done,
+            records_source=self._job is not None,
+        )
         return run_units(
             self._plan,
             work,

@@ -45,6 +45,16 @@ class Totals:
         self.written_nbytes += sum(one.nbytes for one in found.records)
         self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
 
+    def add_totals(self, found: Totals) -> None:
+        """Add the sums of a part of the run that another process did."""
+        self.n_skipped += found.n_skipped
+        self.n_written += found.n_written
+        self.n_failed += found.n_failed
+        self.n_moved_chunks += found.n_moved_chunks
+        self.read_nbytes += found.read_nbytes
+        self.written_nbytes += found.written_nbytes
+        self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
+
     def add_failure(self, found: ShardFailure) -> None:
         """Add a shard that is not stored any more as it was written."""
         self.n_failed += 1

@@ -48,7 +48,7 @@ class FoundLines:
 
 
 class Ledger:
-    """The ledger of one worker, in a with block. The file is made with the first line.
+    """The ledger of one worker. It is closed at the end of a with block, or by `close`. The file is made with the first line.
 
     Parameters
     ----------
@@ -90,17 +90,25 @@ class Ledger:
             os.write(self._fd, b"\n")
             raise OSError(f"{self._folder}: expected to append {len(whole)} bytes to a ledger, wrote {n}")
 
+    def sync(self) -> None:
+        """Make the lines durable; then other machines see them too."""
+        if self._fd >= 0:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Make the lines durable, and close the file."""
+        if self._fd >= 0:
+            self.sync()
+            os.close(self._fd)
+            self._fd = -1
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Make the lines durable, and close the file."""
-        if self._fd >= 0:
-            os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+        self.close()
 
 
 def read_ledgers(job: str, fingerprint: str) -> FoundLines:

@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from dataclasses import replace
 
 from ...options import check, resolve
-from ...storage.urls import is_url
 from ..convert.convert_report import ConvertReport
-from ..convert.destination import NewTree
 from ..convert.execute import Execution, run_report
-from ..convert.open_source import open_source
-from ..convert.plan import check_same_source
 from ..monitor import Monitor
+from .open_plan import open_plan
 from .plan_file import PlanFile
 
 __all__ = ["run_part"]
@@ -69,15 +65,7 @@ def run_part(
         raise ValueError(f"part: expected a number from 0 to {found.n_parts - 1}, got {part}")
     options = resolve(argument=check({"threads": threads}))
     options = replace(options, threads=min(options.threads, plan.n_threads))  # the plan has their memory
-    names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
-    tree = open_source(
-        found.source,
-        options,
-        only=names if names != [""] else (),
-        storage_options=found.storage_options if is_url(found.source) else None,
-    )
-    new = NewTree(found.destination, found.storage_options)
-    check_same_source(plan, tree, new)
+    tree, new = open_plan(found, options)
     units = list(plan.part(part, found.n_parts))
     n_shards = sum(len(plan.arrays[one.array].coords(one.group)) for one in units)
     execution = Execution(

@@ -1,0 +1,105 @@
+# cluster.py - the cluster that runs a job, if the user has chosen one
+# SPDX-License-Identifier: MIT
+"""`chosen_cluster`: this process or dask. `open_workers` imports dask, which is optional, at the first use."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ...storage.urls import is_url
+from ..monitor import Monitor
+
+if TYPE_CHECKING:
+    from .dask_workers import DaskWorkers
+
+__all__ = ["chosen_cluster", "default_job", "open_workers"]
+
+
+def chosen_cluster(dask: Any, source: Any, destination: Any, *, has_job: bool, has_temp: bool) -> Any:
+    """Return the address or the client of the cluster that runs a conversion; None for this process.
+
+    Parameters
+    ----------
+    dask : str, distributed.Client, False or None
+        What the user has given. None: the client that the program uses, if the conversion can run there.
+    source, destination : object
+        Absolute places.
+    has_job, has_temp : bool
+        The user has named a file for the plan, and a folder for an intermediate array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The user has chosen a cluster, and its workers cannot open source and destination, or cannot do this conversion.
+    """
+    if dask is False:
+        return None
+    found = _active_client() if dask is None else dask
+    if found is None:
+        return None
+    obstacle = _obstacle(source, destination, has_job, has_temp)
+    if obstacle is None:
+        return found
+    if dask is not None:
+        raise obstacle
+    return None
+
+
+def _active_client() -> Any:
+    """Return the client that the program uses; a program that has not imported distributed has none."""
+    return None if "distributed" not in sys.modules else _dask().active_client()
+
+
+def _obstacle(source: Any, destination: Any, has_job: bool, has_temp: bool) -> Exception | None:
+    for name, place in (("source", source), ("destination", destination)):
+        if not isinstance(place, str):
+            return TypeError(
+                f"{name}: expected a path or a URL, which the workers of dask can open, got {type(place).__name__}"
+            )
+    if has_temp:
+        return ValueError(
+            "temp: expected no intermediate array with dask; give the workers more memory instead"
+        )
+    if not has_job and is_url(destination):
+        return ValueError(
+            f"job: expected a file for the plan, which all workers reach, because {destination} is not a local path"
+        )
+    return None
+
+
+def default_job(destination: str) -> str:
+    """Return the file of the plan beside a local destination."""
+    return f"{destination}.job.json"
+
+
+def open_workers(
+    cluster: Any, *, threads: int | None, memory: int | None, monitor: Monitor
+) -> AbstractContextManager[DaskWorkers | None]:
+    """Open a cluster in a with block; see `dask_workers`. Without one the block gets None.
+
+    Raises
+    ------
+    ImportError
+        distributed is not installed.
+    """
+    if cluster is None:
+        return nullcontext()
+    found: AbstractContextManager[DaskWorkers | None] = _dask().dask_workers(
+        cluster, threads=threads, memory=memory, monitor=monitor
+    )
+    return found
+
+
+def _dask() -> ModuleType:
+    try:
+        from . import dask_workers
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
+            raise
+        raise ImportError(
+            "dask: workers need the package distributed; install it with: pip install 'shardcodec[dask]'"
+        ) from error
+    return dask_workers
