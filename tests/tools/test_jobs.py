@@ -22,27 +22,19 @@ import numpy as np
 import pytest
 import zarr
 from helpers import bits, python_environment, quiet
+from job_files import N_SHARDS, SHARDS, VALUES, check, files, source_array
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
-from shardcodec.tools import convert, plan_convert, run_part, status, verify
-from shardcodec.tools.convert.claim import MARK
+from shardcodec.tools import convert, plan_convert, run_part, status
 from shardcodec.tools.jobs.ledger import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.jobs.plan_file import PlanFile
 from shardcodec.tools.monitor import Monitor, Stopped
 
-VALUES = np.random.default_rng(3).integers(0, 50, (64, 48)).astype("int32")
-VALUES[:16, :16] = 0  # a shard that is not stored
-SHARDS = (16, 16)
-N_SHARDS = 12
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    with quiet():
-        array = zarr.create_array(tmp_path / "a.zarr", shape=VALUES.shape, chunks=(8, 8), dtype="int32")
-        array[...] = VALUES
-    return tmp_path / "a.zarr"
+    return source_array(tmp_path / "a.zarr")
 
 
 @pytest.fixture
@@ -53,22 +45,6 @@ def new(tmp_path: Path) -> Path:
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return tmp_path / "job.json"
-
-
-def check(new: Path) -> None:
-    with quiet():
-        assert bits(zarr.open_array(new, mode="r")[...]) == bits(VALUES)
-    assert verify(new, level="decode").n_findings == 0
-
-
-def files(new: Path) -> dict[str, tuple[int, int]]:
-    """Return inode and time of each shard."""
-    found = {}
-    for file in new.rglob("*"):
-        if file.is_file() and file.name not in ("zarr.json", MARK):
-            facts = file.stat()
-            found[file.relative_to(new).as_posix()] = facts.st_ino, facts.st_mtime_ns
-    return found
 
 
 class StopAfter(Monitor):

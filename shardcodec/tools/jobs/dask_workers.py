@@ -141,7 +141,7 @@ def _local_cluster(n: int, threads: int) -> Any:
         threads_per_worker=threads,
         processes=True,
         memory_limit=MEMORY_LIMIT // n,
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",
         silence_logs=logging.ERROR,
     )
 

@@ -1,0 +1,505 @@
+# test_dask.py - convert with the workers of a dask cluster
+# SPDX-License-Identifier: MIT
+"""Two worker processes write what one process writes. A worker or the scheduler may be killed; a finished shard stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from helpers import python_environment, quiet
+from job_files import N_SHARDS, SHARDS, VALUES, check, files, source_array
+
+from shardcodec.cli.app import run
+from shardcodec.errors import ConflictError
+from shardcodec.options import resolve
+from shardcodec.tools import convert, plan_convert, run_part, status
+from shardcodec.tools.convert.claim import MARK, claim
+from shardcodec.tools.convert.destination import NewTree
+from shardcodec.tools.jobs import batches
+from shardcodec.tools.jobs.ledger import ledger_folder
+from shardcodec.tools.jobs.plan_file import PlanFile
+from shardcodec.tools.jobs.plan_worker import PlanWorker
+from shardcodec.tools.monitor import Monitor, Stopped
+
+distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+from shardcodec.tools.jobs import dask_workers  # noqa: E402 - it needs distributed
+
+METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
+
+# Run in worker processes: a group of shards takes a tenth of a second longer, or ends the worker.
+SLOW = """
+import time
+from shardcodec.tools.convert.work import GroupWork
+def slowly(self, unit):
+    time.sleep(0.1)
+    return GroupWork.original(self, unit)
+if not hasattr(GroupWork, "original"):  # dask runs the text of a preload twice
+    GroupWork.original, GroupWork.run = GroupWork.run, slowly
+"""
+DEADLY = """
+import os, signal
+from shardcodec.tools.convert.work import GroupWork
+GroupWork.run = lambda self, unit: os.kill(os.getpid(), signal.SIGKILL)
+"""
+RESTORED = """
+from shardcodec.tools.convert.work import GroupWork
+if hasattr(GroupWork, "original"):
+    GroupWork.run = GroupWork.original
+    del GroupWork.original
+"""
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Two worker processes of one thread each, which a nanny starts again."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return source_array(tmp_path / "a.zarr")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "b.zarr"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return tmp_path / "job.json"
+
+
+@contextmanager
+def slow_workers(client: Any) -> Iterator[None]:
+    client.run(exec, SLOW, {})
+    try:
+        yield
+    finally:
+        client.run(exec, RESTORED, {})
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch has one group of shards."""
+    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
+
+
+class At(Monitor):
+    """Calls a function once, when some shards are in the ledgers of a job."""
+
+    def __init__(self, job: Path, n: int, act: Callable[[], object]) -> None:
+        self._job, self._n, self._act = job, n, act
+
+    def check(self) -> None:
+        if (
+            self._n
+            and len(shards_by_ledger(self._job))
+            and sum(map(len, shards_by_ledger(self._job).values())) >= self._n
+        ):
+            self._n = 0
+            self._act()
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def shards_by_ledger(job: Path) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shards in the ledgers of each process."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for file in Path(ledger_folder(str(job))).glob("*.jsonl"):
+        lines = [json.loads(line.rpartition(b" ")[0]) for line in file.read_bytes().splitlines()[1:]]
+        shards = found.setdefault(file.name.split("-")[-2], [])
+        shards += [tuple(line["coords"]) for line in lines if "coords" in line]
+    return found
+
+
+def contents(new: Path) -> dict[str, bytes]:
+    return {name: (new / name).read_bytes() for name in [*files(new), "zarr.json"]}
+
+
+# ---- the result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", METHODS)
+def test_workers_store_the_bytes_that_one_process_stores(
+    how: dict[str, Any], client: Any, source: Path, new: Path, job: Path, tmp_path: Path
+) -> None:
+    local = convert(source, tmp_path / "local.zarr", shards=SHARDS, **how)
+    report = convert(source, new, shards=SHARDS, dask=client, job=job, **how)
+    assert report.is_complete and report.arrays[0].method == local.arrays[0].method
+    assert (report.n_written, report.n_moved_chunks) == (N_SHARDS, local.n_moved_chunks)
+    assert (report.read_nbytes, report.written_nbytes) == (local.read_nbytes, local.written_nbytes)
+    assert contents(new) == contents(tmp_path / "local.zarr") and not (new / MARK).exists()
+    assert status(job).is_complete
+    # the main process has a ledger of its own, in which it notes the end
+    written = {pid: shards for pid, shards in shards_by_ledger(job).items() if int(pid) != os.getpid()}
+    assert set(map(int, written)) <= set(client.run(os.getpid).values())
+    assert sum(map(len, written.values())) == N_SHARDS
+    again = convert(source, new, shards=SHARDS, dask=client, job=job, resume=True, **how)
+    assert again.is_complete and again.n_skipped == N_SHARDS
+
+
+@pytest.mark.slow
+def test_whole_group_and_default_job_beside_the_destination(client: Any, new: Path, tmp_path: Path) -> None:
+    with quiet():
+        group = zarr.create_group(tmp_path / "g.zarr", attributes={"k": 1})
+        for name in ("x[1]", "deep/y"):
+            group.create_array(name, shape=(8, 8), chunks=(4, 4), dtype="u1")[...] = VALUES[40:48, 40:48]
+        group.create_array("text", shape=(2,), dtype="str")[...] = ["a", "b"]
+    assert convert(tmp_path / "g.zarr", new, shards=(4, 4), dask=client).is_complete
+    made = zarr.open_group(new, mode="r")
+    assert dict(made.attrs) == {"k": 1} and made["text"][...].tolist() == ["a", "b"]
+    for name in ("x[1]", "deep/y"):
+        assert (made[name][...] == VALUES[40:48, 40:48]).all()
+    assert status(f"{new}.job.json").n_finished == 8
+
+
+@pytest.mark.slow
+def test_window_bounds_the_tasks_in_the_scheduler(
+    client: Any, source: Path, new: Path, small_batches: None
+) -> None:
+    seen = []
+
+    class Look(Monitor):
+        def check(self) -> None:
+            seen.append(len(client.futures))
+
+    report = convert(source, new, chunks=(2, 2), shards=(8, 4), dask=client, memory=1 << 20, monitor=Look())
+    assert report.is_complete and report.n_written == 8 * 12
+    assert max(seen) == 2 * dask_workers.WINDOW
+
+
+# ---- workers and processes that end
+
+
+@pytest.mark.slow
+def test_kill_of_a_worker_costs_only_its_own_shards(
+    client: Any, source: Path, new: Path, job: Path, tmp_path: Path
+) -> None:
+    killed: list[str] = []
+
+    def kill() -> None:
+        pid = next(pid for pid, shards in shards_by_ledger(job).items() if shards)
+        os.kill(int(pid), signal.SIGKILL)
+        killed.append(pid)
+
+    with slow_workers(client):
+        report = convert(source, new, shards=SHARDS, dask=client, job=job, monitor=At(job, 3, kill))
+    assert report.is_complete and killed
+    found = shards_by_ledger(job)
+    written = Counter(shard for shards in found.values() for shard in shards)
+    assert len(written) == N_SHARDS
+    assert {shard for shard, n in written.items() if n > 1} <= set(found[killed[0]])
+    convert(source, tmp_path / "local.zarr", shards=SHARDS)
+    assert contents(new) == contents(tmp_path / "local.zarr")
+
+
+@pytest.mark.slow
+def test_batch_that_ends_its_workers_has_failed(client: Any, source: Path, new: Path, job: Path) -> None:
+    scheduler = client.cluster.scheduler
+    allowed, scheduler.allowed_failures = scheduler.allowed_failures, 0
+    pids = set(client.run(os.getpid).values())
+    client.run(exec, DEADLY, {})
+    try:
+        report = convert(source, new, shards=SHARDS, dask=client, job=job, fail_fast=True)
+    finally:
+        scheduler.allowed_failures = allowed
+        deadline = time.monotonic() + 60
+        while len(client.nthreads()) < 2 or pids & set(client.run(os.getpid).values()):
+            assert time.monotonic() < deadline
+            # a worker that got no batch still has the deadly function
+            client.restart()
+    assert not report.is_complete and report.n_failed >= 1
+    assert "ended several workers" in report.failures[0].detail
+    assert report.failures[0].shard.startswith("c/")
+
+
+@pytest.mark.slow
+def test_stop_finishes_begun_shards_and_the_job_goes_on(
+    client: Any, source: Path, new: Path, job: Path
+) -> None:
+    with slow_workers(client):
+        first = convert(source, new, shards=SHARDS, dask=client, job=job, monitor=At(job, 3, stop))
+    assert first.is_stopped and not first.is_complete and 3 <= first.n_written < N_SHARDS
+    assert first.n_written == status(job).n_finished
+    before = files(new)
+    second = convert(source, new, shards=SHARDS, dask=client, job=job, resume=True)
+    assert (second.n_written, second.n_skipped) == (N_SHARDS - first.n_written, first.n_written)
+    assert second.is_complete
+    assert {name: files(new)[name] for name in before} == before
+    check(new)
+
+
+def slow_convert(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start the command with workers in which each group of shards takes a tenth of a second longer."""
+    variables = {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([SLOW]), **environment}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "shardcodec", "convert", *arguments],
+        env=python_environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_shards(job: Path, n: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while sum(map(len, shards_by_ledger(job).values())) < n:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Path, job: Path) -> None:
+    arguments = [str(source), str(new), "--shards", "16,16", "--job", str(job)]
+    process = slow_convert(*arguments, "--dask", "local:2")
+    wait_for_shards(job, 3, process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "incomplete" in out and "Traceback" not in err
+    before = files(new)
+    finished = status(job).n_finished
+    assert 3 <= finished < N_SHARDS
+    assert run(["convert", *arguments, "--resume"]) == 0
+    assert {name: files(new)[name] for name in before} == before
+    assert status(job).is_complete and sum(map(len, shards_by_ledger(job).values())) == N_SHARDS
+    check(new)
+
+
+@pytest.mark.slow
+def test_lost_scheduler_leads_to_exit_code_4_and_the_job_goes_on(
+    source: Path, new: Path, job: Path, tmp_path: Path
+) -> None:
+    fast = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
+    code = """
+        import sys, time
+        from distributed import LocalCluster
+        if __name__ == "__main__":
+            cluster = LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0")
+            print(cluster.scheduler_address, flush=True)
+            time.sleep(60)
+    """
+    environment = python_environment(**fast, DASK_DISTRIBUTED__WORKER__PRELOAD=json.dumps([SLOW]))
+    scheduler = subprocess.Popen(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    assert scheduler.stdout is not None
+    address = scheduler.stdout.readline().strip()
+    worker = subprocess.Popen(
+        [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
+         "--no-dashboard", "--local-directory", str(tmp_path)],
+        env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        arguments = [str(source), str(new), "--shards", "16,16", "--job", str(job)]
+        process = slow_convert(*arguments, "--dask", address, **fast)
+        wait_for_shards(job, 2, process)
+        scheduler.kill()
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 4, err
+        print(err)
+        assert f"the scheduler at {address} was lost" in err and "Traceback" not in err
+        worker.communicate(timeout=60)  # it ends by itself, after its current shard
+    finally:
+        for one in (scheduler, worker):
+            one.kill()
+            one.communicate()
+    before = files(new)
+    finished = status(job).n_finished
+    assert 2 <= finished < N_SHARDS
+    assert run(["convert", *arguments, "--resume"]) == 0
+    same = [name for name in before if files(new)[name] == before[name]]
+    assert len(same) >= finished - 1  # one finished shard has no object
+    check(new)
+
+
+# ---- errors of workers
+
+
+@pytest.mark.slow
+def test_damaged_chunk_fails_its_shard_and_the_others_are_written(
+    client: Any, source: Path, new: Path, job: Path
+) -> None:
+    chunk = source / "c/7/5"
+    good = chunk.read_bytes()
+    chunk.write_bytes(good[:-2])
+    report = convert(source, new, shards=SHARDS, codecs=["gzip"], dask=client, job=job)
+    assert (report.n_failed, report.n_written, report.is_complete) == (1, N_SHARDS - 1, False)
+    assert report.failures[0].shard == str(new / "c/3/2")
+    chunk.write_bytes(good)
+    assert (
+        convert(source, new, shards=SHARDS, codecs=["gzip"], dask=client, job=job, resume=True).n_written == 1
+    )
+    check(new)
+
+
+@pytest.mark.slow
+def test_source_that_changed_is_refused_by_a_worker(client: Any, source: Path, new: Path, job: Path) -> None:
+    with slow_workers(client):
+        convert(source, new, shards=SHARDS, dask=client, job=job, monitor=At(job, 4, stop))
+    os.utime(source / "c/2/0", ns=(0, 0))
+    for row in range(8):
+        os.utime(source / f"c/{row}/2", ns=(0, 0))
+    with pytest.raises(ConflictError, match=r"the source of shard .* has changed since it was converted"):
+        convert(source, new, shards=SHARDS, dask=client, job=job, resume=True)
+    assert not (new / "zarr.json").exists()
+
+
+@pytest.mark.slow
+def test_workers_must_reach_the_destination_and_have_the_same_version(
+    client: Any, source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
+        convert(source, "memory://new.zarr", shards=SHARDS, dask=client, job=job)
+    monkeypatch.setattr(dask_workers, "build_info", lambda: {"version": "0.0.1"})
+    with pytest.raises(
+        ImportError, match=r"expected version 0\.0\.1 on the worker tcp://.*install the same version"
+    ):
+        convert(source, new, shards=SHARDS, dask=client)
+
+
+@pytest.mark.slow
+def test_memory_of_workers(client: Any, source: Path, new: Path, job: Path) -> None:
+    with pytest.raises(ValueError, match="the limit of the worker tcp://"):
+        convert(source, new, dask=client, memory=1 << 60)
+    report = convert(source, new, dask=client, dry_run=True)
+    limits = [one["memory_limit"] for one in client.scheduler_info()["workers"].values()]
+    workers = dask_workers.DaskWorkers(client)
+    assert workers.memory == min(8 << 30, int(min(limits) * dask_workers.MEMORY_SHARE))
+    assert (workers.n_threads, workers.n_slots) == (1, 2)
+    assert 0 < report.memory_nbytes <= workers.memory and not new.exists() and not job.exists()
+
+
+# ---- which cluster
+
+
+@pytest.mark.slow
+def test_active_client_is_used_where_workers_can_open_the_places(
+    client: Any, source: Path, new: Path, tmp_path: Path
+) -> None:
+    with client.as_current():
+        assert convert(source, new, shards=SHARDS).is_complete
+        assert (tmp_path / "b.zarr.job.json").exists()
+        assert convert(VALUES, tmp_path / "c.zarr", chunks=(8, 8), shards=SHARDS).is_complete
+        assert convert(source, tmp_path / "d.zarr", shards=SHARDS, dask=False).is_complete
+        assert not list(tmp_path.glob("[cd].zarr.job.json*"))
+        assert client.submit(dask_workers.active_client, pure=False).result() is None
+    assert dask_workers.active_client() is None
+    check(new)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"source": VALUES}, TypeError, "source: expected a path or a URL, which the workers of dask can open, got ndarray"),
+        ({"destination": zarr.storage.MemoryStore()}, TypeError, "destination: .* got MemoryStore"),
+        ({"destination": "s3://bucket/new.zarr"}, ValueError, "job: expected a file for the plan"),
+        ({"temp": "t"}, ValueError, "temp: expected no intermediate array with dask"),
+        ({"dask": "local:0"}, ValueError, "dask: expected an address .* got 'local:0'"),
+        ({"dask": "local"}, ValueError, "dask: expected an address"),
+        ({"dask": 3}, TypeError, r"dask: expected an address, 'local:N' or a distributed\.Client, got int"),
+    ],
+)  # fmt: skip
+def test_what_workers_cannot_do_is_refused(
+    arguments: dict[str, Any], error: type[Exception], message: str, source: Path, new: Path
+) -> None:
+    given = {"source": source, "destination": new, "dask": "local:2", **arguments}
+    with pytest.raises(error, match=message):
+        convert(**given)
+    assert not new.exists()
+
+
+def test_missing_package_is_named_with_its_extra(
+    source: Path, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "shardcodec.tools.jobs.dask_workers")
+    monkeypatch.delattr("shardcodec.tools.jobs.dask_workers")
+    assert run(["convert", str(source), str(new), "--dask", "local:2"]) == 3
+    assert "pip install 'shardcodec[dask]'" in capsys.readouterr().err
+
+
+# ---- the part of a worker, without dask
+
+
+@pytest.fixture
+def planned(source: Path, new: Path, job: Path) -> PlanFile:
+    plan_convert(source, new, job, n_parts=1, shards=SHARDS)
+    found = PlanFile.read(job)
+    claim(NewTree(found.destination), found.job, str(job), is_begun=False)
+    return found
+
+
+def worker_of(file: PlanFile, n_threads: int = 1) -> PlanWorker:
+    return PlanWorker(file.path, file.job, resolve(), n_threads, fail_fast=False)
+
+
+def test_batches_that_run_twice_store_the_same_bytes(planned: PlanFile, new: Path, job: Path) -> None:
+    units = list(planned.plan.units())
+    workers = [worker_of(planned, 2), worker_of(planned)]
+    threads = [
+        threading.Thread(target=worker.run, args=(some, {}, 60.0))
+        for worker, some in ((workers[0], units), (workers[0], units[::-1]), (workers[1], units))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for worker in workers:
+        worker.stop()
+    assert sum(map(len, shards_by_ledger(job).values())) == 3 * N_SHARDS
+    before = files(new)
+    report = run_part(job, 0)
+    assert report.is_complete and report.n_skipped == N_SHARDS and files(new) == before
+    check(new)
+
+
+def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> None:
+    units = list(planned.plan.units())
+    worker = worker_of(planned)
+    assert len(units) == 4
+    assert worker.run(units, {}, 0.0).n_units == 0
+    result = worker.run(units[:3], {}, 60.0)
+    assert result.n_units == 3 and result.totals.n_written == 9 and result.seconds > 0
+    worker.stop()
+    assert worker.run(units[3:], {}, 60.0).n_units == 0
+    assert sum(map(len, shards_by_ledger(job).values())) == 9
+
+
+def test_worker_refuses_the_plan_of_another_job(planned: PlanFile) -> None:
+    worker = PlanWorker(planned.path, "another", resolve(), 1, fail_fast=False)
+    with pytest.raises(ConflictError, match="expected the plan of the job another"):
+        worker.run([], {}, 1.0)
+    missing = PlanWorker(f"{planned.path}.gone", planned.job, resolve(), 1, fail_fast=False)
+    with pytest.raises(FileNotFoundError, match="all workers must reach the plan"):
+        missing.run([], {}, 1.0)
