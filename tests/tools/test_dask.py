@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from shardcodec.tools.jobs import batches
 from shardcodec.tools.jobs.ledger import ledger_folder
 from shardcodec.tools.jobs.plan_file import PlanFile
 from shardcodec.tools.jobs.plan_worker import PlanWorker
-from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 from shardcodec.tools.jobs import dask_workers  # noqa: E402 - it needs distributed
@@ -61,6 +60,19 @@ if hasattr(GroupWork, "original"):
     GroupWork.run = GroupWork.original
     del GroupWork.original
 """
+
+
+CLUSTER = """
+import sys, time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0")
+    print(cluster.scheduler_address, flush=True)
+    time.sleep(120)
+"""
+# A lost scheduler is given up at once.
+IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
+SLOWLY = {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([SLOW])}
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +234,7 @@ def test_kill_of_a_worker_costs_only_its_own_shards(
     assert contents(new) == contents(tmp_path / "local.zarr")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_batch_that_ends_its_workers_has_failed(client: Any, source: Path, new: Path, job: Path) -> None:
     scheduler = client.cluster.scheduler
     allowed, scheduler.allowed_failures = scheduler.allowed_failures, 0
@@ -258,12 +270,11 @@ def test_stop_finishes_begun_shards_and_the_job_goes_on(
     check(new)
 
 
-def slow_convert(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start the command with workers in which each group of shards takes a tenth of a second longer."""
-    variables = {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([SLOW]), **environment}
+def command(*arguments: str, source: Path, new: Path) -> subprocess.Popen[str]:
+    """Start the command; workers of its own are slow."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "shardcodec", "convert", *arguments],
-        env=python_environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-P", "-m", "shardcodec", "convert", str(source), str(new), *arguments],
+        env=python_environment(**SLOWLY, **IMPATIENT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -276,70 +287,91 @@ def wait_for_shards(job: Path, n: int, process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Path, job: Path) -> None:
-    arguments = [str(source), str(new), "--shards", "16,16", "--job", str(job)]
-    process = slow_convert(*arguments, "--dask", "local:2")
+    process = command("--shards", "16,16", "--job", str(job), "--dask", "local:2", source=source, new=new)
     wait_for_shards(job, 3, process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "incomplete" in out and "Traceback" not in err
     before = files(new)
-    finished = status(job).n_finished
-    assert 3 <= finished < N_SHARDS
-    assert run(["convert", *arguments, "--resume"]) == 0
+    assert run(["convert", str(source), str(new), "--shards", "16,16", "--job", str(job), "--resume"]) == 0
     assert {name: files(new)[name] for name in before} == before
-    assert status(job).is_complete and sum(map(len, shards_by_ledger(job).values())) == N_SHARDS
+    assert len(before) >= 3 and sum(map(len, shards_by_ledger(job).values())) == N_SHARDS
+    check(new)
+
+
+@contextmanager
+def cluster_process(n_workers: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a scheduler, and workers that end with it, in another process; yield it and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", CLUSTER, str(n_workers)],
+        stdout=subprocess.PIPE, env=python_environment(**SLOWLY, **IMPATIENT), text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def resumes(source: Path, new: Path, job: Path) -> None:
+    """Check that a job of which a part is left goes on, and that no finished shard is written again."""
+    before, finished = files(new), status(job).n_finished
+    assert 2 <= finished < N_SHARDS and not (new / "zarr.json").exists()
+    report = convert(source, new, shards=SHARDS, job=job, resume=True)
+    assert report.is_complete and report.n_skipped == finished
+    same = [name for name in before if files(new)[name] == before[name]]
+    assert len(same) >= finished - 1  # one finished shard has no object
     check(new)
 
 
 @pytest.mark.slow
-def test_lost_scheduler_leads_to_exit_code_4_and_the_job_goes_on(
+def test_lost_scheduler_leaves_a_job_that_goes_on(source: Path, new: Path, job: Path) -> None:
+    with (
+        cluster_process(1) as (process, address),
+        distributed.Client(address, set_as_default=False, timeout=5) as client,
+        pytest.raises(Incomplete, match=r"the scheduler at tcp://.* was lost"),
+    ):
+        convert(source, new, shards=SHARDS, dask=client, job=job, monitor=At(job, 2, process.kill))
+    resumes(source, new, job)
+
+
+@pytest.mark.nightly
+def test_lost_scheduler_leads_to_exit_code_4_and_workers_end(
     source: Path, new: Path, job: Path, tmp_path: Path
 ) -> None:
-    fast = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
-    code = """
-        import sys, time
-        from distributed import LocalCluster
-        if __name__ == "__main__":
-            cluster = LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0")
-            print(cluster.scheduler_address, flush=True)
-            time.sleep(60)
-    """
-    environment = python_environment(**fast, DASK_DISTRIBUTED__WORKER__PRELOAD=json.dumps([SLOW]))
-    scheduler = subprocess.Popen(
-        [sys.executable, "-P", "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        env=environment,
-        text=True,
-    )
-    assert scheduler.stdout is not None
-    address = scheduler.stdout.readline().strip()
-    worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
-         "--no-dashboard", "--local-directory", str(tmp_path)],
-        env=environment, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        arguments = [str(source), str(new), "--shards", "16,16", "--job", str(job)]
-        process = slow_convert(*arguments, "--dask", address, **fast)
-        wait_for_shards(job, 2, process)
-        scheduler.kill()
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 4, err
-        print(err)
-        assert f"the scheduler at {address} was lost" in err and "Traceback" not in err
-        worker.communicate(timeout=60)  # it ends by itself, after its current shard
-    finally:
-        for one in (scheduler, worker):
-            one.kill()
-            one.communicate()
-    before = files(new)
-    finished = status(job).n_finished
-    assert 2 <= finished < N_SHARDS
-    assert run(["convert", *arguments, "--resume"]) == 0
-    same = [name for name in before if files(new)[name] == before[name]]
-    assert len(same) >= finished - 1  # one finished shard has no object
-    check(new)
+    with cluster_process(0) as (scheduler, address):
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
+             "--no-dashboard", "--local-directory", str(tmp_path)],
+            env=python_environment(**SLOWLY, **IMPATIENT), stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            process = command(
+                "--shards", "16,16", "--job", str(job), "--dask", address, source=source, new=new
+            )
+            wait_for_shards(job, 2, process)
+            scheduler.kill()
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 4, err
+            assert f"the scheduler at {address} was lost" in err
+            worker.communicate(timeout=60)  # it ends by itself, after its current shards
+        finally:
+            worker.kill()
+            worker.communicate()
+    resumes(source, new, job)
+
+
+def test_incomplete_job_has_exit_code_4(
+    source: Path, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*arguments: object, **choices: object) -> None:
+        raise Incomplete("the scheduler was lost")
+
+    monkeypatch.setattr("shardcodec.cli.convert.convert_arrays", lost)
+    assert run(["convert", str(source), str(new), "--dask", "tcp://127.0.0.1:1"]) == 4
+    assert capsys.readouterr().err == "shardcodec: the scheduler was lost\n"
 
 
 # ---- errors of workers
