@@ -177,6 +177,24 @@ class ShardCodecOneThread(ShardCodec):
             yield
 
 
+class ShardCodecWorker(ShardCodec):
+    """shardcodec's `convert` with one worker process of dask."""
+
+    name = "shardcodec 1 worker"
+    group = "end to end"
+
+    def why_not(self) -> str | None:
+        return (
+            super().why_not() if importlib.util.find_spec("distributed") else "distributed is not installed"
+        )
+
+
+class ShardCodecWorkers(ShardCodecWorker):
+    """shardcodec's `convert` with two worker processes of dask."""
+
+    name = "shardcodec 2 workers"
+
+
 class ShardCodecAppend(ShardCodec):
     """shardcodec with the write strategy `append`."""
 
@@ -261,6 +279,18 @@ class ZarrFused(Zarr):
 
     name = "zarr fused"
     pipeline = "zarr.core.codec_pipeline.FusedCodecPipeline"
+
+
+class DaskRechunkWorkers(ZarrBatched):
+    """dask's rechunk with `to_zarr`, in two worker processes, over zarr's pipeline."""
+
+    name = "dask rechunk 2 workers"
+    group = "end to end"
+
+    def why_not(self) -> str | None:
+        return (
+            super().why_not() if importlib.util.find_spec("distributed") else "distributed is not installed"
+        )
 
 
 class Zarrs(Zarr):
@@ -501,6 +531,9 @@ ALL: tuple[Peer, ...] = (
     ShardCodecAppend(),
     ShardCodecInPlace(),
     ShardCodecOneThread(),
+    ShardCodecWorker(),
+    ShardCodecWorkers(),
+    DaskRechunkWorkers(),
     ShardHandle(),
     EmptyPipeline(),
     OpenArray(),

@@ -355,6 +355,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     import suite_kv
     import suite_limits
     import suite_loader
+    import suite_tools_dask
     import suite_v2
 
     makers = {
@@ -369,7 +370,10 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "limits": lambda: suite_limits.rows(sizes.edge),
         "v2": lambda: suite_v2.rows(sizes.edge),
         "endtoend": lambda: (
-            suite_loader.crops(sizes) + suite_climate.rows(sizes.edge) + suite_dask.rows(sizes.edge)
+            suite_loader.crops(sizes)
+            + suite_climate.rows(sizes.edge)
+            + suite_dask.rows(sizes.edge)
+            + suite_tools_dask.rows(sizes.edge)
         ),
     }
     return [row for group in groups for row in makers[group]()]
