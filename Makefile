@@ -311,7 +311,7 @@ format: .venv/dev-$(VERSION)/needed ## repair what the formatters and linters of
 library = $(shell gcc -print-file-name=$(1))
 
 # The folders whose tests reach C.
-ASAN_TESTS ?= $(addprefix tests/,kernels engine storage access zarr_plugin kv property faults/test_memory.py)
+ASAN_TESTS ?= $(addprefix tests/,kernels engine storage access zarr_plugin kv property)
 
 .PHONY: asan
 asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
