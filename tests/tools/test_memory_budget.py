@@ -25,6 +25,8 @@ from shardcodec import ShardSpec, tools
 from shardcodec.cli.app import run
 from shardcodec.tools.memory_budget import MemoryBudget
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 CODECS = [zarr.codecs.Crc32cCodec()]
 
