@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from helpers import bits, quiet
 
 from shardcodec.tools import verify
 from shardcodec.tools.convert.claim import MARK
+from shardcodec.tools.jobs.ledger import ledger_folder
 
-__all__ = ["N_SHARDS", "SHARDS", "VALUES", "check", "files", "source_array"]
+__all__ = ["N_SHARDS", "SHARDS", "VALUES", "check", "files", "shards_by_ledger", "source_array"]
 
 VALUES = np.random.default_rng(3).integers(0, 50, (64, 48)).astype("int32")
 VALUES[:16, :16] = 0  # a shard that is not stored
@@ -41,4 +43,14 @@ def files(new: Path) -> dict[str, tuple[int, int]]:
         if file.is_file() and file.name not in ("zarr.json", MARK):
             facts = file.stat()
             found[file.relative_to(new).as_posix()] = facts.st_ino, facts.st_mtime_ns
+    return found
+
+
+def shards_by_ledger(job: Path) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shards in the ledgers of each process."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for file in Path(ledger_folder(str(job))).glob("*.jsonl"):
+        lines = [json.loads(line.rpartition(b" ")[0]) for line in file.read_bytes().splitlines()[1:]]
+        shards = found.setdefault(file.name.split("-")[-2], [])
+        shards += [tuple(line["coords"]) for line in lines if "coords" in line]
     return found

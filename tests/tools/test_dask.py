@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,18 +19,13 @@ from typing import Any
 import pytest
 import zarr
 from helpers import python_environment, quiet
-from job_files import N_SHARDS, SHARDS, VALUES, check, files, source_array
+from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger, source_array
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
-from shardcodec.options import resolve
-from shardcodec.tools import convert, plan_convert, run_part, status
-from shardcodec.tools.convert.claim import MARK, claim
-from shardcodec.tools.convert.destination import NewTree
+from shardcodec.tools import convert, status
+from shardcodec.tools.convert.claim import MARK
 from shardcodec.tools.jobs import batches
-from shardcodec.tools.jobs.ledger import ledger_folder
-from shardcodec.tools.jobs.plan_file import PlanFile
-from shardcodec.tools.jobs.plan_worker import PlanWorker
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -140,16 +134,6 @@ class At(Monitor):
 
 def stop() -> None:
     raise Stopped
-
-
-def shards_by_ledger(job: Path) -> dict[str, list[tuple[int, ...]]]:
-    """Return the shards in the ledgers of each process."""
-    found: dict[str, list[tuple[int, ...]]] = {}
-    for file in Path(ledger_folder(str(job))).glob("*.jsonl"):
-        lines = [json.loads(line.rpartition(b" ")[0]) for line in file.read_bytes().splitlines()[1:]]
-        shards = found.setdefault(file.name.split("-")[-2], [])
-        shards += [tuple(line["coords"]) for line in lines if "coords" in line]
-    return found
 
 
 def contents(new: Path) -> dict[str, bytes]:
@@ -479,59 +463,3 @@ def test_missing_package_is_named_with_its_extra(
     monkeypatch.delattr("shardcodec.tools.jobs.dask_workers")
     assert run(["convert", str(source), str(new), "--dask", "local:2"]) == 3
     assert "pip install 'shardcodec[dask]'" in capsys.readouterr().err
-
-
-# ---- the part of a worker, without dask
-
-
-@pytest.fixture
-def planned(source: Path, new: Path, job: Path) -> PlanFile:
-    plan_convert(source, new, job, n_parts=1, shards=SHARDS)
-    found = PlanFile.read(job)
-    claim(NewTree(found.destination), found.job, str(job), is_begun=False)
-    return found
-
-
-def worker_of(file: PlanFile, n_threads: int = 1) -> PlanWorker:
-    return PlanWorker(file.path, file.job, resolve(), n_threads, fail_fast=False)
-
-
-def test_batches_that_run_twice_store_the_same_bytes(planned: PlanFile, new: Path, job: Path) -> None:
-    units = list(planned.plan.units())
-    workers = [worker_of(planned, 2), worker_of(planned)]
-    threads = [
-        threading.Thread(target=worker.run, args=(some, {}, 60.0))
-        for worker, some in ((workers[0], units), (workers[0], units[::-1]), (workers[1], units))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for worker in workers:
-        worker.stop()
-    assert sum(map(len, shards_by_ledger(job).values())) == 3 * N_SHARDS
-    before = files(new)
-    report = run_part(job, 0)
-    assert report.is_complete and report.n_skipped == N_SHARDS and files(new) == before
-    check(new)
-
-
-def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> None:
-    units = list(planned.plan.units())
-    worker = worker_of(planned)
-    assert len(units) == 4
-    assert worker.run(units, {}, 0.0).n_units == 0
-    result = worker.run(units[:3], {}, 60.0)
-    assert result.n_units == 3 and result.totals.n_written == 9 and result.seconds > 0
-    worker.stop()
-    assert worker.run(units[3:], {}, 60.0).n_units == 0
-    assert sum(map(len, shards_by_ledger(job).values())) == 9
-
-
-def test_worker_refuses_the_plan_of_another_job(planned: PlanFile) -> None:
-    worker = PlanWorker(planned.path, "another", resolve(), 1, fail_fast=False)
-    with pytest.raises(ConflictError, match="expected the plan of the job another"):
-        worker.run([], {}, 1.0)
-    missing = PlanWorker(f"{planned.path}.gone", planned.job, resolve(), 1, fail_fast=False)
-    with pytest.raises(FileNotFoundError, match="all workers must reach the plan"):
-        missing.run([], {}, 1.0)

@@ -1,0 +1,82 @@
+# test_plan_worker.py - a process that runs batches of a plan
+# SPDX-License-Identifier: MIT
+"""A batch may run twice, end early, or be sent to the wrong machine."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from job_files import N_SHARDS, SHARDS, check, files, shards_by_ledger, source_array
+
+from shardcodec.errors import ConflictError
+from shardcodec.options import resolve
+from shardcodec.tools import plan_convert, run_part
+from shardcodec.tools.convert.claim import claim
+from shardcodec.tools.convert.destination import NewTree
+from shardcodec.tools.jobs.plan_file import PlanFile
+from shardcodec.tools.jobs.plan_worker import PlanWorker
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "b.zarr"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return tmp_path / "job.json"
+
+
+@pytest.fixture
+def planned(tmp_path: Path, new: Path, job: Path) -> PlanFile:
+    plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS)
+    found = PlanFile.read(job)
+    claim(NewTree(found.destination), found.job, str(job), is_begun=False)
+    return found
+
+
+def worker_of(file: PlanFile, n_threads: int = 1) -> PlanWorker:
+    return PlanWorker(file.path, file.job, resolve(), n_threads, fail_fast=False)
+
+
+def test_batches_that_run_twice_store_the_same_bytes(planned: PlanFile, new: Path, job: Path) -> None:
+    units = list(planned.plan.units())
+    workers = [worker_of(planned, 2), worker_of(planned)]
+    threads = [
+        threading.Thread(target=worker.run, args=(some, {}, 60.0))
+        for worker, some in ((workers[0], units), (workers[0], units[::-1]), (workers[1], units))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for worker in workers:
+        worker.stop()
+    assert sum(map(len, shards_by_ledger(job).values())) == 3 * N_SHARDS
+    before = files(new)
+    report = run_part(job, 0)
+    assert report.is_complete and report.n_skipped == N_SHARDS and files(new) == before
+    check(new)
+
+
+def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> None:
+    units = list(planned.plan.units())
+    worker = worker_of(planned)
+    assert len(units) == 4
+    assert worker.run(units, {}, 0.0).n_units == 0
+    result = worker.run(units[:3], {}, 60.0)
+    assert result.n_units == 3 and result.totals.n_written == 9 and result.seconds > 0
+    worker.stop()
+    assert worker.run(units[3:], {}, 60.0).n_units == 0
+    assert sum(map(len, shards_by_ledger(job).values())) == 9
+
+
+def test_worker_refuses_the_plan_of_another_job(planned: PlanFile) -> None:
+    worker = PlanWorker(planned.path, "another", resolve(), 1, fail_fast=False)
+    with pytest.raises(ConflictError, match="expected the plan of the job another"):
+        worker.run([], {}, 1.0)
+    missing = PlanWorker(f"{planned.path}.gone", planned.job, resolve(), 1, fail_fast=False)
+    with pytest.raises(FileNotFoundError, match="all workers must reach the plan"):
+        missing.run([], {}, 1.0)
