@@ -28,6 +28,7 @@ from shardcodec.tools.convert.claim import MARK
 from shardcodec.tools.jobs import batches
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
+dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 from shardcodec.tools.jobs import dask_workers  # noqa: E402 - it needs distributed
 
@@ -69,9 +70,9 @@ IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
 SLOWLY = {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([SLOW])}
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """Two worker processes of one thread each, which a nanny starts again."""
+@contextmanager
+def two_workers() -> Iterator[Any]:
+    """Start two processes of one thread each, which a nanny starts again."""
     with (
         distributed.LocalCluster(
             n_workers=2,
@@ -82,6 +83,12 @@ def client() -> Iterator[Any]:
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with two_workers() as client:
         yield client
 
 
@@ -219,20 +226,13 @@ def test_kill_of_a_worker_costs_only_its_own_shards(
 
 
 @pytest.mark.nightly
-def test_batch_that_ends_its_workers_has_failed(client: Any, source: Path, new: Path, job: Path) -> None:
-    scheduler = client.cluster.scheduler
-    allowed, scheduler.allowed_failures = scheduler.allowed_failures, 0
-    pids = set(client.run(os.getpid).values())
-    client.run(exec, DEADLY, {})
-    try:
+def test_batch_that_ends_its_workers_has_failed(source: Path, new: Path, job: Path) -> None:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        two_workers() as client,
+    ):
+        client.run(exec, DEADLY, {})
         report = convert(source, new, shards=SHARDS, dask=client, job=job, fail_fast=True)
-    finally:
-        scheduler.allowed_failures = allowed
-        deadline = time.monotonic() + 60
-        while len(client.nthreads()) < 2 or pids & set(client.run(os.getpid).values()):
-            assert time.monotonic() < deadline
-            # a worker that got no batch still has the deadly function
-            client.restart()
     assert not report.is_complete and report.n_failed >= 1
     assert "ended several workers" in report.failures[0].detail
     assert report.failures[0].shard.startswith("c/")

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_files import N_SHARDS, SHARDS, check, files, shards_by_ledger, source_array
@@ -13,8 +16,10 @@ from job_files import N_SHARDS, SHARDS, check, files, shards_by_ledger, source_a
 from shardcodec.errors import ConflictError
 from shardcodec.options import resolve
 from shardcodec.tools import plan_convert, run_part
-from shardcodec.tools.convert.claim import claim
+from shardcodec.tools.convert.claim import MARK, claim
 from shardcodec.tools.convert.destination import NewTree
+from shardcodec.tools.convert.plan import Unit
+from shardcodec.tools.convert.work import GroupWork
 from shardcodec.tools.jobs.plan_file import PlanFile
 from shardcodec.tools.jobs.plan_worker import PlanWorker
 
@@ -37,13 +42,14 @@ def planned(tmp_path: Path, new: Path, job: Path) -> PlanFile:
     return found
 
 
-def worker_of(file: PlanFile, n_threads: int = 1) -> PlanWorker:
-    return PlanWorker(file.path, file.job, resolve(), n_threads, fail_fast=False)
+def worker_of(file: PlanFile, *, n_threads: int = 1, memory: int = 1 << 30, **other: Any) -> PlanWorker:
+    facts = {"job": file.path, "owner": file.job, "options": resolve(), **other}
+    return PlanWorker(n_threads=n_threads, memory=memory, fail_fast=False, **facts)
 
 
 def test_batches_that_run_twice_store_the_same_bytes(planned: PlanFile, new: Path, job: Path) -> None:
     units = list(planned.plan.units())
-    workers = [worker_of(planned, 2), worker_of(planned)]
+    workers = [worker_of(planned, n_threads=2), worker_of(planned)]
     threads = [
         threading.Thread(target=worker.run, args=(some, {}, 60.0))
         for worker, some in ((workers[0], units), (workers[0], units[::-1]), (workers[1], units))
@@ -74,9 +80,44 @@ def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> Non
 
 
 def test_worker_refuses_the_plan_of_another_job(planned: PlanFile) -> None:
-    worker = PlanWorker(planned.path, "another", resolve(), 1, fail_fast=False)
+    worker = worker_of(planned, owner="another")
     with pytest.raises(ConflictError, match="expected the plan of the job another"):
         worker.run([], {}, 1.0)
-    missing = PlanWorker(f"{planned.path}.gone", planned.job, resolve(), 1, fail_fast=False)
+    missing = worker_of(planned, job=f"{planned.path}.gone")
     with pytest.raises(FileNotFoundError, match="all workers must reach the plan"):
         missing.run([], {}, 1.0)
+
+
+def test_worker_refuses_a_destination_without_the_mark_of_the_job(planned: PlanFile, new: Path) -> None:
+    (new / MARK).unlink()  # as on a machine where the path leads to another disk
+    with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
+        worker_of(planned).run(list(planned.plan.units()), {}, 1.0)
+    assert not files(new)
+
+
+@pytest.mark.parametrize(("memory", "most"), [(1 << 30, 3), (0, 1)])
+def test_memory_bounds_the_batches_at_the_same_time(
+    memory: int, most: int, tmp_path: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS, threads=3)
+    file = PlanFile.read(job)
+    claim(NewTree(file.destination), file.job, str(job), is_begun=False)
+    (need,) = (one.need_nbytes for one in file.plan.arrays)
+    running, seen = [], []
+    original = GroupWork.run
+
+    def watched(self: GroupWork, unit: Unit) -> Any:
+        running.append(unit)
+        time.sleep(0.1)
+        seen.append(len(running))
+        try:
+            return original(self, unit)
+        finally:
+            running.remove(unit)
+
+    monkeypatch.setattr(GroupWork, "run", watched)
+    worker = worker_of(file, n_threads=3, memory=memory or need)
+    units = list(file.plan.units())[:3]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda unit: worker.run([unit], {}, 60.0), units))
+    assert max(seen) == most

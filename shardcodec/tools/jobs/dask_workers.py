@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import (
@@ -255,7 +255,10 @@ class DaskWorkers:
                 f"memory: expected workers with at least {format_nbytes(need)} for a group of shards, as the job was planned, got "
                 f"{format_nbytes(self.memory)}; use larger workers, or begin a new job"
             )
-        plugin = _PlanPlugin(job, owner, options, fail_fast=fail_fast, is_own=self.is_own)
+        plan = replace(
+            plan, memory=min(plan.memory, self.memory)
+        )  # the job may have been begun with larger workers
+        plugin = _PlanPlugin(job, owner, options, memory=self.memory, fail_fast=fail_fast, is_own=self.is_own)
         return _Run(self, plan, plugin, units, done, monitor, fail_fast=fail_fast).run()
 
 
@@ -283,11 +286,13 @@ def _memory(workers: Sequence[_Worker], memory: int | None) -> int:
 class _PlanPlugin(WorkerPlugin):  # type: ignore[misc]
     """Has the `PlanWorker` of one run in each worker. It is removed at the end of the run, which stops its batches."""
 
-    def __init__(self, job: str, owner: str, options: Options, *, fail_fast: bool, is_own: bool) -> None:
+    def __init__(
+        self, job: str, owner: str, options: Options, *, memory: int, fail_fast: bool, is_own: bool
+    ) -> None:
         self.name = f"shardcodec-{uuid.uuid4().hex}"
         self.version = build_info()["version"]
         self._job, self._owner, self._options = job, owner, options
-        self._fail_fast, self._is_own = fail_fast, is_own
+        self._memory, self._fail_fast, self._is_own = memory, fail_fast, is_own
 
     def setup(self, worker: Any) -> None:
         if self._is_own and threading.current_thread() is threading.main_thread():
@@ -295,7 +300,12 @@ class _PlanPlugin(WorkerPlugin):  # type: ignore[misc]
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
         self.worker = PlanWorker(
-            self._job, self._owner, self._options, worker.state.nthreads, fail_fast=self._fail_fast
+            self._job,
+            self._owner,
+            self._options,
+            n_threads=worker.state.nthreads,
+            memory=self._memory,
+            fail_fast=self._fail_fast,
         )
 
     def teardown(self, worker: Any) -> None:
@@ -371,6 +381,8 @@ class _Run:
 
     def _submit(self) -> None:
         """Fill the window."""
+        if self._client.status != "running":
+            raise self._lost()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_SECONDS
             self._n_slots = self._look()

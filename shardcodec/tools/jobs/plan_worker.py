@@ -18,7 +18,7 @@ from ...errors import ConflictError
 from ...options import Options
 from ..convert.claim import has_claim
 from ..convert.destination import NewTree
-from ..convert.plan import Unit
+from ..convert.plan import ConvertPlan, Unit
 from ..convert.run import Totals, n_in_flight, run_units
 from ..convert.shard_record import ShardRecord
 from ..convert.source import Ints
@@ -59,16 +59,18 @@ class PlanWorker:
         Name of the job that the plan must have.
     options : Options
         Options of the process that sends the batches.
-    n_threads : int
-        Batches at the same time at most; there are fewer if the memory of the plan does not suffice.
+    n_threads, memory : int
+        Batches at the same time, and bytes of their elements and encoded chunks, at most. The plan may allow less.
     fail_fast : bool
         A batch ends at the first shard that cannot be written.
     """
 
-    def __init__(self, job: str, owner: str, options: Options, n_threads: int, *, fail_fast: bool) -> None:
+    def __init__(
+        self, job: str, owner: str, options: Options, *, n_threads: int, memory: int, fail_fast: bool
+    ) -> None:
         self._job, self._owner, self._fail_fast = job, owner, fail_fast
         self._options = replace(options, threads=1)  # the batches are the parallelism
-        self._n_threads = n_threads
+        self._n_threads, self._memory = n_threads, memory
         self._opening, self._lock = threading.Lock(), threading.Lock()
         self._opened: _OpenedPlan | None = None
         self._n_running = 0
@@ -122,7 +124,7 @@ class PlanWorker:
         opened.done.update(done)
         try:
             totals = run_units(
-                opened.file.plan,
+                opened.plan,
                 opened.work,
                 counted,
                 _Until(self, start + most_seconds),
@@ -152,10 +154,13 @@ class PlanWorker:
         tree, new = open_plan(file, self._options)
         self._check_destination(new)
         done: dict[tuple[str, Ints], Sequence[ShardRecord]] = {}
-        work = GroupWork(file.plan, tree, new, self._options, done)
-        n = n_in_flight(file.plan, min(self._n_threads, file.plan.n_threads))
-        ledger = Ledger(self._job, file.plan.fingerprint)
-        return _OpenedPlan(file, work, done, ledger, threading.BoundedSemaphore(n))
+        n_threads = min(self._n_threads, file.plan.n_threads)
+        plan = replace(file.plan, memory=min(self._memory, file.plan.memory))
+        # a batch with one thread gets the memory that the plan has for one thread
+        share = replace(plan, memory=plan.memory // plan.n_threads)
+        work = GroupWork(share, tree, new, self._options, done)
+        slots = threading.BoundedSemaphore(n_in_flight(plan, n_threads))
+        return _OpenedPlan(share, work, done, Ledger(self._job, plan.fingerprint), slots)
 
     def _read_plan(self) -> PlanFile:
         try:
@@ -190,7 +195,7 @@ class PlanWorker:
 
 
 class _OpenedPlan(NamedTuple):
-    file: PlanFile
+    plan: ConvertPlan
     work: GroupWork
     done: dict[tuple[str, Ints], Sequence[ShardRecord]]
     ledger: Ledger
