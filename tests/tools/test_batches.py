@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 
 from shardcodec.tools.convert.plan import ConvertPlan, PlannedArray, Unit
-from shardcodec.tools.jobs.batches import FIRST_SECONDS, FIRST_SPEED, MOST_UNITS, TARGET_SECONDS, Batches
+from shardcodec.tools.jobs.batches import FIRST_SECONDS, FIRST_SPEED, MOST_SHARDS, TARGET_SECONDS, Batches
 
 SHARD = 1000
 
@@ -54,6 +54,6 @@ def test_batch_has_at_least_one_unit_and_not_too_many() -> None:
     assert len(Batches(slow, slow.units()).take(1)) == 1
     many = plan_of(10**9, shard=1)
     batches = Batches(many, many.units())  # no list of 10^9 units is made
-    assert len(batches.take(8)) == MOST_UNITS
+    assert len(batches.take(8)) == MOST_SHARDS
     empty = Batches(many, itertools.islice(many.units(), 0))
     assert empty.take(1) == []

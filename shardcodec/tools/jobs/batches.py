@@ -22,8 +22,8 @@ TARGET_SECONDS = 20.0
 MOST_SECONDS = 60.0
 # Elements per second of one thread, before any batch was measured.
 FIRST_SPEED = 50e6
-# A message to a worker has at most so many units.
-MOST_UNITS = 10_000
+# A message to a worker names at most so many shards, with what is recorded of them.
+MOST_SHARDS = 10_000
 
 
 class Batches:
@@ -37,6 +37,7 @@ class Batches:
     """
 
     def __init__(self, plan: ConvertPlan, units: Iterable[Unit]) -> None:
+        self._n_shards = [math.prod(one.shards) for one in plan.arrays]
         self._costs = [math.prod(one.shards) * math.prod(one.shard_shape) for one in plan.arrays]
         self._left = sum(
             math.prod(one.groups) * cost for one, cost in zip(plan.arrays, self._costs, strict=True)
@@ -55,13 +56,14 @@ class Batches:
         """
         wanted = min(self._speed * self._seconds, self._left / (2 * max(1, n_slots)))
         batch: list[Unit] = []
-        cost = 0
-        while len(batch) < MOST_UNITS and (cost < wanted or not batch):
+        cost = n_shards = 0
+        while not batch or (cost < wanted and n_shards < MOST_SHARDS):
             unit = self._returned.popleft() if self._returned else next(self._rest, None)
             if unit is None:
                 break
             batch.append(unit)
             cost += self._costs[unit.array]
+            n_shards += self._n_shards[unit.array]
         self._left -= cost
         return batch
 

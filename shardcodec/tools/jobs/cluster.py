@@ -50,7 +50,12 @@ def chosen_cluster(dask: Any, source: Any, destination: Any, *, has_job: bool, h
 
 def _active_client() -> Any:
     """Return the client that the program uses; a program that has not imported distributed has none."""
-    return None if "distributed" not in sys.modules else _dask().active_client()
+    if sys.modules.get("distributed") is None:
+        return None
+    try:
+        return _dask().active_client()
+    except ImportError:  # a release of distributed that does not fit; the user has not asked for it
+        return None
 
 
 def _obstacle(source: Any, destination: Any, has_job: bool, has_temp: bool) -> Exception | None:

@@ -255,9 +255,8 @@ class DaskWorkers:
                 f"memory: expected workers with at least {format_nbytes(need)} for a group of shards, as the job was planned, got "
                 f"{format_nbytes(self.memory)}; use larger workers, or begin a new job"
             )
-        plan = replace(
-            plan, memory=min(plan.memory, self.memory)
-        )  # the job may have been begun with larger workers
+        # the job may have been begun with larger workers
+        plan = replace(plan, memory=min(plan.memory, self.memory))
         plugin = _PlanPlugin(job, owner, options, memory=self.memory, fail_fast=fail_fast, is_own=self.is_own)
         return _Run(self, plan, plugin, units, done, monitor, fail_fast=fail_fast).run()
 
@@ -378,6 +377,8 @@ class _Run:
             raise ImportError(
                 f"dask: expected shardcodec {self._plugin.version} on all workers, but one cannot import it: {error}"
             ) from error
+        except OSError as error:
+            raise self._lost() from error
 
     def _submit(self) -> None:
         """Fill the window."""
