@@ -259,6 +259,7 @@ def command(*arguments: str, source: Path, new: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "shardcodec", "convert", str(source), str(new), *arguments],
         env=python_environment(**SLOWLY, **IMPATIENT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
     )  # fmt: skip
 
 
@@ -273,7 +274,7 @@ def wait_for_shards(job: Path, n: int, process: subprocess.Popen[str]) -> None:
 def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Path, job: Path) -> None:
     process = command("--shards", "16,16", "--job", str(job), "--dask", "local:2", source=source, new=new)
     wait_for_shards(job, 3, process)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)  # the workers too, as by a terminal or Slurm
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "incomplete" in out and "Traceback" not in err
