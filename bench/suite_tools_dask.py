@@ -19,7 +19,7 @@ GROUP = "end to end"
 # Workers of each peer.
 N_WORKERS = {"shardcodec 1 worker": 1, "shardcodec 2 workers": 2, "dask rechunk 2 workers": 2}
 # So high that encoding takes most of the time.
-LEVEL = 9
+LEVEL = 15
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def convert(
             options,
             memory=memory if workers is None else workers.memory,
             verify=verify,
-            n_workers=options.threads if workers is None else workers.n_slots,
+            n_workers=options.threads if workers is None else workers.n_shares,
             may_use_intermediate=temp is not None,
         )
         arrays = tuple(_reports(plan, tree, prices, dry_run))

@@ -46,6 +46,8 @@ __all__ = ["DaskWorkers", "active_client", "dask_workers"]
 
 # Batches in the scheduler for each batch that the workers can run at the same time.
 WINDOW = 3
+# The plan makes groups of shards for so many times the threads that there are.
+SHARES = 4
 # Share of the memory limit of a worker that elements and encoded chunks may take; from 60 % on dask acts against the worker.
 MEMORY_SHARE = 0.5
 # Seconds to wait for the first worker; between two looks at the workers; between two looks for ended batches.
@@ -165,8 +167,9 @@ class DaskWorkers:
     ----------
     n_threads, memory : int
         Threads and bytes of each worker, at most.
-    n_slots : int
-        Threads of all workers together.
+    n_slots, n_shares : int
+        Threads of all workers together; workers for which the plan divides the work, more than there are, so that small groups
+        of shards are left at the end.
 
     Raises
     ------
@@ -191,6 +194,7 @@ class DaskWorkers:
         if threads is not None:
             self.n_threads = min(self.n_threads, threads)
         self.n_slots = sum(min(one.n_threads, self.n_threads) for one in workers)
+        self.n_shares = SHARES * self.n_slots
         self.memory = _memory(workers, memory)
 
     def look(self) -> list[_Worker]:
