@@ -304,9 +304,8 @@ class ObjectStore(ZarrStore):
         )
         try:
             return version_of(await asyncio.shield(task))
-        except (
-            asyncio.CancelledError
-        ):  # obstore aborts an upload after an error, but not if its task is cancelled
+        except asyncio.CancelledError:
+            # obstore aborts an upload after an error, but not if its task is cancelled
             is_cancelled = True
             await asyncio.wait([task])
             raise
