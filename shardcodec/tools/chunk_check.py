@@ -239,26 +239,24 @@ def read_runs(
             if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > block_nbytes:
                 break
             end, j = max(end, offset + nbytes), j + 1
-        try:
-            run = memoryview(view.range(low, end - low))
-        except OSError as error:
-            if error.errno != errno.EIO:  # others may go away
-                raise
+        run = _read(view, low, end - low)
+        if isinstance(run, OSError):
             for k in range(i, j):
-                yield int(where[k]), _single(view, *chosen[k])
-            i = j
-            continue
-        for k in range(i, j):
-            offset, nbytes = chosen[k]
-            yield int(where[k]), run[offset - low : offset - low + nbytes]
+                yield int(where[k]), _read(view, *chosen[k])
+        else:
+            with run:  # its memory is free before the next one is read, whoever still refers to a chunk
+                for k in range(i, j):
+                    offset, nbytes = chosen[k]
+                    with run[offset - low : offset - low + nbytes] as chunk:
+                        yield int(where[k]), chunk
         i = j
 
 
-def _single(view: StoredBytes, offset: int, nbytes: int) -> Any:
-    """Return one inner chunk, or the error of a part of the disk that cannot be read."""
+def _read(view: StoredBytes, offset: int, nbytes: int) -> memoryview | OSError:
+    """Return a range of an object, or the error of a part of the disk that cannot be read."""
     try:
         return memoryview(view.range(offset, nbytes))
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno != errno.EIO:  # others may go away
             raise
         return error

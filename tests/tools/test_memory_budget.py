@@ -23,7 +23,9 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec import ShardSpec, tools
 from shardcodec.cli.app import run
+from shardcodec.tools.chunk_check import read_runs
 from shardcodec.tools.memory_budget import MemoryBudget
+from shardcodec.tools.stored_bytes import Buffer
 
 MIB = 1 << 20
 CODECS = [zarr.codecs.Crc32cCodec()]
@@ -145,6 +147,20 @@ def test_shard_of_many_inner_chunks_and_a_lost_index(tmp_path: Path, codec: Any)
             traced_peak(work) for _ in range(3)
         ]  # tables of the interpreter, and other threads, may grow meanwhile
         assert min(peaks) < memory + MIB, (number, peaks)
+
+
+def test_one_block_is_held_at_a_time() -> None:
+    class Zeros(Buffer):
+        def range(self, offset: int, nbytes: int) -> Any:
+            return bytes(nbytes)
+
+    entries = np.array([[i * 1000, 1000] for i in range(4096)], dtype=np.uint64)
+
+    def work() -> None:
+        for _, data in read_runs(Zeros(b""), entries, np.arange(4096), MIB):
+            assert len(data) == 1000
+
+    assert MIB * 0.9 < traced_peak(work) < 1.9 * MIB
 
 
 def test_fewer_threads_work_if_memory_is_short() -> None:
