@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import KINDS_OF_STORE, create, files_below, run_python, store_of
+from monitors import StopAfter
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -28,7 +29,7 @@ from shardcodec.tools.shard_threads import in_order
 MIB = 1 << 20
 
 
-class StopAfter(Monitor):
+class StopAtCheck(Monitor):
     """Stops after some checks."""
 
     def __init__(self, n: int) -> None:
@@ -70,7 +71,7 @@ def test_stop_finishes_what_was_begun_and_yields_it(n_threads: int) -> None:
 
     found: list[int] = []
     with pytest.raises(Stopped):
-        found.extend(in_order(range(100), work, n_threads, StopAfter(9)))
+        found.extend(in_order(range(100), work, n_threads, StopAtCheck(9)))
     assert found == sorted(begun) == sorted(ended) == list(range(len(found))) and len(found) < 20
 
 
@@ -190,7 +191,7 @@ def test_stopped_tool_reports_what_it_changed(tool: str, tmp_path: Path) -> None
     for key in set(keys) - set(keys[1::4]):
         flip(store, key)
     before, listed = contents(store, keys), []
-    how: dict[str, Any] = {"monitor": StopAfter(6), "on_shard": listed.append, "threads": 3}
+    how: dict[str, Any] = {"monitor": StopAfter(3), "on_shard": listed.append, "threads": 3}
     how |= {"order": "lexicographic"} if tool == "compact" else {"backup": tmp_path / "old"}
     with pytest.raises(Stopped):
         getattr(tools, tool)(store, **how)
