@@ -24,9 +24,11 @@ from zarr.storage import ZipStore
 import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.errors import UnsupportedError
+from shardcodec.options import resolve
 from shardcodec.tools import convert
 from shardcodec.tools.convert import work
 from shardcodec.tools.convert.destination import NewArray
+from shardcodec.tools.convert.open_source import open_source
 
 
 def damage(path: Path, at: int = -1) -> None:
@@ -373,3 +375,33 @@ def test_finished_shard_that_cannot_be_looked_at_is_named(
     assert [one.shard for one in report.failures] == [str(first)]
     assert convert(tmp_path / "old", tmp_path / "new", resume=True, **how).is_complete
     assert (elements(tmp_path / "new") == VALUES).all()
+
+
+# ---- dry runs
+
+
+def test_dry_run_refuses_a_destination_that_is_not_free(tmp_path: Path) -> None:
+    source(tmp_path / "old")
+    how: dict[str, Any] = {"shards": (16, 16), "dry_run": True}
+    assert convert(tmp_path / "old", tmp_path / "new", **how).n_shards == 4
+    (tmp_path / "new").mkdir()
+    assert convert(tmp_path / "old", tmp_path / "new", **how).n_shards == 4
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(FileExistsError, match="expected a new path or an empty folder"):
+        convert(tmp_path / "old", tmp_path / "new", **how)
+    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--dry-run"]) == 3
+
+
+def test_dry_run_of_a_resumed_job_sees_its_own_destination(tmp_path: Path) -> None:
+    source(tmp_path / "old")
+    how: dict[str, Any] = {"shards": (16, 16), "job": tmp_path / "job"}
+    convert(tmp_path / "old", tmp_path / "new", monitor=StopAfter(1), threads=1, **how)
+    assert convert(tmp_path / "old", tmp_path / "new", resume=True, dry_run=True, **how).n_shards == 4
+
+
+@pytest.mark.parametrize("n_chunks", [1, 63, 64, 65, 127, 128, 1000])
+def test_estimate_looks_at_few_objects(n_chunks: int, tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "old", shape=(n_chunks,), chunks=(1,), dtype="u1")
+    (opened,) = open_source(tmp_path / "old", resolve()).arrays
+    looked_at = opened.object_nbytes(64)
+    assert looked_at is not None and min(n_chunks, 32) <= looked_at[0] <= min(n_chunks, 64)

@@ -95,7 +95,7 @@ class ZarrSource(SourceArray):
     def object_nbytes(self, most: int) -> tuple[int, int] | None:
         grid = [-(-n // size) for n, size in zip(self.shape, self.chain.shape, strict=True)]
         total = math.prod(grid)
-        step = max(1, total // most)
+        step = max(1, -(-total // most))
         n = nbytes = 0
         for number in range(0, total, step):
             coords = tuple(int(i) for i in np.unravel_index(number, grid)) if grid else ()
