@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import re
 import sys
 import tracemalloc
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, run_python, store_of
+from helpers import create, store_of
+from resident import run_measuring
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -62,22 +62,11 @@ def test_resident_memory_stays_in_the_budget(tmp_path: Path) -> None:
         large(tmp_path / f"{name}.zarr", n)
         large(tmp_path / f"{name}-copy.zarr", n)
         flip(tmp_path / f"{name}.zarr/c/0/0", 2 * MIB + 100)
-    done = run_python(
+    results = run_measuring(
         """
-        import json, os
-        from pathlib import Path
         from shardcodec import tools
 
         folder, memory = Path(os.environ["FOLDER"]), 12 << 20
-
-        def peak():
-            lines = Path("/proc/self/status").read_text().splitlines()
-            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-        def peak_of(one):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before = peak()
-            return one(), peak() - before
 
         def runs(name):
             array, copy = folder / f"{name}.zarr", folder / f"{name}-copy.zarr"
@@ -96,8 +85,6 @@ def test_resident_memory_stays_in_the_budget(tmp_path: Path) -> None:
         """,
         FOLDER=str(tmp_path),
     )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
     assert {name: result for name, result, _ in results} == {
         "decode": 1,
         "against": 0,

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import KINDS_OF_STORE, create, files_below, run_python, store_of
+from helpers import KINDS_OF_STORE, create, files_below, store_of
 from monitors import StopAfter
+from resident import run_measuring
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -233,22 +234,11 @@ def test_resident_memory_of_several_threads_stays_in_the_budget(tmp_path: Path) 
             with (tmp_path / f"{name}.zarr/c/{i}/0").open("r+b") as file:
                 file.seek(2 * MIB)
                 file.write(b"\xff")
-    done = run_python(
+    results = run_measuring(
         """
-        import json, os
-        from pathlib import Path
         from shardcodec import tools
 
         folder, how = Path(os.environ["FOLDER"]), {"memory": 24 << 20, "threads": 4}
-
-        def peak():
-            lines = Path("/proc/self/status").read_text().splitlines()
-            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-        def peak_of(one):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before = peak()
-            return one(), peak() - before
 
         def runs(name):
             array, to = folder / f"{name}.zarr", folder / f"{name}-new.zarr"
@@ -263,7 +253,5 @@ def test_resident_memory_of_several_threads_stays_in_the_budget(tmp_path: Path) 
         """,
         FOLDER=str(tmp_path),
     )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
     assert [n for n, _ in results] == [6, 6, 6, 6]
     assert all(nbytes <= 24 * MIB for _, nbytes in results), results
