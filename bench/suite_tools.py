@@ -1,4 +1,4 @@
-"""Rows of the tools: conversions beside a copy loop and TensorStore, verify beside `cat`, compact beside `cp`, many small shards."""
+"""Rows of the tools: conversions beside a copy loop and TensorStore, verify beside `cat`, compact beside `cp`, many shards."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ struct piece {
     uint64_t most, low, high;
 };
 
-/* Return where a read from `offset` in the first of n ranges on ends: behind the ranges that follow closely, or the largest read. */
+/* Return where a read from `offset`, in the first of n ranges, ends: behind the ranges that follow closely, or earlier if that is
+ * more than the largest read. */
 static uint64_t
 read_end(const struct sc_entry *ranges, size_t n, uint64_t offset, uint64_t most)
 {

@@ -17,7 +17,8 @@ struct sc_sum {
 /* Find both checksums of n ranges. Ranges that ascend and lie side by side share reads.
  *
  * max_nbytes: memory to use at most, if it is large enough to be useful.
- * Returns SC_BAD_ARGUMENT for a range that does not lie inside the object or is too short. On failure where->entry is the range. */
+ * Returns SC_BAD_ARGUMENT for a range that does not lie inside the object or is too short. On failure where->entry is the
+ * range. */
 enum sc_status sc_fetch_sums(struct sc_fetch *fetch, const struct sc_entry *ranges, size_t n, uint64_t max_nbytes,
                              struct sc_sum *sums, struct sc_where *where);
 

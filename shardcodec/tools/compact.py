@@ -89,8 +89,8 @@ def compact(
     threads : int, optional
         Number of shards at the same time. Default: the option ``threads``.
     memory : int, optional
-        Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an inner chunk for each thread, and whole
-        shards where a store needs them.
+        Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
+        inner chunk for each thread, and whole shards where a store needs them.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional

@@ -25,7 +25,9 @@ from shardcodec import ShardSpec, tools
 from shardcodec.cli.app import run
 from shardcodec.tools.chunk_check import read_runs
 from shardcodec.tools.memory_budget import MemoryBudget
+from shardcodec.tools.new_hierarchy import NewHierarchy, holds_whole_shards
 from shardcodec.tools.stored_bytes import Buffer
+from shardcodec.tools.targets import find_arrays
 
 MIB = 1 << 20
 CODECS = [zarr.codecs.Crc32cCodec()]
@@ -157,6 +159,19 @@ def test_fewer_threads_work_if_memory_is_short() -> None:
     shared = MemoryBudget(8 * MIB).share(spec, "a", 8)
     assert shared.n_threads == 2 and MIB < shared.block_nbytes < 2 * MIB
     assert MemoryBudget(4 * MIB).share(spec, "a", 8).n_threads == 1
+    # a store that takes whole objects only: with a bound, one shard is in memory at a time
+    assert MemoryBudget(64 * MIB).share(spec, "a", 8, holds_whole=True).n_threads == 1
+    assert MemoryBudget(None).share(spec, "a", 8, holds_whole=True).n_threads == 8
+
+
+@pytest.mark.parametrize("kind", ["local", "memory", "other", "conditional"])
+def test_stores_that_hold_a_new_shard_in_memory(kind: str, tmp_path: Path) -> None:
+    store, to = store_of(kind, tmp_path / "a.zarr"), store_of(kind, tmp_path / "b.zarr")
+    create(store)
+    (array,) = find_arrays(store)
+    assert holds_whole_shards(array, None) == (kind != "local")
+    new = NewHierarchy(to, None, MemoryBudget(None), store)
+    assert holds_whole_shards(array, new) == (kind in ("memory", "other"))
 
 
 @pytest.mark.parametrize("work", [tools.verify, tools.repair, tools.compact])
