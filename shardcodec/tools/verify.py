@@ -38,6 +38,8 @@ __all__ = ["inside_array", "verify"]
 
 # Shards with findings that a report lists.
 MOST_SHARDS = 1000
+# Decoded bytes of a shard that is verified sooner than a thread begins with it.
+SMALL_NBYTES = 1 << 20
 # Threads that wait for answers of a store of requests.
 _REQUEST_THREADS = 16
 
@@ -242,7 +244,13 @@ class _VerifyRun:
             lambda shard: self._look(shard, check, comparison),
             check.share.n_threads,
             self._monitor,
+            is_short=array.store.is_near and self._reads_little(array, comparison),
         )
+
+    def _reads_little(self, array: ArrayTarget, comparison: Comparison | None) -> bool:
+        """Return True if little is read of each shard."""
+        is_small = array.shard_spec.chain.nbytes <= SMALL_NBYTES
+        return comparison is None and (self._level is Level.INDEX or is_small)
 
     def _chosen(self, array: ArrayTarget, counts: Counter[str]) -> Iterator[ShardTarget]:
         """Yield the shards to check; report other objects."""

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,21 @@ def test_results_are_in_the_order_of_the_items(n_threads: int) -> None:
 def test_several_items_are_worked_on_at_the_same_time() -> None:
     together = threading.Barrier(3)
     assert list(in_order(range(6), lambda _: together.wait(10) >= 0, 3, Monitor())) == [True] * 6
+
+
+def test_short_work_is_done_without_a_change_of_threads_until_it_is_long() -> None:
+    here = threading.get_ident()
+
+    def work(number: int) -> bool:
+        if number >= 40:
+            time.sleep(0.002)
+        return threading.get_ident() == here
+
+    found = list(in_order(range(100), work, 3, Monitor(), is_short=True))
+    n_here = found.index(False)
+    assert 40 < n_here < 60 and not any(found[n_here:])
+    assert all(in_order(range(100), work, 1, Monitor()))
+    assert not any(in_order(range(40), work, 3, Monitor()))
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
