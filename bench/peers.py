@@ -284,17 +284,21 @@ class TensorStore(Peer):
     can_index = True
     can_gather = True
 
-    def open(self, path: Path, case: Case) -> Any:
-        import tensorstore
-
-        context = {
+    def context(self) -> dict[str, Any]:
+        """Return its limits."""
+        return {
             "cache_pool": {"total_bytes_limit": self.cache_nbytes},
             "data_copy_concurrency": {"limit": N_THREADS},
             "file_io_concurrency": {"limit": 2 * N_THREADS},
             "file_io_sync": False,
         }
+
+    def open(self, path: Path, case: Case) -> Any:
+        import tensorstore
+
         driver = "zarr3" if (path / "zarr.json").exists() else "zarr"
-        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}, "context": context}
+        kvstore = {"driver": "file", "path": f"{path}/"}
+        spec = {"driver": driver, "kvstore": kvstore, "context": self.context()}
         return tensorstore.open(spec, open=True).result()
 
     def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:

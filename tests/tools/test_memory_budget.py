@@ -29,6 +29,8 @@ from shardcodec.tools.new_hierarchy import NewHierarchy, holds_whole_shards
 from shardcodec.tools.stored_bytes import Buffer
 from shardcodec.tools.targets import find_arrays
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 CODECS = [zarr.codecs.Crc32cCodec()]
 
