@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
@@ -489,6 +490,44 @@ class ZarristaCached(Zarrista):
         ]
 
 
+class DaskRechunk(ZarrBatched):
+    """dask's rechunk with `to_zarr`, in threads, over zarr's pipeline."""
+
+    name = "dask rechunk"
+    group = "tools"
+
+    def why_not(self) -> str | None:
+        return super().why_not() if importlib.util.find_spec("dask") else "dask is not installed"
+
+
+class Program(Peer):
+    """A program of the system, which a row calls by its name."""
+
+    group = "tools"
+
+    def why_not(self) -> str | None:
+        return None if shutil.which(self.name) else f"there is no program {self.name}"
+
+
+class Cat(Program):
+    """It reads files, 128 KiB at a time, and writes them to /dev/null."""
+
+    name = "cat"
+
+
+class Cp(Program):
+    """It copies files, without sharing blocks."""
+
+    name = "cp"
+
+
+class Find(Program):
+    """It lists files and their sizes."""
+
+    name = "find"
+    is_rival = False
+
+
 class Floor(Peer):
     """floor.c: reads boxes, writes whole arrays."""
 
@@ -548,6 +587,10 @@ ALL: tuple[Peer, ...] = (
     TensorStoreCached(),
     ZarristaCached(),
     Fill(),
+    DaskRechunk(),
+    Cat(),
+    Cp(),
+    Find(),
 )
 
 

@@ -23,13 +23,13 @@ import pytest
 import zarr
 from helpers import bits, python_environment, quiet
 from job_files import N_SHARDS, SHARDS, VALUES, check, files, source_array
+from monitors import StopAfter
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, plan_convert, run_part, status
 from shardcodec.tools.jobs.ledger import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.jobs.plan_file import PlanFile
-from shardcodec.tools.monitor import Monitor, Stopped
 
 
 @pytest.fixture
@@ -45,20 +45,6 @@ def new(tmp_path: Path) -> Path:
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return tmp_path / "job.json"
-
-
-class StopAfter(Monitor):
-    """Stops after some shards."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    def advance(self, n: int = 1) -> None:
-        self._n -= n
-
-    def check(self) -> None:
-        if self._n <= 0:
-            raise Stopped
 
 
 METHODS: list[dict[str, Any]] = [
@@ -140,6 +126,21 @@ def test_ledger_of_another_plan_does_not_count(source: Path, new: Path, job: Pat
     assert status(job).n_foreign_ledgers == 1 and status(job).n_finished == N_SHARDS
     ledger.write_bytes(b"")
     assert status(job).n_finished == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "link to nothing", "device"])
+def test_entry_that_is_no_regular_file_is_left_out_of_the_ledgers(
+    kind: str, source: Path, new: Path, job: Path
+) -> None:
+    plan_convert(source, new, job, n_parts=2, shards=SHARDS)
+    odd = Path(ledger_folder(str(job))) / "odd.jsonl"
+    odd.parent.mkdir()
+    makers = {"folder": odd.mkdir, "fifo": lambda: os.mkfifo(odd)}
+    makers.get(kind, lambda: odd.symlink_to("/dev/null" if kind == "device" else "missing"))()
+    run_part(job, 0)
+    found = status(job)
+    assert found.n_foreign_ledgers == 1 and found.parts_left == (1,)
+    assert run_part(job, 1).is_complete
 
 
 def test_source_that_changed_is_refused(source: Path, new: Path, job: Path) -> None:
