@@ -33,7 +33,6 @@ from ..compat import (
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
-from .codec import ShardingCodec
 from .foreign_codecs import ZarrCodecs
 from .request import Declined
 
@@ -142,6 +141,8 @@ class StagedKind(Kind):
 
     def _all_codecs(self) -> list[Any]:
         """Return all codecs, with our sharding codec in place of zarr's."""
+        from .codec import ShardingCodec  # here, because most arrays have only native codecs
+
         with quiet():
             ours = ShardingCodec.from_dict(self._sharding.to_dict())
         return [*self._before, ours, *self._after]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
+from zarr.registry import register_codec
 
 from ..access.array_read import read_request
 from ..access.array_request import Part, Request
@@ -268,3 +269,4 @@ class _Job:
 
 
 ShardingCodec.__module__ = "shardcodec"
+register_codec("sharding_indexed", ShardingCodec)

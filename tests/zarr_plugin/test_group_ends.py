@@ -18,7 +18,7 @@ from helpers import ours, zarrs_view
 from zarr.core.sync import sync
 
 from shardcodec import group_writes
-from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer import open_buffer as blocks
 
 WRITTEN = [7, 7, 7, 0, 0, 0, 0, 0]
 NOTHING = [0] * 8
