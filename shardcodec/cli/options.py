@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ProgressKind(enum.StrEnum):
-    """How progress is shown."""
+    """The ways to show progress."""
 
     AUTO = "auto"
     PLAIN = "plain"

@@ -148,7 +148,7 @@ class _Requested:
         return memoryview(answer.data).cast("B")
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: a store of requests keeps no connection open."""
 
 
 def open_object(store: Store, key: str) -> StoredBytes | None:
@@ -162,7 +162,7 @@ def open_object(store: Store, key: str) -> StoredBytes | None:
     Returns
     -------
     StoredBytes or None
-        None if there is no object.
+        None if the object does not exist.
 
     Raises
     ------
