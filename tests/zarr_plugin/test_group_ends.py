@@ -78,12 +78,14 @@ STORED = {
         def enter():
             with group_writes():
                 a[:2] = 7
+                entered.set()
                 ended.wait()
                 time.sleep(0.1)
                 a[2] = 7
 
-        ended = threading.Event()
+        entered, ended = threading.Event(), threading.Event()
         threading.Thread(target=enter).start()
+        entered.wait()
         threading._register_atexit(ended.set)
         """,
     "thread that exits": """
