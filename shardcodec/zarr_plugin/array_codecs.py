@@ -31,8 +31,6 @@ from ..compat import (
     replaced_part,
 )
 from ..errors import ShardError, SpecError, UnsupportedError
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
 from .foreign_codecs import ZarrCodecs
 from .request import Declined
 
@@ -90,6 +88,8 @@ class NativeKind(Kind):
     """An array whose codecs all have native code."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
+        from ..format.chain_spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+
         self._spec = ChainSpec.from_metadata(metadata.to_dict())
         if metadata.fill_value is not None:
             # JSON has one NaN; the fill value in memory has the exact bits
@@ -125,6 +125,8 @@ class StagedKind(Kind):
     def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         if self._after or not all(is_transpose(codec) for codec in self._before):
             return staged_whole(shape, self._codecs(self._all_codecs(), shape))
+        from ..format.spec import ShardSpec
+
         config = self._sharding.to_dict()["configuration"]
         nbytes = self.dtype.itemsize
         spec = ShardSpec(  # only its geometry is used: the elements are opaque

@@ -21,9 +21,10 @@ from shardcodec import public
 PACKAGE = Path(shardcodec.__file__).parent
 
 # zarr imports these in any case, or the pipeline needs them for its first array.
-MOST_MODULES = 75
+MOST_MODULES = 65
 
-# Surfaces, tools, and what only some processes need: stores of requests, blocks of `group_writes`, codecs without native code.
+# Surfaces, tools, and what only some processes need: metadata of codecs, stores of requests, blocks of `group_writes`, codecs
+# without native code.
 LOADED_LATER = (
     "access.array_reader",
     "access.box_reader",
@@ -33,6 +34,7 @@ LOADED_LATER = (
     "access.staged",
     "cli",
     "drawing",
+    "format.",
     "kv",
     "storage.object_store",
     "storage.zarr_store",
