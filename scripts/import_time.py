@@ -8,6 +8,7 @@ The best and the median of all runs are shown. Times differ from run to run, so 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def main() -> None:
             [sys.executable, "-P", "-c", PROGRAM], check=True, capture_output=True, text=True
         )
         ends = [float(line) for line in done.stdout.split()]
-        runs.append([end - begin for begin, end in zip(ends[:-1], ends[1:], strict=True)])
+        runs.append([end - begin for begin, end in itertools.pairwise(ends)])
     del runs[0]
     for step, times in zip(STEPS, zip(*runs, strict=True), strict=True):
         print(f"{min(times):6.1f} ms  (median {statistics.median(times):5.1f})  {step}")
