@@ -223,6 +223,10 @@ bench: .venv/bench-$(VERSION)/stamp ## measure all peers in one run
 bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: requests, bytes, seconds (needs nginx)
 	$(call venv,bench) bench/remote.py $(BENCH_ARGS)
 
+.PHONY: bench-object-writes
+bench-object-writes: .venv/bench-$(VERSION)/stamp ## writing to S3 (moto) with latency: requests, bytes, seconds
+	$(call venv,bench) bench/object_writes.py $(BENCH_ARGS)
+
 # ---------------------------------------------------------------- the site
 
 .PHONY: docs check-site
@@ -326,7 +330,7 @@ format: .venv/dev-$(VERSION)/needed ## repair what the formatters and linters of
 library = $(shell gcc -print-file-name=$(1))
 
 # The folders whose tests reach C.
-ASAN_TESTS ?= $(addprefix tests/,kernels engine storage access zarr_plugin kv property faults/test_memory.py)
+ASAN_TESTS ?= $(addprefix tests/,kernels engine storage access zarr_plugin kv property)
 
 .PHONY: asan
 asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1

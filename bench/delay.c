@@ -10,8 +10,8 @@
  * else. A new connection is made at once, and its first request waits for the round trip that this takes.
  *
  * The first line of output is the port of its own; each line of input is answered by [requests, bytes of answers,
- * connections] since the last. Requests are counted by the ends of their heads (a GET has no body), bytes as they leave,
- * heads of answers included. It ends with its input.
+ * connections, bytes of requests] since the last. Requests are counted by the ends of their heads, after which
+ * Content-Length bytes are their bodies. Bytes are counted as they leave, heads included. It ends with its input.
  *
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
@@ -25,6 +25,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -51,7 +52,9 @@ struct stream {
     size_t nbytes;
     double begins; /* when the connection stands */
     bool is_answer, has_ended, is_over, is_blocked; /* no more comes; all has left; the other side does not take it */
-    unsigned head;                                  /* of "\r\n\r\n", the bytes that were seen last */
+    char head[16384];     /* of a request, as far as it has come */
+    size_t n_head;
+    uint64_t body_nbytes; /* that are still to come */
 };
 
 struct connection {
@@ -64,7 +67,7 @@ struct connection {
 static struct connection *connections;
 static int epoll, port_behind;
 static double delay, seconds_per_byte, line_is_free;
-static uint64_t n_requests, n_bytes, n_connections;
+static uint64_t n_requests, n_bytes, n_connections, n_sent_bytes;
 
 static void
 require(bool fine, const char *what)
@@ -127,12 +130,35 @@ begin(int listener)
     n_connections++;
 }
 
+/* Return the length of the body that follows a head. */
+static uint64_t
+body_of(const char *head)
+{
+    static const char name[] = "\r\ncontent-length:";
+    const char *at = strcasestr(head, name);
+
+    return at ? strtoull(at + sizeof(name) - 1, NULL, 10) : 0;
+}
+
 static void
 count_requests(struct stream *s, const struct piece *p)
 {
     for (size_t i = 0; i < p->nbytes; i++) {
-        s->head = s->head << 8 | (unsigned char)p->data[i];
-        n_requests += s->head == 0x0d0a0d0a;
+        if (s->body_nbytes) {
+            uint64_t n = p->nbytes - i < s->body_nbytes ? p->nbytes - i : s->body_nbytes;
+
+            s->body_nbytes -= n;
+            i += n - 1;
+            continue;
+        }
+        require(s->n_head < sizeof(s->head) - 1, "the head of a request is too long");
+        s->head[s->n_head++] = p->data[i];
+        s->head[s->n_head] = '\0';
+        if (s->n_head >= 4 && !memcmp(s->head + s->n_head - 4, "\r\n\r\n", 4)) {
+            s->body_nbytes = body_of(s->head);
+            s->n_head = 0;
+            n_requests++;
+        }
     }
 }
 
@@ -186,8 +212,8 @@ give(struct stream *s, double time)
         }
         if (n < 0)
             n = (ssize_t)(p->nbytes - p->done); /* no caller waits for it any more */
-        else if (s->is_answer)
-            n_bytes += (uint64_t)n;
+        else
+            *(s->is_answer ? &n_bytes : &n_sent_bytes) += (uint64_t)n;
         p->done += (size_t)n;
         s->nbytes -= (size_t)n;
         if (p->done < p->nbytes)
@@ -280,8 +306,9 @@ main(int argc, char **argv)
             } else if (events[i].data.ptr == line) {
                 if (read(STDIN_FILENO, line, sizeof(line)) <= 0)
                     return 0;
-                printf("[%" PRIu64 ", %" PRIu64 ", %" PRIu64 "]\n", n_requests, n_bytes, n_connections);
-                n_requests = n_bytes = n_connections = 0;
+                printf("[%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 "]\n", n_requests, n_bytes, n_connections,
+                       n_sent_bytes);
+                n_requests = n_bytes = n_connections = n_sent_bytes = 0;
             } else {
                 ((struct connection *)events[i].data.ptr)->is_ready = true;
             }

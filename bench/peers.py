@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
@@ -283,17 +284,21 @@ class TensorStore(Peer):
     can_index = True
     can_gather = True
 
-    def open(self, path: Path, case: Case) -> Any:
-        import tensorstore
-
-        context = {
+    def context(self) -> dict[str, Any]:
+        """Return its limits."""
+        return {
             "cache_pool": {"total_bytes_limit": self.cache_nbytes},
             "data_copy_concurrency": {"limit": N_THREADS},
             "file_io_concurrency": {"limit": 2 * N_THREADS},
             "file_io_sync": False,
         }
+
+    def open(self, path: Path, case: Case) -> Any:
+        import tensorstore
+
         driver = "zarr3" if (path / "zarr.json").exists() else "zarr"
-        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}, "context": context}
+        kvstore = {"driver": "file", "path": f"{path}/"}
+        spec = {"driver": driver, "kvstore": kvstore, "context": self.context()}
         return tensorstore.open(spec, open=True).result()
 
     def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
@@ -455,6 +460,44 @@ class ZarristaCached(Zarrista):
         ]
 
 
+class DaskRechunk(ZarrBatched):
+    """dask's rechunk with `to_zarr`, in threads, over zarr's pipeline."""
+
+    name = "dask rechunk"
+    group = "tools"
+
+    def why_not(self) -> str | None:
+        return super().why_not() if importlib.util.find_spec("dask") else "dask is not installed"
+
+
+class Program(Peer):
+    """A program of the system, which a row calls by its name."""
+
+    group = "tools"
+
+    def why_not(self) -> str | None:
+        return None if shutil.which(self.name) else f"there is no program {self.name}"
+
+
+class Cat(Program):
+    """It reads files, 128 KiB at a time, and writes them to /dev/null."""
+
+    name = "cat"
+
+
+class Cp(Program):
+    """It copies files, without sharing blocks."""
+
+    name = "cp"
+
+
+class Find(Program):
+    """It lists files and their sizes."""
+
+    name = "find"
+    is_rival = False
+
+
 class Floor(Peer):
     """floor.c: reads boxes, writes whole arrays."""
 
@@ -511,6 +554,10 @@ ALL: tuple[Peer, ...] = (
     TensorStoreCached(),
     ZarristaCached(),
     Fill(),
+    DaskRechunk(),
+    Cat(),
+    Cp(),
+    Find(),
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 OURS, FLOOR = "shardcodec", "floor"
 OUR_HANDLES = ("open_array", "open_array, cached index", "open_array, open files", "open_array, immutable")
-YARDSTICKS = (FLOOR, "empty pipeline", "fill", "one pread")
+YARDSTICKS = (FLOOR, "empty pipeline", "fill", "one pread", "find")
 LARGER = 1.03
 
 

@@ -74,9 +74,8 @@ class Sampler:
 
     def __enter__(self) -> Self:
         self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(
-            INTERVAL_SECONDS / 4
-        )  # a thread of Python code would keep the sampler waiting for 5 ms
+        # a thread of Python code would keep the sampler waiting for 5 ms
+        sys.setswitchinterval(INTERVAL_SECONDS / 4)
         self._thread.start()
         return self
 

@@ -355,6 +355,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     import suite_kv
     import suite_limits
     import suite_loader
+    import suite_tools
     import suite_v2
 
     makers = {
@@ -368,6 +369,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "kv": lambda: suite_kv.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
         "v2": lambda: suite_v2.rows(sizes.edge),
+        "tools": lambda: suite_tools.rows(sizes.edge),
         "endtoend": lambda: (
             suite_loader.crops(sizes) + suite_climate.rows(sizes.edge) + suite_dask.rows(sizes.edge)
         ),

@@ -150,9 +150,8 @@ class Workers:
         self._batches = [range(i, min(i + BATCH, len(boxes))) for i in range(0, len(boxes), BATCH)]
         arguments = (peer.name, path, case, boxes, memory, shape)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # to fork a process with threads is what is measured
+            # to fork a process with threads is what is measured
+            warnings.simplefilter("ignore", DeprecationWarning)
             self._pool = context.Pool(N_WORKERS, _begin_worker, arguments)
         try:
             self.run(_read_batch)

@@ -6,8 +6,8 @@
 The proxy (`delay.c`) is a separate process. It passes on each piece of a stream after a fixed delay, in both directions.
 So each request takes one round trip, however many are under way, and a long answer is not slowed down. With a bandwidth,
 all answers share one line. A new connection costs another round trip. `tc netem` on the loopback device would delay all
-other programs of the machine too, and cannot count. Requests are counted by the ends of their heads, bytes as they leave
-for the client, heads of answers included, in the same way for all peers.
+other programs of the machine too, and cannot count. Requests are counted by their heads, bytes as they leave the proxy, heads
+included, in the same way for all peers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 COMPILER = os.environ.get("CC", "cc")
 HOW_TO_GET_NGINX = "nginx is not installed (Debian, Ubuntu: apt-get install nginx-light)"
@@ -38,11 +38,12 @@ http {{
 
 
 class Traffic(NamedTuple):
-    """Requests and bytes that went through the proxy."""
+    """Requests, bytes of their answers and of themselves, and new connections."""
 
     requests: int
     nbytes: int
     connections: int
+    sent_nbytes: int
 
 
 def nginx() -> str | None:
@@ -61,63 +62,94 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Line:
+    """The proxy in front of a server on this machine; a context manager.
+
+    Parameters
+    ----------
+    behind : int
+        Port of the server.
+    folder : Path
+        Where the proxy is compiled.
+    round_trip : float
+        In seconds.
+    bandwidth : float
+        Bytes a second of all answers; 0: no limit.
+    """
+
+    def __init__(self, behind: int, folder: Path, round_trip: float, bandwidth: float = 0.0) -> None:
+        self._command = [str(folder / "delay"), str(behind), str(round_trip), str(bandwidth)]
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        source = Path(__file__).with_name("delay.c")
+        subprocess.run([COMPILER, "-std=c11", "-O2", "-o", self._command[0], str(source)], check=True)
+        allow_open_files()
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def traffic(self) -> Traffic:
+        """Return the traffic since the last call."""
+        assert self._process is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Traffic(*json.loads(self._process.stdout.readline()))
+
+
 class Web:
-    """Server and proxy; a context manager."""
+    """nginx, which serves the files of a folder, behind a `Line`; a context manager."""
 
     def __init__(self, root: Path, folder: Path, round_trip: float, bandwidth: float = 0.0) -> None:
-        self.root = root
-        self.folder = folder
-        self.round_trip = round_trip  # seconds
-        self.bandwidth = bandwidth  # bytes a second; 0: no limit
-        self.port = 0
-        self._processes: list[subprocess.Popen[Any]] = []
+        self._root = root
+        self._folder = folder
+        self._behind = free_port()
+        self._line = Line(self._behind, folder, round_trip, bandwidth)
+        self._nginx: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self._line.port}"
 
     def __enter__(self) -> Self:
         program = nginx()
         if program is None:
             raise FileNotFoundError(HOW_TO_GET_NGINX)
-        behind = free_port()
         allow_open_files()
-        configuration = self.folder / "nginx.conf"
-        configuration.write_text(CONFIGURATION.format(folder=self.folder, root=self.root, port=behind))
+        configuration = self._folder / "nginx.conf"
+        configuration.write_text(
+            CONFIGURATION.format(folder=self._folder, root=self._root, port=self._behind)
+        )
         try:
-            self._processes.append(
-                subprocess.Popen([program, "-p", str(self.folder), "-e", "stderr", "-c", str(configuration)])
+            self._nginx = subprocess.Popen(
+                [program, "-p", str(self._folder), "-e", "stderr", "-c", str(configuration)]
             )
-            await_port(behind)
-            command = [str(self.proxy()), str(behind), str(self.round_trip), str(self.bandwidth)]
-            proxy = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            self._processes.append(proxy)
-            assert proxy.stdout is not None
-            self.port = int(proxy.stdout.readline())
+            await_port(self._behind)
+            self._line.__enter__()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *unused: object) -> None:
-        for process in reversed(self._processes):
-            process.terminate()
-            process.wait()
-
-    def proxy(self) -> Path:
-        """Compile the proxy."""
-        program = self.folder / "delay"
-        source = Path(__file__).with_name("delay.c")
-        subprocess.run([COMPILER, "-std=c11", "-O2", "-o", str(program), str(source)], check=True)
-        return program
+        self._line.__exit__()
+        if self._nginx is not None:
+            self._nginx.terminate()
+            self._nginx.wait()
 
     def traffic(self) -> Traffic:
         """Return the traffic since the last call."""
-        proxy = self._processes[-1]
-        assert proxy.stdin is not None and proxy.stdout is not None
-        proxy.stdin.write("\n")
-        proxy.stdin.flush()
-        return Traffic(*json.loads(proxy.stdout.readline()))
+        return self._line.traffic()
 
 
 def allow_open_files() -> None:

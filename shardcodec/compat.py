@@ -421,9 +421,8 @@ def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
 
 def is_zarrs_loop() -> bool:
     """Return True if this thread runs zarr's event loop, so that it must not wait for that loop."""
-    running = (
-        asyncio._get_running_loop()
-    )  # raises nothing: an exception costs more than the rest of a small write's checks
+    # this one raises nothing: an exception costs more than the rest of a small write's checks
+    running = asyncio._get_running_loop()
     return running is not None and running is _zarrs_loop[0]
 
 

@@ -65,7 +65,7 @@ class Options:
         ``"replace"``. ``"in_place"``: inner chunks whose new encoding fits their old place are overwritten under an undo
         journal, and the others are appended; readers other than shardcodec may see a torn write (``docs/durability.md``).
     compact : bool
-        Pack a shard when a part of it is written and half of its bytes belong to no inner chunk.
+        Pack a shard when a part of it is written and a quarter of its bytes belongs to no inner chunk.
     strict : bool
         Raise `UnsupportedError` instead of a fallback to zarr's own pipeline.
     allow_in_index : bool

@@ -24,6 +24,21 @@ def source(place: Any, **how: Any) -> Any:
     return array
 
 
+SQUARE = np.arange(32 * 32, dtype="int32").reshape(32, 32)
+
+
+def square_source(place: Any, **how: Any) -> Any:
+    with quiet():
+        array = zarr.create_array(place, **({"shape": (32, 32), "chunks": (8, 8), "dtype": "int32"} | how))
+        array[...] = SQUARE
+    return array
+
+
+def elements(place: Any) -> Any:
+    with quiet():
+        return zarr.open_array(place, mode="r")[...]
+
+
 def opened(place: Any, path: str = "") -> Any:
     with quiet():
         return zarr.open_array(place, path=path or None, mode="r", zarr_format=3)

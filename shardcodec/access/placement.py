@@ -16,7 +16,7 @@ gets the complete new value of this inner chunk.
 
 Offsets are kept as a rule. A reader that has fetched the old index and then opens the new file still finds every old inner
 chunk at the offset of that index. zarr-python and zarrs read in this way. A writer that moved chunks would make them return
-wrong values where there are no checksums. A shard is packed only if more than `DEAD_SHARE` of it would be dead bytes. Bytes
+wrong values where there are no checksums. A shard is packed only if at least `DEAD_SHARE` of it would be dead bytes. Bytes
 behind the last inner chunk of the old object are dropped, because no index ever referred to them.
 """
 
@@ -52,7 +52,10 @@ __all__ = [
 ]
 
 ABSENT = np.uint64(2**64 - 1)
-DEAD_SHARE = 0.5
+# Measured (docs/durability.md): with more dead bytes `replace` copies more, with fewer `append` packs more often.
+DEAD_SHARE = 0.25
+# The same for less than `MIN_DEAD_NBYTES`: shards of a few small inner chunks would be packed at nearly every update.
+SMALL_DEAD_SHARE = 0.5
 # A dead share that always packs, even if the object becomes longer, as it may with an alignment.
 PACK = -1.0
 
@@ -181,7 +184,7 @@ def place(
         Encoded sizes of the new inner chunks: one for all, or one for each, 2^64-1 for those that become absent. None: not
         known yet.
     dead_share : float
-        Pack if at least this share of the carried bytes is dead. `PACK`: always pack, unless inner chunks share so many
+        Pack if at least this share of the carried bytes is dead; for less than 64 KiB of them, if also half is. `PACK`: always pack, unless inner chunks share so many
         bytes that the packed ones would take more room than the old ones.
     alignment : int
         Inner chunks that are moved or written begin at a multiple of this.
@@ -209,7 +212,7 @@ def place(
     packs = dead_share == PACK and live <= room
     if alignment > 1:
         live = max(live, int(aligned(left[left[:, 0] != ABSENT, 1], alignment).sum(dtype=np.uint64)))
-    if packs or (live < room and room - live >= max(0.0, dead_share) * room):
+    if packs or _has_much_dead(room, live, dead_share):
         if np.any(slots):
             sum_up(entries, replaced, left)
         return _packed(left, sums.n_stored, first, alignment)
@@ -376,6 +379,14 @@ def place_in_slots(
     if _is_better_packed(body, live, dead_share):
         return None
     return _in_file(left, shard_nbytes, way)
+
+
+def _has_much_dead(room: int, live: int, dead_share: float) -> bool:
+    """Tell whether a new object is to be packed: for a share of 0 if there is any dead byte."""
+    dead = room - live
+    if dead <= 0 or dead < dead_share * room:
+        return False
+    return dead_share <= 0 or dead >= MIN_DEAD_NBYTES or dead >= SMALL_DEAD_SHARE * room
 
 
 def _is_better_packed(body: int, live: int, dead_share: float) -> bool:

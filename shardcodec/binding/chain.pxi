@@ -199,6 +199,13 @@ cdef class Chain:
         return self.chain.nbytes + 4 * self.chain.n_ops
 
     @property
+    def most_nbytes(self):
+        """Largest plausible size of an encoded chunk in bytes, a few times the bound of our encoders; None for unknown codecs."""
+        cdef uint64_t least, most
+        sc_chain_nbytes_limits(&self.chain, &least, &most)
+        return None if self.chain.opaque else most
+
+    @property
     def index_nbytes(self):
         return self.chain.index.nbytes if self.inner is not None else 0
 

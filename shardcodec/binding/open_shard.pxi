@@ -211,6 +211,29 @@ cdef class OpenShard:
         raise_status(status, &where, self.batch.paths)
         return result
 
+    def sums(self, ranges, out, *, uint64_t max_nbytes):
+        """Compute the CRC-32C of ranges whose last four bytes are that checksum.
+
+        ranges: (offset, nbytes) pairs of 64-bit numbers, inside the object; ascending ones share reads. out: as many pairs of
+        32-bit numbers, the stored and the computed checksum. max_nbytes: memory for the bytes, at most 256 KiB are used.
+        """
+        cdef View wanted = View(ranges), to = View(out, PyBUF_WRITABLE)
+        cdef size_t n = wanted.nbytes() // sizeof(sc_entry)
+        cdef const sc_entry *entries = <const sc_entry *>wanted.words(2 * n)
+        cdef sc_sum *sums = <sc_sum *>to.words(n)
+        cdef sc_where where
+        cdef sc_status status
+        self.begin_work(needs_index=False)
+        try:
+            if self.held.entries == NULL or self.held.source.entries != NULL:
+                raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
+            with nogil:
+                status = sc_fetch_sums(&self.held, entries, n, max_nbytes, sums, &where)
+        finally:
+            self.end_work()
+        where.shard = 0
+        raise_status(status, &where, self.batch.paths)
+
     def fetch(self, positions, places, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536,
               bint allow_in_index=False, unsigned io_depth=0, io_latency=None):
         """Fetch inner chunks: the longest prefix of `positions` that fits into max_nbytes, but at least one.

@@ -83,7 +83,7 @@ def _lines(report: StatusReport) -> Iterator[str]:
         share = format_share(one.n_finished, one.n_shards)
         yield f"  {one.name or 'array':20} {one.n_finished} of {one.n_shards} shards ({share}), {format_nbytes(one.nbytes)}"
     if report.n_damaged_lines or report.n_foreign_ledgers:
-        yield f"left out: {report.n_damaged_lines} damaged lines, {report.n_foreign_ledgers} ledgers of another plan"
+        yield f"left out: {report.n_damaged_lines} damaged lines, {report.n_foreign_ledgers} ledgers that are not of this plan"
     if report.parts_left:
         shown = ",".join(map(str, report.parts_left[:MOST_PARTS]))
         more = ",..." if len(report.parts_left) > MOST_PARTS else ""

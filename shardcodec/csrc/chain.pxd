@@ -50,6 +50,7 @@ cdef extern from "chain/sc_chain.h" nogil:
         bint keep_empty
 
     sc_status sc_chain_prepare(sc_chain *chain)
+    void sc_chain_nbytes_limits(const sc_chain *chain, uint64_t *least, uint64_t *most)
     bint sc_index_must_be_sound(const sc_chain *shard)
     sc_status sc_index_verify(const sc_index_layout *index, const uint8_t *stored, sc_where *where)
     void sc_index_store(const sc_chain *shard, const sc_entry *entries, uint8_t *stored)

@@ -1,7 +1,7 @@
 # plan.pxd - the C interface of csrc/plan: plans, open shards, the cache
 # SPDX-License-Identifier: MIT
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from shardcodec.csrc.base cimport sc_cancel, sc_status, sc_where
 from shardcodec.csrc.kernels cimport sc_carry, sc_entry, sc_index_extent
@@ -201,6 +201,15 @@ cdef extern from "plan/sc_fetch.h" nogil:
     void sc_fetch_move(sc_fetch *to, sc_fetch *from_)
     sc_status sc_fetch_range(sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, sc_where *where)
     sc_status sc_fetch_chunks(sc_fetch *fetch, sc_fetch_batch *batch, sc_where *where)
+
+
+cdef extern from "plan/sc_sums.h" nogil:
+    struct sc_sum:
+        uint32_t stored
+        uint32_t computed
+
+    sc_status sc_fetch_sums(sc_fetch *fetch, const sc_entry *ranges, size_t n, uint64_t max_nbytes, sc_sum *sums,
+                            sc_where *where)
 
 
 cdef extern from "plan/sc_scan.h" nogil:

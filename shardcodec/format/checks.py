@@ -95,9 +95,7 @@ def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int
 
     ``2.0`` is not an integer and ``true`` is not 1: JSON readers treat both differently, so neither is portable.
     """
-    if (
-        type(value) is int
-    ):  # first, because the other test is slow and an array is parsed each time that it is opened
+    if type(value) is int:  # first: the other test is slow, and each opened array is parsed
         number = value
     elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
         wrong(path, f"expected an integer, got {show(value)}", actual=value)

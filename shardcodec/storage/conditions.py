@@ -16,7 +16,7 @@ import warnings
 import weakref
 from typing import Any
 
-__all__ = ["check", "known_reason", "warn", "warn_of", "was_repeated"]
+__all__ = ["check", "is_known", "known_reason", "warn", "warn_of", "was_repeated"]
 
 # An entity tag, and for GCS a generation, that no object has.
 NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
@@ -48,9 +48,9 @@ async def check(store: Any, key: str) -> None:
     key : str
         Name of the object that is about to be written.
     """
-    place = _place(store)
-    if type(store).__name__ == "MemoryStore" or place in _checked:
+    if is_known(store):
         return
+    place = _place(store)
     async with _probing.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         if place in _checked:
             return
@@ -58,6 +58,11 @@ async def check(store: Any, key: str) -> None:
         _checked.add(place)
     if reason is not None:
         warn(store, reason)
+
+
+def is_known(store: Any) -> bool:
+    """Return True if `check` needs no request."""
+    return type(store).__name__ == "MemoryStore" or _place(store) in _checked
 
 
 def known_reason(store: Any) -> str | None:

@@ -25,6 +25,7 @@ from . import conditions, object_names
 from .lock_scopes import refuse_store
 from .requests import Answer, Changed, OwnBytes
 from .store import NO_OBJECT, Maker, Parts, Stored, state_bytes
+from .tasks import all_of
 from .zarr_store import ZarrStore
 
 __all__ = ["ObjectStore", "state_text", "version_of"]
@@ -113,7 +114,13 @@ class ObjectStore(ZarrStore):
     # ---- writing
 
     async def _old(self, key: str, *, is_update: bool) -> Answer | None:
-        return await self._get(key, {}, owns=self._is_conditional) if is_update else None
+        if not is_update:
+            return None
+        if not self._is_conditional or conditions.is_known(self._store):
+            return await self._get(key, {}, owns=self._is_conditional)
+        # the probe takes a round trip, and no write waits for it
+        answer, _ = await all_of([self._get(key, {}, owns=True), conditions.check(self._store, key)])
+        return answer
 
     def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
         is_update = maker.needs_old(position)
@@ -296,9 +303,8 @@ class ObjectStore(ZarrStore):
         )
         try:
             return version_of(await asyncio.shield(task))
-        except (
-            asyncio.CancelledError
-        ):  # obstore aborts an upload after an error, but not if its task is cancelled
+        except asyncio.CancelledError:
+            # obstore aborts an upload after an error, but not if its task is cancelled
             is_cancelled = True
             await asyncio.wait([task])
             raise

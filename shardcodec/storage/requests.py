@@ -23,6 +23,7 @@ __all__ = [
     "OwnBytes",
     "Remote",
     "limits_of_zarr",
+    "max_requests",
     "n_concurrent",
 ]
 
@@ -126,6 +127,11 @@ def n_concurrent() -> int:
     return max(1, int(config.get("async.concurrency")))
 
 
+def max_requests() -> int:
+    """Return the maximum number of concurrent requests of all calls to one store."""
+    return RANGES_PER_OBJECT * n_concurrent()
+
+
 def limits_of_zarr(spec: Any, *, near: bool) -> Limits:
     """Return the limits of zarr's configuration.
 
@@ -138,7 +144,7 @@ def limits_of_zarr(spec: Any, *, near: bool) -> Limits:
     """
     max_gap_nbytes, max_nbytes = coalescing(spec)
     n_objects = n_concurrent()
-    limits = Limits(RANGES_PER_OBJECT * n_objects, max_gap_nbytes, max_nbytes, n_objects=n_objects)
+    limits = Limits(max_requests(), max_gap_nbytes, max_nbytes, n_objects=n_objects)
     if near:
         max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
         limits = limits._replace(max_gap_nbytes=max_gap_nbytes, free_gap_nbytes=max_gap_nbytes)

@@ -10,6 +10,7 @@ function.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -18,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..compat import on_zarrs_loop
 from ..options import Options
-from . import file_locks
+from . import budget, file_locks
 from .tasks import in_thread
 
 __all__ = ["BLOCKING", "ON_LOOP", "Runner", "run_blocking"]
@@ -38,6 +39,11 @@ class Runner(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait."""
 
+    def hold(
+        self, find: Callable[[], budget.Budget], amount: int, most: int
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold a part of a budget; `find` returns it on the event loop of requests."""
+
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[int | None]]:
@@ -56,6 +62,11 @@ class _OnLoop:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def hold(
+        self, find: Callable[[], budget.Budget], amount: int, most: int
+    ) -> AbstractAsyncContextManager[None]:
+        return find().hold(amount, most)
+
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[int | None]]:
@@ -73,6 +84,11 @@ class _Blocking:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def hold(
+        self, find: Callable[[], budget.Budget], amount: int, most: int
+    ) -> AbstractAsyncContextManager[None]:
+        return _Entered(budget.HeldFromThread(find, amount, most) if amount else contextlib.nullcontext())
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool

@@ -208,6 +208,11 @@ class Contest:
         self.patience = file_locks.patience_of(options)
         self.n_lost = 0  # attempts in which another writer was faster
 
+    def postpone(self, seconds: float) -> None:
+        """Add time in which this writer did not contend."""
+        self._begun += seconds
+        self._deadline += seconds
+
     def check_file(self, path: str) -> None:
         """Raise `LockError` when other processes have created and removed a file for too long."""
         file_locks.check_deadline(self._deadline, path, self._options)

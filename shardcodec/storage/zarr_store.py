@@ -8,8 +8,11 @@ Nothing identifies a state of an object. Writers of this process exclude each ot
 from __future__ import annotations
 
 import asyncio
+import functools
+import time
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from .. import compat
@@ -21,10 +24,10 @@ from ..compat import (
     buffer_from,
 )
 from ..options import Options
-from . import conditions, object_names, remote_indexes
+from . import budget, conditions, object_names, remote_indexes
 from .file_system import CLUSTER
 from .lock_scopes import refuse_store
-from .requests import Answer, Limits, limits_of_zarr, n_concurrent
+from .requests import Answer, Limits, limits_of_zarr, max_requests, n_concurrent
 from .runner import Runner
 from .store import (
     NO_OBJECT,
@@ -44,6 +47,9 @@ from .tasks import all_of
 
 __all__ = ["PartStore", "ZarrStore"]
 
+
+# Memory for old and new objects, for each object that zarr's configuration permits at a time; of all writes to one store.
+OBJECT_NBYTES = 32 << 20
 
 LACKS_CONDITIONS = (
     "fsspec (s3fs, gcsfs, adlfs) has no conditional writes; use obstore (a URL, or zarr.storage.ObjectStore) for objects that "
@@ -168,17 +174,34 @@ class ZarrStore(Store):
         if self._lacks_conditions and any(maker.needs_old(one.position) for one in wanted):
             conditions.warn_of(self.describe("").encode(), self.describe(""), LACKS_CONDITIONS)
         n = group_of(wanted, maker)
-        group, rest = wanted[:n], wanted[n:]
+        memory = functools.partial(budget.memory_of_writes, self.budget_name)
+        asked = time.monotonic()
+        async with runner.hold(memory, held_nbytes(wanted[:n], maker), n_concurrent() * OBJECT_NBYTES):
+            contest.postpone(time.monotonic() - asked)
+            return await self._exchange(wanted[:n], wanted[n:], maker, options, runner, contest)
+
+    async def _exchange(
+        self,
+        group: Sequence[Replacement],
+        rest: Sequence[Replacement],
+        maker: Maker,
+        options: Options,
+        runner: Runner,
+        contest: Contest,
+    ) -> Outcome:
         limit = asyncio.Semaphore(n_concurrent())
 
+        def request() -> AbstractAsyncContextManager[None]:
+            return budget.requests_of(self.budget_name).hold(1, max_requests())
+
         async def old(one: Replacement) -> Answer | None:
-            async with limit:
+            async with limit, request():
                 return await self._old(one.key, is_update=maker.needs_old(one.position))
 
         async def put(one: Replacement, new: Any, answer: Answer | None) -> tuple[bool, bytes | None]:
             if new is UNCHANGED:
                 return True, None
-            async with limit:
+            async with limit, request():
                 return await self._put(one.key, new, answer, is_update=maker.needs_old(one.position))
 
         answers = await runner.request(all_of(old(one) for one in group))
@@ -256,3 +279,8 @@ class ZarrStore(Store):
     def forget(self, keys: Collection[str]) -> None:
         """Drop cached indexes of objects that have been written."""
         remote_indexes.drop(self.index_names(list(keys)))
+
+
+def held_nbytes(group: Sequence[Replacement], maker: Maker) -> int:
+    """Return the bytes of old and new objects that the exchange of a group holds; old ones count as much as new ones."""
+    return sum(maker.nbytes(one.position) * (1 + maker.needs_old(one.position)) for one in group)

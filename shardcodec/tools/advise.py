@@ -76,10 +76,9 @@ def advise(
         if shard is None:
             continue
         one = _proposal(shape, chunk, shard, itemsize, accesses, bounds)
-        if (
-            float(f"{one.cost_nbytes:.4g}") not in costs
-        ):  # of equal ones, such as with two axes exchanged, the first
-            costs.add(float(f"{one.cost_nbytes:.4g}"))
+        cost = float(f"{one.cost_nbytes:.4g}")
+        if cost not in costs:  # of equal ones, such as with two axes exchanged, the first
+            costs.add(cost)
             found.append(one)
         if len(found) == N_PROPOSALS:
             break

@@ -20,6 +20,7 @@ from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ShardSpec
 from ..options import Options
 from .findings import FindingKind
+from .index_layout import CHECKSUM_NBYTES
 from .memory_budget import UNLIMITED, MemoryShare
 from .stored_bytes import StoredBytes
 
@@ -129,6 +130,44 @@ class ChunkCheck:
             return self._decode(position, data)
         return None
 
+    def checksum_problems(
+        self, view: StoredBytes, entries: Entries, positions: Any
+    ) -> dict[int, Problem] | None:
+        """Verify inner chunks whose last codec is crc32c, all in one call.
+
+        Parameters
+        ----------
+        view : StoredBytes
+            The shard.
+        entries : ndarray of uint64, shape (n_chunks, 2)
+            Those of `positions` are possible: their ranges lie inside the object.
+        positions : array of int
+
+        Returns
+        -------
+        dict or None
+            The problem of each damaged inner chunk; None if they must be read one by one: the codecs, the store or a part
+            of the disk that cannot be read want that.
+        """
+        if not self._ends_with_crc32c:
+            return None
+        sizes = entries[positions, 1]
+        short = positions[sizes < CHECKSUM_NBYTES]
+        where = positions[sizes >= CHECKSUM_NBYTES]
+        where = where[np.argsort(entries[where, 0], kind="stable")]
+        try:
+            sums = view.checksums(entries[where], self.share.block_nbytes)
+        except OSError as error:
+            if error.errno != errno.EIO:  # others may go away
+                raise
+            return None
+        if sums is None:
+            return None
+        problems = {int(position): _too_short(int(entries[position, 1])) for position in short}
+        for i in np.flatnonzero(sums[:, 0] != sums[:, 1]).tolist():
+            problems[int(where[i])] = _wrong_checksum(*sums[i].tolist())
+        return problems
+
     def _decode(self, position: int, data: Any) -> Problem | None:
         inner = self._inner(position)
         out = np.empty((1, *inner.shape), inner.dtype)
@@ -153,18 +192,21 @@ class ChunkCheck:
 
 def _crc32c_problem(data: Any) -> Problem | None:
     view = memoryview(data)
-    if view.nbytes < 4:
-        return Problem(
-            FindingKind.BAD_INNER_CHECKSUM, f"expected at least the 4 bytes of a checksum, got {view.nbytes}"
-        )
-    stored = int.from_bytes(view[-4:], "little")
-    computed = int(native.load().crc32c(view[:-4]))
-    if stored == computed:
-        return None
-    return Problem(
-        FindingKind.BAD_INNER_CHECKSUM,
-        f"checksum of the chunk: expected {stored:#010x} (stored), got {computed:#010x} (computed)",
-    )
+    if view.nbytes < CHECKSUM_NBYTES:
+        return _too_short(view.nbytes)
+    stored = int.from_bytes(view[-CHECKSUM_NBYTES:], "little")
+    computed = int(native.load().crc32c(view[:-CHECKSUM_NBYTES]))
+    return None if stored == computed else _wrong_checksum(stored, computed)
+
+
+def _too_short(nbytes: int) -> Problem:
+    detail = f"expected at least the {CHECKSUM_NBYTES} bytes of a checksum, got {nbytes}"
+    return Problem(FindingKind.BAD_INNER_CHECKSUM, detail)
+
+
+def _wrong_checksum(stored: int, computed: int) -> Problem:
+    detail = f"checksum of the chunk: expected {stored:#010x} (stored), got {computed:#010x} (computed)"
+    return Problem(FindingKind.BAD_INNER_CHECKSUM, detail)
 
 
 def read_runs(
@@ -197,26 +239,24 @@ def read_runs(
             if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > block_nbytes:
                 break
             end, j = max(end, offset + nbytes), j + 1
-        try:
-            run = memoryview(view.range(low, end - low))
-        except OSError as error:
-            if error.errno != errno.EIO:  # others may go away
-                raise
+        run = _read(view, low, end - low)
+        if isinstance(run, OSError):
             for k in range(i, j):
-                yield int(where[k]), _single(view, *chosen[k])
-            i = j
-            continue
-        for k in range(i, j):
-            offset, nbytes = chosen[k]
-            yield int(where[k]), run[offset - low : offset - low + nbytes]
+                yield int(where[k]), _read(view, *chosen[k])
+        else:
+            with run:  # its memory is free before the next one is read, whoever still refers to a chunk
+                for k in range(i, j):
+                    offset, nbytes = chosen[k]
+                    with run[offset - low : offset - low + nbytes] as chunk:
+                        yield int(where[k]), chunk
         i = j
 
 
-def _single(view: StoredBytes, offset: int, nbytes: int) -> Any:
-    """Return one inner chunk, or the error of a part of the disk that cannot be read."""
+def _read(view: StoredBytes, offset: int, nbytes: int) -> memoryview | OSError:
+    """Return a range of an object, or the error of a part of the disk that cannot be read."""
     try:
         return memoryview(view.range(offset, nbytes))
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno != errno.EIO:  # others may go away
             raise
         return error

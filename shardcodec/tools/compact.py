@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`compact`: new objects without dead bytes, with their inner chunks in an order, and with a checksum of the index.
 
-Encoded inner chunks are copied in runs, so memory holds one run of a few MiB; for an order in place in a store of requests,
-one shard.
+Encoded inner chunks are copied in runs, so each thread holds one run of a few MiB; for an order in place in a store of
+requests, one shard.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..access.shard_change import Change, Found, change
 from ..access.shard_layout import ShardLayout, shard_layout
 from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import Options, resolve
+from ..options import Options, check, resolve
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .index_layout import bad_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex, How, find_index
 from .memory_budget import MemoryBudget, MemoryShare
 from .monitor import Monitor
-from .new_hierarchy import NewHierarchy
+from .new_hierarchy import NewHierarchy, holds_whole_shards
 from .rebuilt_index import ORDERS, sequence
 from .rewrite import (
     copy_chunks,
@@ -34,6 +34,7 @@ from .rewrite import (
     replacing_writer,
     user_parts,
 )
+from .shard_threads import in_order
 from .stored_bytes import StoredBytes, open_object
 from .targets import find_arrays, find_groups
 
@@ -55,6 +56,7 @@ def compact(
     dry_run: bool = False,
     array: str | None = None,
     spec: ShardSpec | None = None,
+    threads: int | None = None,
     memory: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
@@ -84,9 +86,11 @@ def compact(
         Only this array, by its path in the group.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
+    threads : int, optional
+        Number of shards at the same time. Default: the option ``threads``.
     memory : int, optional
-        Memory for indexes and data, in bytes. By default a few MiB, an index and an inner chunk for each thread, and whole
-        shards where a store needs them.
+        Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
+        inner chunk for each thread, and whole shards where a store needs them.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -120,7 +124,10 @@ def compact(
         )
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     new = None if to is None or dry_run else NewHierarchy(to, storage_options, budget, target)
-    run = _CompactRun(new, min_dead, order, index_crc, dry_run, budget, monitor or Monitor(), on_shard)
+    options = resolve(argument=check({"threads": threads}))
+    run = _CompactRun(
+        new, min_dead, order, index_crc, dry_run, options, budget, monitor or Monitor(), on_shard
+    )
     for one in arrays:
         if one.is_sharded:
             run.add(one)
@@ -156,13 +163,14 @@ class _CompactRun:
         order: str | None,
         index_crc: bool,
         dry_run: bool,
+        options: Options,
         budget: MemoryBudget,
         monitor: Monitor,
         on_shard: OnCompact | None,
     ) -> None:
         self._to, self._min_dead, self._order, self._index_crc = to, min_dead, order, index_crc
         self._dry_run, self._budget, self._monitor, self._on_shard = dry_run, budget, monitor, on_shard
-        self._options: Options = resolve()
+        self._n_threads, self._options = options.threads, replace(options, threads=1)
         self._n_shards = self._n_packed = self._n_failed = self._freed = 0
         self._listed: list[CompactedShard] = []
 
@@ -178,14 +186,17 @@ class _CompactRun:
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array, _with_index_checksum if self._index_crc else None)
-        share = self._budget.share(array.shard_spec, array.place, 1)
-        for one in array.objects():
-            self._monitor.check()
-            if isinstance(one, ForeignObject):
-                continue
+        share = self._share(array)
+        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
+        for done in in_order(shards, lambda shard: self._treat(shard, share), share.n_threads, self._monitor):
             self._n_shards += 1
-            self._note(self._treat(one, share))
+            self._note(done)
             self._monitor.advance()
+
+    def _share(self, array: ArrayTarget) -> MemoryShare:
+        """Return the number of threads and the memory of each."""
+        holds_whole = holds_whole_shards(array, self._to)
+        return self._budget.share(array.shard_spec, array.place, self._n_threads, holds_whole=holds_whole)
 
     def _note(self, done: CompactedShard | None) -> None:
         if done is None:
@@ -274,7 +285,7 @@ class _CompactRun:
         if self._to is not None:
             writer = self._to.writer(shard, spec, **user._asdict())
         elif self._order is None:
-            with shard.open("r+") as handle:
+            with shard.open("r+", {"threads": 1}) as handle:
                 handle.compact()
                 return handle.nbytes
         elif shard.place.path is not None:

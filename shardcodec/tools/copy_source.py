@@ -9,6 +9,7 @@ elements are read, and encoded anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ __all__ = ["ChunksOfCopy", "CopySource"]
 
 
 class CopySource:
-    """The copy of one array.
+    """The copy of one array. Several threads may call it.
 
     Parameters
     ----------
@@ -39,10 +40,16 @@ class CopySource:
     source : path-like, URL or zarr store
         A group with an array of the same name, an array, or a shard for a single shard.
     options : Options
+        ``threads`` is the number of threads that want to use the copy.
     storage_options : mapping, optional
         Only with a URL.
     budget : MemoryBudget
         Memory for the copy.
+
+    Attributes
+    ----------
+    n_threads : int
+        Threads that can use the copy at the same time; fewer than wanted if memory is short.
 
     Raises
     ------
@@ -58,7 +65,8 @@ class CopySource:
         storage_options: Mapping[str, Any] | None,
         budget: MemoryBudget,
     ) -> None:
-        self._options = options
+        self.n_threads = options.threads
+        self._options = replace(options, threads=1)
         if array.layout is None:
             found = next(find_arrays(source, spec=array.shard_spec, storage_options=storage_options))
         else:
@@ -70,11 +78,12 @@ class CopySource:
         self._check: ChunkCheck | None = None
         self._reader: ArrayReader | None = None
         if has_equal_shards:
-            share = budget.share(found.shard_spec, found.place, 1)
-            self._check = ChunkCheck(found.shard_spec, options, share=share)
+            share = budget.share(found.shard_spec, found.place, options.threads)
+            self.n_threads = share.n_threads
+            self._check = ChunkCheck(found.shard_spec, self._options, share=share)
         else:
             self._reader = _reader(array, found)
-            budget.check_chunks(found.place, self._reader, options.threads)
+            self.n_threads = budget.chunk_threads(found.place, self._reader, options.threads)
 
     def chunks(self, shard: ShardTarget) -> ChunksOfCopy:
         """Return the inner chunks of the copy for a shard; use it in a with block."""
@@ -91,7 +100,7 @@ def _identity(array: ArrayTarget) -> str:
 
 
 def _reader(array: ArrayTarget, other: ArrayTarget) -> ArrayReader:
-    reader = ArrayReader(other.folder, None, None, False)
+    reader = ArrayReader(other.folder, 1, None, False)
     spec = array.shard_spec
     assert array.layout is not None
     if reader.shape != array.layout.shape or reader.dtype != spec.dtype:

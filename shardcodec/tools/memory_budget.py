@@ -84,7 +84,9 @@ class MemoryBudget:
                 raise ValueError(f"memory: expected a positive number of bytes, got {memory}")
         self.nbytes = memory
 
-    def share(self, spec: ShardSpec, place: str, n_threads: int, *, more: int = 0) -> MemoryShare:
+    def share(
+        self, spec: ShardSpec, place: str, n_threads: int, *, more: int = 0, holds_whole: bool = False
+    ) -> MemoryShare:
         """Return the memory of each thread that works on shards of one array.
 
         Parameters
@@ -96,6 +98,8 @@ class MemoryBudget:
             Threads that the caller wants; there are fewer if memory is short.
         more : int
             Bytes that each thread needs in addition.
+        holds_whole : bool
+            True if new shards are in memory as a whole; with a bound there is one thread then, see `check_whole`.
 
         Raises
         ------
@@ -111,18 +115,24 @@ class MemoryBudget:
                 f"memory: expected at least {format_nbytes(least)} for a shard of {place}, whose index has {spec.n_chunks} "
                 f"entries and whose inner chunks have {format_nbytes(spec.inner.nbytes)}, got {format_nbytes(self.nbytes)}"
             )
-        n_threads = min(n_threads, self.nbytes // least)
+        n_threads = 1 if holds_whole else min(n_threads, self.nbytes // least)
         free = self.nbytes // n_threads - fixed
         return MemoryShare(n_threads, min(BLOCK_NBYTES, free), free)
 
-    def check_chunks(self, place: str, reader: ArrayReader, n_threads: int) -> None:
-        """Raise `ValueError` if the inner chunks that threads decode for a box of the size of one do not fit."""
-        least = math.prod(reader.chunks) * reader.dtype.itemsize * (n_threads + 2)
+    def chunk_threads(self, place: str, reader: ArrayReader, n_threads: int) -> int:
+        """Return how many threads can each decode an inner chunk for a box of its size; `reader` has one thread.
+
+        Raises
+        ------
+        ValueError
+            Not even one can.
+        """
+        least = 3 * math.prod(reader.chunks) * reader.dtype.itemsize
         if self.nbytes is not None and least > self.nbytes:
             raise ValueError(
-                f"memory: expected at least {format_nbytes(least)} for inner chunks of {place} in {n_threads} threads, "
-                f"got {format_nbytes(self.nbytes)}"
+                f"memory: expected at least {format_nbytes(least)} for inner chunks of {place}, got {format_nbytes(self.nbytes)}"
             )
+        return n_threads if self.nbytes is None else min(n_threads, self.nbytes // max(1, least))
 
     def check_whole(self, shard: str, nbytes: int) -> None:
         """Raise `UnsupportedError` if a shard does not fit that must be in memory as a whole."""

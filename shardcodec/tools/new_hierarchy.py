@@ -25,7 +25,7 @@ from .documents import DOCUMENTS
 from .memory_budget import MemoryBudget
 from .stored_bytes import open_object
 
-__all__ = ["NewHierarchy"]
+__all__ = ["NewHierarchy", "holds_whole_shards"]
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -68,10 +68,14 @@ class NewHierarchy:
             if open_object(store, key) is not None:
                 raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
 
+    def holds_whole(self, array: ArrayTarget, key: str) -> bool:
+        """Return True if a new object is in memory until it is stored: in a store that does not take parts."""
+        store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
+        return store.path(new_key) is None and not store.takes_parts
+
     def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
-        """Raise `UnsupportedError` if the store holds a new object in memory until it is stored, and it does not fit."""
-        store, key, _ = object_at(self._to, self._key(shard.array, shard.key), self._options)
-        if store.path(key) is None and not store.takes_parts:
+        """Raise `UnsupportedError` if a new object must be in memory as a whole, and does not fit."""
+        if self.holds_whole(shard.array, shard.key):
             self._budget.check_whole(shard.name, nbytes)
 
     def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> ShardWriter:
@@ -87,7 +91,7 @@ class NewHierarchy:
             return 0
         try:
             store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
-            if store.path(new_key) is None and not store.takes_parts:
+            if self.holds_whole(array, key):
                 self._budget.check_whole(array.store.path(key) or key, view.nbytes)
             copy_object(view, store, new_key)
             return view.nbytes
@@ -147,6 +151,12 @@ class NewHierarchy:
     def _key(self, array: ArrayTarget, key: str) -> str | None:
         """Return the key below the new root; None for the object of a single shard."""
         return None if array.only is not None else key.removeprefix(_root(array))
+
+
+def holds_whole_shards(array: ArrayTarget, to: NewHierarchy | None) -> bool:
+    """Return True if new shards of an array, in its own place if `to` is None, are in memory as a whole."""
+    key = f"{array.folder.prefix}zarr.json"  # all keys of an array are in one store
+    return array.store.path(key) is None if to is None else to.holds_whole(array, key)
 
 
 def _check_place(to: Any, source: Any) -> None:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`repair`: keep what is whole, take the rest from a copy, and say what is lost. The only copy of a shard is never changed.
 
-Shards are examined and written one after the other, so memory holds one block and one inner chunk at a time; for a
-repair in place in a store of requests, one shard.
+A few threads examine and write shards. Each holds one block and one inner chunk at a time; for a repair in place in a store
+of requests, one shard.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from .chunk_check import ChunkCheck
 from .copy_source import CopySource
 from .memory_budget import MemoryBudget
 from .monitor import Monitor
-from .new_hierarchy import NewHierarchy
+from .new_hierarchy import NewHierarchy, holds_whole_shards
 from .rebuilt_index import ORDERS
 from .repair_report import RepairAction, RepairedShard, RepairReport
 from .shard_repair import ShardRepair, as_unreadable
+from .shard_threads import in_order
 from .stored_bytes import open_object
 from .targets import find_arrays, find_groups
 
@@ -82,10 +83,10 @@ def repair(
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
-        Number of threads that encode inner chunks. Default: the option ``threads``.
+        Number of shards at the same time. Default: the option ``threads``.
     memory : int, optional
-        Memory for indexes and data, in bytes. By default a few MiB, an index and an inner chunk for each thread, and whole
-        shards where a store needs them.
+        Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
+        inner chunk for each thread, and whole shards where a store needs them.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -116,12 +117,15 @@ def repair(
     destination = None if to is None or dry_run else NewHierarchy(to, storage_options, budget, target)
     run = _RepairRun(destination, backup, dry_run, monitor or Monitor(), on_shard)
     options = resolve(argument=check({"threads": threads}))
+    one_thread = replace(options, threads=1)
     for one in arrays:
         if one.is_sharded:
             source = None if copy is None else CopySource(one, copy, options, storage_options, budget)
-            share = budget.share(one.shard_spec, one.place, 1)
-            checks = ChunkCheck(one.shard_spec, options, can_decode=one.foreign_codec is None, share=share)
-            run.add(one, ShardRepair(checks, options, source, order, budget))
+            n_threads = options.threads if source is None else source.n_threads
+            holds_whole = holds_whole_shards(one, destination)
+            share = budget.share(one.shard_spec, one.place, n_threads, holds_whole=holds_whole)
+            checks = ChunkCheck(one.shard_spec, one_thread, can_decode=one.foreign_codec is None, share=share)
+            run.add(one, ShardRepair(checks, one_thread, source, order, budget), share.n_threads)
         elif destination is not None:
             destination.copy_all(one)
     if destination is not None:
@@ -169,17 +173,15 @@ class _RepairRun:
         counts = self._n_shards, self._n_damaged, self._n_restored, self._n_lost
         return RepairReport(target, to, self._dry_run, *counts, tuple(self._listed))
 
-    def add(self, array: ArrayTarget, work: ShardRepair) -> None:
-        """Repair the shards of one array."""
+    def add(self, array: ArrayTarget, work: ShardRepair, n_threads: int) -> None:
+        """Repair the shards of one array, several at the same time."""
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)
-        for one in array.objects():
-            self._monitor.check()
-            if isinstance(one, ForeignObject):
-                continue
+        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
+        for done in in_order(shards, lambda shard: self._treat(shard, work), n_threads, self._monitor):
             self._n_shards += 1
-            self._note(self._treat(one, work))
+            self._note(done)
             self._monitor.advance()
 
     def _note(self, done: RepairedShard | None) -> None:

@@ -66,7 +66,7 @@ class _RepairPlan:
 
 
 class ShardRepair:
-    """Repairs shards of one array, one after the other.
+    """Repairs shards of one array. Several threads may call it.
 
     Parameters
     ----------

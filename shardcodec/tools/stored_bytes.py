@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from .. import native
 from ..access.chunk_codec import byte_map
 from ..compat import on_zarrs_loop
@@ -20,6 +22,9 @@ from ..storage.runner import run_blocking
 from ..storage.store import Store
 
 __all__ = ["BLOCK_NBYTES", "Buffer", "BytesPart", "StoredBytes", "lasting_state", "open_object"]
+
+Ranges = np.ndarray[Any, np.dtype[np.uint64]]
+Sums = np.ndarray[Any, np.dtype[np.uint32]]
 
 # Bytes of an object in memory at a time.
 BLOCK_NBYTES = 4 << 20
@@ -50,6 +55,22 @@ class StoredBytes(Protocol):
             Another writer has replaced the object meanwhile.
         """
 
+    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+        """Compute the CRC-32C of ranges whose last four bytes are that checksum, without memory for the ranges.
+
+        Parameters
+        ----------
+        ranges : ndarray of uint64, shape (n, 2)
+            Offset and size of each range; ascending ones share reads.
+        max_nbytes : int
+            Memory for the bytes.
+
+        Returns
+        -------
+        ndarray of uint32, shape (n, 2), or None
+            Stored and computed checksum of each range; None if only `range` can read the object.
+        """
+
     def close(self) -> None:
         """Close the object."""
 
@@ -73,6 +94,9 @@ class Buffer:
             )
         return self._view[offset : offset + nbytes]
 
+    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+        return None
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -94,6 +118,9 @@ class BytesPart:
     def range(self, offset: int, nbytes: int) -> Any:
         return self._whole.range(self._offset + offset, nbytes)
 
+    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+        return self._whole.checksums(ranges + np.array([self._offset, 0], dtype=np.uint64), max_nbytes)
+
     def close(self) -> None:
         """Do nothing: the whole object stays open."""
 
@@ -114,6 +141,11 @@ class _Opened:
 
     def range(self, offset: int, nbytes: int) -> Any:
         return self._shard.range(offset, nbytes) if nbytes else b""
+
+    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+        found = np.empty((len(ranges), 2), dtype=np.uint32)
+        self._shard.sums(np.ascontiguousarray(ranges), found, max_nbytes=max_nbytes)
+        return found
 
     def close(self) -> None:
         self._shard.close()
@@ -146,6 +178,9 @@ class _Requested:
             )
         self._version = answer.version
         return memoryview(answer.data).cast("B")
+
+    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+        return None
 
     def close(self) -> None:
         """Do nothing: a store of requests keeps no connection open."""

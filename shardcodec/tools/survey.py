@@ -196,13 +196,18 @@ class _ShardSurvey:
         """
         if self.check.nested is not None:
             return self._read_nested(self.check.nested, entries, chosen, level)
-        problems: dict[int, Problem] = {}
         if not self.check.is_checked(level):
-            return problems
+            return {}
+        positions = np.flatnonzero(chosen)
+        if level is Level.CHECKSUM:
+            found = self.check.checksum_problems(self.view, entries, positions)
+            if found is not None:
+                damaged = sum(int(entries[position, 1]) for position in found)
+                self.verified_nbytes += int(entries[positions, 1].sum()) - damaged
+                return found
         self._check_memory(entries, chosen)
-        for position, data in read_runs(
-            self.view, entries, np.flatnonzero(chosen), self.check.share.block_nbytes
-        ):
+        problems: dict[int, Problem] = {}
+        for position, data in read_runs(self.view, entries, positions, self.check.share.block_nbytes):
             problem = (
                 Problem(FindingKind.UNREADABLE, str(data))
                 if isinstance(data, OSError)

@@ -8,9 +8,8 @@ Shards are listed and checked one after the other by a few threads, so memory is
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from .findings import MOST_FINDINGS, Finding, FindingKind
 from .manifest import Manifest, ManifestRow, OldManifest
 from .memory_budget import MemoryBudget, MemoryShare
 from .monitor import Monitor
+from .shard_threads import in_order
 from .stored_bytes import lasting_state, open_object
 from .survey import Survey, survey
 from .targets import find_arrays
@@ -38,8 +38,8 @@ __all__ = ["inside_array", "verify"]
 
 # Shards with findings that a report lists.
 MOST_SHARDS = 1000
-# Shards that wait for a thread, for each thread.
-_AHEAD = 2
+# Decoded bytes of a shard that is verified sooner than a thread begins with it.
+SMALL_NBYTES = 1 << 20
 # Threads that wait for answers of a store of requests.
 _REQUEST_THREADS = 16
 
@@ -239,21 +239,18 @@ class _VerifyRun:
     def _look_at_all(
         self, array: ArrayTarget, check: ChunkCheck, comparison: Comparison | None, counts: Counter[str]
     ) -> Iterator[_Looked]:
-        """Check shards in threads; a few of them are ahead of the result."""
-        n_threads = check.share.n_threads
-        waiting: deque[Future[_Looked]] = deque()
-        with ThreadPoolExecutor(n_threads) as threads:
-            try:
-                for shard in self._chosen(array, counts):
-                    waiting.append(threads.submit(self._look, shard, check, comparison))
-                    if len(waiting) > n_threads * _AHEAD:
-                        yield waiting.popleft().result()
-                while waiting:
-                    self._monitor.check()
-                    yield waiting.popleft().result()
-            finally:
-                for one in waiting:
-                    one.cancel()
+        return in_order(
+            self._chosen(array, counts),
+            lambda shard: self._look(shard, check, comparison),
+            check.share.n_threads,
+            self._monitor,
+            is_short=array.store.is_near and self._reads_little(array, comparison),
+        )
+
+    def _reads_little(self, array: ArrayTarget, comparison: Comparison | None) -> bool:
+        """Return True if little is read of each shard."""
+        is_small = array.shard_spec.chain.nbytes <= SMALL_NBYTES
+        return comparison is None and (self._level is Level.INDEX or is_small)
 
     def _chosen(self, array: ArrayTarget, counts: Counter[str]) -> Iterator[ShardTarget]:
         """Yield the shards to check; report other objects."""

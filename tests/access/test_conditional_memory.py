@@ -29,6 +29,8 @@ from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import object_store
 from shardcodec.storage.requests import OwnBytes
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore", reason="obstore is not installed")
 
 # Prints by how many MiB the peak of resident memory grows during a small write to a shard of the given size.
@@ -114,7 +116,6 @@ def extra_mib(objects: Any, mib: int, way: str) -> int:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc/self/clear_refs")
 @pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 @pytest.mark.parametrize("way", ["assign", "write_chunks", "set_values"])

@@ -11,6 +11,8 @@ import pytest
 from helpers import create
 from system_calls import MARK, calls_of
 
+pytestmark = pytest.mark.slow
+
 
 def opens_of(tmp_path: Path, code: str) -> list[str]:
     """Return the names below c/ that the code opened between its two marks."""

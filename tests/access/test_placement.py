@@ -85,6 +85,16 @@ def test_half_dead_is_packed() -> None:
     assert settle((0, 2)).compact
 
 
+@pytest.mark.parametrize(("nbytes", "is_packed"), [(64 << 10, True), ((64 << 10) - 1, False)])
+def test_quarter_dead_is_packed_from_64_KiB_on(nbytes: int, is_packed: bool) -> None:
+    """With fewer dead bytes shards of four small inner chunks would be packed at every update."""
+    entries = index(*((i * nbytes, nbytes) for i in range(4)))
+    assert settle((1,), entries, shard_nbytes=4 * nbytes + 64 + 4).compact == is_packed
+    assert not settle(
+        (1,), index(*((i * nbytes, nbytes) for i in range(5))), shard_nbytes=5 * nbytes + 84
+    ).compact
+
+
 def test_more_than_half_dead_is_packed() -> None:
     placement = settle((0, 1, 3))
     assert placement.compact

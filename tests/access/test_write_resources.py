@@ -12,6 +12,7 @@ import pytest
 from helpers import run_python
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc"),
     pytest.mark.skipif(
         bool(os.environ.get("SHARDCODEC_TEST_SANITIZER")),

@@ -42,6 +42,7 @@ def test_every_requirement_has_a_case() -> None:
     assert covered >= {f"SC-{n}" for n in (*range(20, 30), *range(31, 38), 39, 41, 42, 43, 62)}
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     "group", ["flat", "nested", "append", "in place", "sweeps", "huge", "streams", "stream updates"]
 )

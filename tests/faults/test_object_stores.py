@@ -101,6 +101,15 @@ def test_proxy_makes_the_requested_faults(s3: S3Bucket) -> None:
     assert "refused" not in s3.names()
 
 
+def test_probe_is_sent_while_the_old_object_is_read(s3: S3Bucket) -> None:
+    """It took a round trip of its own before the first update of each place."""
+    array = array_in(s3)
+    s3.proxy.seen.clear()
+    with s3.proxy.fault(What.DELAY, "GET", path="c/0/0", seconds=0.5, times=1):
+        array[0, 0] = 2
+    assert ["probe" in one.path for one in s3.proxy.seen] == [True, False, False]
+
+
 # ---- errors that a retry does not cure
 
 

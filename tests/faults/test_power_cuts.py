@@ -25,6 +25,7 @@ from workers import forked
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
+from shardcodec.tools import convert
 
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN
 WITHOUT_LOG_FLUSH = 2
@@ -127,3 +128,32 @@ def test_power_cut_loses_no_finished_write(
             rest[4:8, :4] = False
             assert (found[rest] == 1).all()
             value = int(part[0, 0]) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ext4", pytest.param("xfs", marks=pytest.mark.nightly)])
+def test_power_cut_after_a_conversion_loses_nothing(tmp_path: Path, system: str) -> None:
+    """Shards and copied objects are on the disk before the documents are."""
+    values = np.arange(64 * 64, dtype="int32").reshape(64, 64)
+    texts = np.array(["a", "bc", "d" * 5000], dtype=object)
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+        for name in ("moved", "encoded"):
+            group.create_array(name, shape=(64, 64), chunks=(8, 8), dtype="int32")[...] = values
+        group.create_array("copied", shape=(3,), dtype=str)[...] = texts
+    image, folder = formatted(tmp_path, system)
+
+    def work() -> None:
+        with shardcodec.options(durability="fsync"):
+            codecs = ["bytes", "crc32c"]
+            for only, more in (("moved", {}), ("encoded", {"codecs": codecs}), ("copied", {})):
+                convert(tmp_path / "old", folder / only, only=[only], shards=(16, 16), **more)
+        switch_off(folder)
+
+    with mounted(image, folder):
+        _, status = os.waitpid(forked(work), 0)
+        assert status == 0
+    with mounted(image, folder), quiet():
+        for name in ("moved", "encoded"):
+            assert (zarr.open_array(folder / name / name, mode="r")[...] == values).all()
+        assert list(zarr.open_array(folder / "copied" / "copied", mode="r")[...]) == list(texts)

@@ -43,6 +43,7 @@ def test_box_and_whole_are_read_alike(case: Case, pair: tuple[Peer, Peer], folde
     assert_same(reader.read(folder, case.whole), values)
 
 
+@pytest.mark.slow  # many short ones
 @over([*LAYOUTS, *CODECS])
 def test_update_of_foreign_shards_keeps_the_rest(case: Case, pair: tuple[Peer, Peer], folder: Path) -> None:
     writer, updater = pair
@@ -54,6 +55,7 @@ def test_update_of_foreign_shards_keeps_the_rest(case: Case, pair: tuple[Peer, P
         assert_same(reader.read(folder, case.whole), expected)
 
 
+@pytest.mark.slow  # many short ones
 @over([*LAYOUTS, *FILLS, *DATA_TYPES])
 def test_absent_chunks_and_shards_read_as_fill_value(
     case: Case, pair: tuple[Peer, Peer], folder: Path
@@ -67,6 +69,7 @@ def test_absent_chunks_and_shards_read_as_fill_value(
     assert_same(reader.read(folder, case.whole), expected)
 
 
+@pytest.mark.slow  # many short ones
 @over([*LAYOUTS, *FILLS])
 def test_shards_overwritten_with_fill_value_read_as_fill_value(
     case: Case, pair: tuple[Peer, Peer], folder: Path

@@ -275,9 +275,8 @@ def kill_writers(row: Row, both: Both, strategy: str) -> None:
         if victim.pid is not None:
             os.kill(victim.pid, signal.SIGKILL)
         victim.join(STUCK_SECONDS)
-        if (
-            victim.is_alive()
-        ):  # seen on GlusterFS: the kernel waits for the client, and later kills would say nothing
+        # seen on GlusterFS: the kernel waits for the client, and later kills would say nothing
+        if victim.is_alive():
             print(f"  {row.kind}, {strategy}: the file system does not let a killed process end", flush=True)
             break
         n_kills += 1

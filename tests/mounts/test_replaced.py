@@ -27,6 +27,8 @@ from shardcodec import native
 from shardcodec.storage import file_system, retry
 from shardcodec.zarr_plugin.request import Declined
 
+pytestmark = pytest.mark.slow
+
 SIDE, N = 8, 8  # elements and inner chunks along an axis
 SHAPE = (SIDE * N, SIDE * N)
 

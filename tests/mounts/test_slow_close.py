@@ -20,6 +20,8 @@ from mounts.fuse import Mount, mount
 from shardcodec import _native
 from shardcodec.access.chunk_codec import compiled
 
+pytestmark = pytest.mark.slow
+
 CHAIN = compiled(letters_spec().chain)
 SECONDS = 0.3
 # How often another thread must get the GIL meanwhile; it asks for it every millisecond.

@@ -22,6 +22,8 @@ import shardcodec
 from shardcodec import tools
 from shardcodec.access.user_bytes import MARK
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -169,7 +171,6 @@ def test_hdf5_layout_that_is_no_shard_is_told(
     assert (tmp_path / "a.h5").read_bytes() == before and not (tmp_path / "a.zarr").exists()
 
 
-@pytest.mark.slow
 def test_why_example_runs(tmp_path: Path) -> None:
     """It ends with an error if shardcodec loses an element or an array differs from what was written."""
     rows = [line.split(" | ") for line in run("why.py", tmp_path).splitlines()[2:]]

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from helpers import python_environment
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
@@ -28,7 +30,6 @@ NEEDS = {
     "choosing-shards.md": ("typer",),
     "plain-chunks.md": ("typer",),
 }
-SLOW = ("mpi.md", "slurm.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -51,9 +52,7 @@ def program(page: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in PAGES]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_page_runs(page: str, tmp_path: Path) -> None:
     env = environment()
     for package in NEEDS.get(page, ()):

@@ -17,6 +17,8 @@ import pytest
 import shardcodec
 from shardcodec import _native
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(shardcodec.__file__).parent
 
 # Prints the name of the pipeline, and the warnings of all arrays without repeats.

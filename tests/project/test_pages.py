@@ -20,6 +20,8 @@ from spec_json import LITTLE, array_2022
 import shardcodec
 from shardcodec.transformer import open_2022
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

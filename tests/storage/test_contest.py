@@ -27,3 +27,12 @@ def test_pauses_follow_the_duration_of_an_attempt(monkeypatch: pytest.MonkeyPatc
     now[0] += resolve().lock_timeout
     with pytest.raises(LockError, match="6 attempts"):
         contest.lose("key")
+
+
+def test_time_in_which_a_writer_waits_for_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    contest = Contest(resolve())
+    now[0] += 2 * resolve().lock_timeout
+    contest.postpone(2 * resolve().lock_timeout)
+    assert contest.lose("key") <= LONGEST_WAIT

@@ -13,28 +13,22 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from conversions import SQUARE as VALUES
+from conversions import elements
+from conversions import square_source as source
 from helpers import quiet
+from monitors import StopAfter
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.storage import ZipStore
 
 import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.errors import UnsupportedError
+from shardcodec.options import resolve
 from shardcodec.tools import convert
 from shardcodec.tools.convert import work
-
-VALUES = np.arange(32 * 32, dtype="int32").reshape(32, 32)
-
-
-def source(place: Any, **how: Any) -> Any:
-    with quiet():
-        array = zarr.create_array(place, **({"shape": (32, 32), "chunks": (8, 8), "dtype": "int32"} | how))
-        array[...] = VALUES
-    return array
-
-
-def elements(place: Any) -> Any:
-    return zarr.open_array(place, mode="r")[...]
+from shardcodec.tools.convert.destination import NewArray
+from shardcodec.tools.convert.open_source import open_source
 
 
 def damage(path: Path, at: int = -1) -> None:
@@ -312,3 +306,102 @@ def test_index_without_checksum_is_checked_before_chunks_move(tmp_path: Path) ->
     assert report.arrays[0].method == "move"
     assert report.n_failed == 1
     assert os.path.basename(report.failures[0].shard) == "0"
+
+
+# ---- sizes, memory
+
+
+@pytest.mark.parametrize("compressor", [numcodecs.Zstd(), numcodecs.Blosc()], ids=str)
+def test_huge_sparse_file_is_refused_without_memory_for_it(compressor: Any, tmp_path: Path) -> None:
+    with quiet():
+        array = zarr.create_array(
+            tmp_path / "old",
+            shape=(32, 32),
+            chunks=(8, 8),
+            dtype="int32",
+            zarr_format=2,
+            compressors=compressor,
+        )
+        array[...] = VALUES
+    os.truncate(tmp_path / "old" / "2.2", 1 << 40)
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16))
+    assert (report.n_written, report.n_failed) == (3, 1)
+    detail = report.failures[0].detail
+    assert f"{tmp_path}/old/2.2" in detail and "got 1099511627776" in detail and "expected" in detail
+
+
+@pytest.mark.parametrize("name", ["moved", "encoded"])
+def test_shard_for_which_the_memory_does_not_suffice_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source(tmp_path / "old")
+    written = NewArray.state
+
+    def without_memory(self: Any, coords: Any) -> Any:
+        if coords == (1, 0):
+            raise MemoryError
+        return written(self, coords)
+
+    monkeypatch.setattr(NewArray, "state", without_memory)
+    more = {"moved": [], "encoded": ["--codecs", "zstd,crc32c"]}[name]
+    arguments = ["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--shards", "16,16", *more]
+    assert run(arguments) == 3
+    told = capsys.readouterr().out
+    assert f"{tmp_path}/new/c/1/0: not written: MemoryError" in told
+    assert "3 shards written" in told
+
+
+@pytest.mark.parametrize("error", [MemoryError(), PermissionError(13, "Permission denied")], ids=str)
+def test_finished_shard_that_cannot_be_looked_at_is_named(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed job goes on with the other shards."""
+    source(tmp_path / "old")
+    how: dict[str, Any] = {"shards": (16, 16), "job": tmp_path / "job"}
+    monitor = StopAfter(1)
+    assert convert(tmp_path / "old", tmp_path / "new", monitor=monitor, threads=1, **how).is_stopped
+    (first,) = sorted(path for path in (tmp_path / "new" / "c").rglob("*") if path.is_file())[:1]
+    looked_at = NewArray.state
+
+    def failing(self: Any, coords: Any) -> Any:
+        if self.describe(coords) == str(first):
+            raise error
+        return looked_at(self, coords)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NewArray, "state", failing)
+        report = convert(tmp_path / "old", tmp_path / "new", resume=True, **how)
+    assert not report.is_complete
+    assert [one.shard for one in report.failures] == [str(first)]
+    assert convert(tmp_path / "old", tmp_path / "new", resume=True, **how).is_complete
+    assert (elements(tmp_path / "new") == VALUES).all()
+
+
+# ---- dry runs
+
+
+def test_dry_run_refuses_a_destination_that_is_not_free(tmp_path: Path) -> None:
+    source(tmp_path / "old")
+    how: dict[str, Any] = {"shards": (16, 16), "dry_run": True}
+    assert convert(tmp_path / "old", tmp_path / "new", **how).n_shards == 4
+    (tmp_path / "new").mkdir()
+    assert convert(tmp_path / "old", tmp_path / "new", **how).n_shards == 4
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(FileExistsError, match="expected a new path or an empty folder"):
+        convert(tmp_path / "old", tmp_path / "new", **how)
+    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--dry-run"]) == 3
+
+
+def test_dry_run_of_a_resumed_job_sees_its_own_destination(tmp_path: Path) -> None:
+    source(tmp_path / "old")
+    how: dict[str, Any] = {"shards": (16, 16), "job": tmp_path / "job"}
+    convert(tmp_path / "old", tmp_path / "new", monitor=StopAfter(1), threads=1, **how)
+    assert convert(tmp_path / "old", tmp_path / "new", resume=True, dry_run=True, **how).n_shards == 4
+
+
+@pytest.mark.parametrize("n_chunks", [1, 63, 64, 65, 127, 128, 1000])
+def test_estimate_looks_at_few_objects(n_chunks: int, tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "old", shape=(n_chunks,), chunks=(1,), dtype="u1")
+    (opened,) = open_source(tmp_path / "old", resolve()).arrays
+    looked_at = opened.object_nbytes(64)
+    assert looked_at is not None and min(n_chunks, 32) <= looked_at[0] <= min(n_chunks, 64)

@@ -14,6 +14,7 @@ import pytest
 import zarr
 from conversions import VALUES, hierarchy, same, source
 from helpers import quiet
+from monitors import StopAfter
 from zarr.codecs import Crc32cCodec
 
 from shardcodec.cli.app import run
@@ -76,17 +77,6 @@ def test_intermediate_array_saves_reads(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("cheap_chunks")
 def test_intermediate_array_is_resumed(tmp_path: Path) -> None:
-    class StopAfter(Monitor):
-        def __init__(self, n: int) -> None:
-            self.n = n
-
-        def advance(self, n: int = 1) -> None:
-            self.n -= n
-
-        def check(self) -> None:
-            if self.n <= 0:
-                raise Stopped
-
     values = crossed(tmp_path / "a.zarr")
     temp, job = tmp_path / "temp", tmp_path / "job.json"
     how = {**CROSSED, "temp": temp, "job": job}

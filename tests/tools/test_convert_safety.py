@@ -9,10 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zarr
-from helpers import quiet
+from conversions import SQUARE as VALUES
+from conversions import elements
+from conversions import square_source as source
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore
 
 from shardcodec.cli.app import run
@@ -25,19 +26,6 @@ from shardcodec.tools.jobs.plan_file import PlanFile
 from shardcodec.tools.jobs.run_part import run_part
 from shardcodec.tools.jobs.status import status
 from shardcodec.tools.monitor import Monitor, Stopped
-
-VALUES = np.arange(32 * 32, dtype="int32").reshape(32, 32)
-
-
-def source(place: Any, **how: Any) -> Any:
-    with quiet():
-        array = zarr.create_array(place, **({"shape": (32, 32), "chunks": (8, 8), "dtype": "int32"} | how))
-        array[...] = VALUES
-    return array
-
-
-def elements(place: Any) -> Any:
-    return zarr.open_array(place, mode="r")[...]
 
 
 class KeysOfZarr(WrapperStore[MemoryStore]):

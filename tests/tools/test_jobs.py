@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import bits, python_environment, quiet
+from monitors import StopAfter
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
@@ -29,7 +30,6 @@ from shardcodec.tools import convert, plan_convert, run_part, status, verify
 from shardcodec.tools.convert.claim import MARK
 from shardcodec.tools.jobs.ledger import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.jobs.plan_file import PlanFile
-from shardcodec.tools.monitor import Monitor, Stopped
 
 VALUES = np.random.default_rng(3).integers(0, 50, (64, 48)).astype("int32")
 VALUES[:16, :16] = 0  # a shard that is not stored
@@ -69,20 +69,6 @@ def files(new: Path) -> dict[str, tuple[int, int]]:
             facts = file.stat()
             found[file.relative_to(new).as_posix()] = facts.st_ino, facts.st_mtime_ns
     return found
-
-
-class StopAfter(Monitor):
-    """Stops after some shards."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    def advance(self, n: int = 1) -> None:
-        self._n -= n
-
-    def check(self) -> None:
-        if self._n <= 0:
-            raise Stopped
 
 
 METHODS: list[dict[str, Any]] = [
@@ -164,6 +150,21 @@ def test_ledger_of_another_plan_does_not_count(source: Path, new: Path, job: Pat
     assert status(job).n_foreign_ledgers == 1 and status(job).n_finished == N_SHARDS
     ledger.write_bytes(b"")
     assert status(job).n_finished == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "link to nothing", "device"])
+def test_entry_that_is_no_regular_file_is_left_out_of_the_ledgers(
+    kind: str, source: Path, new: Path, job: Path
+) -> None:
+    plan_convert(source, new, job, n_parts=2, shards=SHARDS)
+    odd = Path(ledger_folder(str(job))) / "odd.jsonl"
+    odd.parent.mkdir()
+    makers = {"folder": odd.mkdir, "fifo": lambda: os.mkfifo(odd)}
+    makers.get(kind, lambda: odd.symlink_to("/dev/null" if kind == "device" else "missing"))()
+    run_part(job, 0)
+    found = status(job)
+    assert found.n_foreign_ledgers == 1 and found.parts_left == (1,)
+    assert run_part(job, 1).is_complete
 
 
 def test_source_that_changed_is_refused(source: Path, new: Path, job: Path) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import re
 import sys
 import tracemalloc
@@ -16,14 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, run_python, store_of
+from helpers import create, store_of
+from resident import run_measuring
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ShardSpec, tools
 from shardcodec.cli.app import run
+from shardcodec.tools.chunk_check import read_runs
 from shardcodec.tools.memory_budget import MemoryBudget
+from shardcodec.tools.new_hierarchy import NewHierarchy, holds_whole_shards
+from shardcodec.tools.stored_bytes import Buffer
+from shardcodec.tools.targets import find_arrays
+
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 CODECS = [zarr.codecs.Crc32cCodec()]
@@ -60,22 +66,11 @@ def test_resident_memory_stays_in_the_budget(tmp_path: Path) -> None:
         large(tmp_path / f"{name}.zarr", n)
         large(tmp_path / f"{name}-copy.zarr", n)
         flip(tmp_path / f"{name}.zarr/c/0/0", 2 * MIB + 100)
-    done = run_python(
+    results = run_measuring(
         """
-        import json, os
-        from pathlib import Path
         from shardcodec import tools
 
         folder, memory = Path(os.environ["FOLDER"]), 12 << 20
-
-        def peak():
-            lines = Path("/proc/self/status").read_text().splitlines()
-            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-        def peak_of(one):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before = peak()
-            return one(), peak() - before
 
         def runs(name):
             array, copy = folder / f"{name}.zarr", folder / f"{name}-copy.zarr"
@@ -94,8 +89,6 @@ def test_resident_memory_stays_in_the_budget(tmp_path: Path) -> None:
         """,
         FOLDER=str(tmp_path),
     )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
     assert {name: result for name, result, _ in results} == {
         "decode": 1,
         "against": 0,
@@ -147,6 +140,20 @@ def test_shard_of_many_inner_chunks_and_a_lost_index(tmp_path: Path, codec: Any)
         assert min(peaks) < memory + MIB, (number, peaks)
 
 
+def test_one_block_is_held_at_a_time() -> None:
+    class Zeros(Buffer):
+        def range(self, offset: int, nbytes: int) -> Any:
+            return bytes(nbytes)
+
+    entries = np.array([[i * 1000, 1000] for i in range(4096)], dtype=np.uint64)
+
+    def work() -> None:
+        for _, data in read_runs(Zeros(b""), entries, np.arange(4096), MIB):
+            assert len(data) == 1000
+
+    assert MIB * 0.9 < traced_peak(work) < 1.9 * MIB
+
+
 def test_fewer_threads_work_if_memory_is_short() -> None:
     spec = ShardSpec((8, MIB), (1, MIB), "u1", 0, ["bytes", "crc32c"])
     assert MemoryBudget(None).share(spec, "a", 8).n_threads == 8
@@ -154,6 +161,19 @@ def test_fewer_threads_work_if_memory_is_short() -> None:
     shared = MemoryBudget(8 * MIB).share(spec, "a", 8)
     assert shared.n_threads == 2 and MIB < shared.block_nbytes < 2 * MIB
     assert MemoryBudget(4 * MIB).share(spec, "a", 8).n_threads == 1
+    # a store that takes whole objects only: with a bound, one shard is in memory at a time
+    assert MemoryBudget(64 * MIB).share(spec, "a", 8, holds_whole=True).n_threads == 1
+    assert MemoryBudget(None).share(spec, "a", 8, holds_whole=True).n_threads == 8
+
+
+@pytest.mark.parametrize("kind", ["local", "memory", "other", "conditional"])
+def test_stores_that_hold_a_new_shard_in_memory(kind: str, tmp_path: Path) -> None:
+    store, to = store_of(kind, tmp_path / "a.zarr"), store_of(kind, tmp_path / "b.zarr")
+    create(store)
+    (array,) = find_arrays(store)
+    assert holds_whole_shards(array, None) == (kind != "local")
+    new = NewHierarchy(to, None, MemoryBudget(None), store)
+    assert holds_whole_shards(array, new) == (kind in ("memory", "other"))
 
 
 @pytest.mark.parametrize("work", [tools.verify, tools.repair, tools.compact])

@@ -20,9 +20,10 @@ from spec_json import CRC
 
 import shardcodec
 from shardcodec.options import resolve
+from shardcodec.storage.kinds import object_at
 from shardcodec.tools.chunk_check import ChunkCheck, Level
 from shardcodec.tools.findings import FindingKind
-from shardcodec.tools.stored_bytes import Buffer
+from shardcodec.tools.stored_bytes import Buffer, open_object
 from shardcodec.tools.survey import Survey, survey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "robustness.md"
@@ -75,6 +76,40 @@ def test_inner_chunk_on_a_bad_part_of_the_disk_is_lost_alone() -> None:
     assert found.is_lost.sum() == 1 and is_found(found).sum() == is_found(look(shard, spec)).sum() - 1
     with pytest.raises(PermissionError):
         survey(BadDisk(shard, 5, 6, errno.EACCES), "c/0", check, Level.DECODE)
+
+
+class BadSums(BadDisk):
+    """The same, of a file: checksums are computed by the engine."""
+
+    def checksums(self, ranges: Any, max_nbytes: int) -> Any:
+        raise OSError(self._code, os.strerror(self._code))
+
+
+def test_bad_part_of_the_disk_loses_one_inner_chunk_at_level_checksum() -> None:
+    shard, spec = letters(checksums=True), letters_spec(codecs=[*RAW, CRC])
+    check = ChunkCheck(spec, resolve())
+    found = survey(BadSums(shard, 5, 6), "c/0", check, Level.CHECKSUM)
+    assert [one.kind for one in errors(found)] == [FindingKind.UNREADABLE] and found.is_lost.sum() == 1
+    with pytest.raises(PermissionError):
+        survey(BadSums(shard, 5, 6, errno.EACCES), "c/0", check, Level.CHECKSUM)
+
+
+def summary(found: Survey) -> tuple[Any, ...]:
+    counts = (found.n_findings, found.nbytes, found.data_nbytes, found.verified_nbytes)
+    return found.findings, counts, found.places.tolist(), found.is_lost.tolist()
+
+
+def test_engine_finds_in_a_file_what_is_found_in_memory(tmp_path: Path) -> None:
+    """The engine computes checksums of files in one call; bytes in memory are checked one by one."""
+    store, key, _ = object_at(tmp_path / "shard", None, None)
+    for name, one, data in cases_of(200, seed=11):
+        (tmp_path / "shard").write_bytes(data)
+        view = open_object(store, key)
+        assert view is not None
+        check = ChunkCheck(one.spec, resolve())
+        found = survey(view, "c/0", check, Level.CHECKSUM)
+        view.close()
+        assert summary(found) == summary(look(data, one.spec, Level.CHECKSUM)), name
 
 
 def test_empty_object_has_no_negative_offset() -> None:

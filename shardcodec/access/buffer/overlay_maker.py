@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,7 +68,10 @@ class OverlayMaker:
         return not self._overlay.is_complete
 
     def nbytes(self, position: int) -> int:
-        return 0  # there is only one object
+        if self._path is not None:
+            return 0  # the engine writes the file as it encodes
+        chain = self._overlay.chain
+        return math.prod(chain.shape) * int(chain.itemsize)
 
     async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
         (old,) = stored

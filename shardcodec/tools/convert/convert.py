@@ -158,6 +158,8 @@ def convert(
             on_array(one)
     listed = () if on_array is not None else arrays
     if dry_run:
+        if not resume:
+            new.check_free()
         return _planned(plan, options, listed)
     job_path, owner = None if job is None else os.path.abspath(os.fspath(job)), uuid.uuid4().hex
     if job_path is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...access.box_reader import Folder
 from ...errors import CodecError
-from .object_source import ObjectSource, object_source
+from .object_source import ObjectSource, fields_of
 from .source import Ints
 
 __all__ = ["DecodedSource", "decoded_source"]
@@ -84,6 +84,4 @@ def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> Deco
     UnsupportedError
         shardcodec does not have the data type.
     """
-    found = object_source(values, name, repr(folder), **known)
-    fields = {one: getattr(found, one) for one in found.__dataclass_fields__}
-    return DecodedSource(**fields, folder=folder)
+    return DecodedSource(name, repr(folder), **(fields_of(values) | known), folder=folder)

@@ -102,9 +102,8 @@ class NewTree:
             raise TypeError(
                 f"destination: expected a path, a URL or a zarr store, got {type(place).__name__}"
             )
-        self._base = found
-        store = found.store if isinstance(found, StorePath) else found
-        introduce(store)
+        self._base = found.store if isinstance(found, StorePath) else found
+        introduce(self._base)
         self._prefix = found.path.rstrip("/") if isinstance(found, StorePath) else ""
         self.root: Folder = folder_at(found, "")
         self.place = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
@@ -169,16 +168,14 @@ class NewTree:
             on_zarrs_loop(self._target(name).delete())
 
     def _target(self, key: str) -> StorePath:
-        base = self._base.store if isinstance(self._base, StorePath) else self._base
-        return StorePath(base, f"{self._prefix}/{key}" if self._prefix else key)
+        return StorePath(self._base, f"{self._prefix}/{key}" if self._prefix else key)
 
     # ---- arrays and documents
 
     def array(self, name: str, document: Mapping[str, Any], options: Options) -> NewArray:
         """Return a new array of the hierarchy."""
         prefix = f"{self.root.prefix}{name}/" if name else self.root.prefix
-        base = self._base.store if isinstance(self._base, StorePath) else self._base
-        return NewArray(name, Folder(self.root.store, prefix), base, document, options)
+        return NewArray(name, Folder(self.root.store, prefix), self._base, document, options)
 
     def write_documents(self, documents: Mapping[str, Any]) -> None:
         """Write the ``zarr.json`` of nodes, by path; the deepest first, the root last."""
@@ -188,18 +185,20 @@ class NewTree:
     def _put(self, key: str, document: Any) -> None:
         put(self._target(key), json.dumps(document, indent=2).encode(), durable=True)
 
-    def copy_objects(self, array: ArrayTarget) -> tuple[int, int]:
-        """Copy all objects of an array, except documents, as they are; return their number and size."""
+    def copy_objects(self, array: ArrayTarget, *, durable: bool) -> tuple[int, int]:
+        """Copy all objects of an array, except documents, as they are; return their number and size.
+
+        With `durable` each file and its name are on disk before the next one is copied.
+        """
         n = nbytes = 0
-        base = self._base.store if isinstance(self._base, StorePath) else self._base
         for key in array.store.keys(array.folder.prefix):
             relative = key.removeprefix(array.folder.prefix)
             if relative in DOCUMENTS or (view := open_object(array.store, key)) is None:
                 continue
             try:
-                new = "/".join(filter(None, (self._prefix, array.name, relative)))
+                new = self._target(f"{array.name}/{relative}" if array.name else relative)
                 data = bytes(view.range(0, view.nbytes))
-                put(StorePath(base, new), data, durable=False)
+                put(new, data, durable=durable)
                 n, nbytes = n + 1, nbytes + len(data)
             finally:
                 view.close()

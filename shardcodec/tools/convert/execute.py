@@ -171,7 +171,8 @@ class Execution:
             return True
         for name in self._plan.verbatim:
             self._monitor.check()
-            self._destination.copy_objects(self._tree.verbatim[name])
+            is_durable = self._options.durability == "fsync"
+            self._destination.copy_objects(self._tree.verbatim[name], durable=is_durable)
         self._destination.write_documents(self._plan.documents)
         if ledger is not None:
             ledger.append({FINISHED: self._plan.n_shards})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ShardError, UnsupportedError
-from .object_source import ObjectSource, as_json_attributes, object_source
+from .object_source import ObjectSource, as_json_attributes, fields_of
 from .source import Ints, SourceTree
 
 __all__ = ["hdf5_tree", "split_hdf5"]
@@ -135,13 +135,10 @@ def _dataset(values: Any, name: str) -> _Dataset:
     if values.shape is None:
         raise UnsupportedError(f"{place}: expected elements, got an empty dataspace")
     try:
-        found = object_source(
-            values, name, place, **{key: one for key, one in known.items() if one is not None}
-        )
+        fields = fields_of(values) | {key: one for key, one in known.items() if one is not None}
     except ShardError as error:
         raise UnsupportedError(f"{place}: {error.message}; choose other arrays with --only") from error
-    fields = {one: getattr(found, one) for one in found.__dataclass_fields__}
-    return _Dataset(**fields, file=file)
+    return _Dataset(name, place, **fields, file=file)
 
 
 def _label(axis: Any) -> str | None:

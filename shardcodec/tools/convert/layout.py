@@ -20,7 +20,15 @@ from ..array_target import ArrayTarget
 from ..quantities import parse_nbytes
 from .source import Ints, SourceArray
 
-__all__ = ["Choices", "NewLayout", "new_layout", "parse_codec_list", "parse_shape", "parse_shards"]
+__all__ = [
+    "Choices",
+    "NewLayout",
+    "chunks_of",
+    "new_layout",
+    "parse_codec_list",
+    "parse_shape",
+    "parse_shards",
+]
 
 # Default size of a shard, decoded, and of an inner chunk of a source without chunks.
 SHARD_NBYTES = 512 << 20
@@ -133,7 +141,7 @@ def _layout(source: SourceArray, choices: Choices) -> NewLayout:
     if not source.shape:
         chain = ChainSpec((), source.dtype, source.fill_value, codecs)
         return NewLayout(_document(source, chain), False, "an array without axes has no shards")
-    chunks = _fitting(choices.chunks, "chunks", source) or (like and _chunks_of(like)) or _chunks(source)
+    chunks = _fitting(choices.chunks, "chunks", source) or (like and chunks_of(like)) or _chunks(source)
     shards = _shards(source, choices, like, chunks)
     perm = compose_transposes(before, len(chunks))
     stored = tuple(chunks[axis] for axis in perm)
@@ -203,7 +211,7 @@ def _fitting(shape: Ints | None, name: str, source: SourceArray) -> Ints | None:
     return shape
 
 
-def _chunks_of(chain: ChainSpec) -> Ints:
+def chunks_of(chain: ChainSpec) -> Ints:
     """Return the shape of an inner chunk by axis of the array, or of a chunk."""
     if chain.inner is None:
         return chain.shape
@@ -231,7 +239,7 @@ def _shards(source: SourceArray, choices: Choices, like: ChainSpec | None, chunk
     elif choices.shards is None and like is not None and like.sharding is not None:
         shards = like.shape
     else:
-        return _grown(source, chunks, choices.shards or SHARD_NBYTES)
+        return _compact_shard(source, chunks, choices.shards or SHARD_NBYTES)
     for axis, (shard, chunk) in enumerate(zip(shards, chunks, strict=True)):
         if shard % chunk:
             raise ValueError(
@@ -240,7 +248,7 @@ def _shards(source: SourceArray, choices: Choices, like: ChainSpec | None, chunk
     return shards
 
 
-def _grown(source: SourceArray, chunks: Ints, nbytes: int) -> Ints:
+def _compact_shard(source: SourceArray, chunks: Ints, nbytes: int) -> Ints:
     """Return the largest compact shard of whole inner chunks within a number of bytes; it does not exceed the array."""
     most = [max(1, -(-n // size)) for n, size in zip(source.shape, chunks, strict=True)]
     counts = [1] * len(chunks)

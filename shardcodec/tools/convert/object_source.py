@@ -15,7 +15,7 @@ import numpy as np
 from ...format.dtypes import as_dtype
 from .source import Ints, SourceArray
 
-__all__ = ["ObjectSource", "as_json_attributes", "is_array_like", "object_source"]
+__all__ = ["ObjectSource", "as_json_attributes", "fields_of", "is_array_like", "object_source"]
 
 
 def is_array_like(value: Any) -> bool:
@@ -61,38 +61,26 @@ class ObjectSource(SourceArray):
         return None
 
 
-def object_source(values: Any, name: str = "", place: str | None = None, **known: Any) -> ObjectSource:
-    """Return the source for an array-like object.
+def object_source(values: Any) -> ObjectSource:
+    """Return the source for an array-like object; raise `UnsupportedError` if shardcodec does not have the data type."""
+    return ObjectSource("", f"<{type(values).__name__}>", **fields_of(values))
 
-    Parameters
-    ----------
-    values : Any
-        The object.
-    name : str
-        Path of the array in the new hierarchy.
-    place : str, optional
-        For messages.
-    **known
-        Fields of `SourceArray` that the caller knows better.
 
-    Raises
-    ------
-    UnsupportedError
-        shardcodec does not have the data type.
-    """
+def fields_of(values: Any) -> dict[str, Any]:
+    """Return fields of the source for an array-like object; raise `UnsupportedError` for an unknown data type."""
     dtype = as_dtype(np.dtype(values.dtype))
     fill = getattr(values, "fill_value", None)
     if fill is None or dtype.names is not None:
         fill = np.zeros((), dtype)[()]
-    found: dict[str, Any] = {
+    return {
         "shape": tuple(int(n) for n in values.shape),
         "dtype": dtype,
         "fill_value": fill,
         "chunks": _chunks(values),
         "attributes": as_json_attributes(getattr(values, "attrs", None)),
         "dimension_names": _names(values),
+        "values": values,
     }
-    return ObjectSource(name, place or f"<{type(values).__name__}>", **(found | known), values=values)
 
 
 def _chunks(values: Any) -> Ints | None:

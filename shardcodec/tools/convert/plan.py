@@ -21,7 +21,7 @@ from ...options import Options
 from .destination import NewArray, NewTree
 from .grouping import Geometry, encode_grouping, move_grouping
 from .intermediate_shape import choose_intermediate
-from .layout import Choices, new_layout
+from .layout import Choices, chunks_of, new_layout
 from .object_source import ObjectSource
 from .source import Ints, SourceArray, SourceTree
 from .zarr_source import ZarrSource
@@ -246,7 +246,7 @@ def make_plan(
         layout = new_layout(source, choices)
         documents[source.name] = layout.document
         new = destination.array(source.name, layout.document, options)
-        chunk = _chunk_shape(new.chain)
+        chunk = chunks_of(new.chain)
         geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
         group = move_grouping if layout.moves else encode_grouping
         grouping = group(geometry, memory)
@@ -285,15 +285,6 @@ def make_plan(
         verify,
         fingerprint(tree, destination, documents, verify),
     )
-
-
-def _chunk_shape(chain: Any) -> Ints:
-    if chain.inner is None:
-        return tuple(chain.shape)
-    shape = [0] * chain.ndim
-    for stored, axis in enumerate(chain.perm):
-        shape[axis] = chain.inner.shape[stored]
-    return tuple(shape)
 
 
 def _geometry(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,11 +88,16 @@ class GroupWork:
             The source has changed since an earlier run.
         """
         array = self._plan.arrays[unit.array]
-        wanted = [at for at in array.coords(unit.group) if not self._is_done(unit.array, at)]
-        n_skipped = len(array.coords(unit.group)) - len(wanted)
+        wanted: list[Ints] = []
+        unseen: list[ShardFailure] = []
+        for at in array.coords(unit.group):
+            with self._noting(unit.array, [at], unseen):
+                if not self._is_done(unit.array, at):
+                    wanted.append(at)
+        n_skipped = len(array.coords(unit.group)) - len(wanted) - len(unseen)
         if wanted and self._records_source and self._destination.is_complete:
             # another worker of the job was faster, and users may have written since
-            return GroupResult((), (), n_skipped + len(wanted))
+            return GroupResult((), tuple(unseen), n_skipped + len(wanted))
         records: list[ShardRecord] = []
         failures: list[ShardFailure] = []
         # one by one if they do not need one another, so that one damaged shard does not fail the others
@@ -102,23 +108,29 @@ class GroupWork:
             failures.clear()
             for at in wanted:
                 self._write_some(unit, [at], records, failures)
-        return GroupResult(tuple(records), tuple(failures), n_skipped)
+        return GroupResult(tuple(records), (*unseen, *failures), n_skipped)
 
     def _write_some(
         self, unit: Unit, some: Sequence[Ints], records: list[ShardRecord], failures: list[ShardFailure]
     ) -> None:
-        if not some:
-            return
-        new = self._news[unit.array]
+        if some:
+            with self._noting(unit.array, some, failures):
+                records += self._write(unit, some)
+
+    @contextmanager
+    def _noting(self, number: int, some: Sequence[Ints], failures: list[ShardFailure]) -> Iterator[None]:
+        """Note an error as a failure of these shards; only a conflict ends the run."""
+        new = self._news[number]
         try:
-            records += self._write(unit, some)
+            yield
+            return
         except ConflictError:
             raise
         except (ShardError, OSError) as error:
-            failures += [ShardFailure(new.name, new.describe(at), str(error)) for at in some]
+            detail = str(error)
         except Exception as error:  # noqa: BLE001 - whatever a source or a store raises fails these shards only
             detail = f"{type(error).__name__}: {error}"
-            failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]
+        failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]
 
     # ---- finished shards
 

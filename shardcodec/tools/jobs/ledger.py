@@ -16,9 +16,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from ...checksum import crc32c
+from ...errors import ShardFileError
+from ...storage.files import open_file
 
 __all__ = ["FoundLines", "Ledger", "ledger_folder", "read_ledgers"]
 
@@ -39,7 +41,7 @@ class FoundLines:
     n_damaged : int
         Damaged lines.
     n_foreign : int
-        Files of another plan; their lines are left out.
+        Files of another plan, and what is no regular file; their lines are left out.
     """
 
     lines: list[Mapping[str, Any]]
@@ -116,7 +118,11 @@ def read_ledgers(job: str, fingerprint: str) -> FoundLines:
     lines: list[Mapping[str, Any]] = []
     n_damaged = n_foreign = 0
     for path in _files(ledger_folder(job)):
-        with open(path, "rb") as file:
+        opened = _opened(path)
+        if opened is None:
+            n_foreign += 1
+            continue
+        with opened as file:
             is_ours = False
             for n, stored in enumerate(file):
                 line = _parsed(stored)
@@ -138,6 +144,14 @@ def _files(folder: str) -> Iterator[str]:
     for name in names:
         if name.endswith(".jsonl"):
             yield os.path.join(folder, name)
+
+
+def _opened(path: str) -> BinaryIO | None:
+    """Open a ledger; None for a folder, a link to nothing, or a FIFO, which no worker makes and which may never end."""
+    try:
+        return open_file(path)
+    except ShardFileError:
+        return None
 
 
 def _parsed(stored: bytes) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-# test_memory.py - one allocation of a call fails, or one and all that follow
+# test_failed_allocations.py - one allocation of a call fails, or one and all that follow
 # SPDX-License-Identifier: MIT
 """Failed allocations in C code.
 
@@ -38,7 +38,10 @@ NEW = OLD + 1000
 NEVER = 2**63
 BOX = np.s_[2:11, 3:14]  # partial and whole inner chunks of both shards
 
-pytestmark = pytest.mark.parametrize("and_all_after", [False, True], ids=["one", "all"])
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.parametrize("and_all_after", [False, True], ids=["one", "all"]),
+]
 codecs = pytest.mark.parametrize("name", CODECS)
 
 

@@ -1,0 +1,293 @@
+"""Compare all peers where each open and each read of a file costs a round trip, as on a cluster's file system.
+
+    python bench/round_trips.py                       256^3 uint16, shards 128^3, inner chunks 32^3; 0 us to 10 ms
+    python bench/round_trips.py --delays 50,2000 --rows plane --codecs raw
+
+A preloaded library delays the calls (tests/mounts/round_trip.c), each independently of the others; bytes cost nothing. For each
+delay a new process runs all peers, interleaved. The results of each peer are compared with the values before it is timed.
+Every peer has its best settings for such a file system: TensorStore 32 reads at a time, zarr 64 objects at a time, the Rust
+crates 16 threads. shardcodec has its default options, once without known indexes and once with its index cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import data
+import machine
+import numpy as np
+import peers
+from data import Array, Box, Case
+from remote import rows as read_rows
+
+SHIM = Path(__file__).resolve().parents[1] / "tests" / "mounts" / "round_trip.c"
+DELAYS_US = (0, 50, 200, 2000, 10000)
+CODECS = ("raw", "zstd 1")
+WRITE = "whole array written"
+MANY = "boxes of 40^3, one after the other"
+READS_AT_A_TIME = 32
+RUST_THREADS = 16
+
+# Small reads are repeated in a turn: the first one after a turn of another peer waits for its own code and data.
+SMALL_NBYTES = 1 << 20
+SMALL_TURNS = 20
+
+# A peer that takes longer in a row has no second turn.
+SLOW_SECONDS = 2.0
+# A peer that takes longer in a turn has failed.
+MOST_SECONDS = 10.0
+
+
+class Ours(peers.ShardCodec):
+    """shardcodec, which reads each index again."""
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import zarr
+
+        with super().turn(), zarr.config.set({"shardcodec.index_cache": 0}):
+            yield
+
+
+class OursKnown(peers.ShardCodec):
+    """shardcodec with its index cache, as is its default; the turn that checks the values fills it."""
+
+    name = "shardcodec (indexes known)"
+
+
+class TensorStore(peers.TensorStore):
+    """TensorStore with more reads at a time."""
+
+    def context(self) -> dict[str, Any]:
+        return super().context() | {"file_io_concurrency": {"limit": READS_AT_A_TIME}}
+
+
+class ManyObjects:
+    """zarr with more objects at a time; for pipelines of zarr and zarrs."""
+
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()  # type: ignore[misc]
+        return {**settings, "async.concurrency": 64, "threading.max_workers": RUST_THREADS}
+
+
+class ZarrBatched(ManyObjects, peers.ZarrBatched):
+    """See `ManyObjects`."""
+
+
+class ZarrFused(ManyObjects, peers.ZarrFused):
+    """See `ManyObjects`."""
+
+
+class Zarrs(ManyObjects, peers.Zarrs):
+    """See `ManyObjects`."""
+
+
+ALL: tuple[peers.Peer, ...] = (
+    Ours(),
+    OursKnown(),
+    ZarrBatched(),
+    ZarrFused(),
+    Zarrs(),
+    TensorStore(),
+    peers.Zarrista(),
+)
+OURS = (Ours.name, OursKnown.name)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# one delay, in a process with the preloaded library
+
+
+class Row:
+    """One thing to read or write, of one case."""
+
+    def __init__(self, name: str, case: Case, source: Path, values: Array) -> None:
+        self.name = name
+        self.case = case
+        self.source = source
+        self.values = values
+        if name == MANY:
+            n_boxes = 1000 if float(os.environ["ROUND_TRIP_US"]) <= 200 else 100
+            starts = np.random.default_rng(7).integers(0, case.shape[0] - 40, (n_boxes, 3))
+            self.boxes: list[Box] = [tuple(slice(int(s), int(s) + 40) for s in start) for start in starts]
+        elif name != WRITE:
+            box = read_rows(case)[name]
+            turns = SMALL_TURNS if float(os.environ["ROUND_TRIP_US"]) <= 200 else SMALL_TURNS // 4
+            self.boxes = [box] * (turns if values[box].nbytes < SMALL_NBYTES else 1)
+
+    def open(self, peer: peers.Peer) -> Any:
+        if self.name != WRITE:
+            return peer.open(self.source, self.case)
+        path = self.source.parent / "written"
+        shutil.rmtree(path, ignore_errors=True)
+        return peer.open(self.case.create(path), self.case)
+
+    def run(self, peer: peers.Peer, array: Any) -> Any:
+        if self.name == WRITE:
+            return peer.write(array, self.case.whole, self.values)
+        start, parts = time.perf_counter(), []
+        for box in self.boxes:
+            parts.append(peer.read(array, box))
+            if time.perf_counter() - start > MOST_SECONDS:
+                raise TimeoutError(f"{len(parts)} of {len(self.boxes)} reads took {MOST_SECONDS:g} s")
+        return parts
+
+    def check(self, peer: peers.Peer, result: Any) -> None:
+        if self.name == WRITE:
+            import zarr
+
+            written = zarr.open_array(self.source.parent / "written", mode="r")
+            is_right = np.array_equal(written[...], self.values)
+        else:
+            is_right = all(
+                np.array_equal(part, self.values[box]) for part, box in zip(result, self.boxes, strict=True)
+            )
+        if not is_right:
+            raise AssertionError(f"{peer.name}: other values")
+
+
+def measure(row: Row, contestants: list[peers.Peer], rounds: int) -> dict[str, Any]:
+    """Return the seconds of each peer, or its failure."""
+    results: dict[str, Any] = {}
+    for number in range(rounds + 1):
+        first = number % len(contestants)
+        for peer in contestants[first:] + contestants[:first]:
+            seconds = results.setdefault(peer.name, [])
+            if isinstance(seconds, str) or (seconds and max(seconds) > SLOW_SECONDS):
+                continue
+            try:
+                with peer.turn():
+                    array = row.open(peer)
+                    machine.take_memory_back(row.values.nbytes)
+                    start = time.perf_counter()
+                    result = row.run(peer, array)
+                    spent = time.perf_counter() - start
+                if number == 0:
+                    row.check(peer, result)
+                del result
+            except Exception as error:  # noqa: BLE001 (the failure of a peer is a result)
+                results[peer.name] = f"{type(error).__name__}: {error}"[:200]
+                continue
+            if number or spent > SLOW_SECONDS:
+                seconds.append(spent)
+    return results
+
+
+def run_one(arguments: argparse.Namespace, folder: Path) -> None:
+    contestants = [peer for peer in ALL if peer.why_not() is None]
+    if arguments.peers:
+        contestants = [peer for peer in contestants if peer.name in arguments.peers]
+    document: dict[str, Any] = {}
+    for codec in arguments.codecs:
+        case = data.big(256).with_codec(codec)
+        values = data.field(case, folder.parent)
+        source = folder / case.slug()
+        if not source.exists():
+            with peers.ZarrBatched().turn():
+                peers.ZarrBatched().write(
+                    peers.ZarrBatched().open(case.create(source), case), case.whole, values
+                )
+        for name in [*read_rows(case), MANY, WRITE]:
+            if arguments.rows and not any(part in name for part in arguments.rows):
+                continue
+            row = Row(name, case, source, values)
+            document[f"{codec}: {name}"] = measure(row, contestants, arguments.rounds)
+    print(json.dumps(document))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# all delays
+
+
+def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    library = folder / "round_trip.so"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, SHIM, "-ldl"], check=True)
+    document: dict[str, Any] = {"machine": machine.facts(folder), "delays": {}}
+    slow = folder / "slow"
+    slow.mkdir()
+    for delay in arguments.delays:
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "ROUND_TRIP_FOLDER": str(slow),
+            "ROUND_TRIP_US": str(delay),
+            "RAYON_NUM_THREADS": str(RUST_THREADS),
+        }
+        command = [sys.executable, "-W", "ignore", *sys.argv, "--one", "--folder", str(slow)]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+        document["delays"][delay] = results = json.loads(done.stdout.splitlines()[-1])
+        print(table(delay, results), flush=True)
+    return document
+
+
+def shown(failure: Any) -> str:
+    """Return a cell for a peer without a time."""
+    return f"> {1e3 * MOST_SECONDS:.0f}" if "TimeoutError" in str(failure) else "failed"
+
+
+def table(delay: float, results: dict[str, Any]) -> str:
+    """Return the milliseconds of all peers, and the ratio of ours to the fastest other."""
+    names = list(next(iter(results.values())))
+    lines = [
+        f"\n### {delay:g} us\n",
+        f"| | {' | '.join(names)} | ours / fastest other |",
+        "|---" * (len(names) + 2) + "|",
+    ]
+    n_won = 0
+    for row, found in results.items():
+        medians = {
+            name: median(times) for name, times in found.items() if not isinstance(times, str) and times
+        }
+        cells = [f"{1e3 * medians[name]:.2f}" if name in medians else shown(found[name]) for name in names]
+        rivals = [seconds for name, seconds in medians.items() if name not in OURS]
+        ratio = medians[Ours.name] / min(rivals) if rivals and Ours.name in medians else float("nan")
+        n_won += ratio < 1
+        lines.append(f"| {row} | {' | '.join(cells)} | {ratio:.2f}{' **more**' if ratio > 1.1 else ''} |")
+    return "\n".join([*lines, f"\nfaster than every other in {n_won} of {len(results)} rows"])
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/round_trips.py"
+    )
+    names: Callable[[str], list[str]] = lambda text: [name.strip() for name in text.split(",")]  # noqa: E731
+    numbers: Callable[[str], list[float]] = lambda text: [float(one) for one in text.split(",")]  # noqa: E731
+    parser.add_argument("--delays", type=numbers, default=list(DELAYS_US), help="in microseconds")
+    parser.add_argument("--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,box")
+    parser.add_argument("--codecs", type=names, default=list(CODECS))
+    parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
+    parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in ALL))
+    parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, default=None)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.one:
+        run_one(arguments, arguments.folder)
+    else:
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
+            document = run_all(arguments, Path(folder))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(document, indent=1))
+    sys.stdout.flush()
+    os._exit(0)  # threads of some peers cannot be joined
+
+
+if __name__ == "__main__":
+    main()

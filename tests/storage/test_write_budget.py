@@ -1,0 +1,142 @@
+# test_write_budget.py - all writes of a process to one store share limits
+# SPDX-License-Identifier: MIT
+"""Requests and memory of writes from several threads to one store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import zarr
+from helpers import OtherMemoryStore, create, ours
+
+import shardcodec
+from shardcodec.compat import on_zarrs_loop
+from shardcodec.storage import budget, zarr_store
+from shardcodec.storage.budget import Budget, HeldFromThread
+
+N_SHARDS = 8
+SHARD = 4096
+
+
+class SlowStore(OtherMemoryStore):
+    """Each request takes 5 ms. Counts the requests under way, and the bytes of the objects that are stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = self.most = 0
+
+    async def _count(self, work: Any) -> Any:
+        self.n += 1
+        self.most = max(self.most, self.n)
+        try:
+            await asyncio.sleep(0.005)
+            return await work
+        finally:
+            self.n -= 1
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        return await self._count(super().get(key, prototype, byte_range))
+
+    async def set(self, key: str, value: Any, byte_range: Any = None) -> None:
+        await self._count(super().set(key, value))
+
+
+def array_in(store: SlowStore) -> Any:
+    shape = (N_SHARDS * SHARD,)
+    return create(store, shape=shape, shards=(SHARD,), chunks=(64,), dtype="u1", fill_value=0)
+
+
+def write_in_threads(array: Any, length: int) -> None:
+    """Write the first elements of each shard, each shard in a thread of its own."""
+    together = threading.Barrier(N_SHARDS)
+
+    def work(i: int) -> None:
+        together.wait(10)
+        array[i * SHARD : i * SHARD + length] = np.full(length, i + 1, "u1")
+
+    with ThreadPoolExecutor(N_SHARDS) as pool:
+        list(pool.map(work, range(N_SHARDS)))
+
+
+@pytest.mark.parametrize("way", ["pipeline", "attach"])
+@pytest.mark.parametrize(
+    ("length", "n_at_a_time"), [(SHARD, 4), (100, 2)], ids=["whole shards", "old and new shards"]
+)
+def test_objects_of_all_writes_fit_into_one_limit(way: str, length: int, n_at_a_time: int) -> None:
+    """Eight threads held eight shards: each call had a limit of its own."""
+    store = SlowStore()
+    array_in(store)
+    array = ours(store) if way == "pipeline" else shardcodec.attach(zarr.open_array(store, mode="r+"))
+    store.most = 0
+    with zarr.config.set({"async.concurrency": 1}), mock.patch.object(zarr_store, "OBJECT_NBYTES", 4 * SHARD):
+        write_in_threads(array, length)
+    assert 1 <= store.most <= n_at_a_time
+    for i in range(N_SHARDS):
+        assert (array[i * SHARD : i * SHARD + length] == i + 1).all()
+
+
+def test_requests_of_all_writes_fit_into_one_limit() -> None:
+    store = SlowStore()
+    array_in(store)
+    array = ours(store)
+    store.most = 0
+    with (
+        zarr.config.set({"async.concurrency": 2}),
+        mock.patch("shardcodec.storage.requests.RANGES_PER_OBJECT", 1),
+    ):
+        write_in_threads(array, SHARD)
+    assert store.most == 2
+
+
+def shared() -> Budget:
+    return budget.memory_of_writes("test_write_budget")
+
+
+async def held() -> int:
+    return shared()._held
+
+
+def test_threads_stay_within_the_limit() -> None:
+    now, most, mutex = 0, 0, threading.Lock()
+
+    def work(i: int) -> None:
+        nonlocal now, most
+        for _ in range(20):
+            with HeldFromThread(shared, 2, 5):
+                with mutex:
+                    now += 2
+                    most = max(most, now)
+                with HeldFromThread(shared, 5, 5):  # is part of it
+                    pass
+                with mutex:
+                    now -= 2
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert most <= 4
+    assert on_zarrs_loop(held()) == 0
+
+
+def test_amount_of_a_thread_that_was_interrupted_is_given_back() -> None:
+    """The thread had the amount, but a signal handler raised before the block began."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupted(work: Any) -> None:
+        on_zarrs_loop(work)
+        raise Interrupt
+
+    with mock.patch.object(budget, "on_zarrs_loop", interrupted):
+        try:
+            with HeldFromThread(shared, 5, 5):
+                raise AssertionError("the block must not begin")
+        except Interrupt:
+            pass
+    assert on_zarrs_loop(held()) == 0
