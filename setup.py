@@ -257,7 +257,7 @@ class BuildExt(build_ext):
         (module,) = cythonize(
             Extension(ext.name, [PYX], depends=ext.depends, define_macros=ext.define_macros),
             build_dir=os.path.join("build", f"cython-{__version__}"),
-            compiler_directives={"language_level": "3"},
+            compiler_directives={"language_level": "3", "freethreading_compatible": True},
         )
         ext.sources[0] = module.sources[0]
 

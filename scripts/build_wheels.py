@@ -47,8 +47,10 @@ def codec_libraries(architecture: str, work: Path) -> Path:
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     (pinned,) = (one for one in requires if one.startswith("blosc2=="))
     platform = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}"
+    version = "{}{}".format(*sys.version_info)
+    # The archive is the same for all versions; a free-threaded Python has no wheel of its own.
     run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
-        "--platform", platform, "--dest", work, pinned)  # fmt: skip
+        "--platform", platform, "--python-version", version, "--abi", f"cp{version}", "--abi", "abi3", "--dest", work, pinned)  # fmt: skip
     (wheel,) = work.glob("blosc2-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(work / "libraries")

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MAX_NBYTES = 2_500_000
 MIN_TESTS = 200
-# Of these the wheel needs none: they run the blocks of the README, the demo and the tests.
+# The blocks of the README, the demo and the tests need these; the wheel does not.
 TOOLS = ("pytest>=9", "pytest-asyncio", "hypothesis", "xarray", "nibabel>=5.3")
 # Fast tests of a codec, of reads and writes, of locks and of the pipeline.
 TESTS = (
@@ -103,6 +103,7 @@ def check(wheel: Path, wheelhouse: Path, tests: list[str], with_demo: bool) -> N
         bare = Bare(Path(folder))
         bare.install(wheelhouse, wheel)
         bare.run("-m", "shardcodec")
+        bare.run(ROOT / "scripts" / "import_time.py")
         bare.install(wheelhouse, *TOOLS)
         if with_demo:
             bare.run(ROOT / "examples" / "demo.py")

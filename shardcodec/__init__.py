@@ -13,35 +13,58 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_misfit: Exception | None = None
-try:
-    from . import public
-    from .public import *  # noqa: F403 - they are listed there
-except (ImportError, AttributeError) as _error:
-    # zarr imports this package for its entry points in every process that opens an array. A zarr without the names that
-    # this package imports gets stand-ins, so that it continues with its own code.
-    from . import stand_in as public  # type: ignore[no-redef]
-    from .stand_in import *  # type: ignore[assignment]  # noqa: F403
+from . import public as _public
 
-    _misfit = _error
+# These functions have the names of their modules. They are imported at once, because the import of a module stores the
+# module under its name.
+from .build_info import build_info
+from .options import options
 
 if TYPE_CHECKING:
     from . import kv, tools, transformer
+    from .public import *  # noqa: F403 - they are listed there
 
-__all__ = ["kv", "tools", "transformer"]
-__all__ += public.__all__
+__all__ = ["build_info", "kv", "options", "tools", "transformer"]
+__all__ += _public.__all__
 
 __version__ = "0.1.0"
 
-# Separate surfaces and the tools, imported at their first use.
-_LAZY = ("kv", "tools", "transformer")
+# Separate surfaces and the tools.
+_PACKAGES = ("kv", "tools", "transformer")
 
 
 def __getattr__(name: str) -> Any:
-    if _misfit is not None and not name.startswith("_"):
-        raise ImportError(
-            f"shardcodec {__version__} does not fit the zarr that is installed: {_misfit}"
-        ) from _misfit
-    if name in _LAZY:
+    """Import a public name at its first use."""
+    if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _public.MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(_public.MODULES[name], __name__), name)
+    except (ImportError, AttributeError) as error:
+        value = _stand_in(name, error)
+    globals()[name] = value
+    return value
+
+
+def _stand_in(name: str, misfit: Exception) -> Any:
+    """Return a class that continues with zarr's own code, for the name of an entry point.
+
+    zarr loads the entry points in every process that opens an array, so they must not fail.
+
+    Raises
+    ------
+    ImportError
+        It is another name.
+    """
+    from . import stand_in
+
+    if name not in stand_in.__all__:
+        raise ImportError(
+            f"shardcodec {__version__} does not fit the zarr that is installed: {misfit}"
+        ) from misfit
+    return getattr(stand_in, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,6 +5,8 @@
 # GIL, calls C, and converts the status to an exception in one table (`raise_status`). It uses the buffer protocol instead
 # of the numpy C API, so that one binary serves every Python from 3.11 on (stable ABI).
 #
+# In a free-threaded Python, critical sections of objects take the place of the GIL where a method relies on it.
+#
 # One module means one thread pool, one cache and one copy of each compressor. Its source is in binding/, one file per
 # subject, included in the order of their dependencies.
 

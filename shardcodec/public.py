@@ -1,41 +1,45 @@
-# public.py - the public names, and the registration with zarr
+# public.py - the public names, and the modules that define them
 # SPDX-License-Identifier: MIT
-"""The public names of `shardcodec`; only its `__init__` imports this module."""
+"""The public names of `shardcodec`, which its ``__init__`` imports one by one at their first use.
+
+zarr imports the package in every process that opens an array, and most processes use few of these names.
+"""
 
 from __future__ import annotations
 
-from zarr.registry import register_codec, register_pipeline
+from typing import TYPE_CHECKING
 
-from .access.array_reader import ArrayReader, open_array
-from .access.buffer.group_writes import group_writes
-from .access.encode_decode import decode, encode
-from .access.open_shard import open_shard
-from .access.shard import Shard
-from .access.shard_writer import ShardWriter
-from .build_info import build_info
-from .errors import (
-    ChecksumError,
-    CodecError,
-    GroupWriteError,
-    LockError,
-    LockScopeError,
-    LockScopeWarning,
-    ShardError,
-    ShardFileError,
-    ShardFormatError,
-    SpecError,
-    UnsupportedError,
-)
-from .format.chain_spec import ChainSpec
-from .format.spec import ShardSpec
-from .options import Options, options
-from .storage.index_cache import IndexCache
-from .zarr_plugin.chunk_state import chunk_state, iter_existing
-from .zarr_plugin.codec import ShardingCodec
-from .zarr_plugin.enable import attach, disable, enable
-from .zarr_plugin.open_arrays import open_arrays
-from .zarr_plugin.pipeline import ShardCodecPipeline
-from .zarr_plugin.process_statistics import stats
+if TYPE_CHECKING:
+    from .access.array_reader import ArrayReader, open_array
+    from .access.buffer.group_writes import group_writes
+    from .access.encode_decode import decode, encode
+    from .access.open_shard import open_shard
+    from .access.shard import Shard
+    from .access.shard_writer import ShardWriter
+    from .build_info import build_info
+    from .errors import (
+        ChecksumError,
+        CodecError,
+        GroupWriteError,
+        LockError,
+        LockScopeError,
+        LockScopeWarning,
+        ShardError,
+        ShardFileError,
+        ShardFormatError,
+        SpecError,
+        UnsupportedError,
+    )
+    from .format.chain_spec import ChainSpec
+    from .format.spec import ShardSpec
+    from .options import Options, options
+    from .storage.index_cache import IndexCache
+    from .zarr_plugin.chunk_state import chunk_state, iter_existing
+    from .zarr_plugin.codec import ShardingCodec
+    from .zarr_plugin.enable import attach, disable, enable
+    from .zarr_plugin.open_arrays import open_arrays
+    from .zarr_plugin.pipeline import ShardCodecPipeline
+    from .zarr_plugin.process_statistics import stats
 
 __all__ = [
     "ArrayReader",
@@ -74,5 +78,40 @@ __all__ = [
     "stats",
 ]
 
-register_pipeline(ShardCodecPipeline)
-register_codec("sharding_indexed", ShardingCodec)
+# The module of each name.
+MODULES: dict[str, str] = {
+    "ArrayReader": ".access.array_reader",
+    "ChainSpec": ".format.chain_spec",
+    "ChecksumError": ".errors",
+    "CodecError": ".errors",
+    "GroupWriteError": ".errors",
+    "IndexCache": ".storage.index_cache",
+    "LockError": ".errors",
+    "LockScopeError": ".errors",
+    "LockScopeWarning": ".errors",
+    "Options": ".options",
+    "Shard": ".access.shard",
+    "ShardCodecPipeline": ".zarr_plugin.pipeline",
+    "ShardError": ".errors",
+    "ShardFileError": ".errors",
+    "ShardFormatError": ".errors",
+    "ShardSpec": ".format.spec",
+    "ShardWriter": ".access.shard_writer",
+    "ShardingCodec": ".zarr_plugin.codec",
+    "SpecError": ".errors",
+    "UnsupportedError": ".errors",
+    "attach": ".zarr_plugin.enable",
+    "build_info": ".build_info",
+    "chunk_state": ".zarr_plugin.chunk_state",
+    "decode": ".access.encode_decode",
+    "disable": ".zarr_plugin.enable",
+    "enable": ".zarr_plugin.enable",
+    "encode": ".access.encode_decode",
+    "group_writes": ".access.buffer.group_writes",
+    "iter_existing": ".zarr_plugin.chunk_state",
+    "open_array": ".access.array_reader",
+    "open_arrays": ".zarr_plugin.open_arrays",
+    "open_shard": ".access.open_shard",
+    "options": ".options",
+    "stats": ".zarr_plugin.process_statistics",
+}

@@ -10,7 +10,6 @@ from ..storage.retry import Patience
 from ..storage.tasks import in_thread
 from .array_request import Request
 from .read import ReadItem, read
-from .read_remote import fetch
 
 __all__ = ["read_request"]
 
@@ -43,6 +42,8 @@ async def read_request(request: Request, options: Options, patience: Patience | 
         return set()
     store, parts = request.store, request.parts
     if not store.is_near:
+        from .read_remote import fetch  # here, because most processes read files or memory
+
         items = [ReadItem(part.chain, None, part.box, part.key) for part in parts]
         names = store.index_names([part.key for part in parts])
         limits = store.limits(request.spec)

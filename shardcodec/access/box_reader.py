@@ -33,7 +33,6 @@ from ..storage.store import Store
 from .array_request import Part
 from .object_regions import box_parts
 from .read import ReadItem, read, slice_reader
-from .read_remote import fetch
 from .regions import Box, as_void
 
 if TYPE_CHECKING:
@@ -265,6 +264,8 @@ class BoxReader:
         """
         store = self._objects.folder.store
         if not store.is_near:
+            from .read_remote import fetch  # here, because most processes read files or memory
+
             items = [ReadItem(part.chain, None, part.box, part.key) for part in parts]
             limits, names = store.limits(default_spec()), store.index_names([part.key for part in parts])
             on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))

@@ -1,6 +1,10 @@
 # chunk_codec.py - compiled chains of codecs
 # SPDX-License-Identifier: MIT
-"""Compiled chains: one native object for each spec and byte order of the caller's memory."""
+"""Compiled chains: one native object for each spec and byte order of the caller's memory.
+
+The metadata of codecs (`format`) are imported when the first chain is compiled, because every process that opens an array with
+zarr imports this module.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,11 @@ import numpy as np
 
 from .. import native
 from ..errors import UnsupportedError
-from ..format.chain import lower
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
-from .clipped_chunks import ClippedCodecs
 
 if TYPE_CHECKING:
     from .._native import Chain
+    from ..format.chain_spec import ChainSpec
+    from ..format.spec import ShardSpec
 
 __all__ = ["byte_map", "compiled", "memory_order", "output_array", "staged_shard", "staged_whole"]
 
@@ -43,7 +45,11 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
     UnsupportedError
         The spec exceeds a limit of the engine.
     """
+    from ..format.chain import lower
+
     if spec.is_clipped:
+        from .clipped_chunks import ClippedCodecs
+
         if spec.bytes_codecs:
             raise UnsupportedError(
                 "expected a shard with clipped inner chunks to have no codecs after sharding_indexed; "
@@ -57,6 +63,8 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
 
 def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Chain:
     """Return a chain that finds inner chunks natively and encodes them with `stage`; it uses only the geometry of the spec."""
+    from ..format.chain import lower
+
     lowered: dict[str, Any] = {**lower(spec)}
     lowered["inner"] = {**lowered["inner"], "opaque": True}
     chain: Chain = native.load().Chain(**lowered, stage=stage)

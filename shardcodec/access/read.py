@@ -23,8 +23,6 @@ from ..storage.requests import MAX_GAP_NBYTES
 from ..storage.retry import Patience
 from .inner_chunks import coordinates
 from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
-from .staged import chunks as staged_chunks
-from .staged import read as staged_read
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -81,6 +79,11 @@ class ReadItem(NamedTuple):
     source: Any
     box: Parts
     key: str
+
+
+def is_staged(items: Sequence[Any]) -> bool:
+    """Return True if the items need codecs without native code. Only the first is looked at: all are of one array."""
+    return bool(items) and items[0].chain.stage is not None
 
 
 def leaves_the_thread(chain: Chain) -> bool:
@@ -188,7 +191,7 @@ def read(
         **options.io_rules,
     }
     native_how = how
-    if not (in_stages := staged_chunks.is_staged(items)):
+    if not (in_stages := is_staged(items)):
         kept = index_cache.shared(options.index_cache, options.open_files)
         native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
     patience = patience or Patience()
@@ -196,6 +199,8 @@ def read(
     while True:
         try:
             if in_stages:
+                from .staged import read as staged_read  # here, because most arrays have only native codecs
+
                 missing, _ = staged_read.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)
             else:
                 missing, _ = native.load().read(plan, as_void(out), axes, **native_how)

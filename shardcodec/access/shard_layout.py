@@ -28,7 +28,7 @@ __all__ = ["KINDS", "ShardLayout", "shard_layout", "stored_order"]
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 Ranges = np.ndarray[Any, np.dtype[np.int64]]
 
-# What a range of bytes holds.
+# The contents of a range of bytes.
 KINDS = ("inner chunks", "index", "header", "footer", "padding", "unmarked", "dead")
 
 # Bytes behind the last inner chunk in which a mark is looked for; a footer is not read as a whole.

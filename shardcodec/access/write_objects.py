@@ -27,9 +27,8 @@ from ..options import Options
 from ..storage import index_cache
 from .item_placement import place_item
 from .old_shard import explain_error, look
+from .read import is_staged
 from .regions import as_void
-from .staged import chunks as staged_chunks
-from .staged import write as staged_write
 from .write_items import Elements, Item
 from .write_plan import PlanItem
 
@@ -150,7 +149,9 @@ def _execute(
     outcome: WriteOutcome
     if elements is None:
         outcome = native.load().write(plan, **rules)
-    elif staged_chunks.is_staged(plan):
+    elif is_staged(plan):
+        from .staged import write as staged_write  # here, because most arrays have only native codecs
+
         outcome = staged_write.write(
             plan, elements.value, elements.axes, staging_nbytes=options.staging_nbytes, **rules
         )

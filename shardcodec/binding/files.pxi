@@ -194,9 +194,12 @@ cdef class NewFile:
     @property
     def place(self):
         """(path, temp, staging or None, n_made): the arguments with which other processes join."""
-        self.check_open()
-        return (os.fsdecode(self.file.path), None if self.file.temp == NULL else os.fsdecode(self.file.temp),
-                os.fsdecode(self.staging) if self.file.staged else None, self.file.n_made)
+        self.begin_write()
+        try:
+            return (os.fsdecode(self.file.path), None if self.file.temp == NULL else os.fsdecode(self.file.temp),
+                    os.fsdecode(self.staging) if self.file.staged else None, self.file.n_made)
+        finally:
+            self.end_write()
 
     cdef int raise_for(self, sc_status status, sc_where *where) except -1:
         where.shard = 0
@@ -214,10 +217,25 @@ cdef class NewFile:
 
         Once the file descriptor is closed, it may be that of another file.
         """
-        self.check_open()
-        if self.n_writing:
+        cdef bint is_idle
+        with cython.critical_section(self):
+            self.check_open()
+            is_idle = self.n_writing == 0
+            self.ending = is_idle
+        if not is_idle:
             raise ValueError("expected a new file without active writers, but another thread is writing to it")
-        self.ending = True
+        return 0
+
+    cdef int begin_write(self) except -1:
+        """Keep the file open until `end_write`."""
+        with cython.critical_section(self):
+            self.check_open()
+            self.n_writing += 1
+        return 0
+
+    cdef int end_write(self) except -1:
+        with cython.critical_section(self):
+            self.n_writing -= 1
         return 0
 
     def write(self, data, uint64_t offset):
@@ -225,29 +243,27 @@ cdef class NewFile:
         cdef View source = View(data)
         cdef sc_where where
         cdef sc_status status
-        self.check_open()
         if offset > MAX_OBJECT_NBYTES - source.nbytes():
             raise ValueError(f"expected a file of at most {MAX_OBJECT_NBYTES} bytes, got {source.nbytes()} bytes at offset "
                              f"{offset}")
         sc_where_clear(&where)
-        self.n_writing += 1
+        self.begin_write()
         with nogil:
             status = sc_file_write(self.file.fd, self.file.path, source.data(), source.nbytes(), offset, &where)
-        self.n_writing -= 1
+        self.end_write()
         self.raise_for(status, &where)
 
     def truncate(self, uint64_t nbytes):
         """Set the size of the file."""
         cdef sc_where where
         cdef sc_status status
-        self.check_open()
         if nbytes > MAX_OBJECT_NBYTES:
             raise ValueError(f"expected a file of at most {MAX_OBJECT_NBYTES} bytes, got {nbytes}")
         sc_where_clear(&where)
-        self.n_writing += 1
+        self.begin_write()
         with nogil:
             status = sc_file_truncate(self.file.fd, self.file.path, nbytes, &where)
-        self.n_writing -= 1
+        self.end_write()
         self.raise_for(status, &where)
 
     def commit(self, *, bint sync=False, bint only_new=False):

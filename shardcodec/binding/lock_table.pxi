@@ -4,7 +4,8 @@
 # A signal handler that raises interrupts Python code between any two steps, even at the first step of `__exit__`, so a
 # lock that Python code takes or releases can stay locked forever. Native code ends only through a call that raises.
 #
-# A method keeps the GIL, except while a thread waits, so it is atomic for other threads as well.
+# A method keeps the GIL, except while a thread waits, so it is atomic for other threads as well. A free-threaded Python has
+# no GIL: there a critical section of the table takes its place, with the same property.
 
 from _thread import allocate_lock
 from contextvars import ContextVar
@@ -41,13 +42,16 @@ cdef class LockTable:
     def __init__(self):
         self.queues = {}
 
+    @cython.critical_section
     def __len__(self):
         return len(self.queues)
 
+    @cython.critical_section
     def n_waiting(self, str key):
         """Return the number of waiters for a lock."""
         return len(self.queues.get(key, ()))
 
+    @cython.critical_section
     def calm(self, str key):
         """Return a number that does not change until the lock is taken; None while it is held.
 
@@ -55,6 +59,7 @@ cdef class LockTable:
         """
         return None if key in self.queues else self.n_taken_of[<uint64_t>hash(key) % N_COUNTERS]
 
+    @cython.critical_section
     def n_taken(self, str key):
         """Return the number that `calm` returns after the caller has released the lock, until it is taken again."""
         return self.n_taken_of[<uint64_t>hash(key) % N_COUNTERS]
@@ -64,6 +69,7 @@ cdef class LockTable:
         """Return True if the caller, or its own caller, has the lock."""
         return key in held_here.get()
 
+    @cython.critical_section
     def enter(self, str key, grant):
         """Take the lock and return True; if it is held, append `grant` (unless None) to the queue and return False."""
         cdef list mine = []
@@ -75,6 +81,7 @@ cdef class LockTable:
             queue.append(grant)
         return False
 
+    @cython.critical_section
     def withdraw(self, str key, grant):
         """Remove `grant` from the queue; return False if the lock has been granted already."""
         cdef list queue = self.queues.get(key)
@@ -83,6 +90,7 @@ cdef class LockTable:
         queue.remove(grant)
         return True
 
+    @cython.critical_section
     def release(self, str key):
         """Release the lock, or hand it to the first waiter."""
         cdef list queue = self.queues.get(key)

@@ -84,9 +84,13 @@ cdef class OpenShard:
 
     def close(self):
         """Close the file. Later fetches raise."""
-        if self.n_at_work:
+        cdef bint is_idle
+        with cython.critical_section(self):
+            is_idle = self.n_at_work == 0
+            if is_idle:
+                self.end()
+        if not is_idle:
             raise ValueError("expected an idle shard, but another thread is fetching from it")
-        self.end()
 
     cdef int end(self) except -1:
         """Close the file without the GIL; other threads find the shard closed at once."""
@@ -94,6 +98,22 @@ cdef class OpenShard:
         sc_fetch_move(&ended, &self.held)
         with nogil:
             sc_fetch_end(&ended)
+        return 0
+
+    cdef int begin_work(self, bint needs_index=True) except -1:
+        """Keep the file open until `end_work`; raise if an index is needed and there is none."""
+        cdef bint has_index
+        with cython.critical_section(self):
+            has_index = self.held.entries != NULL
+            if has_index or not needs_index:
+                self.n_at_work += 1
+        if needs_index and not has_index:
+            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
+        return 0
+
+    cdef int end_work(self) except -1:
+        with cython.critical_section(self):
+            self.n_at_work -= 1
         return 0
 
     @property
@@ -111,19 +131,20 @@ cdef class OpenShard:
         """Bytes that identify this state of the file among all its states; empty if the source is not a file."""
         cdef sc_file_version version
         cdef bint known
-        self.n_at_work += 1
+        self.begin_work(needs_index=False)
         with nogil:
             known = sc_fetch_version(&self.held, &version)
-        self.n_at_work -= 1
+        self.end_work()
         return version_bytes(&version) if known else b""
 
     def entry(self, uint64_t position, *, bint allow_in_index=False):
         """Return the checked offset and size of an inner chunk; None if it is absent."""
         cdef sc_entry entry
         cdef sc_where where
-        if self.held.entries == NULL:
-            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
-        cdef sc_status status = sc_fetch_entry(&self.held, position, allow_in_index, &entry, &where)
+        cdef sc_status status
+        self.begin_work()
+        status = sc_fetch_entry(&self.held, position, allow_in_index, &entry, &where)
+        self.end_work()
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
         return None if entry.offset == SC_ABSENT and entry.nbytes == SC_ABSENT else (entry.offset, entry.nbytes)
@@ -131,19 +152,20 @@ cdef class OpenShard:
     def check(self, *, bint allow_in_index=False):
         """Check all entries if checksums cannot detect an invalid one. Reads of inner chunks do this themselves."""
         cdef sc_where where
-        cdef sc_status status = sc_fetch_check(&self.held, allow_in_index, &where)
+        cdef sc_status status
+        self.begin_work(needs_index=False)
+        status = sc_fetch_check(&self.held, allow_in_index, &where)
+        self.end_work()
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
     def positions(self, uint64_t first, uint64_t end):
         """Return the `Positions` of the inner chunks that exist among positions [first, end)."""
-        if self.held.entries == NULL:
-            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
-        self.n_at_work += 1
+        self.begin_work()
         try:
             return marked(self.chain, self.held.entries, first, end)
         finally:
-            self.n_at_work -= 1
+            self.end_work()
 
     @property
     def fills_absent(self):
@@ -161,12 +183,12 @@ cdef class OpenShard:
         cdef uint64_t *words = to.words(2 * n)
         cdef sc_where where
         cdef sc_status status = SC_OK
-        if self.held.entries == NULL:
-            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         sc_where_clear(&where)
+        self.begin_work()
         if check:
             status = sc_index_check(self.held.entries, n, &self.held.input.extent, allow_in_index, &where)
         memcpy(words, self.held.entries, n * sizeof(sc_entry))
+        self.end_work()
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
@@ -175,16 +197,16 @@ cdef class OpenShard:
         cdef bytes result
         cdef sc_where where
         cdef sc_status status = SC_OK
-        if self.held.entries == NULL or self.held.source.entries != NULL:
-            raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
-        if offset > self.held.input.nbytes or nbytes > self.held.input.nbytes - offset:
-            raise ValueError(f"expected a range inside the shard of {self.held.input.nbytes} bytes, got {nbytes} bytes at "
-                             f"offset {offset}")
-        self.n_at_work += 1
+        self.begin_work(needs_index=False)
         try:
+            if self.held.entries == NULL or self.held.source.entries != NULL:
+                raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
+            if offset > self.held.input.nbytes or nbytes > self.held.input.nbytes - offset:
+                raise ValueError(f"expected a range inside the shard of {self.held.input.nbytes} bytes, got {nbytes} bytes at "
+                                 f"offset {offset}")
             result = fetched_range(&self.held, offset, nbytes, &status, &where)
         finally:
-            self.n_at_work -= 1
+            self.end_work()
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
         return result
@@ -201,12 +223,14 @@ cdef class OpenShard:
         cdef sc_sum *sums = <sc_sum *>to.words(n)
         cdef sc_where where
         cdef sc_status status
-        if self.held.entries == NULL or self.held.source.entries != NULL:
-            raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
-        self.n_at_work += 1
-        with nogil:
-            status = sc_fetch_sums(&self.held, entries, n, max_nbytes, sums, &where)
-        self.n_at_work -= 1
+        self.begin_work(needs_index=False)
+        try:
+            if self.held.entries == NULL or self.held.source.entries != NULL:
+                raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
+            with nogil:
+                status = sc_fetch_sums(&self.held, entries, n, max_nbytes, sums, &where)
+        finally:
+            self.end_work()
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
@@ -224,17 +248,15 @@ cdef class OpenShard:
         cdef sc_where where
         cdef sc_status status
         cdef uint64_t n = wanted.nbytes() // 8
-        if self.held.entries == NULL:
-            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
         memset(&batch, 0, sizeof(batch))
         batch.positions, batch.n = wanted.words(n), n
         batch.places = <sc_entry *>to.words(2 * n)
         batch.max_nbytes, batch.max_gap_nbytes, batch.allow_in_index = max_nbytes, max_gap_nbytes, allow_in_index
         read_rules(&batch.io, io_depth, io_latency, SC_IO_MAX_NBYTES)
-        self.n_at_work += 1
+        self.begin_work()
         with nogil:
             status = sc_fetch_chunks(&self.held, &batch, &where)
-        self.n_at_work -= 1
+        self.end_work()
         result = self.memory if batch.bytes == NULL else adopt(batch.bytes, batch.nbytes)
         where.shard = 0
         raise_status(status, &where, self.batch.paths)

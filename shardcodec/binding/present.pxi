@@ -126,6 +126,7 @@ cdef class KeyIterator:
     def __length_hint__(self):
         return self.left + self.n_made
 
+    @cython.critical_section
     def __next__(self):
         if not self.n_made:
             if not self.left:

@@ -38,7 +38,7 @@ __all__ = ["convert", "convert_lines", "plan"]
 
 
 class Verify(enum.StrEnum):
-    """How much of new shards is read again."""
+    """The part of new shards that is read again."""
 
     NONE = "none"
     CHECKSUM = "checksum"
@@ -46,7 +46,7 @@ class Verify(enum.StrEnum):
 
 
 class Operation(enum.StrEnum):
-    """What is planned."""
+    """The commands that `plan` can prepare."""
 
     CONVERT = "convert"
 

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class ProgressKind(enum.StrEnum):
-    """How progress is shown."""
+    """The ways to show progress."""
 
     AUTO = "auto"
     PLAIN = "plain"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .. import native
@@ -51,8 +51,7 @@ MAGIC_NAMES = {0x01021994: "tmpfs", 0x58465342: "xfs", 0x9123683E: "btrfs"}
 CLUSTER, NODE, NONE, UNKNOWN = "cluster", "node", "none", "unknown"
 
 
-@dataclass(frozen=True)
-class LockRule:
+class LockRule(NamedTuple):
     """How far byte-range locks (fcntl) reach on the file systems of one type.
 
     Parameters
@@ -64,7 +63,7 @@ class LockRule:
     """
 
     default: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = MappingProxyType({})
 
 
 # The sources of the rules:

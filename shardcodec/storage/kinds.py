@@ -17,12 +17,10 @@ from ..compat import StorePath, on_zarrs_loop, unwrap
 from . import object_names
 from .files import FileStore, check_name, introduce_files, is_introduced
 from .memory import BytesStore, MemoryStore
-from .object_store import ObjectStore
 from .renamed_store import original
 from .store import Store
 from .tasks import in_thread
 from .urls import is_url, split_url, store_at
-from .zarr_store import ZarrStore
 
 __all__ = [
     "at_url",
@@ -36,11 +34,10 @@ __all__ = [
 ]
 
 
-# The kind of each class of zarr stores. Any other class, and any subclass, is a `ZarrStore`.
+# The kinds that the engine reads itself. Any other class, and any subclass, is a store of requests.
 KINDS: dict[type, Callable[[Any], Store]] = {
     compat.LocalStore: FileStore,
     compat.MemoryStore: MemoryStore,
-    compat.ObjectStore: ObjectStore,
 }
 
 
@@ -49,6 +46,17 @@ def store_of(base: Any) -> Store:
     kind = KINDS.get(type(base))
     if kind is not None:
         return kind(base)
+    return _store_of_requests(base)
+
+
+def _store_of_requests(base: Any) -> Store:
+    # imported here, because most processes use files or memory
+    if type(base) is compat.ObjectStore:
+        from .object_store import ObjectStore
+
+        return ObjectStore(base)
+    from .zarr_store import ZarrStore
+
     inner = unwrap(base)
     return ZarrStore(base) if inner is base else ZarrStore(base, store_of(inner))
 

@@ -6,43 +6,41 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["DescriptorInfo", "Mount", "descriptor_info", "find_mount", "mount_of", "parse_line"]
 
 MOUNTINFO = "/proc/self/mountinfo"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mount:
+class Mount(NamedTuple):
     """One mount.
 
     Parameters
     ----------
+    file_system : str
+        Type of the file system, as ``"ext4"`` or ``"fuse.sshfs"``.
     number : str
         Its number in the mount table.
     device : str
         Major and minor number of its device, as ``"0:52"``.
     point : str
         The folder where it is mounted.
-    file_system : str
-        Type of the file system, as ``"ext4"`` or ``"fuse.sshfs"``.
     source : str
         The device or the server.
     options : tuple of str
         Options of the mount, then those of the file system, which several mounts share.
     """
 
+    file_system: str
     number: str = ""
     device: str = ""
     point: str = ""
-    file_system: str
     source: str = ""
-    options: tuple[str, ...] = field(default=())
+    options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class DescriptorInfo:
+class DescriptorInfo(NamedTuple):
     """The lines of ``/proc/self/fdinfo`` that matter here.
 
     Parameters

@@ -17,7 +17,6 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ class ObjectStore(ZarrStore):
     def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
         is_update = maker.needs_old(position)
         stored = super()._stored(position, answer, maker)
-        return replace(stored, keeps_empty=answer is not None and is_update and self._is_conditional)
+        return stored._replace(keeps_empty=answer is not None and is_update and self._is_conditional)
 
     async def _check_cluster(self, key: str, olds: Sequence[Answer | None]) -> None:
         reason: str | None = "the store has no conditions for writes"

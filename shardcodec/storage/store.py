@@ -18,7 +18,8 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ..compat import IN_MEMORY, buffer_from
@@ -65,8 +66,7 @@ FIRST_WAIT = 0.01
 LONGEST_WAIT = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(NamedTuple):
     """One object that a write replaces.
 
     Attributes
@@ -84,8 +84,7 @@ class Replacement:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """The stored object that a write replaces.
 
     Attributes
@@ -164,8 +163,7 @@ class Maker(Protocol):
         """Make the new objects; any error leaves the stored objects as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of one attempt to exchange objects.
 
     Attributes
@@ -184,7 +182,7 @@ class Outcome:
 
     left: Sequence[Replacement] = ()
     contended: str | None = None
-    states: Mapping[int, bytes | None] = field(default_factory=dict)
+    states: Mapping[int, bytes | None] = MappingProxyType({})
     pause: float = 0.0
     has_moved: bool = False
 

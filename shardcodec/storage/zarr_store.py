@@ -13,7 +13,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any
 
 from .. import compat
@@ -243,7 +242,7 @@ class ZarrStore(Store):
         if not kept:
             return made
         objects = list(made.objects)
-        again = await maker.make([replace(stored[i], keeps_empty=True) for i in kept], runner)
+        again = await maker.make([stored[i]._replace(keeps_empty=True) for i in kept], runner)
         for i, new in zip(kept, again.objects, strict=True):
             objects[i] = new
         return made._replace(objects=objects)

@@ -24,7 +24,7 @@ __all__ = ["advise"]
 
 Ints = tuple[int, ...]
 
-# What a request costs in addition to its bytes, in bytes: those that a service sends in the time of one answer.
+# The cost of a request in addition to its bytes, in bytes: as many as a service sends in the time of one answer.
 REQUEST_NBYTES = 1 << 20
 # Inner chunks may be smaller or larger than the target by these factors.
 SMALLEST, LARGEST = 0.25, 2.0

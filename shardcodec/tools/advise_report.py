@@ -156,7 +156,7 @@ class TrialAccess(Record):
 
 @dataclass(frozen=True)
 class AdviseReport(Report):
-    """What `advise` proposes.
+    """The result of `advise`: proposals.
 
     Parameters
     ----------

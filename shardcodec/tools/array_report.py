@@ -58,7 +58,7 @@ class LayoutRecord(Record):
 
 @dataclass(frozen=True)
 class StoredRecord(Record):
-    """What is stored of an array. Ranges of bytes are counted for shards that are sound.
+    """The stored shards of an array. Ranges of bytes are counted for sound shards only.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class DamagedShard(Record):
 
 @dataclass(frozen=True)
 class ArrayReport(Report):
-    """What `inspect` finds in one array.
+    """The result of `inspect` for one array.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class ArrayReport(Report):
 
 @dataclass(frozen=True)
 class InspectReport(Report):
-    """What `inspect` finds.
+    """The result of `inspect`.
 
     Parameters
     ----------

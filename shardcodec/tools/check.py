@@ -15,7 +15,7 @@ __all__ = ["Check", "DoctorReport", "Status"]
 
 
 class Status(enum.StrEnum):
-    """How good a fact is."""
+    """The rating of a fact."""
 
     OK = "ok"
     NOTE = "note"
@@ -49,7 +49,7 @@ class Check(Record):
 
 @dataclass(frozen=True)
 class DoctorReport(Report):
-    """What `doctor` finds.
+    """The result of `doctor`.
 
     Parameters
     ----------

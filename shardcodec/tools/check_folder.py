@@ -1,6 +1,6 @@
 # check_folder.py - facts about the file system of a folder
 # SPDX-License-Identifier: MIT
-"""What `doctor` finds about a folder: mount, locks, write strategies, clock, space, inodes and permissions."""
+"""The facts of `doctor` about a folder: mount, locks, write strategies, clock, space, inodes and permissions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _locks(known: Known) -> Check:
         advice = "Let only one node write each shard, or mount with locks for all nodes (docs/cluster.md)."
         return Check("locks", Status.PROBLEM, text, advice, details)
     if known.scope == NONE:
-        text = f"there are no locks: no other process is excluded ({known.reason})"
+        text = f"this file system has no locks: no other process is excluded ({known.reason})"
         return Check("locks", Status.PROBLEM, text, "Let only one process write each shard.", details)
     text = f"it cannot be told how far locks reach ({known.reason})"
     advice = "Let only one node write each shard; locking='cluster' refuses to write here (docs/cluster.md)."

@@ -1,6 +1,6 @@
 # check_process.py - facts about this process and the installation
 # SPDX-License-Identifier: MIT
-"""What `doctor` finds about the process: versions, variants for the processor, threads and why, pipeline, options."""
+"""The facts of `doctor` about the process: versions, variants for the processor, threads and why, pipeline, options."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Slots:
     ----------
     found : tuple of Slot
     fills_range : bool
-        True if there are no other bytes between them, so none is missing.
+        True if they touch each other, so none is missing.
     """
 
     found: tuple[Slot, ...]

@@ -80,7 +80,7 @@ def inspect(
     Raises
     ------
     FileNotFoundError
-        There is no array, group or shard.
+        The path leads to nothing, or not to an array, group or shard.
     SpecError
         The metadata of the target itself are malformed.
     TypeError, ValueError, ImportError

@@ -103,7 +103,7 @@ class OldManifest:
     Raises
     ------
     FileNotFoundError
-        There is no such file.
+        The file does not exist.
     ValueError
         The file is not a manifest of this version.
     """

@@ -36,7 +36,7 @@ class MemoryShare:
     n_threads : int
         Threads that work at a time.
     block_nbytes : int
-        Bytes of an object to read at a time, if they are no single inner chunk.
+        Bytes of an object to read at a time, unless they are one inner chunk.
     largest_nbytes : int or None
         Largest encoded inner chunk, or header and footer, in bytes; None without a bound.
     """

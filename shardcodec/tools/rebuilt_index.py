@@ -7,7 +7,7 @@ is proved in one of two ways:
 
 - *Count*: there are as many recognised chunks as positions that may be present, and the hints name different chunks for all
   of these positions, or for all but one.
-- *Order and count*: there are no other bytes and as many chunks as positions, and the chunks lie in one order. Either the
+- *Order and count*: the range has only inner chunks, as many as positions, and they lie in one order. Either the
   caller says in which order, or at least half of the positions have a hint, and all hints agree with the order. Where
   several orders agree with all hints, only chunks that have one place in all of them are proved.
 """

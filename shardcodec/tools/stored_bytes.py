@@ -183,7 +183,7 @@ class _Requested:
         return None
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: a store of requests keeps no connection open."""
 
 
 def open_object(store: Store, key: str) -> StoredBytes | None:
@@ -197,7 +197,7 @@ def open_object(store: Store, key: str) -> StoredBytes | None:
     Returns
     -------
     StoredBytes or None
-        None if there is no object.
+        None if the object does not exist.
 
     Raises
     ------

@@ -53,7 +53,7 @@ def find_arrays(
     Raises
     ------
     FileNotFoundError
-        There is no array, group or shard.
+        The path leads to nothing, or not to an array, group or shard.
     SpecError
         The document of the target itself is malformed.
     ValueError, TypeError, ImportError
@@ -137,12 +137,12 @@ def _single(array: ArrayTarget, rest: str) -> ArrayTarget:
 
 
 def _check_exists(folder: Folder, key: str) -> None:
-    """Raise `FileNotFoundError` if there is no such object."""
+    """Raise `FileNotFoundError` if an object does not exist."""
     work = folder.store.size(key)
     try:
         _ = run_blocking(work) if folder.store.is_near else on_zarrs_loop(work)
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no shard {folder.store.describe(key)!r}") from None
+        raise FileNotFoundError(f"shard {folder.store.describe(key)!r} does not exist") from None
 
 
 # ---- from a path to the nearest document

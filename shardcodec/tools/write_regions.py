@@ -95,7 +95,7 @@ def plan_writes(
     Raises
     ------
     FileNotFoundError
-        There is no array.
+        The path does not lead to an array.
     SpecError, UnsupportedError
         The metadata are malformed, or the grid is rectilinear.
     TypeError, ValueError, ImportError

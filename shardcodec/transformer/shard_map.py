@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..access.buffer.group_writes import active
+from ..access.buffer.open_buffer import active
 from ..access.chunk_codec import byte_map
 from ..access.placement import ABSENT
 from ..access.shard_grid import scan_files

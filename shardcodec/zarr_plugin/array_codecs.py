@@ -31,9 +31,6 @@ from ..compat import (
     replaced_part,
 )
 from ..errors import ShardError, SpecError, UnsupportedError
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
-from .codec import ShardingCodec
 from .foreign_codecs import ZarrCodecs
 from .request import Declined
 
@@ -91,6 +88,8 @@ class NativeKind(Kind):
     """An array whose codecs all have native code."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
+        from ..format.chain_spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+
         self._spec = ChainSpec.from_metadata(metadata.to_dict())
         if metadata.fill_value is not None:
             # JSON has one NaN; the fill value in memory has the exact bits
@@ -126,6 +125,8 @@ class StagedKind(Kind):
     def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         if self._after or not all(is_transpose(codec) for codec in self._before):
             return staged_whole(shape, self._codecs(self._all_codecs(), shape))
+        from ..format.spec import ShardSpec
+
         config = self._sharding.to_dict()["configuration"]
         nbytes = self.dtype.itemsize
         spec = ShardSpec(  # only its geometry is used: the elements are opaque
@@ -142,6 +143,8 @@ class StagedKind(Kind):
 
     def _all_codecs(self) -> list[Any]:
         """Return all codecs, with our sharding codec in place of zarr's."""
+        from .codec import ShardingCodec  # here, because most arrays have only native codecs
+
         with quiet():
             ours = ShardingCodec.from_dict(self._sharding.to_dict())
         return [*self._before, ours, *self._after]

@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 from .. import native
-from ..access.buffer.group_writes import active
+from ..access.buffer.open_buffer import active
 from ..access.placement import ABSENT
 from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
 from ..compat import (

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
+from zarr.registry import register_codec
 
 from ..access.array_read import read_request
 from ..access.array_request import Part, Request
@@ -33,7 +34,6 @@ from ..compat import (
     write_order,
 )
 from ..errors import ShardError
-from ..format.chain_spec import ChainSpec
 from ..options import Options, resolve
 from ..storage import locks, turns
 from ..storage.kinds import introduce_async, is_zarr_store, locate
@@ -41,6 +41,9 @@ from ..storage.runner import ON_LOOP
 from ..storage.store import Store, check_store_writable
 from ..storage.tasks import to_its_end
 from .selection import array_axes, to_box
+
+if TYPE_CHECKING:
+    from ..format.chain_spec import ChainSpec
 
 __all__ = ["ShardingCodec"]
 
@@ -163,6 +166,8 @@ class ShardingCodec(ZarrShardingCodec):
             return None
 
     def _chain_spec(self, shape: tuple[int, ...], dtype: np.dtype[Any], fill: bytes) -> ChainSpec | None:
+        from ..format.chain_spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+
         value = np.frombuffer(fill, dtype=dtype)[0]
         try:
             return ChainSpec(shape, dtype, value, [self.to_dict()])
@@ -268,3 +273,4 @@ class _Job:
 
 
 ShardingCodec.__module__ = "shardcodec"
+register_codec("sharding_indexed", ShardingCodec)

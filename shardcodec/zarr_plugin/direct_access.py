@@ -20,7 +20,7 @@ import numpy as np
 from ..access.array_request import Part, Request
 from ..access.array_write import write_request_blocking
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
-from ..access.buffer import group_writes
+from ..access.buffer import open_buffer
 from ..access.chunk_codec import memory_order
 from ..access.encode_decode import parse_selection
 from ..access.regions import PLAIN_KINDS, Box
@@ -189,7 +189,7 @@ class DirectAccess:
 
     def read(self, selection: Any) -> Any:
         """Return the elements of a selection as zarr returns them; None if nothing was read."""
-        buffer = group_writes.active()
+        buffer = open_buffer.active()
         if buffer is not None and buffer.is_empty:
             buffer = None
         if not self._reads:
@@ -244,7 +244,7 @@ class DirectAccess:
         if not values.ndim:
             axes = (-1,) * len(axes)
         request = Request(store, parts, range(len(parts)), axes, values, self._spec)
-        buffer = group_writes.active()
+        buffer = open_buffer.active()
         if buffer is not None:
             return buffer.write_blocking(request, self._options)
         write_request_blocking(request, self._options)

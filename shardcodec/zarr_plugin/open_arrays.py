@@ -72,13 +72,15 @@ def open_arrays() -> OpenArrays:
     zarr    BatchedCodecPipeline  file:///data/old.zarr  (opened without shardcodec's pipeline)
     """
     # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
-    found = {_describe(array) for array in gc.get_objects() if issubclass(type(array), AsyncArray)}
-    return OpenArrays(sorted(found))
+    arrays = (thing for thing in gc.get_objects() if issubclass(type(thing), AsyncArray))
+    return OpenArrays(sorted({found for array in arrays if (found := _describe(array)) is not None}))
 
 
-def _describe(array: Any) -> OpenArray:
-    pipeline = pipeline_of(array)
-    name = str(array.store_path)
+def _describe(array: Any) -> OpenArray | None:
+    try:
+        pipeline, name = pipeline_of(array), str(array.store_path)
+    except AttributeError:  # another thread is making the array, or its constructor has failed
+        return None
     if not isinstance(pipeline, ShardCodecPipeline):
         return OpenArray(name, type(pipeline).__name__, False, "opened without shardcodec's pipeline")
     return OpenArray(name, type(pipeline).__name__, not pipeline.declined, pipeline.declined)

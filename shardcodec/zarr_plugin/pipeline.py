@@ -10,15 +10,17 @@ results; under the option ``strict`` it is an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from zarr.abc.codec import Codec, CodecPipeline
+from zarr.registry import register_pipeline
 
 from .. import native
 from ..access.array_read import read_request
 from ..access.array_request import Request
 from ..access.array_write import write_request
-from ..access.buffer import group_writes
+from ..access.buffer import open_buffer
 from ..compat import (
     ArrayMetadata,
     StorePath,
@@ -38,11 +40,13 @@ from ..storage.kinds import introduce, store_of
 from ..storage.renamed_store import originals
 from ..storage.retry import Patience
 from .array_codecs import Kind, kind_of
-from .buffered_write import SmallWriter
-from .direct_access import MemoisedAccess
 from .fallback import write_own
 from .request import Declined, prepare
 from .small_read import SmallReader
+
+if TYPE_CHECKING:
+    from .buffered_write import SmallWriter
+    from .direct_access import MemoisedAccess
 
 __all__ = ["ShardCodecPipeline"]
 
@@ -61,11 +65,6 @@ class ShardCodecPipeline(CodecPipeline):
         Store of the array.
     attached : mapping, optional
         Options of this array, see `shardcodec.attach`.
-
-    Attributes
-    ----------
-    direct : MemoisedAccess
-        Access to the array without zarr's event loop.
 
     Notes
     -----
@@ -91,8 +90,20 @@ class ShardCodecPipeline(CodecPipeline):
         self._small_reader: SmallReader | None = None
         if self._kind and at.path("") is not None and at.is_prompt:
             self._small_reader = SmallReader(self._kind, store, at)
-        self._small_writer = SmallWriter(self._kind, store, at) if self._kind else None
-        self.direct = MemoisedAccess(self._kind, at, self._resolver)
+
+    @cached_property
+    def direct(self) -> MemoisedAccess:
+        """Access to the array without zarr's event loop, for `attach`."""
+        from .direct_access import MemoisedAccess
+
+        return MemoisedAccess(self._kind, self._usual[1], self._resolver)
+
+    @cached_property
+    def _small_writer(self) -> SmallWriter | None:
+        """The fast path for blocks of `group_writes`."""
+        from .buffered_write import SmallWriter
+
+        return SmallWriter(self._kind, *self._usual) if self._kind else None
 
     # ---- made by zarr
 
@@ -278,7 +289,7 @@ class ShardCodecPipeline(CodecPipeline):
         batch = originals(list(batch_info))
         if not batch:
             return ()
-        buffer = group_writes.active()
+        buffer = open_buffer.active()
         patience = None
         if self._small_reader is not None and len(batch) == 1 and buffer is None and not drop_axes:
             try:
@@ -327,7 +338,7 @@ class ShardCodecPipeline(CodecPipeline):
         if not batch:
             return
         options = self._options()
-        buffer = group_writes.active()
+        buffer = open_buffer.active()
         fast_path = self._small_writer if buffer is not None and len(batch) == 1 and not drop_axes else None
         if buffer is not None and fast_path and fast_path.write(batch[0], value, options, buffer):
             await buffer.keep_within_budget()
@@ -344,7 +355,7 @@ class ShardCodecPipeline(CodecPipeline):
     @staticmethod
     async def _flush(batch: list[Any]) -> None:
         """Flush the buffered writes of these objects, before zarr's own pipeline reads or writes them."""
-        buffer = group_writes.active()
+        buffer = open_buffer.active()
         if buffer is not None:
             for target in (item[0] for item in batch if isinstance(item[0], StorePath)):
                 await buffer.flush_objects(store_of(target.store), [target.path])
@@ -400,3 +411,4 @@ class ShardCodecPipeline(CodecPipeline):
 # zarr's registry and configuration identify a class by module and name; users write "shardcodec.ShardCodecPipeline"
 
 ShardCodecPipeline.__module__ = "shardcodec"
+register_pipeline(ShardCodecPipeline)

@@ -369,7 +369,7 @@ def test_invalid_spec_is_refused_by_both(tmp_path: Path, how: dict[str, Any], ch
 
 @given(st.binary(max_size=140))
 def test_damage_is_an_error_for_both(tmp_path_factory: pytest.TempPathFactory, blob: bytes) -> None:
-    """What one store reads, the other reads too. Damage is an error for both."""
+    """Both stores read the same values, and damage is an error for both."""
     path = tmp_path_factory.getbasetemp() / "hostile"
     path.write_bytes(blob)
     how = {"grid_shape": [2, 1], "index_codecs": [LITTLE], "index_location": "end"}

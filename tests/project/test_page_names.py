@@ -78,3 +78,10 @@ def test_dotted_names_exist(page: str) -> None:
     }
     missing = sorted(name for name in named if not resolves(name))
     assert not missing, f"update {page}: {missing}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_page_ends_with_its_limitations(page: str) -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[-1:] == ["Limitations"]
+    assert headings.count("Limitations") == 1

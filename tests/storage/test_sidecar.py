@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from shardcodec import chunk_state, iter_existing, native
 from shardcodec.storage import files, object_store
 from shardcodec.storage.sidecar import Sidecar
 
-# The module, since the package has a function of the same name.
-state = sys.modules["shardcodec.zarr_plugin.chunk_state"]
+# The module, because the package has a function of the same name.
+state = importlib.import_module("shardcodec.zarr_plugin.chunk_state")
 
 U64 = np.uint64
 

@@ -75,7 +75,7 @@ def test_path_of_a_shard_finds_its_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "error", "text"),
     [
-        ("a/c/1/1", FileNotFoundError, "there is no shard"),
+        ("a/c/1/1", FileNotFoundError, "does not exist"),
         (
             "a/c/2/0",
             ValueError,
@@ -103,7 +103,7 @@ def test_shard_without_its_array_needs_a_spec(tmp_path: Path) -> None:
     (shard,) = one.shards()
     assert shard.coords is None
     assert shard.open().read_encoded([(0, 0)]) == [b"zero"]
-    with pytest.raises(FileNotFoundError, match="there is no shard"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         list(find_arrays(tmp_path / "other", spec=letters_spec()))
 
 

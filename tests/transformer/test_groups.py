@@ -19,7 +19,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
-from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer import group_writes as group_writes_module
+from shardcodec.access.buffer import open_buffer as blocks
 from shardcodec.transformer import ShardingStorageTransformer
 
 PER_SHARD = (2, 3)
@@ -131,7 +132,7 @@ async def test_buffered_part_keeps_part_of_another_process(tmp_path: Path) -> No
         await store.set("c/1/0", buffer(b"mine"))
 
         def other() -> None:
-            blocks._reset_in_child()
+            group_writes_module._reset_in_child()
             asyncio.run(store.set_partial_values([("c/0/0", 4, b"EF"), ("c/1/1", 0, b"theirs")]))
 
         in_child(other)

@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
 from shardcodec import ShardSpec, chunk_state, group_writes, iter_existing, open_shard
-from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer import open_buffer as blocks
 from shardcodec.storage.kinds import store_of
 from shardcodec.storage.object_names import lies_in
 from shardcodec.transformer import ShardingStorageTransformer

@@ -18,7 +18,7 @@ from helpers import ours, zarrs_view
 from zarr.core.sync import sync
 
 from shardcodec import group_writes
-from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer import open_buffer as blocks
 
 WRITTEN = [7, 7, 7, 0, 0, 0, 0, 0]
 NOTHING = [0] * 8
@@ -78,12 +78,14 @@ STORED = {
         def enter():
             with group_writes():
                 a[:2] = 7
+                entered.set()
                 ended.wait()
                 time.sleep(0.1)
                 a[2] = 7
 
-        ended = threading.Event()
+        entered, ended = threading.Event(), threading.Event()
         threading.Thread(target=enter).start()
+        entered.wait()
         threading._register_atexit(ended.set)
         """,
     "thread that exits": """

@@ -24,7 +24,7 @@ from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
-from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer import open_buffer as blocks
 from shardcodec.kv import ShardedKeyValueStore
 
 KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, each of 2 x 4 inner chunks

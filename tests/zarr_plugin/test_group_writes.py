@@ -30,7 +30,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
-from shardcodec.access.buffer import group_writes as blocks
+from shardcodec.access.buffer import open_buffer as blocks
 from shardcodec.access.buffer.overlay import Overlay
 
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import gc
 import weakref
 from pathlib import Path
 
@@ -51,7 +52,16 @@ def test_array_that_is_gone_is_not_shown(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="uint8")
     assert len(described(tmp_path)) == 1
     del array
+    gc.collect()  # a free-threaded Python frees an object that several threads have used only then
     assert described(tmp_path) == []
+
+
+def test_array_that_is_not_complete_is_not_shown(tmp_path: Path) -> None:
+    """Another thread may be opening an array, or its constructor has failed; `stats` once raised AttributeError then."""
+    array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="uint8")
+    incomplete = object.__new__(zarr.AsyncArray)
+    assert len(described(tmp_path)) == 1
+    del array, incomplete
 
 
 def test_stats_and_its_repr_list_the_arrays(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ def as_buffer(array: np.ndarray[Any, Any]) -> Any:
 
 
 def batch_of(array: Any, stores: list[Any]) -> tuple[list[Any], Any]:
-    """What zarr gives a pipeline to write the first two shards; each is in one of the stores."""
+    """Return the arguments with which zarr writes the first two shards; each is in one of the stores."""
     config = ArrayConfig.from_dict({})
     spec = ArraySpec((8, 12), array.metadata.data_type, array.fill_value, config, default_buffer_prototype())
     box = (slice(0, 8), slice(0, 12))

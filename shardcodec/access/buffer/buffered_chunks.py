@@ -18,7 +18,7 @@ from ...options import Options
 from ...storage import locks
 from ...storage.tasks import to_its_end
 from ..shard_object import ShardObject
-from . import group_writes
+from . import open_buffer
 from .overlay import Overlay
 from .overlay_maker import OverlayMaker
 
@@ -109,7 +109,7 @@ def buffer_chunks(
     write_empty : bool
         Store inner chunks that equal the fill value.
     """
-    buffer = group_writes.active()
+    buffer = open_buffer.active()
     if buffer is None or not 0 < len(where) < chain.n_chunks or chain.stage is not None or not chain.shape:
         return False
 
@@ -129,13 +129,13 @@ def buffer_chunks(
 
 def has_buffered(target: ShardObject) -> bool:
     """Return True if a shard has buffered writes."""
-    buffer = group_writes.active()
+    buffer = open_buffer.active()
     return buffer is not None and buffer.has(buffer.name_of(target))
 
 
 def is_any_buffered() -> bool:
     """Return True if any object has buffered writes."""
-    buffer = group_writes.active()
+    buffer = open_buffer.active()
     return buffer is not None and not buffer.is_empty
 
 
@@ -147,14 +147,14 @@ def flush(target: ShardObject) -> None:
     GroupWriteError
         The shard could not be stored; its buffered writes are kept.
     """
-    buffer = group_writes.active()
+    buffer = open_buffer.active()
     if buffer is not None:
         flush_named([buffer.name_of(target)])
 
 
 def flush_named(names: Sequence[str]) -> None:
     """Store buffered writes as `flush`, for objects by their names."""
-    buffer = group_writes.active()
+    buffer = open_buffer.active()
     if buffer is None:
         return
     for name in names:

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 from ...compat import is_zarrs_loop, on_zarrs_loop
-from . import process_exit
+from . import open_buffer, process_exit
 from .process_buffer import ProcessBuffer
 
-__all__ = ["active", "group_writes"]
+__all__ = ["group_writes"]
 
 
 class _OpenBlock(NamedTuple):
@@ -35,8 +35,16 @@ class _Blocks:
         # reentrant: a garbage collection under the mutex may close a generator, which leaves its block
         self._mutex = threading.RLock()
         self._open: list[_OpenBlock] = []
-        self.buffer: ProcessBuffer | None = None
+        self.buffer = None
         self.ends: set[asyncio.Task[None]] = set()  # strong references: an event loop holds only weak ones
+
+    @property
+    def buffer(self) -> ProcessBuffer | None:
+        return open_buffer.active()
+
+    @buffer.setter
+    def buffer(self, buffer: ProcessBuffer | None) -> None:
+        open_buffer.set_active(buffer)
 
     def enter(self, block: group_writes) -> None:
         """Open a block.
@@ -147,11 +155,6 @@ def _register_exit_callback() -> None:
 def _give_up() -> None:
     """Report blocks that were entered after `_end`."""
     _blocks.give_up()
-
-
-def active() -> ProcessBuffer | None:
-    """Return the buffer of this process; None if no block is open and no interrupted one has left buffered writes."""
-    return _blocks.buffer
 
 
 class group_writes:  # noqa: N801  # used like a function

@@ -38,7 +38,6 @@ __all__ = [
     "codec_error",
     "decode_pieces",
     "decoded_nbytes",
-    "is_staged",
     "run_on_threads",
     "whole_object",
 ]
@@ -78,11 +77,6 @@ class ChunkCodecs(Protocol):
 
     def is_fill(self, chunk: Array) -> bool:
         """Return True if all elements of a chunk equal the fill value."""
-
-
-def is_staged(items: Sequence[Any]) -> bool:
-    """Return True if the items need codecs without native code. Only the first is looked at: all are of one array."""
-    return bool(items) and items[0].chain.stage is not None
 
 
 # ---- chunks
