@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from shardcodec.storage import object_store, zarr_store  # noqa: F401 - kinds that the package imports at their first use
 from shardcodec.storage.kinds import KINDS
 from shardcodec.storage.store import Store
 
@@ -22,7 +23,13 @@ def _kinds(base: type) -> Iterator[str]:
 
 
 # zarr's classes of stores, and those of `storage.store.Store`.
-STORE_CLASSES = {"FsspecStore", "ZipStore", *(made_for.__name__ for made_for in KINDS), *_kinds(Store)}
+STORE_CLASSES = {
+    "FsspecStore",
+    "ObjectStore",
+    "ZipStore",
+    *(made_for.__name__ for made_for in KINDS),
+    *_kinds(Store),
+}
 HELPERS = {"is_local", "is_memory"}
 
 

@@ -22,6 +22,18 @@ sc_stats_add(struct sc_stats *total, const struct sc_stats *part)
 }
 
 void
+sc_stats_add_shared(struct sc_stats *total, const struct sc_stats *part)
+{
+    uint64_t *sum = (uint64_t *)(void *)total, more[N_COUNTERS];
+
+    memcpy(more, part, sizeof more);
+    for (size_t i = 0; i < N_COUNTERS; i++) {
+        if (more[i])
+            __atomic_fetch_add(&sum[i], more[i], __ATOMIC_RELAXED);
+    }
+}
+
+void
 sc_totals_add(const struct sc_stats *part)
 {
     uint64_t more[N_COUNTERS];

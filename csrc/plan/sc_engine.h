@@ -208,6 +208,9 @@ enum sc_status sc_write(struct sc_write_plan *plan, struct sc_where *where);
 /* Add one to another. */
 void sc_stats_add(struct sc_stats *total, const struct sc_stats *part);
 
+/* The same if several threads add to one total. */
+void sc_stats_add_shared(struct sc_stats *total, const struct sc_stats *part);
+
 /* The counters of this process since its start, or since the last reset. Each plan is added when it ends. */
 void sc_totals_add(const struct sc_stats *part);
 void sc_totals_get(struct sc_stats *totals);

@@ -34,8 +34,13 @@ read_chunks(const struct sc_fetch *fetch, uint64_t offset, uint64_t n, uint8_t *
 enum sc_status
 sc_fetch_range(struct sc_fetch *fetch, uint64_t offset, size_t n, uint8_t *dst, struct sc_where *where)
 {
+    struct sc_stats stats = { 0 }; /* other threads may read too */
+    enum sc_status status;
+
     sc_where_clear(where);
-    return read_chunks(fetch, offset, n, dst, &fetch->stats, where);
+    status = read_chunks(fetch, offset, n, dst, &stats, where);
+    sc_stats_add_shared(&fetch->stats, &stats);
+    return status;
 }
 
 /* Load the whole index, through the cache if there is one. */
@@ -268,7 +273,7 @@ run_thread(void *arg)
     }
     sc_buffer_free(&between);
     pthread_mutex_lock(&run->mutex);
-    sc_stats_add(&run->fetch->stats, &stats);
+    sc_stats_add_shared(&run->fetch->stats, &stats);
     pthread_mutex_unlock(&run->mutex);
 }
 
@@ -353,7 +358,7 @@ sc_fetch_chunks(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_
     status = take(fetch, batch, where);
     if (status)
         return status;
-    fetch->stats.bytes_used += batch->nbytes;
+    sc_stats_add_shared(&fetch->stats, &(struct sc_stats){ .bytes_used = batch->nbytes });
     if (fetch->input.fd >= 0)
         return read_file(fetch, batch, where);
     place_in_memory(fetch, batch);

@@ -14,7 +14,9 @@ struct sc_sum {
 
 #define SC_SUM_NBYTES 4
 
-/* Find both checksums of n ranges. Ranges that ascend and lie side by side share reads.
+/* Find both checksums of n ranges. Ranges that ascend and lie side by side share reads. The
+ * pieces of a range are read one after the other, so an update in place may come between them: read a range whose checksums differ
+ * again, at once.
  *
  * max_nbytes: memory to use at most, if it is large enough to be useful.
  * Returns SC_BAD_ARGUMENT for a range that does not lie inside the object or is too short. On failure where->entry is the

@@ -184,8 +184,9 @@ def place(
         Encoded sizes of the new inner chunks: one for all, or one for each, 2^64-1 for those that become absent. None: not
         known yet.
     dead_share : float
-        Pack if at least this share of the carried bytes is dead; for less than 64 KiB of them, if also half is. `PACK`: always pack, unless inner chunks share so many
-        bytes that the packed ones would take more room than the old ones.
+        Pack if at least this share of the carried bytes is dead, or half of them if fewer than 64 KiB are dead; 0: for any dead
+        byte. `PACK`: always pack, unless inner chunks share so many bytes that the packed ones would take more room than the
+        old ones.
     alignment : int
         Inner chunks that are moved or written begin at a multiple of this.
 

@@ -162,7 +162,7 @@ def convert(
             temp=temp,
             job=job,
             resume=resume,
-            dask=False if dask is None else dask,
+            dask=dask,
             fail_fast=not keep_going,
             dry_run=dry_run,
             prices=prices,

@@ -22,8 +22,19 @@ from ..compat import on_zarrs_loop
 
 __all__ = ["Budget", "HeldFromThread", "bytes_of", "memory_of_writes", "requests_of"]
 
-# The budgets that the running code holds.
-_within: ContextVar[tuple[Budget, ...]] = ContextVar("shardcodec.budgets", default=())
+
+class _Hold:
+    """A budget of which the running code holds a part."""
+
+    __slots__ = ("budget", "is_over")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.is_over = False
+
+
+# A signal handler that raises may leave a hold here that is over.
+_within: ContextVar[tuple[_Hold, ...]] = ContextVar("shardcodec.budgets", default=())
 
 
 class _Turn(NamedTuple):
@@ -43,19 +54,22 @@ class Budget:
     async def hold(self, amount: int, most: int) -> AsyncIterator[None]:
         """Hold an amount, after waiting until all hold at most `most` together; alone, any amount is granted.
 
-        Within a block that holds this budget, at once and without counting.
+        Nothing is granted at once, and so is any amount within a block that holds this budget, without counting.
         """
-        outer = _within.get()
-        if self in outer:
+        if not amount or self.is_held_here():
             yield
             return
         await self.take(amount, most)
-        token = _within.set((*outer, self))
+        token = _within.set((*_within.get(), _Hold(self)))
         try:
             yield
         finally:
             self.give_back(amount)
             _within.reset(token)
+
+    def is_held_here(self) -> bool:
+        """Return True if the running code holds a part of this budget."""
+        return any(hold.budget is self and not hold.is_over for hold in _within.get())
 
     async def take(self, amount: int, most: int) -> None:
         """Wait as `hold`; the caller gives the amount back."""
@@ -91,8 +105,7 @@ class Budget:
 class HeldFromThread(AbstractContextManager[None]):
     """Hold a part of a budget of zarr's event loop in a thread, which must not be the thread of that loop.
 
-    A signal handler may raise while the thread waits, or just after. The amount is given back when nothing refers to this object
-    any longer, so none is lost.
+    A signal handler may raise while the thread waits, or just after; then the amount is given back as well.
 
     Parameters
     ----------
@@ -106,32 +119,42 @@ class HeldFromThread(AbstractContextManager[None]):
         self._find = find
         self._amount = amount
         self._most = most
-        self._loop: asyncio.AbstractEventLoop | None = None  # set while the amount is held
-        self._budget: Budget | None = None
-        self._token: Token[tuple[Budget, ...]] | None = None
+        self._is_over = False
+        self._held: list[
+            tuple[asyncio.AbstractEventLoop, _Hold]
+        ] = []  # one; `pop` gives it to one thread only
+        self._token: Token[tuple[_Hold, ...]] | None = None
 
     def __enter__(self) -> None:
-        on_zarrs_loop(self._take())
-        if self._budget is not None:
-            self._token = _within.set((*_within.get(), self._budget))
+        if not self._amount:
+            return
+        try:
+            on_zarrs_loop(self._take())
+            self._token = _within.set((*_within.get(), *(hold for _, hold in self._held)))
+        except BaseException:
+            self._leave()
+            raise
 
     async def _take(self) -> None:
         budget = self._find()
-        if budget in _within.get():
+        if budget.is_held_here():
             return
         await budget.take(self._amount, self._most)
-        self._budget, self._loop = budget, asyncio.get_running_loop()
+        self._held.append((asyncio.get_running_loop(), _Hold(budget)))
+        if self._is_over:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._is_over = True
+        with contextlib.suppress(IndexError, RuntimeError):  # nothing is held; the loop is closed
+            loop, hold = self._held.pop()
+            hold.is_over = True
+            loop.call_soon_threadsafe(hold.budget.give_back, self._amount)
 
     def __exit__(self, *unused: object) -> None:
+        self._leave()
         if self._token is not None:
             _within.reset(self._token)
-        self.__del__()
-
-    def __del__(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None and self._budget is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._budget.give_back, self._amount)
 
 
 # For each event loop the budgets of the stores, by name.

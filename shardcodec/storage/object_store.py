@@ -25,7 +25,6 @@ from . import conditions, object_names
 from .lock_scopes import refuse_store
 from .requests import Answer, Changed, OwnBytes
 from .store import NO_OBJECT, Maker, Parts, Stored, state_bytes
-from .tasks import all_of
 from .zarr_store import ZarrStore
 
 __all__ = ["ObjectStore", "state_text", "version_of"]
@@ -118,8 +117,15 @@ class ObjectStore(ZarrStore):
             return None
         if not self._is_conditional or conditions.is_known(self._store):
             return await self._get(key, {}, owns=self._is_conditional)
-        # the probe takes a round trip, and no write waits for it
-        answer, _ = await all_of([self._get(key, {}, owns=True), conditions.check(self._store, key)])
+        # the probe takes a round trip, for which no write waits; if the read fails it still ends, or its object might stay
+        read, probe = self._get(key, {}, owns=True), conditions.check(self._store, key)
+        answer: Answer | BaseException | None
+        failure: BaseException | None
+        answer, failure = await asyncio.gather(read, probe, return_exceptions=True)
+        if isinstance(answer, BaseException):
+            raise answer
+        if failure is not None:
+            raise failure
         return answer
 
     def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:

@@ -10,7 +10,6 @@ function.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -88,7 +87,7 @@ class _Blocking:
     def hold(
         self, find: Callable[[], budget.Budget], amount: int, most: int
     ) -> AbstractAsyncContextManager[None]:
-        return _Entered(budget.HeldFromThread(find, amount, most) if amount else contextlib.nullcontext())
+        return _Entered(budget.HeldFromThread(find, amount, most))
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool

@@ -39,7 +39,7 @@ def in_order(
     n_threads : int
         With one, the work is done in the thread of the caller.
     monitor : Monitor
-        It is asked before each item and each result whether to stop.
+        It is asked before each item and each result whether to stop, also in the threads.
     is_short : bool
         The work on an item is expected to be short. It is done in the thread of the caller until it turns out to be long.
 
@@ -79,12 +79,16 @@ def _one_by_one(
 
 
 def _in_threads(items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor) -> Iterator[R]:
+    def begin(item: T) -> R:
+        monitor.check()  # the stop may have been asked for while the item waited
+        return work(item)
+
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(n_threads, "shardcodec-shard") as threads:
         try:
             for item in items:
                 monitor.check()
-                waiting.append(threads.submit(work, item))
+                waiting.append(threads.submit(begin, item))
                 if len(waiting) > n_threads * _AHEAD:
                     yield waiting.popleft().result()
             while waiting:

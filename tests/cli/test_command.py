@@ -26,6 +26,8 @@ from shardcodec.cli.session import run_command
 from shardcodec.cli.signals import StopRequests
 from shardcodec.tools.monitor import Monitor
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def array(tmp_path: Path) -> Any:

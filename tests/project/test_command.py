@@ -17,6 +17,8 @@ import shardcodec
 from shardcodec import build_info
 from shardcodec.options import Setting, available_cpus, settings, thread_limits
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {name: value for name, value in os.environ.items() if "SHARDCODEC" not in name}

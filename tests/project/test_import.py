@@ -18,6 +18,8 @@ import pytest
 import shardcodec
 from shardcodec import public
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(shardcodec.__file__).parent
 
 # zarr imports these in any case, or the pipeline needs them for its first array.

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from helpers import create, random_array
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "loader.py"
 
 

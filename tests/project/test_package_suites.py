@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from helpers import python_environment
 
+pytestmark = pytest.mark.slow
+
 SUITES = Path(__file__).resolve().parents[1] / "package_suites"
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from helpers import python_environment
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -40,7 +42,6 @@ def test_append_and_group_writes_write_little(tmp_path: Path) -> None:
     assert rows["append"] <= rows["replace"], "where the file system is not safe for `append`, both are equal"
 
 
-@pytest.mark.slow
 def test_reported_cases_lose_nothing(tmp_path: Path) -> None:
     pytest.importorskip("dask", reason="dask is not installed")
     pytest.importorskip("xarray", reason="xarray is not installed")

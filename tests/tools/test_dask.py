@@ -24,6 +24,7 @@ from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger, 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
+from shardcodec.tools.convert import execute
 from shardcodec.tools.convert.claim import MARK
 from shardcodec.tools.jobs import batches
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
@@ -417,21 +418,41 @@ def test_memory_of_workers(client: Any, source: Path, new: Path, job: Path) -> N
     assert 0 < report.memory_nbytes <= workers.memory and not new.exists() and not job.exists()
 
 
+def test_job_ends_only_if_the_ledgers_show_all_shards(
+    client: Any, source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that wrote their ledgers to another disk let the job end with the metadata of shards that nobody had seen."""
+    original = execute.recorded_shards
+
+    def fewer(found: Any) -> Any:
+        done = dict(original(found))
+        done.popitem() if done else None
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "recorded_shards", fewer)
+        with pytest.raises(Incomplete, match=r"expected 12 shards in the ledgers of the workers, got 11"):
+            convert(source, new, shards=SHARDS, dask=client, job=job)
+    assert not (new / "zarr.json").exists()
+    assert convert(source, new, shards=SHARDS, dask=client, job=job, resume=True).is_complete
+    check(new)
+
+
 # ---- which cluster
 
 
 @pytest.mark.slow
-def test_active_client_is_used_where_workers_can_open_the_places(
-    client: Any, source: Path, new: Path, tmp_path: Path
-) -> None:
+def test_active_client_is_used_on_request_only(client: Any, source: Path, new: Path, tmp_path: Path) -> None:
+    """Without the request its workers may not reach the places, and a job would leave files that nobody asked for."""
     with client.as_current():
-        assert convert(source, new, shards=SHARDS).is_complete
+        assert convert(source, new, shards=SHARDS, dask=True).is_complete
         assert (tmp_path / "b.zarr.job.json").exists()
-        assert convert(VALUES, tmp_path / "c.zarr", chunks=(8, 8), shards=SHARDS).is_complete
-        assert convert(source, tmp_path / "d.zarr", shards=SHARDS, dask=False).is_complete
-        assert not list(tmp_path.glob("[cd].zarr.job.json*"))
+        for dask in (None, False):
+            assert convert(source, tmp_path / f"{dask}.zarr", shards=SHARDS, dask=dask).is_complete
+        assert len(list(tmp_path.glob("*.job.json"))) == 1
         assert client.submit(dask_workers.active_client, pure=False).result() is None
-    assert dask_workers.active_client() is None
+    with pytest.raises(ValueError, match="expected a client that this program uses"):
+        convert(source, tmp_path / "e.zarr", shards=SHARDS, dask=True)
     check(new)
 
 

@@ -17,7 +17,7 @@ from shardcodec.errors import ConflictError
 from shardcodec.options import resolve
 from shardcodec.tools import plan_convert, run_part
 from shardcodec.tools.convert.claim import MARK, claim
-from shardcodec.tools.convert.destination import NewTree
+from shardcodec.tools.convert.destination import NewArray, NewTree
 from shardcodec.tools.convert.plan import Unit
 from shardcodec.tools.convert.work import GroupWork
 from shardcodec.tools.jobs.plan_file import PlanFile
@@ -92,6 +92,38 @@ def test_worker_refuses_a_destination_without_the_mark_of_the_job(planned: PlanF
     (new / MARK).unlink()  # as on a machine where the path leads to another disk
     with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
         worker_of(planned).run(list(planned.plan.units()), {}, 1.0)
+    assert not files(new)
+
+
+def test_worker_refuses_a_complete_destination_of_another_job(planned: PlanFile, new: Path) -> None:
+    """The path led to another disk with an older copy: all shards counted as written, and the job ended complete."""
+    (new / MARK).unlink()
+    (new / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
+        worker_of(planned).run(list(planned.plan.units()), {}, 1.0)
+    assert not files(new)
+
+
+@pytest.mark.parametrize("end", ["documents", "no mark", "another mark"])
+def test_worker_that_wakes_up_after_the_end_stores_nothing(
+    end: str, planned: PlanFile, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read a group before the job ended. Its late shards replaced what users had written since."""
+    worker = worker_of(planned)
+    original = NewArray.commit
+
+    def late(self: NewArray, writer: Any) -> None:
+        if end == "documents":
+            (new / "zarr.json").write_text("{}")
+        else:
+            (new / MARK).unlink(missing_ok=True)
+        if end == "another mark":
+            (new / MARK).write_text('{"job": "another"}')
+        original(self, writer)
+
+    monkeypatch.setattr(NewArray, "commit", late)
+    result = worker.run(list(planned.plan.units())[:1], {}, 60.0)
+    assert result.totals.n_failed == 0 and result.totals.n_skipped >= 2
     assert not files(new)
 
 

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .destination import NewTree
+from .destination import JobOver, NewTree
 
-__all__ = ["MARK", "claim", "has_claim", "release"]
+__all__ = ["MARK", "claim", "guard", "has_claim", "release"]
 
 # Name of the mark in the folder of the new hierarchy.
 MARK = ".shardcodec-job"
@@ -75,6 +75,29 @@ def has_claim(destination: NewTree, job: str) -> bool:
     raise FileExistsError(
         f"{destination.place}: expected a new place, but {whose} writes there; finish that one, or remove all that is there"
     )
+
+
+def guard(destination: NewTree, job: str) -> Callable[[], None]:
+    """Return a check for the time just before an object is stored: the destination must still be that of the job.
+
+    A worker that was taken for lost may wake up long after others have done its work, and users have written since.
+
+    Returns
+    -------
+    callable
+        Raises `JobOver` if the destination is complete, or has no longer the mark of the job.
+    """
+    has_mark = has_claim(destination, job)
+
+    def check() -> None:
+        try:
+            is_ours = not destination.is_complete and (not has_mark or has_claim(destination, job))
+        except FileExistsError:
+            is_ours = False
+        if not is_ours:
+            raise JobOver(f"{destination.place}: expected the mark of the job {job}, but the job is over")
+
+    return check
 
 
 def release(destination: NewTree) -> None:

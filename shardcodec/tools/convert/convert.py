@@ -101,11 +101,10 @@ def convert(
         be paths or URLs.
     resume : bool
         Go on with the job, if there is one. Finished shards are not written again; of a finished job nothing is.
-    dask : str, distributed.Client or False, optional
-        The workers of a cluster of dask write the shards: the address of its scheduler, ``"local:N"`` for N new processes, or a
-        client. `memory` and `threads` are then those of one worker, by default half of its memory limit and all its threads.
-        The conversion is then a job; beside a local destination the default of `job` is ``DESTINATION.job.json``. Default: the
-        client that the program uses, if the workers can run the conversion as a job; with False, this process.
+    dask : str, distributed.Client or bool, optional
+        The workers of a cluster of dask write the shards: the address of its scheduler, ``"local:N"`` for N new processes, a
+        client, or True for the client that the program uses. `memory` and `threads` are then those of one worker, by default half of its memory limit and all its threads.
+        The conversion is then a job; beside a local destination the default of `job` is ``DESTINATION.job.json``. Default: this process.
     fail_fast : bool
         Stop at the first shard that cannot be written; by default go on with the others. Either way the metadata are
         not written.

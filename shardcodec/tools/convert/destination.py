@@ -11,7 +11,7 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +48,7 @@ from ..documents import DOCUMENTS
 from ..stored_bytes import lasting_state, open_object
 from .source import Ints
 
-__all__ = ["NewArray", "NewTree", "ShardState"]
+__all__ = ["JobOver", "NewArray", "NewTree", "ShardState"]
 
 # How the names of files begin that are not whole.
 PART = ".shardcodec-part-"
@@ -107,6 +107,7 @@ class NewTree:
         self._prefix = found.path.rstrip("/") if isinstance(found, StorePath) else ""
         self.root: Folder = folder_at(found, "")
         self.place = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
+        self.before_store: Callable[[], None] = _nothing
 
     @property
     def path(self) -> str | None:
@@ -175,7 +176,9 @@ class NewTree:
     def array(self, name: str, document: Mapping[str, Any], options: Options) -> NewArray:
         """Return a new array of the hierarchy."""
         prefix = f"{self.root.prefix}{name}/" if name else self.root.prefix
-        return NewArray(name, Folder(self.root.store, prefix), self._base, document, options)
+        array = NewArray(name, Folder(self.root.store, prefix), self._base, document, options)
+        array.before_store = self.before_store
+        return array
 
     def write_documents(self, documents: Mapping[str, Any]) -> None:
         """Write the ``zarr.json`` of nodes, by path; the deepest first, the root last."""
@@ -229,6 +232,14 @@ def _create_file(path: str, data: bytes) -> bool:
     return True
 
 
+class JobOver(Exception):
+    """The destination is complete, or is no longer that of the job; nothing was stored."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class NewArray:
     """One new array.
 
@@ -243,6 +254,11 @@ class NewArray:
     document : mapping
         Its ``zarr.json``.
     options : Options
+
+    Attributes
+    ----------
+    before_store : callable
+        Called before each shard is stored; raises `JobOver` if it must not be.
     """
 
     def __init__(
@@ -254,6 +270,7 @@ class NewArray:
         self.chain = ChainSpec.from_metadata(document)
         self.dtype = self.chain.dtype
         self._native = compiled(self.chain)
+        self.before_store: Callable[[], None] = _nothing
 
     @cached_property
     def spec(self) -> ShardSpec | None:
@@ -303,6 +320,11 @@ class NewArray:
             threads=options.threads,
         )
 
+    def commit(self, writer: ShardWriter) -> None:
+        """Store the shard of a writer."""
+        self.before_store()
+        writer.commit()
+
     def write(self, first: Ints, values: np.ndarray[Any, Any], wanted: Sequence[Ints]) -> None:
         """Write whole shards.
 
@@ -326,10 +348,12 @@ class NewArray:
         request = Request(
             self.folder.store, parts, range(len(parts)), tuple(range(values.ndim)), values, default_spec()
         )
+        self.before_store()
         write_request_blocking(request, self._options)
 
     def remove(self, coords: Ints) -> None:
         """Remove a shard that a killed run may have stored."""
+        self.before_store()
         key = self.key(coords)
         path = self.folder.store.path(key)
         if path is not None:

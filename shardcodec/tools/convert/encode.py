@@ -154,7 +154,7 @@ def stream_shard(
             writer.write_chunks(where, chunks)
         is_stored = writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0)
         if is_stored:
-            writer.commit()
+            to.commit(writer)
         else:
             to.remove(coords)
         writer.abort()  # it does nothing after a commit; without inner chunks no object is stored

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ...options import Options
 from ..jobs.ledger import FoundLines, Ledger, read_ledgers
-from ..monitor import Monitor, Stopped
-from .claim import claim, has_claim, release
+from ..monitor import Incomplete, Monitor, Stopped
+from .claim import claim, guard, has_claim, release
 from .convert_report import ConvertedArray, ConvertReport
 from .destination import NewTree
 from .plan import ConvertPlan, Unit
@@ -116,6 +116,8 @@ class Execution:
         found = self._lines()
         done = recorded_shards(found)
         claim(self._destination, self._owner, self._job, is_begun=bool(done))
+        if self._job is not None:
+            self._destination.before_store = guard(self._destination, self._owner)
         self._monitor.start(self._plan.source, n_shards)
         if self._job is None:
             totals = self._run(units, done, lambda record: None)
@@ -218,11 +220,16 @@ class Execution:
             return True
         done = recorded_shards(self._lines())
         work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
-        if finishes:
+        if finishes and self._workers is None:
             work.check_sources(self._monitor)
             return self._finish(ledger)
         if len(done) < self._plan.n_shards:
-            return False
+            if not finishes:
+                return False
+            raise Incomplete(
+                f"{self._job}: expected {self._plan.n_shards} shards in the ledgers of the workers, got {len(done)}; all workers must "
+                "reach the folder of the plan, and write there; the job can be resumed"
+            )
         for failure in work.unfinished(self._monitor):
             totals.add_failure(failure)
         return not totals.n_failed and self._finish(ledger)

@@ -71,7 +71,7 @@ def move_shard(
             if wants_crc:
                 crc = native.load().crc32c(data, crc)
         if writer is not None:
-            writer.commit()
+            to.commit(writer)
         else:
             to.remove(coords)
     except BaseException:

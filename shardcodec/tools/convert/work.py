@@ -15,7 +15,7 @@ from ..chunk_check import ChunkCheck, Level
 from ..monitor import Monitor
 from ..stored_bytes import open_object
 from ..survey import survey
-from .destination import NewArray, NewTree
+from .destination import JobOver, NewArray, NewTree
 from .encode import Written, encode_group, piece_crc, stream_shard
 from .grouping import INDEX_NBYTES, move_nbytes
 from .move import Moved, move_shard
@@ -102,12 +102,15 @@ class GroupWork:
         failures: list[ShardFailure] = []
         # one by one if they do not need one another, so that one damaged shard does not fail the others
         groups = [wanted] if array.method == "encode" and array.piece is None else [[at] for at in wanted]
-        for some in groups:
-            self._write_some(unit, some, records, failures)
-        if failures and len(wanted) > 1 and groups == [wanted]:
-            failures.clear()
-            for at in wanted:
-                self._write_some(unit, [at], records, failures)
+        try:
+            for some in groups:
+                self._write_some(unit, some, records, failures)
+            if failures and len(wanted) > 1 and groups == [wanted]:
+                failures.clear()
+                for at in wanted:
+                    self._write_some(unit, [at], records, failures)
+        except JobOver:
+            n_skipped += len(wanted) - len(records) - len(failures)
         return GroupResult(tuple(records), (*unseen, *failures), n_skipped)
 
     def _write_some(
@@ -124,7 +127,7 @@ class GroupWork:
         try:
             yield
             return
-        except ConflictError:
+        except (ConflictError, JobOver):
             raise
         except (ShardError, OSError) as error:
             detail = str(error)

@@ -183,7 +183,7 @@ class _PlainChunks(EncodedChunks):
         self._source = source
         self._fixed = source.chain.fixed_nbytes
         # of codecs that only zarr has nothing is known, but a chunk should not be much larger than its elements
-        self._most = compiled(source.chain).most_nbytes or 4 * source.chain.nbytes + (1 << 20)
+        self._most = compiled(source.chain).most_nbytes or 16 * source.chain.nbytes + (1 << 20)
 
     def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         store = self._source.folder.store

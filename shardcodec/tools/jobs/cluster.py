@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,8 @@ def chosen_cluster(dask: Any, source: Any, destination: Any, *, has_job: bool, h
 
     Parameters
     ----------
-    dask : str, distributed.Client, False or None
-        What the user has given. None: the client that the program uses, if the conversion can run there.
+    dask : str, distributed.Client, bool or None
+        What the user has given. True: the client that the program uses. None or False: this process.
     source, destination : object
         Absolute places.
     has_job, has_temp : bool
@@ -33,46 +32,33 @@ def chosen_cluster(dask: Any, source: Any, destination: Any, *, has_job: bool, h
     Raises
     ------
     TypeError, ValueError
-        The user has chosen a cluster, and its workers cannot open source and destination, or cannot do this conversion.
+        The workers cannot open source and destination, or cannot do this conversion.
     """
-    if dask is False:
+    if dask is None or dask is False:
         return None
-    found = _active_client() if dask is None else dask
+    _check_places(source, destination, has_job, has_temp)
+    if dask is not True:
+        return dask
+    found = _dask().active_client()
     if found is None:
-        return None
-    obstacle = _obstacle(source, destination, has_job, has_temp)
-    if obstacle is None:
-        return found
-    if dask is not None:
-        raise obstacle
-    return None
+        raise ValueError("dask: expected a client that this program uses by default, but there is none")
+    return found
 
 
-def _active_client() -> Any:
-    """Return the client that the program uses; a program that has not imported distributed has none."""
-    if sys.modules.get("distributed") is None:
-        return None
-    try:
-        return _dask().active_client()
-    except ImportError:  # a release of distributed that does not fit; the user has not asked for it
-        return None
-
-
-def _obstacle(source: Any, destination: Any, has_job: bool, has_temp: bool) -> Exception | None:
+def _check_places(source: Any, destination: Any, has_job: bool, has_temp: bool) -> None:
     for name, place in (("source", source), ("destination", destination)):
         if not isinstance(place, str):
-            return TypeError(
+            raise TypeError(
                 f"{name}: expected a path or a URL, which the workers of dask can open, got {type(place).__name__}"
             )
     if has_temp:
-        return ValueError(
+        raise ValueError(
             "temp: expected no intermediate array with dask; give the workers more memory instead"
         )
     if not has_job and is_url(destination):
-        return ValueError(
+        raise ValueError(
             f"job: expected a file for the plan, which all workers reach, because {destination} is not a local path"
         )
-    return None
 
 
 def default_job(destination: str) -> str:

@@ -54,6 +54,8 @@ MEMORY_SHARE = 0.5
 JOIN_SECONDS = 300.0
 LOOK_SECONDS = 5.0
 PAUSE = 0.05
+# Seconds to wait for the current shards of workers after a stop.
+STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,9 @@ class DaskWorkers:
 
     def look(self) -> list[_Worker]:
         """Ask the scheduler for its workers."""
-        found = self.client.scheduler_info(n_workers=-1)["workers"]
+        found = self.client.scheduler_info(n_workers=-1).get("workers")
+        if found is None or self.client.status != "running":
+            raise OSError("dask: expected a scheduler that answers, but the connection is lost")
         return [
             _Worker(address, one.get("host", ""), one["nthreads"], one.get("memory_limit") or None)
             for address, one in found.items()
@@ -207,7 +211,10 @@ class DaskWorkers:
 
     def _first_workers(self, monitor: Monitor) -> list[_Worker]:
         end = time.monotonic() + JOIN_SECONDS
+        task = None
         while not (workers := self.look()):
+            # an adaptive cluster starts its first worker for a task
+            task = task or self.client.submit(int, pure=False)
             if time.monotonic() > end:
                 raise TimeoutError(
                     f"dask: expected workers at {self.client.scheduler.address}, but none joined in {JOIN_SECONDS:.0f} s"
@@ -307,9 +314,14 @@ class _PlanPlugin(WorkerPlugin):  # type: ignore[misc]
             self._owner,
             self._options,
             n_threads=worker.state.nthreads,
-            memory=self._memory,
+            memory=self._memory_of(worker),
             fail_fast=self._fail_fast,
         )
+
+    def _memory_of(self, worker: Any) -> int:
+        """Return the bytes of this worker, which may be smaller than those that the run began with."""
+        limit = worker.memory_manager.memory_limit
+        return self._memory if not limit or self._memory <= limit else int(limit * MEMORY_SHARE)
 
     def teardown(self, worker: Any) -> None:
         self.worker.stop()
@@ -465,10 +477,20 @@ class _Run:
                 self._totals.add_failure(ShardFailure(array.name, name, detail))
 
     def _end(self) -> None:
-        """Remove the plug-in, which stops the workers after their current shards, and wait for these."""
-        if self._client.status == "running":
-            with suppress(OSError):  # the scheduler may be lost at this moment
-                self._client.unregister_worker_plugin(self._plugin.name)
-        with suppress(Incomplete):
-            while self._running:
+        """Remove the plug-in, which stops the workers after their current shards, and wait for these for some time.
+
+        A worker that does not answer in time stores nothing later, because the job no longer has its mark or is resumed.
+        """
+        # without a limit of time the request waits for a worker that is stopped
+        request = threading.Thread(target=self._unregister, daemon=True)
+        request.start()
+        end = time.monotonic() + STOP_SECONDS
+        request.join(STOP_SECONDS)
+        with suppress(Incomplete, OSError):
+            while self._running and time.monotonic() < end and self._workers.look():
                 self._take()
+
+    def _unregister(self) -> None:
+        with suppress(OSError, RuntimeError):  # the scheduler may be lost at this moment
+            if self._client.status == "running":
+                self._client.unregister_worker_plugin(self._plugin.name)

@@ -16,15 +16,16 @@ from typing import NamedTuple
 
 from ...errors import ConflictError
 from ...options import Options
-from ..convert.claim import has_claim
+from ..convert.claim import guard, has_claim
 from ..convert.destination import NewTree
+from ..convert.execute import is_finished
 from ..convert.plan import ConvertPlan, Unit
 from ..convert.run import Totals, n_in_flight, run_units
 from ..convert.shard_record import ShardRecord
 from ..convert.source import Ints
 from ..convert.work import Done, GroupWork
 from ..monitor import Monitor, Stopped
-from .ledger import Ledger
+from .ledger import Ledger, read_ledgers
 from .open_plan import open_plan
 from .plan_file import PlanFile
 
@@ -152,7 +153,8 @@ class PlanWorker:
     def _open(self) -> _OpenedPlan:
         file = self._read_plan()
         tree, new = open_plan(file, self._options)
-        self._check_destination(new)
+        self._check_destination(new, file.plan)
+        new.before_store = guard(new, self._owner)
         done: dict[tuple[str, Ints], Sequence[ShardRecord]] = {}
         n_threads = min(self._n_threads, file.plan.n_threads)
         plan = replace(file.plan, memory=min(self._memory, file.plan.memory))
@@ -179,7 +181,7 @@ class PlanWorker:
             )
         return file
 
-    def _check_destination(self, new: NewTree) -> None:
+    def _check_destination(self, new: NewTree, plan: ConvertPlan) -> None:
         """Check that this machine sees the mark that the job has written.
 
         Raises
@@ -187,7 +189,9 @@ class PlanWorker:
         FileNotFoundError
             It does not: the path leads to another place here, such as a local disk or memory.
         """
-        if not has_claim(new, self._owner) and not new.is_complete:
+        # a job that is over has no mark
+        is_over = is_finished(read_ledgers(self._job, plan.fingerprint))
+        if not has_claim(new, self._owner) and not is_over:
             raise FileNotFoundError(
                 f"{new.place}: expected the mark of the job {self._job} on the worker at {socket.gethostname()}, but there is none; "
                 "all workers must reach the destination under the same path"
