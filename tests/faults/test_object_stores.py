@@ -110,6 +110,21 @@ def test_probe_is_sent_while_the_old_object_is_read(s3: S3Bucket) -> None:
     assert ["probe" in one.path for one in s3.proxy.seen] == [True, False, False]
 
 
+def test_probe_ends_although_the_read_beside_it_fails(s3: S3Bucket) -> None:
+    """A probe that was given up could leave its object on a server that does not look at conditions."""
+    from obstore.exceptions import PermissionDeniedError
+
+    array = array_in(s3)
+    with (
+        s3.proxy.fault(What.DELAY, "PUT", path="probe", seconds=0.5),
+        s3.proxy.fault(What.REFUSE, "GET", path="c/0/0", status=403),
+        pytest.raises(PermissionDeniedError),
+    ):
+        array[0, 0] = 2
+    assert conditions._checked
+    assert not [name for name in s3.names() if "probe" in name]
+
+
 # ---- errors that a retry does not cure
 
 

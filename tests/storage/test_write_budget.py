@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -123,20 +124,71 @@ def test_threads_stay_within_the_limit() -> None:
     assert on_zarrs_loop(held()) == 0
 
 
-def test_amount_of_a_thread_that_was_interrupted_is_given_back() -> None:
-    """The thread had the amount, but a signal handler raised before the block began."""
+class Interrupt(BaseException):
+    """Raised by a signal handler."""
 
-    class Interrupt(BaseException):
-        pass
+
+def test_amount_of_a_thread_that_was_interrupted_is_given_back() -> None:
+    """The handler raised before the block began; an interpreter that keeps the last error kept the amount."""
 
     def interrupted(work: Any) -> None:
         on_zarrs_loop(work)
         raise Interrupt
 
+    kept = None
     with mock.patch.object(budget, "on_zarrs_loop", interrupted):
         try:
             with HeldFromThread(shared, 5, 5):
                 raise AssertionError("the block must not begin")
-        except Interrupt:
-            pass
+        except Interrupt as error:
+            kept = error
+    assert kept is not None
     assert on_zarrs_loop(held()) == 0
+
+
+def test_amount_that_is_granted_after_an_interrupt_is_given_back() -> None:
+    async def waiting() -> int:
+        return len(shared()._waiting)
+
+    def interrupted(work: Any) -> None:
+        loop = on_zarrs_loop(running_loop())
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        while not on_zarrs_loop(waiting()):
+            time.sleep(0.001)
+        ended.append(future)
+        raise Interrupt
+
+    ended: list[Any] = []
+    with HeldFromThread(shared, 5, 5):
+        with ThreadPoolExecutor(1) as pool, mock.patch.object(budget, "on_zarrs_loop", interrupted):
+            failed = pool.submit(HeldFromThread(shared, 3, 5).__enter__)
+            assert isinstance(failed.exception(), Interrupt)
+        assert on_zarrs_loop(held()) == 5
+    ended[0].result(10)
+    assert on_zarrs_loop(held()) == 0
+
+
+async def running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def test_interrupted_end_does_not_let_later_writes_pass_uncounted() -> None:
+    first = HeldFromThread(shared, 5, 5)
+    first.__enter__()
+    first._leave()  # the handler raised before the rest of the end
+    with HeldFromThread(shared, 4, 5):
+        assert on_zarrs_loop(held()) == 4
+    assert on_zarrs_loop(held()) == 0
+    first.__exit__()
+
+
+async def test_writes_that_count_nothing_do_not_wait() -> None:
+    """Small changes of a key-value store waited until a large object was stored."""
+    one = Budget()
+    async with one.hold(9, 5), asyncio.timeout(1):
+        await asyncio.create_task(nothing(one))
+
+
+async def nothing(one: Budget) -> None:
+    async with one.hold(0, 5):
+        pass

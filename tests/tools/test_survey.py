@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 from damage import Original, case_spec, cases_of, inside, known
 from golden.make_broken import Case, cases, nested, sound_cases
-from helpers import RAW, letters, letters_spec
+from helpers import RAW, create, letters, letters_spec
 from spec_json import CRC
+from zarr.codecs import Crc32cCodec
 
 import shardcodec
+from shardcodec import tools
 from shardcodec.options import resolve
 from shardcodec.storage.kinds import object_at
+from shardcodec.tools import stored_bytes
 from shardcodec.tools.chunk_check import ChunkCheck, Level
 from shardcodec.tools.findings import FindingKind
 from shardcodec.tools.stored_bytes import Buffer, open_object
@@ -255,3 +258,33 @@ def test_lost_index_is_rebuilt_only_in_an_order_that_is_known() -> None:
         assert not found.is_lost.any(), str(one)
         places = found.places.tolist()
         assert {p: shard[at : at + n] for p, (at, n) in enumerate(places)} == one.states[0]
+
+
+def test_chunk_that_changed_between_two_reads_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of one inner chunk, read before and after an update in place, made a wrong checksum of a whole chunk."""
+    array = create(
+        tmp_path / "a.zarr",
+        shape=(64,),
+        shards=(64,),
+        chunks=(8,),
+        dtype="u1",
+        fill_value=0,
+        compressors=[Crc32cCodec()],
+    )
+    array[...] = np.arange(64)
+    original = stored_bytes._Opened.checksums
+
+    def torn(self: Any, ranges: Any, max_nbytes: int) -> Any:
+        found = original(self, ranges, max_nbytes)
+        found[::2, 1] ^= 1
+        return found
+
+    monkeypatch.setattr(stored_bytes._Opened, "checksums", torn)
+    assert tools.verify(tmp_path / "a.zarr", level="checksum").n_findings == 0
+    file = tmp_path / "a.zarr/c/0"
+    blob = bytearray(file.read_bytes())
+    blob[0] ^= 1
+    file.write_bytes(blob)
+    assert tools.verify(tmp_path / "a.zarr", level="checksum").n_findings == 1
