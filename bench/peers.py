@@ -506,7 +506,7 @@ class Program(Peer):
     group = "tools"
 
     def why_not(self) -> str | None:
-        return None if shutil.which(self.name) else f"there is no program {self.name}"
+        return None if shutil.which(self.name) else f"{self.name} is not installed"
 
 
 class Cat(Program):

@@ -108,7 +108,7 @@ cdef class OpenShard:
             if has_index or not needs_index:
                 self.n_at_work += 1
         if needs_index and not has_index:
-            raise ValueError("expected an open shard, but there is no index: it is missing or closed")
+            raise ValueError("expected an open shard, but it is missing or closed")
         return 0
 
     cdef int end_work(self) except -1:

@@ -9,7 +9,8 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from io import BufferedReader
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def open_file(path: str) -> BinaryIO | None:
+def open_file(path: str) -> BufferedReader | None:
     """Open a regular file for reading.
 
     Returns

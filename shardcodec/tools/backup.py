@@ -20,15 +20,21 @@ from .stored_bytes import BLOCK_NBYTES, StoredBytes, open_object
 __all__ = ["back_up", "copy_object", "write_object"]
 
 
-def copy_object(view: StoredBytes, store: Store, key: str, *, sync: bool = False) -> None:
-    """Copy an object to a new one in any store.
+# Bytes of a copy that a thread holds at a time. They are not part of its share of the memory, so they are few.
+COPY_NBYTES = 1 << 20
+
+
+def copy_object(
+    view: StoredBytes, store: Store, key: str, *, block_nbytes: int = COPY_NBYTES, sync: bool = False
+) -> None:
+    """Copy an object to a new one in any store, some bytes at a time.
 
     Raises
     ------
     FileExistsError
         There is a file already.
     """
-    write_object(_blocks(view), view.nbytes, store, key, sync=sync)
+    write_object(_blocks(view, block_nbytes), view.nbytes, store, key, sync=sync)
 
 
 def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, sync: bool = False) -> None:
@@ -50,9 +56,9 @@ def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, 
         sink.abort()
 
 
-def _blocks(view: StoredBytes) -> Iterator[Any]:
-    for offset in range(0, view.nbytes, BLOCK_NBYTES):
-        yield view.range(offset, min(BLOCK_NBYTES, view.nbytes - offset))
+def _blocks(view: StoredBytes, nbytes: int) -> Iterator[Any]:
+    for offset in range(0, view.nbytes, nbytes):
+        yield view.range(offset, min(nbytes, view.nbytes - offset))
 
 
 def back_up(shard: ShardTarget, folder: str) -> str:
@@ -83,7 +89,7 @@ def back_up(shard: ShardTarget, folder: str) -> str:
         view = open_object(array.store, shard.key)
         assert view is not None
         try:
-            _write_file(_blocks(view), to)
+            _write_file(_blocks(view, BLOCK_NBYTES), to)  # one thread, see `MemoryBudget.share`
             if os.path.getsize(to) != view.nbytes:
                 raise OSError(f"{to}: expected a copy of {view.nbytes} bytes, got {os.path.getsize(to)}")
         finally:
@@ -120,10 +126,12 @@ def _write_file(blocks: Iterator[Any], path: str) -> None:
         raise OSError(f"{path}: the copy differs from the object; nothing was changed")
 
 
-def _file_blocks(path: str) -> Iterator[bytes]:
+def _file_blocks(path: str) -> Iterator[memoryview]:
+    """Yield the bytes of a file; each block is valid until the next one is asked for."""
     opened = open_file(path)
     if opened is None:
         raise FileNotFoundError(path)
+    buffer = memoryview(bytearray(COPY_NBYTES))
     with opened as file:
-        while block := file.read(BLOCK_NBYTES):
-            yield block
+        while n := file.readinto(buffer):
+            yield buffer[:n]

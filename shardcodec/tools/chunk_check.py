@@ -250,7 +250,7 @@ def read_runs(
             for k in range(i, j):
                 yield int(where[k]), _read(view, *chosen[k])
         else:
-            with run:  # its memory is free before the next one is read, whoever still refers to a chunk
+            with run:  # frees its memory before the next read, even if the caller keeps a chunk
                 for k in range(i, j):
                     offset, nbytes = chosen[k]
                     with run[offset - low : offset - low + nbytes] as chunk:

@@ -19,11 +19,11 @@ from ..format.spec import ShardSpec
 from ..storage.kinds import object_at
 from ..storage.urls import is_url
 from .array_target import ArrayTarget, ShardTarget
-from .backup import copy_object, write_object
+from .backup import COPY_NBYTES, copy_object, write_object
 from .consolidated import with_consolidated
 from .documents import DOCUMENTS
 from .memory_budget import MemoryBudget
-from .stored_bytes import open_object
+from .stored_bytes import BLOCK_NBYTES, open_object
 
 __all__ = ["NewHierarchy", "holds_whole_shards"]
 
@@ -93,7 +93,8 @@ class NewHierarchy:
             store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
             if self.holds_whole(array, key):
                 self._budget.check_whole(array.store.path(key) or key, view.nbytes)
-            copy_object(view, store, new_key)
+            nbytes = COPY_NBYTES if array.store.is_near else BLOCK_NBYTES  # a request costs a round trip
+            copy_object(view, store, new_key, block_nbytes=nbytes)
             return view.nbytes
         finally:
             view.close()

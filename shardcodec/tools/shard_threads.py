@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from .monitor import Monitor
+from .monitor import Monitor, Stopped
 
 __all__ = ["in_order"]
 
@@ -79,16 +80,18 @@ def _one_by_one(
 
 
 def _in_threads(items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor) -> Iterator[R]:
-    def begin(item: T) -> R:
-        monitor.check()  # the stop may have been asked for while the item waited
+    starts = _Starts(monitor)
+
+    def begin(number: int, item: T) -> R:
+        starts.check(number)  # the user may have asked to stop while the item waited
         return work(item)
 
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(n_threads, "shardcodec-shard") as threads:
         try:
-            for item in items:
+            for number, item in enumerate(items):
                 monitor.check()
-                waiting.append(threads.submit(begin, item))
+                waiting.append(threads.submit(begin, number, item))
                 if len(waiting) > n_threads * _AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -103,6 +106,38 @@ def _in_threads(items: Iterable[T], work: Callable[[T], R], n_threads: int, moni
             _cancel(waiting)
 
 
+class _Starts:
+    """Lets items begin until the user asks to stop. If an item has begun, so do all items before it.
+
+    Parameters
+    ----------
+    monitor : Monitor
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._lock = threading.Lock()
+        self._last = -1  # the last item that has begun
+        self._is_stopped = False
+
+    def check(self, number: int) -> None:
+        """Raise `Stopped` if an item must not begin."""
+        with self._lock:
+            if number < self._last:
+                return
+            if self._is_stopped:
+                raise Stopped
+            try:
+                self._monitor.check()
+            except Stopped:
+                self._is_stopped = True
+                raise
+            self._last = number
+
+
 def _cancel(waiting: Iterable[Future[R]]) -> list[Future[R]]:
-    """Cancel what is not begun; return the rest. The last ones first, so that no thread begins one meanwhile."""
-    return [one for one in reversed(list(waiting)) if not one.cancel()][::-1]
+    """Cancel items from the last one back to one that has begun; return the rest, which are finished."""
+    rest = list(waiting)
+    while rest and rest[-1].cancel():
+        rest.pop()
+    return rest

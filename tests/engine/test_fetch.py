@@ -106,7 +106,7 @@ def test_absent_chunk_is_none_and_missing_shard_has_no_index(where: Any, tmp_pat
     for source in (None, str(tmp_path / "nowhere")):
         shard = _native.OpenShard(CHAIN, source)
         assert shard.missing
-        with pytest.raises(ValueError, match="no index"):
+        with pytest.raises(ValueError, match="missing or closed"):
             fetch_all(shard, [0])
 
 

@@ -421,7 +421,7 @@ def test_memory_of_workers(client: Any, source: Path, new: Path, job: Path) -> N
 def test_job_ends_only_if_the_ledgers_show_all_shards(
     client: Any, source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that wrote their ledgers to another disk let the job end with the metadata of shards that nobody had seen."""
+    """If ledgers were on another disk, the job wrote the metadata although shards were missing."""
     original = execute.recorded_shards
 
     def fewer(found: Any) -> Any:
@@ -443,7 +443,7 @@ def test_job_ends_only_if_the_ledgers_show_all_shards(
 
 @pytest.mark.slow
 def test_active_client_is_used_on_request_only(client: Any, source: Path, new: Path, tmp_path: Path) -> None:
-    """Without the request its workers may not reach the places, and a job would leave files that nobody asked for."""
+    """The workers may not reach the paths, and a job leaves a plan file and a ledger."""
     with client.as_current():
         assert convert(source, new, shards=SHARDS, dask=True).is_complete
         assert (tmp_path / "b.zarr.job.json").exists()

@@ -233,7 +233,7 @@ def _create_file(path: str, data: bytes) -> bool:
 
 
 class JobOver(Exception):
-    """The destination is complete, or is no longer that of the job; nothing was stored."""
+    """The job must not write any more: its destination is complete, or belongs to another job."""
 
 
 def _nothing() -> None:

@@ -105,7 +105,7 @@ def dask_workers(
     ValueError, TypeError
         The place is invalid, or a worker has less memory.
     OSError
-        There is no scheduler at the address.
+        No scheduler answers at the address.
     TimeoutError
         No worker joined.
     """
@@ -434,7 +434,7 @@ class _Run:
         return {shard: self._done[shard] for shard in shards if shard in self._done}
 
     def _take(self) -> BaseException | None:
-        """Take the results of ended batches; return an error of a worker that is no failure of shards."""
+        """Take the results of ended batches; return the error of a worker that ends the run."""
         ended = self._ended.next_batch(block=False)
         if not ended and self._client.status != "running":
             raise self._lost()

@@ -41,7 +41,7 @@ class FoundLines:
     n_damaged : int
         Damaged lines.
     n_foreign : int
-        Files of another plan, and what is no regular file; their lines are left out.
+        Files of another plan, and entries that are not regular files. They are not read.
     """
 
     lines: list[Mapping[str, Any]]

@@ -33,7 +33,7 @@ __all__ = ["BatchResult", "PlanWorker"]
 
 
 class BatchResult(NamedTuple):
-    """What was done of a batch.
+    """The outcome of a batch.
 
     Attributes
     ----------

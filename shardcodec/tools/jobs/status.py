@@ -52,7 +52,7 @@ class StatusReport(Report):
     n_shards, n_finished : int
         Shards of all arrays.
     n_damaged_lines, n_foreign_ledgers : int
-        Damaged lines; ledgers of another plan, and what is no regular file. None of them counts.
+        Damaged lines; ledgers of another plan, and entries that are not regular files. They show no finished shard.
     is_complete : bool
         The job has written the metadata of the new hierarchy, and they are there.
     arrays : tuple of ArrayProgress
