@@ -69,8 +69,8 @@ find(uint64_t device, bool make)
     return make ? &mounts[first] : NULL;
 }
 
-static uint64_t
-clock_ns(void)
+uint64_t
+sc_clock_ns(void)
 {
     struct timespec now;
 
@@ -100,7 +100,7 @@ uint64_t
 sc_latency_begin(void)
 {
     if (!n_untimed)
-        return clock_ns();
+        return sc_clock_ns();
     n_untimed--;
     return 0;
 }
@@ -112,7 +112,7 @@ sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes)
 
     if (!begin)
         return;
-    ns = clock_ns() - begin;
+    ns = sc_clock_ns() - begin;
     n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
     note(device, ns, nbytes);
 }

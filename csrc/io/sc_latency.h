@@ -23,6 +23,9 @@
 /* The number of file systems that the table holds. A new one replaces an old one in a full table. */
 #define SC_LATENCY_MOUNTS 64
 
+/* Return the time in nanoseconds, of a clock that is never set back. */
+uint64_t sc_clock_ns(void);
+
 /* A call begins: return the time in nanoseconds, or 0 if this call is not timed. */
 uint64_t sc_latency_begin(void);
 

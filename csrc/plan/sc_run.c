@@ -95,29 +95,12 @@ sc_shared_leave(struct sc_shared *shared)
 /* ---- a run ---- */
 
 void
-sc_run_begin(struct sc_run *run, size_t n_items, unsigned n_threads, bool allow_in_index)
+sc_run_begin(struct sc_run *run, size_t n_items, unsigned n_threads)
 {
-    run->allow_in_index = allow_in_index;
     run->stats = (struct sc_stats){ 0 };
     sc_failure_init(&run->failure);
     sc_team_init(&run->team, n_items, n_threads);
     pthread_mutex_init(&run->mutex, NULL);
-}
-
-struct sc_worker *
-sc_run_enter(struct sc_run *run, unsigned *number)
-{
-    struct sc_worker *worker = sc_worker_take();
-    struct sc_where where;
-
-    *number = sc_team_join(&run->team);
-    if (worker) {
-        worker->allow_in_index = run->allow_in_index;
-    } else {
-        sc_where_clear(&where);
-        sc_failure_note(&run->failure, SC_NO_MEMORY, &where, 0);
-    }
-    return worker;
 }
 
 void
@@ -126,13 +109,6 @@ sc_run_add(struct sc_run *run, const struct sc_stats *stats)
     pthread_mutex_lock(&run->mutex);
     sc_stats_add(&run->stats, stats);
     pthread_mutex_unlock(&run->mutex);
-}
-
-void
-sc_run_leave(struct sc_run *run, struct sc_worker *worker, const struct sc_stats *stats)
-{
-    sc_worker_put(worker);
-    sc_run_add(run, stats);
 }
 
 enum sc_status

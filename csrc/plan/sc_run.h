@@ -65,24 +65,16 @@ void sc_shared_leave(struct sc_shared *shared);
 /* ---- a run ---- */
 
 struct sc_run {
-    bool allow_in_index;
     struct sc_failure failure;
     struct sc_team team;
     pthread_mutex_t mutex;
     struct sc_stats stats; /* under the mutex */
 };
 
-void sc_run_begin(struct sc_run *run, size_t n_items, unsigned n_threads, bool allow_in_index);
+void sc_run_begin(struct sc_run *run, size_t n_items, unsigned n_threads);
 
-/* Call this at the beginning of each thread. It returns a worker and the number of the thread. NULL: no memory, which is noted
- * as a failure. */
-struct sc_worker *sc_run_enter(struct sc_run *run, unsigned *number);
-
-/* Add the statistics of a thread that took no worker from the run. */
+/* Call this at the end of each thread: add up its statistics. */
 void sc_run_add(struct sc_run *run, const struct sc_stats *stats);
-
-/* Call this at the end of each thread: put back its worker and add up its statistics. */
-void sc_run_leave(struct sc_run *run, struct sc_worker *worker, const struct sc_stats *stats);
 
 /* After the last thread has left: return the outcome and add the statistics to *stats. */
 enum sc_status sc_run_end(struct sc_run *run, struct sc_stats *stats, struct sc_where *where);

@@ -7,6 +7,7 @@
 
 #include "base/sc_alloc.h"
 #include "base/sc_pool.h"
+#include "io/sc_latency.h"
 #include "io/sc_staging.h"
 #include "plan/sc_write_impl.h"
 
@@ -66,6 +67,17 @@ is_emptied(const struct sc_writer *writer, const struct sc_write_item *item)
     return item->encoded && !item->n_encoded && !item->entries && !writer->run->plan->rules.keep_empty;
 }
 
+/* Return the number of inner chunks in a range. */
+static uint64_t
+n_between(int ndim, const uint64_t *first, const uint64_t *last)
+{
+    uint64_t n = 1;
+
+    for (int a = 0; a < ndim; a++)
+        n *= last[a] - first[a] + 1; /* no overflow: at most the inner chunks of the shard */
+    return n;
+}
+
 static enum sc_status
 begin_shard(struct sc_writer *writer, struct sc_write_object *object)
 {
@@ -92,6 +104,8 @@ begin_shard(struct sc_writer *writer, struct sc_write_object *object)
     if (!status)
         status = sc_order_begin(&object->order, plan->rules.order, shard->ndim, shard->grid, first, last);
     object->batch_chunks = (size_t)min_u64(most ? most : 1, writer->run->batch_capacity);
+    if (!status && item->old_entries && object->old_fd >= 0)
+        status = sc_write_expect_reads(writer, object, n_between(shard->ndim, first, last));
     return status;
 }
 
@@ -159,6 +173,7 @@ write_whole(struct sc_writer *writer, struct sc_write_object *object)
         status = sc_write_object_put(writer, object, batch->bytes.data, batch->used, 0);
     if (batch)
         sc_write_batch_put(writer->run, batch);
+    sc_write_end_encoding(writer);
     return status;
 }
 
@@ -195,6 +210,18 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
                              &writer->where);
 }
 
+static enum sc_status
+finish_timed(struct sc_writer *writer, struct sc_write_object *object)
+{
+    uint64_t begin = sc_clock_ns();
+    enum sc_status status;
+
+    sc_write_end_encoding(writer);
+    status = finish(writer, object);
+    sc_write_expect_objects(writer, sc_clock_ns() - begin);
+    return status;
+}
+
 /* Encode the inner chunks and let other threads help. On return every batch is written and every helper has left. */
 static void
 encode_shared(struct sc_writer *writer, struct sc_write_object *object)
@@ -203,6 +230,7 @@ encode_shared(struct sc_writer *writer, struct sc_write_object *object)
     sc_team_announce(&writer->run->base.team);
     while (sc_write_object_work(writer, object))
         ;
+    sc_write_end_encoding(writer);
     sc_shared_close(&object->shared);
 }
 
@@ -234,6 +262,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
 
     object_reset(object, item_no, item);
     sc_where_clear(&writer->where);
+    sc_write_end_encoding(writer);
     status = sc_write_object_stopped(run, object) ? SC_CANCELLED : open_old(writer, object);
     if (!status && shared)
         status = begin_shard(writer, object);
@@ -249,7 +278,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
         status = write_whole(writer, object);
     }
     if (!status)
-        status = finish(writer, object);
+        status = finish_timed(writer, object);
     if (status && !object->failed)
         sc_failure_note(&run->base.failure, status, &writer->where, item_no);
     sc_newfile_abort(&object->file);
@@ -269,9 +298,11 @@ help(void *arg)
     bool helped = false;
 
     for (unsigned i = 0; i < run->base.team.n_members && !helped; i++) {
-        struct sc_write_object *object = &run->objects[i];
+        struct sc_write_object *object = atomic_load_explicit(&run->objects[i], memory_order_acquire);
         bool join;
 
+        if (!object)
+            continue;
         pthread_mutex_lock(&object->shared.mutex);
         join = object->shared.is_open && !object->all_claimed && !object->failed;
         object->shared.n_helpers += join;
@@ -281,7 +312,37 @@ help(void *arg)
         helped = sc_write_object_work(writer, object);
         sc_shared_leave(&object->shared);
     }
+    if (!helped)
+        sc_write_end_encoding(writer);
     return helped;
+}
+
+/* Make the object of a thread. NULL: no memory. */
+static struct sc_write_object *
+make_object(struct sc_write_run *run)
+{
+    struct sc_write_object *object = sc_calloc(1, sizeof *object);
+
+    if (!object)
+        return NULL;
+    sc_shared_init(&object->shared);
+    atomic_store_explicit(&run->objects[sc_team_join(&run->base.team)], object, memory_order_release);
+    return object;
+}
+
+static void
+free_object(struct sc_write_object *object)
+{
+    if (!object)
+        return;
+    sc_buffer_free(&object->entries_memory);
+    sc_buffer_free(&object->index);
+    sc_buffer_free(&object->given_memory);
+    sc_buffer_free(&object->slots.places);
+    sc_buffer_free(&object->slots.bytes);
+    sc_touches_free(&object->touches);
+    sc_shared_destroy(&object->shared);
+    sc_free(object);
 }
 
 static void
@@ -289,17 +350,27 @@ run_thread(void *arg)
 {
     struct sc_write_run *run = arg;
     struct sc_team *team = &run->base.team;
-    unsigned number;
+    struct sc_writer writer = { .run = run, .io = &writer.own_io };
+    struct sc_write_object *object = make_object(run);
+    enum sc_status status = object ? SC_OK : SC_NO_MEMORY;
     size_t item_no;
-    struct sc_writer writer = { .run = run, .worker = sc_run_enter(&run->base, &number) };
 
-    if (!writer.worker)
-        return;
-    while (sc_team_take(team, &item_no))
-        write_item(&writer, &run->objects[number], item_no);
-    if (team->n_members > 1)
+    sc_where_clear(&writer.where);
+    if (!status && !sc_depth_is_deep(&run->depth)) {
+        status = sc_write_begin_encoding(&writer);
+        if (!status)
+            writer.io = &writer.worker->io;
+    }
+    if (status)
+        sc_failure_note(&run->base.failure, status, &writer.where, 0);
+    while (!status && sc_team_take(team, &item_no))
+        write_item(&writer, object, item_no);
+    if (!status && team->n_members > 1)
         sc_team_help(team, help, &writer);
-    sc_run_leave(&run->base, writer.worker, &writer.stats);
+    if (writer.worker)
+        sc_depth_return(&run->depth, writer.worker);
+    sc_buffer_free(&writer.own_io);
+    sc_run_add(&run->base, &writer.stats);
 }
 
 /* Return the number of positions of the largest batch of the plan. */
@@ -334,21 +405,31 @@ item_nbytes(const struct sc_write_item *item)
     return nbytes;
 }
 
+/* Return the most bytes that a thread of the plan holds: two batches, and the old and the new index. */
+static uint64_t
+nbytes_of_thread(const struct sc_write_plan *plan)
+{
+    uint64_t index_nbytes = 0, chunk_nbytes = 0;
+
+    for (size_t i = 0; i < plan->n_items; i++) {
+        const struct sc_chain *chain = plan->items[i].chain;
+
+        if (sc_chain_is_shard(chain)) {
+            index_nbytes = max_u64(index_nbytes, chain->index.pairs_nbytes);
+            chunk_nbytes = max_u64(chunk_nbytes, chain->inner->nbytes);
+        } else {
+            chunk_nbytes = max_u64(chunk_nbytes, chain->nbytes);
+        }
+    }
+    return 2 * (max_u64(plan->batch_nbytes, min_u64(chunk_nbytes, UINT64_MAX / 8)) + min_u64(index_nbytes, UINT64_MAX / 8));
+}
+
 static void
 run_free(struct sc_write_run *run)
 {
-    for (unsigned i = 0; i < run->base.team.n_members; i++) {
-        struct sc_write_object *object = &run->objects[i];
-
-        sc_buffer_free(&object->entries_memory);
-        sc_buffer_free(&object->index);
-        sc_buffer_free(&object->given_memory);
-        sc_buffer_free(&object->slots.places);
-        sc_buffer_free(&object->slots.bytes);
-        sc_touches_free(&object->touches);
-        sc_shared_destroy(&object->shared);
-    }
-    sc_free(run->objects);
+    for (unsigned i = 0; i < run->base.team.next_member; i++) /* those that have joined */
+        free_object(atomic_load_explicit(&run->objects[i], memory_order_relaxed));
+    sc_depth_destroy(&run->depth);
     while (run->free_batches) {
         struct sc_write_batch *next = run->free_batches->next;
 
@@ -363,19 +444,19 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     struct sc_write_run run = { .plan = plan, .batch_capacity = batch_capacity(plan) };
     enum sc_status status;
     uint64_t nbytes = 0;
-    unsigned n_threads;
+    unsigned n_threads, n_flat;
 
     sc_where_clear(where);
     for (size_t i = 0; i < plan->n_items; i++)
         nbytes += item_nbytes(&plan->items[i]);
-    n_threads = sc_threads_for(nbytes, plan->n_items, plan->n_threads ? plan->n_threads : 1);
-    run.objects = sc_calloc(n_threads, sizeof *run.objects);
-    if (!run.objects)
-        return SC_NO_MEMORY;
-    sc_run_begin(&run.base, plan->n_items, n_threads, plan->allow_in_index);
-    for (unsigned i = 0; i < n_threads; i++)
-        sc_shared_init(&run.objects[i].shared);
-    sc_pool_run(n_threads, run_thread, &run);
+    n_threads = plan->n_threads ? plan->n_threads : 1;
+    n_flat = sc_threads_for(nbytes, plan->n_items, n_threads);
+    n_flat = n_flat < SC_WRITE_MAX_THREADS ? n_flat : SC_WRITE_MAX_THREADS;
+    sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
+    sc_depth_bound(&run.depth, nbytes_of_thread(plan));
+    sc_run_begin(&run.base, plan->n_items, n_flat);
+    sc_write_expect_plan(&run);
+    sc_depth_run(&run.depth);
     if (run.journals)
         sc_staging_leave_later(plan->staging);
     else if (run.staged)

@@ -128,7 +128,7 @@ merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned lev
     return SC_OK;
 }
 
-/* Return the old encoded bytes of a range of the object: in memory, or read into worker->io. */
+/* Return the old encoded bytes of a range of the object: in memory, or read into writer->io. */
 static enum sc_status
 fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64_t offset, uint64_t nbytes,
           const uint8_t **bytes)
@@ -139,13 +139,14 @@ fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64
         *bytes = object->item->old.data + offset;
         return SC_OK;
     }
-    status = sc_buffer_reserve(&writer->worker->io, (size_t)nbytes);
+    sc_write_end_encoding(writer);
+    status = sc_buffer_reserve(writer->io, (size_t)nbytes);
     if (status)
         return status;
-    *bytes = writer->worker->io.data;
+    *bytes = writer->io->data;
     writer->stats.reads++;
     writer->stats.bytes_read += nbytes;
-    return sc_file_read_exactly(object->old_fd, writer->worker->io.data, (size_t)nbytes, offset, &writer->where);
+    return sc_file_read_exactly(object->old_fd, writer->io->data, (size_t)nbytes, offset, &writer->where);
 }
 
 /* Encode a chunk and append it to the batch. Elements that are not given come from the old bytes, if there are any. */
@@ -161,6 +162,9 @@ encode_chunk(struct sc_writer *writer, struct sc_write_batch *batch, const struc
 
     if (!bound)
         return sc_chain_too_large(chain, &writer->where);
+    status = sc_write_begin_encoding(writer);
+    if (status)
+        return status;
     if (!is_whole(given, chain)) {
         status = merge_chunk(writer, chain, level, old, old_nbytes, given);
         if (status)
@@ -265,6 +269,7 @@ sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *object, 
             sc_where_clear(&writer->where);
         }
     }
+    sc_write_end_encoding(writer);
 }
 
 enum sc_status

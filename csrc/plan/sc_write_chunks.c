@@ -183,8 +183,10 @@ sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
         return false;
     }
     pthread_mutex_lock(&object->shared.mutex);
-    while (!object->all_claimed && !object->failed && object->n_claimed - object->n_placed >= SC_WRITE_WINDOW)
+    while (!object->all_claimed && !object->failed && object->n_claimed - object->n_placed >= SC_WRITE_WINDOW) {
+        sc_write_end_encoding(writer); /* another thread may need the worker for the batch that is waited for */
         pthread_cond_wait(&object->shared.changed, &object->shared.mutex);
+    }
     batch->n = 0;
     if (!object->failed)
         claim(object, batch);

@@ -10,6 +10,7 @@
  *     sc_write_batch.c       encode one batch of inner chunks
  *     sc_write_tail.c        layout of the bytes behind the last inner chunk
  *     sc_write_object.c      where the bytes of an object go
+ *     sc_write_depth.c       more threads where calls wait
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_WRITE_IMPL_H
@@ -18,6 +19,7 @@
 #include "chain/sc_walk.h"
 #include "io/sc_file.h"
 #include "io/sc_newfile.h"
+#include "plan/sc_depth.h"
 #include "plan/sc_run.h"
 
 /* Number of batches of one object that may be encoded before the first of them has its place. */
@@ -68,11 +70,17 @@ struct sc_write_object {
     struct sc_slots slots; /* in_place: new bytes that overwrite old ones */
 };
 
+#define SC_WRITE_MAX_THREADS 256u
+_Static_assert(SC_WRITE_MAX_THREADS >= SC_POOL_MAX_READERS, "each reader of the pool may join");
+
 /* One run of a plan. */
 struct sc_write_run {
     struct sc_run base;
     struct sc_write_plan *plan;
-    struct sc_write_object *objects; /* one for each thread */
+    struct sc_depth depth;
+    atomic_bool is_expected; /* the objects that are left were told to `depth` */
+    struct sc_write_object
+        *_Atomic objects[SC_WRITE_MAX_THREADS]; /* one for each thread that has joined; the others: NULL */
     size_t batch_capacity; /* number of positions in each batch */
     struct sc_write_batch *free_batches; /* under the mutex of `base` */
     atomic_bool staged; /* the staging folder was used */
@@ -82,7 +90,9 @@ struct sc_write_run {
 /* One thread in one run. */
 struct sc_writer {
     struct sc_write_run *run;
-    struct sc_worker *worker;
+    struct sc_worker *worker; /* in a deep run only while the thread encodes */
+    struct sc_buffer *io; /* bytes as they lie in a file */
+    struct sc_buffer own_io; /* used in a deep run */
     struct sc_stats stats;
     struct sc_where where;
 };
@@ -127,6 +137,23 @@ enum sc_status sc_write_object_put(struct sc_writer *writer, struct sc_write_obj
 /* Begin the new file, if it is not begun. This happens with its first byte, so an object that becomes empty leaves
  * no trace. */
 enum sc_status sc_write_object_begin_file(struct sc_writer *writer, struct sc_write_object *object);
+
+/* ---- sc_write_depth.c ---- */
+
+/* Have a worker. SC_NO_MEMORY: there is none. */
+enum sc_status sc_write_begin_encoding(struct sc_writer *writer);
+
+/* If the run is deep, give the worker back: other threads encode while this one reads, writes or waits. */
+void sc_write_end_encoding(struct sc_writer *writer);
+
+/* Before the run: if calls are known to wait, let many objects be written at a time from the beginning. */
+void sc_write_expect_plan(struct sc_write_run *run);
+
+/* A step of an object has taken so long without encoding. If its calls wait, let more objects be written at a time. */
+void sc_write_expect_objects(struct sc_writer *writer, uint64_t ns);
+
+/* The object needs the old bytes of up to n inner chunks. If reading waits, let more threads help with it. */
+enum sc_status sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n);
 
 /* ---- sc_write_tail.c ---- */
 

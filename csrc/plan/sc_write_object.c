@@ -1,5 +1,6 @@
 /* sc_write_object.c - where the bytes of one object go: to the new file, to memory, or to a list of slots (see sc_engine.h)
  * SPDX-License-Identifier: MIT */
+#include "io/sc_latency.h"
 #include "plan/sc_write_impl.h"
 
 bool
@@ -14,8 +15,12 @@ sc_write_object_begin_file(struct sc_writer *writer, struct sc_write_object *obj
     enum sc_status status = SC_OK;
 
     pthread_mutex_lock(&object->shared.mutex);
-    if (object->file.fd < 0)
+    if (object->file.fd < 0) {
+        uint64_t begin = sc_clock_ns();
+
         status = sc_newfile_begin(&object->file, object->item->path, writer->run->plan->staging, &writer->where);
+        sc_write_expect_objects(writer, sc_clock_ns() - begin);
+    }
     pthread_mutex_unlock(&object->shared.mutex);
     return status;
 }

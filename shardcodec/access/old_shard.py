@@ -25,6 +25,7 @@ from .. import native
 from ..errors import ShardError
 from ..options import Options
 from ..statistics import stats
+from ..storage.concurrent_calls import call_each
 from ..storage.file_locks import NO_FILE
 from ..storage.file_system import appends, appends_directly, is_local, name_of
 from .placement import Entries, Facts, may_overwrite, way_to_append
@@ -120,7 +121,7 @@ def look(
     OSError
         A file could not be read.
     """
-    return [_look_at(item, options, files, i in declined) for i, item in enumerate(items)]
+    return call_each(lambda i: _look_at(items[i], options, files, i in declined), range(len(items)))
 
 
 def _look_at(item: Item, options: Options, files: contextlib.ExitStack, has_declined: bool) -> Old:

@@ -96,6 +96,7 @@ def write_objects(
         "staging": staging,
         "n_threads": options.threads,
         "cancel": cancel.current(),
+        **options.io_rules,
     }
     objects: list[Any] = [None] * len(items)
     states = [b""] * len(items)

@@ -191,12 +191,12 @@ WriteOutcome = namedtuple("WriteOutcome", "objects counters appeared declined st
 
 def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=False, bint keep_empty=False,
           bint sync=False, bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t batch_nbytes=524288,
-          Cancel cancel=None):
+          Cancel cancel=None, unsigned io_depth=0, io_latency=None):
     """Write parts of one array, or encoded inner chunks, into many objects.
 
     items: sequence of `access.write_plan.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as
     `update` says, or removed if the shard becomes empty. Without a path, the new object is returned.
-    staging: folder for temporary names.
+    staging: folder for temporary names. io_depth, io_latency: as for `read`.
 
     Returns a `WriteOutcome`.
     """
@@ -241,6 +241,7 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads
         plan.batch_nbytes = batch_nbytes
+        read_rules(&plan.io, io_depth, io_latency, SC_IO_MAX_NBYTES)
         return run_write(&plan, batch, cancel)
     finally:
         free_write(&plan, n)

@@ -153,6 +153,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         const char *staging
         unsigned n_threads
         uint64_t batch_nbytes
+        sc_io_rules io
         bint sync
         bint allow_in_index
         sc_cancel *cancel

@@ -7,7 +7,8 @@ it from the first read of the old bytes until the new bytes are in place. A shar
 writer creates it exclusively, and starts again if another writer has created it first.
 
 A writer first takes the lock in the table of this process (`storage.locks`), so that only one thread or coroutine of the
-process asks the kernel. It locks files in ascending order of their paths, and never one while it holds a later one.
+process asks the kernel. It locks files in ascending order of their paths. Where an attempt waits for a round trip, it
+tries several at the same time; if one is busy, it releases those of later paths before it waits.
 
 The kernel does not report when a lock becomes free, so a waiting writer polls, with pauses that grow with the time waited.
 In a coroutine the pause is a sleep of the event loop, not of a thread.
@@ -30,6 +31,7 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from . import lock_scopes
+from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all
 from .retry import Patience
 from .tasks import to_its_end
 
@@ -96,6 +98,7 @@ class FileLocks:
         self._begun = time.monotonic()
         self.held: list[int | None] = []
         self._locks: list[Any] = []
+        self._attempts_wait = False
 
     def advance(self) -> bool:
         """Take locks until there are enough; return False if another process holds the next one.
@@ -109,26 +112,53 @@ class FileLocks:
         while len(self.held) < len(self._paths) and not self._enough(engine):
             if engine is None:
                 self.held.append(self._checked(None))
-                continue
-            lock = engine.FileLock()
-            path = self._paths[len(self.held)]
-            outcome = lock.try_acquire(path)
-            if outcome == "busy":
+            elif not self._try_next(engine):
                 return False
-            if outcome == "held":
-                self._locks.append(lock)
-                lock_scopes.check_held(lock, path, wants_cluster=self._wants_cluster)
-                if lock.n_links > 1:  # roll back an unfinished update before the first read
-                    engine.settle(path, lock.fd)
-                self.held.append(self._checked(lock.fd))
-            elif outcome == "no file":
-                if self._wants_cluster:
-                    lock_scopes.check_absent(path)
-                self.held.append(self._checked(NO_FILE))
-            else:
-                lock_scopes.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
-                self.held.append(self._checked(None))
         return True
+
+    def _try_next(self, engine: Any) -> bool:
+        """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy."""
+        paths = self._next_paths(engine)
+        locks = [engine.FileLock() for _ in paths]
+        begin = time.perf_counter()
+        try:
+            outcomes = call_all(lambda i: locks[i].try_acquire(paths[i]), range(len(paths)))
+            self._attempts_wait |= time.perf_counter() - begin >= COSTLY_SECONDS
+            for path, outcome in zip(paths, outcomes, strict=True):
+                if outcome == "busy":
+                    return False
+                self._take(engine, locks.pop(0), path, outcome)
+            return True
+        finally:  # a writer that waits for a lock holds none of a later path
+            for lock in reversed(locks):
+                lock.release()
+
+    def _next_paths(self, engine: Any) -> Sequence[str]:
+        """Return the paths whose locks are tried at the same time: one, unless the attempts wait."""
+        first = len(self.held)
+        most = 1
+        if self._attempts_wait:
+            most = min(MAX_CALLS, MAX_LOCKS - first, _most_locks() - engine.file_locks_held())
+        last = first + 1
+        while last < min(first + most, len(self._paths)) and self._paths[last] != self._paths[last - 1]:
+            last += 1
+        return self._paths[first:last]
+
+    def _take(self, engine: Any, lock: Any, path: str, outcome: str) -> None:
+        """Append the next entry of `held`, after an attempt to lock the file."""
+        if outcome == "held":
+            self._locks.append(lock)
+            lock_scopes.check_held(lock, path, wants_cluster=self._wants_cluster)
+            if lock.n_links > 1:  # roll back an unfinished update before the first read
+                engine.settle(path, lock.fd)
+            self.held.append(self._checked(lock.fd))
+        elif outcome == "no file":
+            if self._wants_cluster:
+                lock_scopes.check_absent(path)
+            self.held.append(self._checked(NO_FILE))
+        else:
+            lock_scopes.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
+            self.held.append(self._checked(None))
 
     def _checked(self, fd: int | None) -> int | None:
         """Return the entry of `held` for the next file; `MOVED` if its link was erased or changed during the wait."""

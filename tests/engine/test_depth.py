@@ -6,15 +6,13 @@ each open and read (tests/mounts/round_trip.c) shows that reads do wait at the s
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from delays import run_delayed
 from helpers import bits, create, in_child, ours, python_environment, run_python, shard_path
 from workers import in_threads
 
@@ -24,8 +22,6 @@ from shardcodec.access.chunk_codec import compiled
 from shardcodec.format.chain_spec import ChainSpec
 
 pytestmark = pytest.mark.threads
-
-ROUND_TRIP = Path(__file__).parents[1] / "mounts" / "round_trip.c"
 
 DEEP: dict[str, Any] = {"io_latency": 1.0, "io_depth": 9, "threads": 2}
 FLAT: dict[str, Any] = {"io_latency": 0.0, "threads": 2}
@@ -220,29 +216,6 @@ def test_forked_child_reads_deep(tmp_path: Path) -> None:
 
 
 # ---- delayed calls
-
-
-@pytest.fixture(scope="module")
-def delays(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The library that delays calls."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or "SHARDCODEC_SANITIZE" in os.environ or "LD_PRELOAD" in os.environ:
-        pytest.skip("needs a C compiler, and no other preloaded library")
-    library = tmp_path_factory.mktemp("delays") / "round_trip.so"
-    done = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(ROUND_TRIP), "-ldl"], check=False
-    )
-    if done.returncode:
-        pytest.skip("the library that delays calls needs Linux")
-    return str(library)
-
-
-def run_delayed(code: str, library: str, folder: Path, us: float) -> str:
-    """Run code with `folder` and `measure` in another interpreter, where each open and read below the folder takes so long."""
-    begin = f"folder = {str(folder)!r}\n"
-    done = run_python(begin + code, LD_PRELOAD=library, ROUND_TRIP_FOLDER=str(folder), ROUND_TRIP_US=str(us))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 READ = """

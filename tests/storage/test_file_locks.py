@@ -447,3 +447,55 @@ def test_invalid_time_out_is_refused(value: Any) -> None:
 def test_time_out_may_be_text() -> None:
     with shardcodec.options(lock_timeout="2.5", locking="thread"):
         assert (resolve().lock_timeout, resolve().locking) == (2.5, "thread")
+
+
+# ---- several locks at a time
+
+
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Six files, in a file system where each attempt to lock seems to wait."""
+    monkeypatch.setattr(file_locks, "COSTLY_SECONDS", 0.0)
+    paths = [str(tmp_path / str(i)) for i in range(6)]
+    for path in paths:
+        Path(path).write_bytes(b"some bytes")
+    return paths
+
+
+def test_locks_are_tried_at_the_same_time(shards: list[str]) -> None:
+    os.remove(shards[4])
+    with file_locks.hold(shards, resolve()) as held:
+        assert [fd == file_locks.NO_FILE for fd in held] == [False] * 4 + [True, False]
+        assert [
+            os.path.samestat(os.fstat(fd), os.stat(path))
+            for fd, path in zip(held, shards, strict=True)
+            if fd != -1
+        ]
+        assert [take(path) for path in shards] == ["busy"] * 4 + ["no file", "busy"]
+    assert [take(path) for path in shards] == ["held"] * 4 + ["no file", "held"]
+
+
+def test_locks_behind_a_busy_one_are_not_held_meanwhile(shards: list[str]) -> None:
+    """Otherwise two writers could wait for each other."""
+    locks = file_locks.FileLocks(shards, resolve())
+    with holder(shards[3]):
+        assert not locks.advance()
+        assert len(locks.held) == 3
+        assert [take(path) for path in shards] == ["busy"] * 4 + ["held"] * 2
+    assert locks.advance() and len(locks.held) == 6
+    locks.release()
+    assert [take(path) for path in shards] == ["held"] * 6
+
+
+def test_two_names_of_one_file_end_a_group_of_locks(shards: list[str]) -> None:
+    paths = [*shards[:3], shards[2], *shards[3:]]
+    with file_locks.hold(paths, resolve()) as held:
+        assert len(held) == 3
+
+
+def test_an_error_releases_all_locks_of_a_group(shards: list[str]) -> None:
+    os.remove(shards[4])
+    os.mkfifo(shards[4])
+    with pytest.raises(OSError, match="4"), file_locks.hold(shards, resolve()):
+        pass
+    assert [take(path) for path in shards if path != shards[4]] == ["held"] * 5

@@ -85,6 +85,8 @@ def write(
     staging: str | None = None,
     n_threads: int = 1,
     cancel: Any = None,
+    io_depth: int = 0,
+    io_latency: float | None = None,
 ) -> WriteOutcome:
     """Write parts of one array into many objects, as the engine's `write`; `value` is an array of any dtype.
 
@@ -94,7 +96,13 @@ def write(
         A codec raised an exception, which is the cause. The object is unchanged.
     """
     outcome: WriteOutcome = native.load().WriteOutcome([], {}, [], [], [])
-    how = {"sync": sync, "staging": staging, "cancel": cancel}
+    how = {
+        "sync": sync,
+        "staging": staging,
+        "cancel": cancel,
+        "io_depth": io_depth,
+        "io_latency": io_latency,
+    }
     for group in _groups(plan, staging_nbytes // 2):
         # an object that is one chunk stays only if it holds the fill value
         store_fill = write_empty or (keep_empty and not group[0][1].chain.is_shard)

@@ -1,0 +1,61 @@
+# test_concurrent_calls.py - several calls at a time where the first one waits
+# SPDX-License-Identifier: MIT
+"""The order of results and errors does not depend on threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from shardcodec.storage import concurrent_calls
+from shardcodec.storage.concurrent_calls import MAX_CALLS, call_all, call_each
+
+
+@pytest.mark.parametrize("costly", [0.0, 1e9])
+@pytest.mark.parametrize("n", [0, 1, 2, 100])
+def test_results_have_the_order_of_the_items(n: int, costly: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrent_calls, "COSTLY_SECONDS", costly)
+    assert call_each(lambda i: i * i, range(n)) == [i * i for i in range(n)]
+
+
+def test_first_call_is_made_by_the_caller_and_the_others_by_threads() -> None:
+    def work(seconds: float) -> int:
+        time.sleep(seconds)
+        return threading.get_ident()
+
+    here = threading.get_ident()
+    first, *rest = call_each(work, [0.02] * 20)
+    assert first == here and here not in rest
+
+
+def test_first_error_in_order_is_raised_after_all_calls_have_ended() -> None:
+    ended = []
+
+    def work(i: int) -> None:
+        time.sleep(0.001 * (20 - i))
+        ended.append(i)
+        if i in (3, 7):
+            raise OSError(f"item {i}")
+
+    with pytest.raises(OSError, match="item 3"):
+        call_all(work, range(20))
+    assert sorted(ended) == list(range(20))
+
+
+def test_number_of_calls_at_a_time_is_limited() -> None:
+    lock = threading.Lock()
+    now = most = 0
+
+    def work(_: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.005)
+        with lock:
+            now -= 1
+
+    call_all(work, range(4 * MAX_CALLS))
+    assert 1 < most <= MAX_CALLS
