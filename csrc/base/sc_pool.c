@@ -12,6 +12,10 @@
 /* More helpers are never useful: memory limits the work long before. */
 #define MAX_WORKERS 255u
 
+/* To wake a thread takes some microseconds. So the thread that posts a job wakes a few helpers, and each helper that joins
+ * wakes the next one. */
+#define MAX_WOKEN 2u
+
 /* Threads of one kind, and the open posts that want them, oldest first. */
 struct group {
     pthread_cond_t posted;
@@ -56,6 +60,8 @@ helper(void *arg)
         group->n_inside++;
         if (--post->wanted == 0)
             close_post(group, post);
+        if (group->posts && group->n_idle)
+            pthread_cond_signal(&group->posted);
         pthread_mutex_unlock(&mutex);
         job->fn(job->arg);
         pthread_mutex_lock(&mutex);
@@ -110,7 +116,7 @@ add_post(struct group *group, struct sc_pool_post *post, struct sc_pool_job *job
         *tail = post;
     }
     post->wanted += n;
-    for (unsigned i = 0; i < n && i < group->n_idle; i++)
+    for (unsigned i = 0; i < n && i < group->n_idle && i < MAX_WOKEN; i++)
         pthread_cond_signal(&group->posted);
 }
 

@@ -125,6 +125,21 @@ sc_latency_of(uint64_t device)
     return mount ? ns_of(atomic_load_explicit(&mount->level, memory_order_relaxed)) : 0;
 }
 
+uint64_t
+sc_latency_expected(const struct sc_device_hint *hint)
+{
+    uint64_t device = atomic_load_explicit(&hint->device, memory_order_relaxed);
+
+    return device ? sc_latency_of(device - 1) : 0;
+}
+
+void
+sc_latency_hint(struct sc_device_hint *hint, uint64_t device)
+{
+    if (atomic_load_explicit(&hint->device, memory_order_relaxed) != device + 1)
+        atomic_store_explicit(&hint->device, device + 1, memory_order_relaxed);
+}
+
 void
 sc_latency_seed(uint64_t device, uint64_t ns)
 {

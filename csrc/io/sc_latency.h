@@ -12,6 +12,8 @@
 #ifndef SC_LATENCY_H
 #define SC_LATENCY_H
 
+#include <stdatomic.h>
+
 #include "base/sc_common.h"
 
 /* From this cost on several reads at a time are worth a change of threads. */
@@ -34,6 +36,17 @@ void sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes);
 
 /* Return the estimate in nanoseconds; 0: none yet. */
 uint64_t sc_latency_of(uint64_t device);
+
+/* The device of the file that was opened last, plus one; 0: none yet. It predicts the device of the next ones. */
+struct sc_device_hint {
+    _Atomic uint64_t device;
+};
+
+/* Return the estimate for the device of a hint; 0: none yet. */
+uint64_t sc_latency_expected(const struct sc_device_hint *hint);
+
+/* A file on this device was opened. */
+void sc_latency_hint(struct sc_device_hint *hint, uint64_t device);
 
 /* Set the estimate of a device that has none. */
 void sc_latency_seed(uint64_t device, uint64_t ns);

@@ -28,6 +28,7 @@
 #include "chain/sc_selection.h"
 #include "io/sc_append.h"
 #include "io/sc_file.h"
+#include "io/sc_latency.h"
 #include "plan/sc_cache.h"
 
 /* Where the bytes of an object are. */
@@ -89,6 +90,7 @@ struct sc_read_plan {
     bool allow_in_index;
     struct sc_cache *cache; /* for local files; may be NULL */
     bool immutable; /* files that the cache keeps open are used without a check of their names */
+    struct sc_device_hint *hint; /* of the array; may be NULL */
     struct sc_cancel *cancel; /* may be NULL */
 
     /* out */

@@ -28,12 +28,17 @@ cancelled(const struct sc_read_run *run)
 
 /* ---- pieces ---- */
 
+static const struct sc_chain *
+inner_of(const struct sc_read_object *object)
+{
+    return sc_chain_is_shard(chain_of(object)) ? chain_of(object)->inner : chain_of(object);
+}
+
 /* Return the end of the next group of tasks: neighbours in the file, about group_nbytes decoded. */
 static size_t
 group_end(const struct sc_read_plan *plan, const struct sc_read_object *object, size_t begin)
 {
-    const struct sc_chain *inner = sc_chain_is_shard(chain_of(object)) ? chain_of(object)->inner : chain_of(object);
-    uint64_t most = plan->group_nbytes / inner->nbytes, end_byte;
+    uint64_t most = object->group_nbytes / inner_of(object)->nbytes, end_byte;
     size_t i = begin + 1, limit;
 
     limit = begin + (size_t)min_u64(most ? most : 1, object->n_tasks - begin);
@@ -46,10 +51,41 @@ group_end(const struct sc_read_plan *plan, const struct sc_read_object *object, 
         if (t->offset > end_byte && t->offset - end_byte > plan->max_gap_nbytes)
             break;
         end_byte = max_u64(end_byte, t->offset + t->nbytes);
-        if (end_byte - object->tasks[begin].offset > 2 * plan->group_nbytes)
+        if (end_byte - object->tasks[begin].offset > 2 * object->group_nbytes)
             break;
     }
     return i;
+}
+
+/* A call of so many nanoseconds costs as much as a byte that is read. */
+#define NS_PER_BYTE 2
+#define MAX_GROUP_NBYTES ((uint64_t)4 << 20)
+
+/* Choose the size of groups. Where calls are costly they are larger, but each thread that decodes gets two of them, and the
+ * memory suffices for one in each thread. */
+static void
+size_groups(const struct sc_read_run *run, struct sc_read_object *object)
+{
+    uint64_t nbytes = object->n_tasks * min_u64(inner_of(object)->nbytes, UINT64_MAX >> 32);
+    uint64_t worth = min_u64(object->latency_ns / NS_PER_BYTE, MAX_GROUP_NBYTES);
+
+    worth = min_u64(worth, run->depth.rules->max_nbytes / run->depth.most);
+
+    object->group_nbytes = max_u64(run->plan->group_nbytes, min_u64(worth, nbytes / (2 * run->depth.n_threads)));
+}
+
+/* Let one more thread join for each group but the one that the owner reads. */
+static void
+expect_groups(struct sc_reader *reader, const struct sc_read_object *object)
+{
+    uint64_t n = 0;
+
+    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || !object->n_tasks)
+        return;
+    for (size_t i = 0; i < object->n_tasks; i = group_end(reader->run->plan, object, i))
+        n++;
+    expect_calls(reader->run, object->latency_ns, n - 1);
+    stop_decoding(reader);
 }
 
 static struct piece
@@ -167,7 +203,8 @@ read_item(struct sc_reader *reader, struct sc_read_object *object, size_t item_n
         sc_failure_note(&run->base.failure, status, &reader->where, item_no);
         sc_team_announce(&run->base.team);
     } else {
-        expect_calls(reader, object, object->n_tasks);
+        size_groups(run, object);
+        expect_groups(reader, object);
         piece = next_piece(run->plan, object);
         share(run, object);
         sc_team_announce(&run->base.team);
@@ -293,6 +330,8 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     n_flat = n_flat < SC_READ_MAX_THREADS ? n_flat : SC_READ_MAX_THREADS;
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
     sc_run_begin(&run.base, plan->n_items, n_flat);
+    if (plan->n_items > 1 && plan->hint)
+        expect_objects(&run, sc_latency_expected(plan->hint));
     sc_depth_run(&run.depth);
     for (unsigned i = 0; i < run.base.team.next_member; i++) /* those that have joined */
         free_object(atomic_load_explicit(&run.objects[i], memory_order_relaxed));

@@ -37,6 +37,7 @@ struct sc_read_object {
     struct sc_read_item *item;
     struct sc_input input;
     uint64_t latency_ns; /* of a call on its file system */
+    uint64_t group_nbytes; /* as in the plan; more where calls are costly */
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a selection */
     struct sc_touches touches; /* of the selection */
@@ -60,6 +61,7 @@ struct sc_read_run {
     struct sc_run base;
     struct sc_read_plan *plan;
     struct sc_depth depth;
+    atomic_bool is_expected; /* the objects of the plan were told to `depth` */
     struct sc_read_object
         *_Atomic objects[SC_READ_MAX_THREADS]; /* one for each thread that has joined; the others: NULL */
 };
@@ -103,17 +105,22 @@ stop_decoding(struct sc_reader *reader)
     reader->io = &reader->own_io;
 }
 
-/* The plan needs n_calls more calls on the file system of this object. */
+/* n_calls more calls of this cost may wait at the same time. */
 static inline void
-expect_calls(struct sc_reader *reader, const struct sc_read_object *object, uint64_t n_calls)
+expect_calls(struct sc_read_run *run, uint64_t latency_ns, uint64_t n_calls)
 {
-    struct sc_read_run *run = reader->run;
-
-    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS))
+    if (SC_LIKELY(latency_ns < SC_LATENCY_DEEP_NS))
         return;
     sc_team_grow(&run->base.team, run->depth.most);
-    sc_depth_expect(&run->depth, object->latency_ns, n_calls);
-    stop_decoding(reader);
+    sc_depth_expect(&run->depth, latency_ns, n_calls);
+}
+
+/* Calls for one object follow each other until its index is known, so each object of the plan is one call at a time. */
+static inline void
+expect_objects(struct sc_read_run *run, uint64_t latency_ns)
+{
+    if (SC_UNLIKELY(latency_ns >= SC_LATENCY_DEEP_NS) && !atomic_exchange(&run->is_expected, true))
+        expect_calls(run, latency_ns, run->plan->n_items);
 }
 
 /* ---- sc_read_index.c ---- */

@@ -235,8 +235,10 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     if (status)
         return status;
     object->latency_ns = object->input.fd < 0 ? 0 : sc_depth_latency(&plan->io, &object->input.file.id);
-    if (object->latency_ns)
-        expect_calls(reader, object, sc_team_left(&reader->run->base.team));
+    if (object->input.fd >= 0 && plan->hint)
+        sc_latency_hint(plan->hint, object->input.file.id.device);
+    expect_objects(reader->run, object->latency_ns);
+    stop_decoding(reader);
     if (object->input.missing) {
         plan_fill(reader->run, object);
         return SC_OK;

@@ -82,6 +82,7 @@ cdef class Chain:
     """
 
     cdef sc_chain chain
+    cdef sc_device_hint hint  # where its objects are
     cdef Swap swap
     cdef readonly Chain inner
     cdef readonly tuple shape

@@ -45,6 +45,7 @@ cdef list run_read(sc_read_plan *plan, items, out, axes, Cancel cancel):
             batch.keep.append(chain)
             batch.read_source(source, &item.source)
             batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.selection, &item.dst)
+            plan.hint = &chain.hint
             i += 1
         plan.n_items = n
         cancel = entered(cancel)

@@ -174,7 +174,7 @@ def shard_of_64(tmp_path: Path) -> tuple[Path, np.ndarray[Any, Any]]:
 @pytest.mark.parametrize("bound", [1, 9000, 20_000, 1 << 20])
 def test_bytes_in_flight_are_bounded(shard_of_64: tuple[Path, np.ndarray[Any, Any]], bound: int) -> None:
     folder, values = shard_of_64
-    out, counters = read_natively(folder, io_depth=16, io_latency=1.0, io_nbytes=bound)
+    out, counters = read_natively(folder, io_depth=16, io_latency=21e-6, io_nbytes=bound)
     assert bits(out) == bits(values)
     assert counters["deep_reads"] == 32, "each group of two inner chunks is read at depth"
     assert 2 * 4100 <= counters["peak_nbytes"] <= max(bound, 2 * 4100)
