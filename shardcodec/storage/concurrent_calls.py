@@ -1,6 +1,6 @@
 # concurrent_calls.py - calls to a file system at the same time, where each of them waits
 # SPDX-License-Identifier: MIT
-"""Calls at the same time, where the first one shows that each waits for a round trip.
+"""Calls at the same time, where one of them shows that each may wait for a round trip.
 
 On a warm local disk such a call takes some microseconds, and a change of threads costs more than the call.
 """
@@ -25,7 +25,7 @@ MAX_CALLS = 32
 
 
 def call_each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Call a function for each item: one after the other, or several at a time if the first call takes long.
+    """Call a function for each item: one after the other until a call takes long, then several at a time.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ def call_each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         The results in the order of the items. If calls raise, so does this function: the error of the first such item,
         after all calls that were begun have ended.
     """
-    if len(items) < 2:
-        return [work(item) for item in items]
-    begin = time.perf_counter()
-    results = [work(items[0])]
-    is_costly = time.perf_counter() - begin >= COSTLY_SECONDS
-    rest = items[1:]
-    return results + (call_all(work, rest) if is_costly else [work(item) for item in rest])
+    results: list[R] = []
+    waits = False
+    while not waits and len(results) < len(items):
+        begin = time.perf_counter()
+        results.append(work(items[len(results)]))
+        waits = time.perf_counter() - begin >= COSTLY_SECONDS
+    return results + call_all(work, items[len(results) :])
 
 
 def call_all(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -8,7 +8,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from typing import Any
 
@@ -18,6 +17,7 @@ from .. import native
 from ..compat import LocalStore
 from ..options import Options
 from . import file_locks, file_system, listing, object_names
+from .concurrent_calls import call_each
 from .identity import ByIdentity
 from .requests import Answer
 from .runner import Runner
@@ -35,9 +35,6 @@ __all__ = [
 
 # Granularity of file times in nanoseconds, generously, of local and network file systems.
 GRAIN_NS = 2_000_000_000
-
-# From this number of files on, several threads read their states.
-MANY_FILES = 64
 
 
 def check_name(name: str) -> str:
@@ -173,9 +170,9 @@ class FileStore(Store):
         """Return the names of the folders in a folder."""
         return listing.file_names(self.root, prefix)
 
-    def states_of(self, keys: Sequence[str], n_threads: int) -> list[str | None] | None:
+    def states_of(self, keys: Sequence[str]) -> list[str | None] | None:
         """Return the states of files; see `file_states`."""
-        return file_states([self.source(key) for key in keys], n_threads)
+        return file_states([self.source(key) for key in keys])
 
     async def exchange(
         self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
@@ -285,16 +282,13 @@ def is_introduced(store: LocalStore) -> bool:
     return _prompt.has(store)
 
 
-def file_states(paths: Sequence[str], n_threads: int) -> list[str | None]:
+def file_states(paths: Sequence[str]) -> list[str | None]:
     """Return the states of files: size, inode and times.
 
     None stands for a missing file, and for one whose state its times cannot identify: it was changed within the last two
     seconds, or has several names, so that an update in place may be under way.
     """
-    if len(paths) < MANY_FILES or n_threads == 1:
-        return [_file_state(path) for path in paths]
-    with ThreadPoolExecutor(n_threads) as threads:
-        return list(threads.map(_file_state, paths, chunksize=16))
+    return call_each(_file_state, paths)
 
 
 def _file_state(path: str) -> str | None:

@@ -389,7 +389,7 @@ class Store(ABC):
         """True if there are names of states that are valid in all processes."""
         return False
 
-    def states_of(self, keys: Sequence[str], n_threads: int) -> list[str | None] | None:
+    def states_of(self, keys: Sequence[str]) -> list[str | None] | None:
         """Return the lasting states of objects; None if only a listing shows them (`states`)."""
         return None
 

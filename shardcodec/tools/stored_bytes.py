@@ -227,7 +227,7 @@ def _short_object(store: Store, key: str) -> StoredBytes | None:
 
 def lasting_state(store: Store, key: str) -> str | None:
     """Return the name of the state of an object that is valid in all processes; None if there is none."""
-    states = store.states_of([key], 1)
+    states = store.states_of([key])
     if states is not None:
         return states[0]
     if not store.has_lasting_states:

@@ -261,7 +261,7 @@ class _Scan:
     def _sizes(self, keys: Sequence[str], present: Mapping[str, str | None] | None) -> Sizes:
         if self._sidecar is None:
             return self._read(keys, present)[0]
-        of_files = self._store.states_of(keys, self._options.threads)
+        of_files = self._store.states_of(keys)
         before = of_files
         if before is None:
             before = [None if present is None else present.get(key) for key in keys]
