@@ -48,6 +48,15 @@ void sc_depth_destroy(struct sc_depth *depth);
 /* Return the cost of a call on the file system of this file, in nanoseconds: as the rules say, or as measured. */
 uint64_t sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id);
 
+/* Return how many bytes may be read in place of a call of this cost: reading and copying move half a byte per nanosecond. At
+ * most SC_DEPTH_MAX_WORTH. */
+#define SC_DEPTH_MAX_WORTH ((uint64_t)4 << 20)
+static inline uint64_t
+sc_depth_worth(uint64_t latency_ns)
+{
+    return min_u64(latency_ns / 2, SC_DEPTH_MAX_WORTH);
+}
+
 /* Each thread of the run holds so many bytes all the time: let fewer threads join if they are too many together. */
 void sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread);
 

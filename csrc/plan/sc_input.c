@@ -54,12 +54,22 @@ read_timed(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t offs
     return status;
 }
 
+static bool
+has_whole(const struct sc_input *input)
+{
+    return input->whole && !input->is_changing;
+}
+
 enum sc_status
 sc_input_read(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t offset, struct sc_stats *stats,
               struct sc_where *where)
 {
     enum sc_status status;
 
+    if (SC_UNLIKELY(has_whole(input))) {
+        memcpy(dst, input->whole + offset, (size_t)n);
+        return SC_OK;
+    }
     stats->reads++;
     stats->bytes_read += n;
     if (SC_UNLIKELY(input->is_changing))
@@ -85,11 +95,25 @@ sc_input_fetch(const struct sc_input *input, uint64_t offset, uint64_t n, struct
         *bytes = data ? data + offset : (const uint8_t *)""; /* NULL: only chunks of no bytes */
         return SC_OK;
     }
+    if (SC_UNLIKELY(has_whole(input))) {
+        *bytes = input->whole + offset;
+        return SC_OK;
+    }
     status = sc_buffer_reserve(buffer, (size_t)n);
     if (status)
         return status;
     *bytes = buffer->data;
     return sc_input_read(input, buffer->data, n, offset, stats, where);
+}
+
+enum sc_status
+sc_input_read_whole(struct sc_input *input, struct sc_buffer *buffer, struct sc_stats *stats, struct sc_where *where)
+{
+    const uint8_t *bytes;
+    enum sc_status status = sc_input_fetch(input, 0, input->nbytes, buffer, &bytes, stats, where);
+
+    input->whole = status ? NULL : bytes;
+    return status;
 }
 
 enum sc_status

@@ -36,7 +36,7 @@ inner_of(const struct sc_read_object *object)
 
 /* Return the end of the next group of tasks: neighbours in the file, about group_nbytes decoded. */
 static size_t
-group_end(const struct sc_read_plan *plan, const struct sc_read_object *object, size_t begin)
+group_end(const struct sc_read_object *object, size_t begin)
 {
     uint64_t most = object->group_nbytes / inner_of(object)->nbytes, end_byte;
     size_t i = begin + 1, limit;
@@ -48,7 +48,7 @@ group_end(const struct sc_read_plan *plan, const struct sc_read_object *object, 
     for (; i < limit; i++) {
         const struct sc_read_task *t = &object->tasks[i];
 
-        if (t->offset > end_byte && t->offset - end_byte > plan->max_gap_nbytes)
+        if (t->offset > end_byte && t->offset - end_byte > object->max_gap_nbytes)
             break;
         end_byte = max_u64(end_byte, t->offset + t->nbytes);
         if (end_byte - object->tasks[begin].offset > 2 * object->group_nbytes)
@@ -57,19 +57,16 @@ group_end(const struct sc_read_plan *plan, const struct sc_read_object *object, 
     return i;
 }
 
-/* A call of so many nanoseconds costs as much as a byte that is read. */
-#define NS_PER_BYTE 2
-#define MAX_GROUP_NBYTES ((uint64_t)4 << 20)
-
-/* Choose the size of groups. Where calls are costly they are larger, but each thread that decodes gets two of them, and the
- * memory suffices for one in each thread. */
+/* Choose the size of groups, and of gaps in them. Where calls are costly both are larger. But each thread that decodes gets
+ * two groups, the memory suffices for one in each thread, and a call that waits beside others costs only its share. */
 static void
 size_groups(const struct sc_read_run *run, struct sc_read_object *object)
 {
     uint64_t nbytes = object->n_tasks * min_u64(inner_of(object)->nbytes, UINT64_MAX >> 32);
-    uint64_t worth = min_u64(object->latency_ns / NS_PER_BYTE, MAX_GROUP_NBYTES);
+    uint64_t worth = sc_depth_worth(object->latency_ns), gap = worth / run->depth.most;
 
     worth = min_u64(worth, run->depth.rules->max_nbytes / run->depth.most);
+    object->max_gap_nbytes = max_u64(run->plan->max_gap_nbytes, gap);
 
     object->group_nbytes = max_u64(run->plan->group_nbytes, min_u64(worth, nbytes / (2 * run->depth.n_threads)));
 }
@@ -82,7 +79,7 @@ expect_groups(struct sc_reader *reader, const struct sc_read_object *object)
 
     if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || !object->n_tasks)
         return;
-    for (size_t i = 0; i < object->n_tasks; i = group_end(reader->run->plan, object, i))
+    for (size_t i = 0; i < object->n_tasks; i = group_end(object, i))
         n++;
     expect_calls(reader->run, object->latency_ns, n - 1);
     stop_decoding(reader);
@@ -94,7 +91,7 @@ next_piece(const struct sc_read_plan *plan, struct sc_read_object *object)
     struct piece piece = { PIECE_NONE, 0, 0 };
 
     if (object->next_task < object->n_tasks) {
-        piece = (struct piece){ PIECE_CHUNKS, object->next_task, group_end(plan, object, object->next_task) };
+        piece = (struct piece){ PIECE_CHUNKS, object->next_task, group_end(object, object->next_task) };
         object->next_task = piece.end;
     } else if (object->next_absent < object->n_absent) {
         size_t most = (size_t)(SC_FILL_GROUPS * plan->group_nbytes / chain_of(object)->inner->nbytes + 1);
@@ -213,7 +210,7 @@ read_item(struct sc_reader *reader, struct sc_read_object *object, size_t item_n
         work_off(reader, object);
         read_again_if_changed(reader, object);
     }
-    sc_input_close(&object->input);
+    sc_read_object_close(run, object);
 }
 
 /* Do a piece of the object of another thread. */

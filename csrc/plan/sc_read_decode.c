@@ -59,7 +59,7 @@ fetch_group(struct sc_reader *reader, const struct sc_read_object *object, struc
     uint64_t n = span->high - span->low;
     enum sc_status status;
 
-    if (object->input.fd >= 0 && SC_UNLIKELY(!reader->worker)) {
+    if (object->input.fd >= 0 && !object->input.whole && SC_UNLIKELY(!reader->worker)) {
         sc_depth_enter(&reader->run->depth, n);
         reader->room = n;
         reader->stats.deep_reads++;
@@ -96,7 +96,7 @@ decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct
     enum sc_status status;
 
     if (alone && reads_in_place(object, inner, part, strides)) {
-        reader->stats.deep_reads += !reader->worker;
+        reader->stats.deep_reads += !reader->worker && !object->input.whole;
         return sc_input_read(&object->input, object->item->dst + offset, t->nbytes, t->offset, &reader->stats,
                              &reader->where);
     }

@@ -37,7 +37,9 @@ struct sc_read_object {
     struct sc_read_item *item;
     struct sc_input input;
     uint64_t latency_ns; /* of a call on its file system */
-    uint64_t group_nbytes; /* as in the plan; more where calls are costly */
+    uint64_t group_nbytes, max_gap_nbytes; /* as in the plan; more where calls are costly */
+    struct sc_buffer whole; /* all bytes of a small shard where calls are costly */
+    uint64_t room; /* bytes in `whole` that are counted by sc_depth_enter() */
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a selection */
     struct sc_touches touches; /* of the selection */
@@ -151,6 +153,9 @@ void sc_read_end_decoding(struct sc_reader *reader);
 
 /* Open the object and list what is to be done. No other thread sees it yet. */
 enum sc_status sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object);
+
+/* Close the object and give back its room. */
+void sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object);
 
 /* Free the memory of its lists. */
 void sc_read_object_free(struct sc_read_object *object);

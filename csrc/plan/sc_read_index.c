@@ -63,7 +63,7 @@ stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t f
     uint32_t crc = 0;
 
     for (uint64_t at = 0, n; !status && at < index->pairs_nbytes; at += n) {
-        n = min_u64(INDEX_BLOCK_NBYTES, index->pairs_nbytes - at);
+        n = min_u64(max_u64(INDEX_BLOCK_NBYTES, sc_depth_worth(object->latency_ns)), index->pairs_nbytes - at);
         status = sc_input_fetch(&object->input, object->input.extent.offset + at, n, block, &bytes, &reader->stats,
                                 &reader->where);
         if (status)

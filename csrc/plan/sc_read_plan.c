@@ -9,6 +9,7 @@ void
 sc_read_object_free(struct sc_read_object *object)
 {
     sc_buffer_free(&object->index);
+    sc_buffer_free(&object->whole);
     sc_buffer_free(&object->tasks_memory);
     sc_buffer_free(&object->absent_memory);
     sc_buffer_free(&object->sort_memory);
@@ -221,6 +222,34 @@ plan_known_chunk(struct sc_reader *reader, struct sc_read_object *object, const 
     return status;
 }
 
+/* Read a shard with one call if its bytes cost less than the call for its index. */
+static enum sc_status
+read_small_shard(struct sc_reader *reader, struct sc_read_object *object)
+{
+    const struct sc_source *source = &object->item->source;
+    struct sc_cache *cache = reader->run->plan->cache;
+
+    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || object->input.nbytes > sc_depth_worth(object->latency_ns))
+        return SC_OK;
+    if (source->entries || (cache && source->path && sc_cache_has(cache, source->path, chain_of(object))))
+        return SC_OK; /* the index costs no call */
+    if (sc_depth_is_deep(&reader->run->depth)) {
+        object->room = object->input.nbytes;
+        sc_depth_enter(&reader->run->depth, object->room);
+        reader->stats.deep_reads++;
+    }
+    return sc_input_read_whole(&object->input, &object->whole, &reader->stats, &reader->where);
+}
+
+void
+sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object)
+{
+    sc_input_close(&object->input);
+    if (object->room)
+        sc_depth_leave(&run->depth, object->room);
+    object->room = 0;
+}
+
 enum sc_status
 sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
 {
@@ -253,6 +282,8 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     }
     object->strides = plan->dst_strides;
     status = begin_touched(object);
+    if (!status)
+        status = read_small_shard(reader, object);
     if (status)
         return status;
     if (object->item->source.entries)
