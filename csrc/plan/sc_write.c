@@ -217,7 +217,9 @@ finish_timed(struct sc_writer *writer, struct sc_write_object *object)
     enum sc_status status;
 
     sc_write_end_encoding(writer);
-    status = finish(writer, object);
+    status = sc_write_object_flush(writer, object);
+    if (!status)
+        status = finish(writer, object);
     sc_write_expect_objects(writer, sc_clock_ns() - begin);
     return status;
 }
@@ -241,7 +243,7 @@ object_reset(struct sc_write_object *object, size_t item_no, struct sc_write_ite
     object->item = item;
     object->failed = object->all_claimed = false;
     object->n_claimed = object->n_placed = 0;
-    object->slots.n = object->slots.used = 0;
+    object->slots.n = object->slots.used = object->pending.n = 0;
     object->given = item->encoded;
     object->n_given = item->n_encoded;
     object->next_given = 0;
@@ -326,6 +328,7 @@ make_object(struct sc_write_run *run)
     if (!object)
         return NULL;
     sc_shared_init(&object->shared);
+    pthread_mutex_init(&object->pending.mutex, NULL);
     atomic_store_explicit(&run->objects[sc_team_join(&run->base.team)], object, memory_order_release);
     return object;
 }
@@ -340,7 +343,9 @@ free_object(struct sc_write_object *object)
     sc_buffer_free(&object->given_memory);
     sc_buffer_free(&object->slots.places);
     sc_buffer_free(&object->slots.bytes);
+    sc_buffer_free(&object->pending.bytes);
     sc_touches_free(&object->touches);
+    pthread_mutex_destroy(&object->pending.mutex);
     sc_shared_destroy(&object->shared);
     sc_free(object);
 }
@@ -405,7 +410,7 @@ item_nbytes(const struct sc_write_item *item)
     return nbytes;
 }
 
-/* Return the most bytes that a thread of the plan holds: two batches, and the old and the new index. */
+/* Return about how many bytes a thread of the plan holds: an encoded batch, pending bytes, the old and the new index. */
 static uint64_t
 nbytes_of_thread(const struct sc_write_plan *plan)
 {
@@ -421,7 +426,8 @@ nbytes_of_thread(const struct sc_write_plan *plan)
             chunk_nbytes = max_u64(chunk_nbytes, chain->nbytes);
         }
     }
-    return 2 * (max_u64(plan->batch_nbytes, min_u64(chunk_nbytes, UINT64_MAX / 8)) + min_u64(index_nbytes, UINT64_MAX / 8));
+    return 2 *
+           (max_u64(plan->batch_nbytes, min_u64(chunk_nbytes, UINT64_MAX / 8)) + min_u64(index_nbytes, UINT64_MAX / 8));
 }
 
 static void

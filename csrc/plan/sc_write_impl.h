@@ -44,6 +44,14 @@ struct sc_slots {
     size_t n, used;
 };
 
+/* Bytes that a file gets next, in a deep run: its calls write large pieces. */
+struct sc_pending {
+    pthread_mutex_t mutex;
+    struct sc_buffer bytes;
+    size_t n;
+    uint64_t at; /* where they go */
+};
+
 /* An object that is written. Each thread of a run owns one; other threads help to encode its batches. */
 struct sc_write_object {
     struct sc_shared shared;
@@ -68,6 +76,7 @@ struct sc_write_object {
     struct sc_entry *entries;
     struct sc_buffer entries_memory, index, result;
     struct sc_slots slots; /* in_place: new bytes that overwrite old ones */
+    struct sc_pending pending;
 };
 
 #define SC_WRITE_MAX_THREADS 256u
@@ -133,6 +142,9 @@ bool sc_write_object_stopped(const struct sc_write_run *run, const struct sc_wri
 /* Write new bytes to the new file, to the result in memory, or to the list of slots. */
 enum sc_status sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src,
                                    size_t n, uint64_t offset);
+
+/* Write what is pending. */
+enum sc_status sc_write_object_flush(struct sc_writer *writer, struct sc_write_object *object);
 
 /* Begin the new file, if it is not begun. This happens with its first byte, so an object that becomes empty leaves
  * no trace. */

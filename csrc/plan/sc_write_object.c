@@ -25,7 +25,7 @@ sc_write_object_begin_file(struct sc_writer *writer, struct sc_write_object *obj
     return status;
 }
 
-/* Keep new bytes for a slot. */
+/* Keep new bytes for a slot. Neighbours become one. */
 static enum sc_status
 add_slot(struct sc_slots *slots, const uint8_t *src, size_t n, uint64_t offset)
 {
@@ -37,12 +37,89 @@ add_slot(struct sc_slots *slots, const uint8_t *src, size_t n, uint64_t offset)
         status = sc_buffer_extend(&slots->bytes, slots->used, n);
     if (status)
         return status;
-    place = (uint64_t *)(void *)slots->places.data + 2 * slots->n++;
-    place[0] = offset;
-    place[1] = n;
+    place = (uint64_t *)(void *)slots->places.data + 2 * slots->n;
+    if (slots->n && place[-2] + place[-1] == offset) {
+        place[-1] += n;
+    } else {
+        place[0] = offset;
+        place[1] = n;
+        slots->n++;
+    }
     memcpy(slots->bytes.data + slots->used, src, n);
     slots->used += n;
     return SC_OK;
+}
+
+/* Pieces of files in a deep run have this size and this alignment: the default stripe of Lustre, and a part or a multiple of
+ * the blocks of other cluster file systems. */
+#define PIECE_NBYTES ((uint64_t)1 << 20)
+
+static enum sc_status
+write_file(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n, uint64_t offset)
+{
+    enum sc_status status = sc_write_object_begin_file(writer, object);
+
+    return status ? status : sc_file_write(object->file.fd, object->file.path, src, n, offset, &writer->where);
+}
+
+/* Under the mutex: write the first n pending bytes. */
+static enum sc_status
+write_pending(struct sc_writer *writer, struct sc_write_object *object, size_t n)
+{
+    struct sc_pending *pending = &object->pending;
+    enum sc_status status = n ? write_file(writer, object, pending->bytes.data, n, pending->at) : SC_OK;
+
+    pending->n = status ? 0 : pending->n - n;
+    pending->at += n;
+    if (pending->n)
+        memmove(pending->bytes.data, pending->bytes.data + n, pending->n);
+    return status;
+}
+
+/* Under the mutex: add bytes, and write all pieces that are complete. */
+static enum sc_status
+add_pending(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n, uint64_t offset)
+{
+    struct sc_pending *pending = &object->pending;
+    enum sc_status status = SC_OK;
+    uint64_t end = offset + n;
+
+    if (pending->n && offset != pending->at + pending->n)
+        status = write_pending(writer, object, pending->n);
+    if (!status && !pending->n)
+        pending->at = offset;
+    if (!status)
+        status = sc_buffer_extend(&pending->bytes, pending->n, n);
+    if (status)
+        return status;
+    memcpy(pending->bytes.data + pending->n, src, n);
+    pending->n += n;
+    end -= end % PIECE_NBYTES;
+    return end > pending->at ? write_pending(writer, object, (size_t)(end - pending->at)) : SC_OK;
+}
+
+static enum sc_status
+put_in_file(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n, uint64_t offset)
+{
+    enum sc_status status;
+
+    if (SC_LIKELY(!sc_depth_is_deep(&writer->run->depth)) || n >= PIECE_NBYTES)
+        return write_file(writer, object, src, n, offset);
+    pthread_mutex_lock(&object->pending.mutex);
+    status = add_pending(writer, object, src, n, offset);
+    pthread_mutex_unlock(&object->pending.mutex);
+    return status;
+}
+
+enum sc_status
+sc_write_object_flush(struct sc_writer *writer, struct sc_write_object *object)
+{
+    enum sc_status status;
+
+    pthread_mutex_lock(&object->pending.mutex);
+    status = write_pending(writer, object, object->pending.n);
+    pthread_mutex_unlock(&object->pending.mutex);
+    return status;
 }
 
 enum sc_status
@@ -50,12 +127,8 @@ sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, co
                     uint64_t offset)
 {
     writer->stats.bytes_written += n;
-    if (!in_memory(object)) {
-        enum sc_status status = sc_write_object_begin_file(writer, object);
-
-        return status ? status : sc_file_write(object->file.fd, object->file.path, src, n, offset, &writer->where);
-    }
-
+    if (!in_memory(object))
+        return put_in_file(writer, object, src, n, offset);
     if (object->item->in_place && offset < object->item->data_offset)
         return add_slot(&object->slots, src, n, offset);
     if (object->item->onto_old && offset < object->item->data_offset) {
