@@ -83,11 +83,11 @@ class Options:
         objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
         are used without a check that their name still leads to them.
     io_depth : int or "auto"
-        Threads of one call that read files at the same time where a call to the file system costs a round trip. These threads
-        wait; ``threads`` decode. A number up to ``threads`` adds none. ``"auto"``: up to 32, fewer if a call costs less than
+        Threads of one call that read or make files at the same time where a call to the file system costs a round trip.
+        These threads wait; ``threads`` decode and encode. A number up to ``threads`` adds none. ``"auto"``: up to 32, fewer if a call costs less than
         128 us.
     io_latency : float or "auto"
-        Cost in seconds of an open or a small read. From 20 us on, ``io_depth`` applies. ``"auto"``: measured while files are
+        Cost in seconds of an open or a small read. From 20 us on ``io_depth`` applies to reads, from 100 us on to writes. ``"auto"``: measured while files are
         read, for each file system (``shardcodec.stats()["io_latency"]``).
     locking : {"process", "thread", "cluster"}
         The writers that a writer excludes from its shards: shardcodec's writers in all processes (as far as locks reach on
