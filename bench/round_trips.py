@@ -2,6 +2,7 @@
 
     python bench/round_trips.py                       256^3 uint16, shards 128^3, inner chunks 32^3; 0 us to 10 ms
     python bench/round_trips.py --delays 50,2000 --rows plane --codecs raw
+    python bench/round_trips.py --delays 0 --cold     the page cache does not have the files; nothing else is delayed
 
 A preloaded library delays the calls (tests/mounts/round_trip.c), each independently of the others; bytes cost nothing. For each
 delay a new process runs all peers, interleaved. The results of each peer are compared with the values before it is timed.
@@ -110,6 +111,10 @@ OURS = (Ours.name, OursKnown.name)
 # one delay, in a process with the preloaded library
 
 
+def is_cold() -> bool:
+    return "ROUND_TRIP_COLD" in os.environ
+
+
 class Row:
     """One thing to read or write, of one case."""
 
@@ -119,13 +124,21 @@ class Row:
         self.source = source
         self.values = values
         if name == MANY:
-            n_boxes = 1000 if float(os.environ["ROUND_TRIP_US"]) <= 200 else 100
+            n_boxes = 1000 if float(os.environ["ROUND_TRIP_US"]) <= 200 and not is_cold() else 100
             starts = np.random.default_rng(7).integers(0, case.shape[0] - 40, (n_boxes, 3))
             self.boxes: list[Box] = [tuple(slice(int(s), int(s) + 40) for s in start) for start in starts]
         elif name != WRITE:
             box = read_rows(case)[name]
             turns = SMALL_TURNS if float(os.environ["ROUND_TRIP_US"]) <= 200 else SMALL_TURNS // 4
-            self.boxes = [box] * (turns if values[box].nbytes < SMALL_NBYTES else 1)
+            self.boxes = [box] * (turns if values[box].nbytes < SMALL_NBYTES and not is_cold() else 1)
+
+    def forget(self) -> None:
+        """Remove the files from the page cache."""
+        for path in self.source.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def open(self, peer: peers.Peer) -> Any:
         if self.name != WRITE:
@@ -171,6 +184,8 @@ def measure(row: Row, contestants: list[peers.Peer], rounds: int) -> dict[str, A
                 with peer.turn():
                     array = row.open(peer)
                     machine.take_memory_back(row.values.nbytes)
+                    if is_cold():
+                        row.forget()
                     start = time.perf_counter()
                     result = row.run(peer, array)
                     spent = time.perf_counter() - start
@@ -225,6 +240,7 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "ROUND_TRIP_FOLDER": str(slow),
             "ROUND_TRIP_US": str(delay),
             "RAYON_NUM_THREADS": str(RUST_THREADS),
+            **({"ROUND_TRIP_COLD": "1"} if arguments.cold else {}),
         }
         command = [sys.executable, "-W", "ignore", *sys.argv, "--one", "--folder", str(slow)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
@@ -268,6 +284,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--delays", type=numbers, default=list(DELAYS_US), help="in microseconds")
     parser.add_argument("--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,box")
     parser.add_argument("--codecs", type=names, default=list(CODECS))
+    parser.add_argument(
+        "--cold", action="store_true", help="remove the files from the page cache before each turn"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
     parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in ALL))
     parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
