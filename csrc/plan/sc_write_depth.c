@@ -2,7 +2,7 @@
  *
  * A new file costs several calls that may wait: lstat(), open(), mkdir(), fsync(), close(), linkat(). They follow each other
  * within one object, so where they wait, more objects are written at a time. A run learns this from the estimate for the
- * file system (io/sc_latency.h), or from the first step of an object that takes long.
+ * file system (io/sc_latency.h), or from the first steps of objects, if each of them takes long.
  *
  * SPDX-License-Identifier: MIT */
 #include <sys/stat.h>
@@ -17,6 +17,9 @@
 
 /* To begin or to commit a file takes at least so many calls. */
 #define CALLS_PER_STEP 3u
+
+/* One step may take long because its thread has lost the processor. */
+#define ENOUGH_STEPS 2u
 
 enum sc_status
 sc_write_begin_encoding(struct sc_writer *writer)
@@ -76,14 +79,19 @@ sc_write_expect_plan(struct sc_write_run *run)
 }
 
 void
-sc_write_expect_objects(struct sc_writer *writer, uint64_t ns)
+sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *step, uint64_t ns)
 {
     struct sc_write_run *run = writer->run;
     const struct sc_io_rules *rules = &run->plan->io;
-    uint64_t latency_ns = rules->latency_ns == SC_IO_MEASURED ? ns / CALLS_PER_STEP : rules->latency_ns;
     size_t n_left = sc_team_left(&run->base.team);
+    uint64_t least = atomic_load(&step->least_ns), latency_ns;
+    unsigned n = atomic_fetch_add(&step->n, 1) + 1;
 
-    if (SC_LIKELY(latency_ns < DEEP_NS) || !n_left)
+    while ((!least || ns < least) && !atomic_compare_exchange_weak(&step->least_ns, &least, ns))
+        ;
+    latency_ns =
+        rules->latency_ns == SC_IO_MEASURED ? min_u64(ns, least ? least : ns) / CALLS_PER_STEP : rules->latency_ns;
+    if (SC_LIKELY(latency_ns < DEEP_NS) || !n_left || n < ENOUGH_STEPS)
         return;
     if (!atomic_exchange(&run->is_expected, true))
         expect(run, latency_ns, run->base.team.n_members + n_left);

@@ -82,12 +82,19 @@ struct sc_write_object {
 #define SC_WRITE_MAX_THREADS 256u
 _Static_assert(SC_WRITE_MAX_THREADS >= SC_POOL_MAX_READERS, "each reader of the pool may join");
 
+/* How long a step of an object takes without encoding. */
+struct sc_timed_step {
+    atomic_uint n;
+    _Atomic uint64_t least_ns;
+};
+
 /* One run of a plan. */
 struct sc_write_run {
     struct sc_run base;
     struct sc_write_plan *plan;
     struct sc_depth depth;
     atomic_bool is_expected; /* the objects that are left were told to `depth` */
+    struct sc_timed_step begins, commits; /* of files */
     struct sc_write_object
         *_Atomic objects[SC_WRITE_MAX_THREADS]; /* one for each thread that has joined; the others: NULL */
     size_t batch_capacity; /* number of positions in each batch */
@@ -161,8 +168,8 @@ void sc_write_end_encoding(struct sc_writer *writer);
 /* Before the run: if calls are known to wait, let many objects be written at a time from the beginning. */
 void sc_write_expect_plan(struct sc_write_run *run);
 
-/* A step of an object has taken so long without encoding. If its calls wait, let more objects be written at a time. */
-void sc_write_expect_objects(struct sc_writer *writer, uint64_t ns);
+/* A step of an object has taken so long. If its calls wait, let more objects be written at a time. */
+void sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *step, uint64_t ns);
 
 /* The object needs the old bytes of up to n inner chunks. If reading waits, let more threads help with it. */
 enum sc_status sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n);

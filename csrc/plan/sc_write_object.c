@@ -19,7 +19,7 @@ sc_write_object_begin_file(struct sc_writer *writer, struct sc_write_object *obj
         uint64_t begin = sc_clock_ns();
 
         status = sc_newfile_begin(&object->file, object->item->path, writer->run->plan->staging, &writer->where);
-        sc_write_expect_objects(writer, sc_clock_ns() - begin);
+        sc_write_expect_objects(writer, &writer->run->begins, sc_clock_ns() - begin);
     }
     pthread_mutex_unlock(&object->shared.mutex);
     return status;
