@@ -7,7 +7,8 @@
 A preloaded library delays the calls (tests/mounts/round_trip.c), each independently of the others; bytes cost nothing. For each
 delay a new process runs all peers, interleaved. The results of each peer are compared with the values before it is timed.
 Every peer has its best settings for such a file system: TensorStore 32 reads at a time, zarr 64 objects at a time, the Rust
-crates 16 threads. shardcodec has its default options, once without known indexes and once with its index cache.
+crates 16 threads. shardcodec has its default options, without known indexes, with its index cache, and with an array of `attach`. "zarr alone"
+is zarr with a pipeline that does nothing: no pipeline can be faster than it and the calls that wait.
 """
 
 from __future__ import annotations
@@ -68,6 +69,18 @@ class OursKnown(peers.ShardCodec):
     name = "shardcodec (indexes known)"
 
 
+class OursAttached(Ours, peers.ShardCodecAttach):
+    """shardcodec through an array of `attach`, which reads each index again."""
+
+    name = "shardcodec attach"
+
+
+class ZarrAlone(peers.EmptyPipeline):
+    """See `peers.EmptyPipeline`."""
+
+    name = "zarr alone"
+
+
 class TensorStore(peers.TensorStore):
     """TensorStore with more reads at a time."""
 
@@ -98,13 +111,15 @@ class Zarrs(ManyObjects, peers.Zarrs):
 ALL: tuple[peers.Peer, ...] = (
     Ours(),
     OursKnown(),
+    OursAttached(),
+    ZarrAlone(),
     ZarrBatched(),
     ZarrFused(),
     Zarrs(),
     TensorStore(),
     peers.Zarrista(),
 )
-OURS = (Ours.name, OursKnown.name)
+OURS = (Ours.name, OursKnown.name, OursAttached.name, ZarrAlone.name)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -189,7 +204,7 @@ def measure(row: Row, contestants: list[peers.Peer], rounds: int) -> dict[str, A
                     start = time.perf_counter()
                     result = row.run(peer, array)
                     spent = time.perf_counter() - start
-                if number == 0:
+                if number == 0 and peer.name != ZarrAlone.name:
                     row.check(peer, result)
                 del result
             except Exception as error:  # noqa: BLE001 (the failure of a peer is a result)
@@ -218,7 +233,8 @@ def run_one(arguments: argparse.Namespace, folder: Path) -> None:
             if arguments.rows and not any(part in name for part in arguments.rows):
                 continue
             row = Row(name, case, source, values)
-            document[f"{codec}: {name}"] = measure(row, contestants, arguments.rounds)
+            able = [peer for peer in contestants if name != WRITE or peer.name != ZarrAlone.name]
+            document[f"{codec}: {name}"] = measure(row, able, arguments.rounds)
     print(json.dumps(document))
 
 
@@ -251,6 +267,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def shown(failure: Any) -> str:
     """Return a cell for a peer without a time."""
+    if failure is None:
+        return "-"
     return f"> {1e3 * MOST_SECONDS:.0f}" if "TimeoutError" in str(failure) else "failed"
 
 
@@ -267,7 +285,9 @@ def table(delay: float, results: dict[str, Any]) -> str:
         medians = {
             name: median(times) for name, times in found.items() if not isinstance(times, str) and times
         }
-        cells = [f"{1e3 * medians[name]:.2f}" if name in medians else shown(found[name]) for name in names]
+        cells = [
+            f"{1e3 * medians[name]:.2f}" if name in medians else shown(found.get(name)) for name in names
+        ]
         rivals = [seconds for name, seconds in medians.items() if name not in OURS]
         ratio = medians[Ours.name] / min(rivals) if rivals and Ours.name in medians else float("nan")
         n_won += ratio < 1
