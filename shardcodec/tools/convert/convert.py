@@ -143,9 +143,13 @@ def convert(
     """
     source, destination = (absolute(one, storage_options) for one in (source, destination))
     monitor = monitor or Monitor()
-    cluster = chosen_cluster(dask, source, destination, has_job=job is not None, has_temp=temp is not None)
-    if cluster is not None and job is None:
-        job = default_job(destination)
+    cluster = chosen_cluster(dask, {"source": source, "destination": destination})
+    if cluster is not None:
+        if temp is not None:
+            raise ValueError(
+                "temp: expected no intermediate array with dask; give the workers more memory instead"
+            )
+        job = default_job(destination) if job is None else job
     with open_workers(cluster, threads=threads, memory=memory, monitor=monitor) as workers:
         options = resolve(argument=check({"threads": threads if workers is None else workers.n_threads}))
         # sources and destinations that are no URLs must not get the options of one
