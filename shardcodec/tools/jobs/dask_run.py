@@ -199,6 +199,7 @@ class DaskRun(Generic[B]):
         self._n_slots: int | None = None
         self._look_call: Call[Sequence[Any]] | None = None
         self._look_time = 0.0
+        self._is_lost = False
 
     def register(self, monitor: Monitor) -> None:
         """Send the plug-in to all workers.
@@ -270,6 +271,8 @@ class DaskRun(Generic[B]):
     def rest(self) -> Iterator[tuple[B, Any]]:
         """Remove the plug-in, which stops the workers after their current shards, and yield the results for some time."""
         request = Call(self._unregister)
+        if self._is_lost:
+            return
         end = time.monotonic() + STOP_SECONDS
         request.wait(STOP_SECONDS)
         with suppress(OSError):
@@ -329,4 +332,5 @@ class DaskRun(Generic[B]):
         return self._n_slots or 0
 
     def _lost(self) -> Lost:
+        self._is_lost = True
         return Lost(f"dask: the scheduler at {self._address} was lost, or has dropped the work")
