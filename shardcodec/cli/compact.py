@@ -15,6 +15,7 @@ from ..tools.quantities import format_nbytes
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,
+    DaskOption,
     DryRunOption,
     JsonLinesOption,
     JsonOption,
@@ -65,6 +66,7 @@ def compact(
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
     threads: ThreadsOption = None,
+    dask: DaskOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     jsonl: JsonLinesOption = False,
@@ -97,6 +99,7 @@ def compact(
             spec=spec_from(metadata),
             threads=threads,
             memory=memory,
+            dask=dask,
             storage_options=storage_options_from(storage_option),
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,

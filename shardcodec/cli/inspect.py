@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ..tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
-from ..tools.inspect import inspect_arrays
+from ..tools.array_report import ArrayReport, LayoutRecord, StoredRecord
+from ..tools.inspect import inspect as inspect_arrays
 from ..tools.monitor import Monitor
 from ..tools.quantities import format_nbytes, format_share
 from ..tools.size_summary import SizeSummary
-from ..tools.targets import find_arrays
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,
+    DaskOption,
     JsonLinesOption,
     JsonOption,
     KeepGoingOption,
@@ -48,6 +48,7 @@ def inspect(
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
     threads: ThreadsOption = None,
+    dask: DaskOption = None,
     as_json: JsonOption = False,
     jsonl: JsonLinesOption = False,
     progress: ProgressOption = ProgressKind.AUTO,
@@ -63,23 +64,30 @@ def inspect(
     """
     output = Output(as_json=as_json, as_lines=jsonl)
 
+    n_shown = 0
+
+    def on_array(report: ArrayReport) -> None:
+        nonlocal n_shown
+        output.part(report)
+        output.text([*([""] if n_shown else []), *lines(report)])
+        n_shown += 1
+
     def work(monitor: Monitor) -> ExitCode:
-        arrays = find_arrays(
-            path, array=array, spec=spec_from(metadata), storage_options=storage_options_from(storage_option)
+        report = inspect_arrays(
+            path,
+            array=array,
+            spec=spec_from(metadata),
+            threads=threads,
+            memory=memory,
+            dask=dask,
+            fail_fast=not keep_going,
+            plot=plot,
+            storage_options=storage_options_from(storage_option),
+            monitor=monitor,
+            on_array=None if output.keeps_parts else on_array,
         )
-        kept: list[ArrayReport] = []
-        n_arrays = n_findings = 0
-        for report in inspect_arrays(
-            arrays, threads=threads, memory=memory, fail_fast=not keep_going, plot=plot, monitor=monitor
-        ):
-            output.part(report)
-            output.text([*([""] if n_arrays else []), *lines(report)])
-            n_arrays += 1
-            n_findings += report.n_findings
-            if output.keeps_parts:
-                kept.append(report)
-        output.end(InspectReport(path, n_arrays, n_findings, tuple(kept)))
-        return ExitCode.FINDINGS if n_findings else ExitCode.CLEAN
+        output.end(report)
+        return ExitCode.FINDINGS if report.n_findings else ExitCode.CLEAN
 
     run_command(work, progress)
 

@@ -18,6 +18,7 @@ from .exit_codes import ExitCode
 from .finding_line import finding_line
 from .options import (
     ArrayOption,
+    DaskOption,
     JsonLinesOption,
     JsonOption,
     KeepGoingOption,
@@ -65,6 +66,7 @@ def verify(
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
     threads: ThreadsOption = None,
+    dask: DaskOption = None,
     as_json: JsonOption = False,
     jsonl: JsonLinesOption = False,
     progress: ProgressOption = ProgressKind.AUTO,
@@ -100,6 +102,7 @@ def verify(
             threads=threads,
             fail_fast=not keep_going,
             memory=memory,
+            dask=dask,
             storage_options=storage_options_from(storage_option),
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,

@@ -9,33 +9,16 @@ requests, one shard.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from ..access.chunk_codec import compiled
-from ..access.shard_change import Change, Found, change
-from ..access.shard_layout import ShardLayout, shard_layout
-from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import Options, check, resolve
-from .array_target import ArrayTarget, ForeignObject, ShardTarget
+from .array_target import ArrayTarget, ForeignObject
 from .compact_report import CompactAction, CompactedShard, CompactReport
-from .index_layout import bad_entries, is_absent, wrong_sizes
-from .index_search import FoundIndex, How, find_index
-from .memory_budget import MemoryBudget, MemoryShare
+from .compact_work import CompactTask, CompactWork
+from .jobs.shard_pool import ShardPool
 from .monitor import Monitor
-from .new_hierarchy import NewHierarchy, holds_whole_shards
-from .rebuilt_index import ORDERS, sequence
-from .rewrite import (
-    copy_chunks,
-    encoded_chunks,
-    in_order_of_offset,
-    refuse_user_bytes,
-    replacing_writer,
-    user_parts,
-)
-from .shard_threads import in_order
-from .stored_bytes import StoredBytes, open_object
+from .new_hierarchy import NewHierarchy
+from .rebuilt_index import ORDERS
 from .targets import find_arrays, find_groups
 
 __all__ = ["compact"]
@@ -58,6 +41,7 @@ def compact(
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
+    dask: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     on_shard: OnCompact | None = None,
@@ -91,6 +75,9 @@ def compact(
     memory : int, optional
         Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
+    dask : str, distributed.Client or bool, optional
+        The workers of a cluster of dask pack the shards in place, see `convert`; `target` must be a path or a URL. `memory` and
+        `threads` are then those of one worker, by default half of its memory limit and all its threads.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -109,11 +96,12 @@ def compact(
     FileNotFoundError
         There is no array, group or shard.
     OSError
-        A new object cannot be written; the old one stays.
+        A new object cannot be written; the old one stays. Or the scheduler of dask was lost.
     ValueError, TypeError, ImportError
-        An argument is invalid, an index and an inner chunk do not fit into `memory`, or no package can open the URL.
+        An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
+    ConflictError
+        A worker of dask reaches other metadata.
     """
-    budget = MemoryBudget(memory)
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
     if order not in (None, *ORDERS):
@@ -122,17 +110,24 @@ def compact(
         raise ValueError(
             "index_crc: expected `to`, a new place: the metadata name the index codecs of all shards"
         )
-    arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    new = None if to is None or dry_run else NewHierarchy(to, storage_options, budget, target)
-    options = resolve(argument=check({"threads": threads}))
-    run = _CompactRun(
-        new, min_dead, order, index_crc, dry_run, options, budget, monitor or Monitor(), on_shard
+    if dask and to is not None and not dry_run:
+        raise ValueError(
+            "to: expected none with dask, because workers pack shards in place; `convert` writes a new hierarchy with dask"
+        )
+    monitor = monitor or Monitor()
+    pool = ShardPool(
+        target, spec, storage_options, threads=threads, memory=memory, dask=dask, monitor=monitor
     )
-    for one in arrays:
-        if one.is_sharded:
-            run.add(one)
-        elif new is not None:
-            new.copy_all(one)
+    arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+    new = None if to is None or dry_run else NewHierarchy(to, storage_options, pool.budget, target)
+    task = CompactTask(min_dead, order, index_crc, dry_run)
+    with pool:
+        run = _CompactRun(new, task, pool, monitor, on_shard)
+        for one in arrays:
+            if one.is_sharded:
+                run.add(one)
+            elif new is not None:
+                new.copy_all(one)
     if new is not None:
         if array is None and spec is None:
             for name, folder in find_groups(target, storage_options):
@@ -159,44 +154,34 @@ class _CompactRun:
     def __init__(
         self,
         to: NewHierarchy | None,
-        min_dead: float,
-        order: str | None,
-        index_crc: bool,
-        dry_run: bool,
-        options: Options,
-        budget: MemoryBudget,
+        task: CompactTask,
+        pool: ShardPool,
         monitor: Monitor,
         on_shard: OnCompact | None,
     ) -> None:
-        self._to, self._min_dead, self._order, self._index_crc = to, min_dead, order, index_crc
-        self._dry_run, self._budget, self._monitor, self._on_shard = dry_run, budget, monitor, on_shard
-        self._n_threads, self._options = options.threads, replace(options, threads=1)
+        self._to, self._task, self._pool = to, task, pool
+        self._monitor, self._on_shard = monitor, on_shard
         self._n_shards = self._n_packed = self._n_failed = self._freed = 0
         self._listed: list[CompactedShard] = []
 
     def report(self, target: str, to: str | None) -> CompactReport:
         """Return the result."""
         counts = self._n_shards, self._n_packed, self._n_failed, self._freed
-        return CompactReport(target, to, self._dry_run, *counts, tuple(self._listed))
+        return CompactReport(target, to, self._task.dry_run, *counts, tuple(self._listed))
 
     def add(self, array: ArrayTarget) -> None:
         """Pack the shards of one array."""
-        if self._index_crc and array.only is not None:
+        if self._task.index_crc and array.only is not None:
             raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
-            self._to.add(array, _with_index_checksum if self._index_crc else None)
-        share = self._share(array)
+            self._to.add(array, _with_index_checksum if self._task.index_crc else None)
+        work = CompactWork(array, self._task, self._pool.options, self._pool.budget, self._to)
         shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        for done in in_order(shards, lambda shard: self._treat(shard, share), share.n_threads, self._monitor):
+        for _, done in self._pool.results(self._task, work, array, shards):
             self._n_shards += 1
             self._note(done)
             self._monitor.advance()
-
-    def _share(self, array: ArrayTarget) -> MemoryShare:
-        """Return the number of threads and the memory of each."""
-        holds_whole = holds_whole_shards(array, self._to)
-        return self._budget.share(array.shard_spec, array.place, self._n_threads, holds_whole=holds_whole)
 
     def _note(self, done: CompactedShard | None) -> None:
         if done is None:
@@ -210,119 +195,3 @@ class _CompactRun:
             self._on_shard(done)
         elif len(self._listed) < MOST_SHARDS:
             self._listed.append(done)
-
-    def _treat(self, shard: ShardTarget, share: MemoryShare) -> CompactedShard | None:
-        """Pack one shard; return None if it stays, or is copied, as it is."""
-        failed = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0)
-        view: StoredBytes | None = None
-        try:
-            try:
-                view = open_object(shard.array.store, shard.key)
-                if view is None:
-                    return None
-                failed = replace(failed, nbytes=view.nbytes)
-                found = find_index(view, shard.array.shard_spec, share.block_nbytes)
-            except OSError as error:  # of the old shard: others may be readable
-                return replace(failed, detail=str(error))
-            return self._pack(shard, view, found, share, failed)
-        except ShardError as error:
-            return replace(failed, detail=str(error))
-        finally:
-            if view is not None:
-                view.close()
-
-    def _pack(
-        self,
-        shard: ShardTarget,
-        view: StoredBytes,
-        found: FoundIndex,
-        share: MemoryShare,
-        done: CompactedShard,
-    ) -> CompactedShard | None:
-        spec = shard.array.shard_spec
-        if found.entries is None or found.how is not How.IN_PLACE or _is_damaged(found, view, spec):
-            return replace(done, detail="the index or an entry is damaged; run `shardcodec verify`")
-        layout = shard_layout(spec, found.entries, view.nbytes, lambda low, n: bytes(view.range(low, n)))
-        new_spec = self._spec(spec)
-        if new_spec is spec and not self._is_wanted(layout):
-            if self._to is not None:
-                self._to.copy(shard.array, shard.key)
-            return None
-        done = replace(
-            done, action=CompactAction.PACKED, dead_nbytes=layout.total("dead"), order=layout.order
-        )
-        if self._dry_run:
-            return done
-        return replace(done, new_nbytes=self._write(shard, view, found, new_spec, share))
-
-    def _spec(self, spec: ShardSpec) -> ShardSpec:
-        """Return the encoding of the new shard."""
-        if not self._index_crc or spec.n_index_checksums:
-            return spec
-        return replace(spec, index_codecs=(*spec.index_codecs, "crc32c"))  # type: ignore[arg-type]
-
-    def _is_wanted(self, layout: ShardLayout) -> bool:
-        if self._order is not None and layout.order not in ("any", self._order):
-            return True
-        dead = layout.total("dead")
-        return dead > 0 and dead >= self._min_dead * layout.nbytes
-
-    def _write(
-        self, shard: ShardTarget, view: StoredBytes, found: FoundIndex, spec: ShardSpec, share: MemoryShare
-    ) -> int:
-        """Write the new shard; return its size in bytes."""
-        places = found.entries
-        assert places is not None
-        if self._to is not None:
-            self._to.check_memory(shard, view.nbytes)
-        elif shard.place.path is None:
-            self._budget.check_whole(shard.name, view.nbytes)
-        positions = in_order_of_offset(places)
-        if self._order is not None:
-            present = ~is_absent(places)
-            positions = [position for position in sequence(spec, self._order).tolist() if present[position]]
-        user = user_parts(view, found, shard.array.shard_spec, shard, share)
-        if self._to is not None:
-            writer = self._to.writer(shard, spec, **user._asdict())
-        elif self._order is None:
-            with shard.open("r+", {"threads": 1}) as handle:
-                handle.compact()
-                return handle.nbytes
-        elif shard.place.path is not None:
-            writer = replacing_writer(shard, view, spec, user)
-        else:
-            refuse_user_bytes(shard, user)
-            return self._replace_object(shard)
-        with writer:
-            copy_chunks(writer, view, places, positions, shard, share)
-        return _size(shard) if self._to is None else self._to.size(shard)
-
-    def _replace_object(self, shard: ShardTarget) -> int:
-        spec = shard.array.shard_spec
-
-        def decide(_found: Found) -> Change:
-            view = open_object(shard.array.store, shard.key)
-            found = None if view is None else find_index(view, spec)
-            if view is None or found is None or found.entries is None or _is_damaged(found, view, spec):
-                raise ShardError(
-                    f"shard {shard.name!r}: another writer has changed it meanwhile; it was not replaced"
-                )
-            present = ~is_absent(found.entries)
-            wanted = [
-                position for position in sequence(spec, self._order or "morton").tolist() if present[position]
-            ]
-            return Change(encoded_chunks(view, found.entries, wanted), complete=True, keep_empty=True)
-
-        change(shard.place, compiled(spec.chain), decide, self._options)
-        return _size(shard)
-
-
-def _is_damaged(found: FoundIndex, view: StoredBytes, spec: ShardSpec) -> bool:
-    assert found.entries is not None
-    bad = bad_entries(found.entries, view.nbytes, found.offset, found.nbytes)
-    return bool(bad.any() or wrong_sizes(found.entries, spec.inner.fixed_nbytes).any())
-
-
-def _size(shard: ShardTarget) -> int:
-    view = open_object(shard.array.store, shard.key)
-    return 0 if view is None else view.nbytes

@@ -10,31 +10,25 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..access.chunk_codec import compiled
-from ..access.placement import ABSENT
-from ..access.shard_layout import ShardLayout, shard_layout
-from ..access.shard_object import OpenObject
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
-from ..options import Options, check, resolve
-from .array_report import ArrayReport, DamagedShard, InspectReport, LayoutRecord, StoredRecord
+from .array_report import ArrayReport, InspectReport, LayoutRecord
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
+from .inspect_work import MAX_NAMED, InspectTask, InspectWork, ShardSums
+from .jobs.shard_pool import ShardPool
 from .monitor import Monitor
 from .picture import ArrayPicture
-from .shard_indexes import BATCH_NBYTES, ShardIndex, read_indexes
-from .size_summary import Sizes
 from .targets import find_arrays
 
-__all__ = ["chunk_shape_of_shards", "inspect", "inspect_arrays"]
+__all__ = ["chunk_shape_of_shards", "inspect"]
 
-# Damaged shards and foreign objects that a report names; all are counted.
-MAX_NAMED = 20
+OnArray = Callable[[ArrayReport], None]
 
 
 def inspect(
@@ -44,10 +38,12 @@ def inspect(
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
+    dask: Any = None,
     fail_fast: bool = False,
     plot: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
+    on_array: OnArray | None = None,
 ) -> InspectReport:
     """Return what is stored of the arrays that a path leads to. Nothing is decoded.
 
@@ -63,6 +59,9 @@ def inspect(
         Number of threads. Default: the option ``threads``.
     memory : int, optional
         Bytes of indexes to hold at a time; at least one index is held. Default: 64 MiB.
+    dask : str, distributed.Client or bool, optional
+        The workers of a cluster of dask read the indexes, see `convert`; `target` must be a path or a URL. `memory` and
+        `threads` are then those of one worker.
     fail_fast : bool
         Stop at the first damaged shard.
     plot : path-like, optional
@@ -72,6 +71,8 @@ def inspect(
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
         Gets the progress, and may stop the work.
+    on_array : callable, optional
+        Called with the report of each array as soon as it is complete; the report of all then does not list them.
 
     Returns
     -------
@@ -84,34 +85,33 @@ def inspect(
     SpecError
         The metadata of the target itself are malformed.
     TypeError, ValueError, ImportError
-        An argument is invalid, or no package can open the URL.
+        An argument is invalid, or a package is missing.
+    ConflictError, OSError
+        A worker of dask reaches other metadata; or the scheduler was lost.
     """
-    found = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    reports = tuple(
-        inspect_arrays(found, threads=threads, memory=memory, fail_fast=fail_fast, plot=plot, monitor=monitor)
+    monitor = monitor or Monitor()
+    if dask and plot is not None:
+        raise ValueError("plot: expected none with dask, because the workers return sums only")
+    pool = ShardPool(
+        target, spec, storage_options, threads=threads, memory=memory, dask=dask, monitor=monitor
     )
-    return InspectReport(str(target), len(reports), sum(one.n_findings for one in reports), reports)
-
-
-def inspect_arrays(
-    arrays: Iterator[ArrayTarget],
-    *,
-    threads: int | None = None,
-    memory: int | None = None,
-    fail_fast: bool = False,
-    plot: str | os.PathLike[str] | None = None,
-    monitor: Monitor | None = None,
-) -> Iterator[ArrayReport]:
-    """Yield the report of each array as soon as it is complete; parameters as for `inspect`."""
-    options = resolve(argument=check({"threads": threads}))
-    for array in arrays if plot is None else _only_one(arrays):
-        picture = None if plot is None else ArrayPicture(array, plot)
-        report = _Pass(array, options, memory or BATCH_NBYTES, fail_fast, monitor or Monitor(), picture).run()
-        if picture is not None:
-            picture.save()
-        yield report
-        if fail_fast and report.n_findings:
-            return
+    found = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+    kept: list[ArrayReport] = []
+    n_arrays = n_findings = 0
+    with pool:
+        for one in found if plot is None else _only_one(found):
+            picture = None if plot is None else ArrayPicture(one, plot)
+            report = _Pass(one, pool, fail_fast, monitor, picture).run()
+            if picture is not None:
+                picture.save()
+            n_arrays, n_findings = n_arrays + 1, n_findings + report.n_findings
+            if on_array is None:
+                kept.append(report)
+            else:
+                on_array(report)
+            if fail_fast and n_findings:
+                break
+    return InspectReport(str(target), n_arrays, n_findings, tuple(kept))
 
 
 def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
@@ -129,120 +129,58 @@ class _Pass:
     def __init__(
         self,
         array: ArrayTarget,
-        options: Options,
-        memory: int,
+        pool: ShardPool,
         fail_fast: bool,
         monitor: Monitor,
         picture: ArrayPicture | None,
     ) -> None:
-        self._array = array
-        self._options = options
-        self._memory = memory
-        self._fail_fast = fail_fast
-        self._monitor = monitor
-        self._picture = picture
-        self._shards, self._chunks = Sizes(), Sizes()
-        self._sums: Counter[str] = Counter()
-        self._orders: Counter[str] = Counter()
-        self._alignments: Counter[int] = Counter()
-        self._damaged: list[DamagedShard] = []
+        self._array, self._pool, self._monitor, self._picture = array, pool, monitor, picture
+        self._task = InspectTask(fail_fast)
+        self._sums = ShardSums()
         self._foreign: list[str] = []
-        self._is_complete = True
+        self._n_foreign = 0
 
     def run(self) -> ArrayReport:
         array = self._array
+        is_complete, stored = True, None
         if array.is_sharded:
             self._monitor.start(array.name or array.place, array.n_grid_shards)
-            self._scan(array.shard_spec)
+            is_complete = self._scan()
+            spec = array.shard_spec
+            n_grid_chunks = _n_grid_chunks(array, spec)
+            stored = self._sums.record(spec, array.n_grid_shards, n_grid_chunks, self._n_foreign)
         return ArrayReport(
             array.name,
             array.place,
             array.problem,
             array.foreign_codec,
             _layout(array),
-            self._stored(array.shard_spec) if array.is_sharded else None,
-            tuple(self._damaged),
+            stored,
+            tuple(self._sums.damaged),
             tuple(self._foreign),
-            self._is_complete,
+            is_complete,
         )
 
-    def _scan(self, spec: ShardSpec) -> None:
-        def examine(view: OpenObject, entries: Any) -> ShardLayout:
-            return shard_layout(spec, entries, view.nbytes, view.range)
-
-        for one in read_indexes(
-            self._array,
-            self._only_shards(),
-            self._options,
-            memory=self._memory,
-            examine=examine,
-            monitor=self._monitor,
-        ):
-            self._count(one)
-            if self._fail_fast and self._sums["damaged"]:
-                self._is_complete = False
-                return
+    def _scan(self) -> bool:
+        """Add up all shards; return False after a stop at a damaged one."""
+        pool = self._pool
+        work = InspectWork(self._array, self._task, pool.options, pool.budget, self._picture)
+        for shards, sums in pool.results(self._task, work, self._array, self._only_shards()):
+            self._sums.merge(sums)
+            if pool.is_remote:  # threads of this process have advanced it
+                self._monitor.advance(len(shards))
+            if self._task.fail_fast and self._sums.n_damaged:
+                return False
+        return True
 
     def _only_shards(self) -> Iterator[ShardTarget]:
         for one in self._array.objects():
             if isinstance(one, ForeignObject):
-                self._sums["foreign"] += 1
+                self._n_foreign += 1
                 if len(self._foreign) < MAX_NAMED:
                     self._foreign.append(one.name)
             else:
                 yield one
-
-    def _count(self, one: ShardIndex) -> None:
-        if one.is_missing:
-            return
-        self._sums["shards"] += 1
-        if one.nbytes is not None:
-            self._shards.add([one.nbytes])
-        if one.error is not None or one.entries is None:
-            self._sums["damaged"] += 1
-            if len(self._damaged) < MAX_NAMED:
-                self._damaged.append(DamagedShard(one.shard.name, str(one.error)))
-            return
-        layout: ShardLayout = one.result
-        sizes = one.entries[:, 1]
-        self._chunks.add(sizes[sizes != ABSENT])
-        self._sums["chunks"] += layout.n_stored
-        for kind in layout.ranges:
-            self._sums[kind] += layout.total(kind)
-        for kind in ("header", "footer"):
-            self._sums[f"with {kind}"] += bool(layout.total(kind))
-        self._orders[layout.order] += 1
-        self._alignments[layout.alignment] += 1
-        if self._picture is not None:
-            self._picture.add(one)
-
-    def _stored(self, spec: ShardSpec) -> StoredRecord:
-        sums, chunks = self._sums, self._chunks.summary()
-        decoded = sums["chunks"] * math.prod(spec.chunk_shape) * spec.dtype.itemsize
-        return StoredRecord(
-            n_grid_shards=self._array.n_grid_shards,
-            n_shards=sums["shards"],
-            n_grid_chunks=_n_grid_chunks(self._array, spec),
-            n_chunks=sums["chunks"],
-            shards=self._shards.summary(),
-            chunks=chunks,
-            decoded_nbytes=decoded,
-            chunk_nbytes=sums["inner chunks"],
-            index_nbytes=sums["index"],
-            header_nbytes=sums["header"],
-            footer_nbytes=sums["footer"],
-            padding_nbytes=sums["padding"],
-            unmarked_nbytes=sums["unmarked"],
-            dead_nbytes=sums["dead"],
-            ratio=decoded / chunks.nbytes if chunks.nbytes else None,
-            orders=dict(self._orders),
-            alignments=dict(self._alignments),
-            n_without_index_checksum=0 if spec.n_index_checksums else sums["shards"],
-            n_with_header=sums["with header"],
-            n_with_footer=sums["with footer"],
-            n_damaged=sums["damaged"],
-            n_foreign=sums["foreign"],
-        )
 
 
 def _n_grid_chunks(array: ArrayTarget, spec: ShardSpec) -> int:

@@ -38,7 +38,7 @@ from .rewrite import (
 )
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
-from .verify import inside_array
+from .verify_work import inside_array
 
 __all__ = ["ShardRepair", "as_unreadable"]
 

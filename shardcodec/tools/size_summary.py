@@ -67,6 +67,26 @@ class Sizes:
         else:
             np.add.at(self._bins, _bins(sizes), 1)
 
+    def merge(self, other: Sizes) -> None:
+        """Add the sizes of another collection."""
+        if other._low is None or other._high is None:
+            return
+        self._n += other._n
+        self._sum += other._sum
+        self._low = other._low if self._low is None else min(self._low, other._low)
+        self._high = other._high if self._high is None else max(self._high, other._high)
+        self._bins += other._bins
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the bins that are empty, of which there are some 10,000."""
+        used = np.flatnonzero(self._bins)
+        return {**vars(self), "_bins": (used, self._bins[used])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        used, counts = state["_bins"]
+        self.__dict__ = {**state, "_bins": np.zeros(N_BINS, np.int64)}
+        self._bins[used] = counts
+
     def summary(self) -> SizeSummary:
         """Return the numbers."""
         p5, p50, p95 = (self._percentile(share) for share in (0.05, 0.5, 0.95))

@@ -7,44 +7,31 @@ Shards are listed and checked one after the other by a few threads, so memory is
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..checksum import crc32c
-from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import Options, check, resolve
-from ..storage.journals import pending_journal
 from .against import Comparison
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
-from .chunk_check import ChunkCheck, Level
-from .findings import MOST_FINDINGS, Finding, FindingKind
+from .chunk_check import Level
+from .findings import Finding, FindingKind
+from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import Manifest, ManifestRow, OldManifest
-from .memory_budget import MemoryBudget, MemoryShare
 from .monitor import Monitor
-from .shard_threads import in_order
-from .stored_bytes import lasting_state, open_object
-from .survey import Survey, survey
+from .stored_bytes import lasting_state
 from .targets import find_arrays
 from .verify_report import ShardFindings, VerifiedArray, VerifyReport
+from .verify_work import Looked, VerifyTask, VerifyWork
 
-__all__ = ["inside_array", "verify"]
+__all__ = ["verify"]
 
 # Shards with findings that a report lists.
 MOST_SHARDS = 1000
-# Decoded bytes of a shard that is verified sooner than a thread begins with it.
-SMALL_NBYTES = 1 << 20
-# Threads that wait for answers of a store of requests.
-_REQUEST_THREADS = 16
 
-Ints = tuple[int, ...]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 OnShard = Callable[[ShardFindings], None]
 
 
@@ -60,6 +47,7 @@ def verify(
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
+    dask: Any = None,
     fail_fast: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
@@ -92,6 +80,9 @@ def verify(
     memory : int, optional
         Memory for indexes and data, in bytes: fewer threads and smaller blocks are used. By default a few MiB, an index and
         an inner chunk for each thread.
+    dask : str, distributed.Client or bool, optional
+        The workers of a cluster of dask check the shards, see `convert`; `target` and `against` must be paths or URLs. `memory`
+        and `threads` are then those of one worker, by default half of its memory limit and all its threads.
     fail_fast : bool
         Stop at the first finding that is no warning.
     storage_options : mapping, optional
@@ -112,53 +103,36 @@ def verify(
     SpecError
         The metadata of the target itself are malformed.
     TypeError, ValueError, ImportError
-        An argument is invalid, an index and an inner chunk do not fit into `memory`, or no package can open the URL.
+        An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
+    ConflictError, OSError
+        A worker of dask reaches other metadata; or the scheduler was lost.
     """
-    budget = MemoryBudget(memory)
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")
-    options = resolve(argument=check({"threads": threads}))
+    monitor = monitor or Monitor()
+    task = VerifyTask(Level(level), manifest is not None, absolute_place(against), storage_options)
+    pool = ShardPool(
+        target,
+        spec,
+        storage_options,
+        threads=threads,
+        memory=memory,
+        dask=dask,
+        monitor=monitor,
+        more_places={} if against is None else {"against": task.against},
+    )
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     with ExitStack() as stack:
         old = None if since is None else OldManifest(since)
         if old is not None:
             stack.callback(old.close)
         new = None if manifest is None else stack.enter_context(Manifest(manifest))
-        run = _VerifyRun(
-            Level(level), sample, old, new, options, budget, fail_fast, monitor or Monitor(), on_shard
-        )
+        run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, monitor, on_shard)
         for one in arrays:
-            run.add(one, None if against is None else Comparison.of(one, against, storage_options))
+            run.add(one)
             if run.is_stopped:
                 break
         return run.report(str(target))
-
-
-def inside_array(shard: ShardTarget) -> Flags | None:
-    """Return which inner chunks of a shard have elements of the array; None for all, or if the array is not known."""
-    array, spec = shard.array, shard.array.spec
-    if array.layout is None or spec is None or shard.coords is None:
-        return None
-    left = [
-        n - i * size for n, i, size in zip(array.layout.shape, shard.coords, spec.shard_shape, strict=True)
-    ]
-    extent = [left[axis] for axis in spec.chain.perm]
-    if all(n >= size for n, size in zip(extent, spec.stored_shape, strict=True)):
-        return None
-    flags = np.zeros(spec.grid_shape, dtype=np.bool_)
-    flags[
-        tuple(slice(0, max(0, -(-n // size))) for n, size in zip(extent, spec.chunk_shape, strict=True))
-    ] = True
-    return flags.reshape(-1)
-
-
-class _Looked(NamedTuple):
-    """The result of one shard; `survey` is None if the object does not exist or cannot be read."""
-
-    shard: ShardTarget
-    survey: Survey | None
-    findings: tuple[Finding, ...]
-    state: str | None
 
 
 class _VerifyRun:
@@ -166,18 +140,17 @@ class _VerifyRun:
 
     def __init__(
         self,
-        level: Level,
+        task: VerifyTask,
+        pool: ShardPool,
         sample: float,
         old: OldManifest | None,
         new: Manifest | None,
-        options: Options,
-        budget: MemoryBudget,
         fail_fast: bool,
         monitor: Monitor,
         on_shard: OnShard | None,
     ) -> None:
-        self._level, self._sample, self._old, self._new = level, sample, old, new
-        self._options, self._budget, self._fail_fast = options, budget, fail_fast
+        self._task, self._pool = task, pool
+        self._sample, self._old, self._new, self._fail_fast = sample, old, new, fail_fast
         self._monitor, self._on_shard = monitor, on_shard
         self._arrays: list[VerifiedArray] = []
         self._kinds: Counter[str] = Counter()
@@ -189,7 +162,7 @@ class _VerifyRun:
         """Return the result."""
         return VerifyReport(
             target,
-            self._level.value,
+            self._task.level.value,
             tuple(self._arrays),
             dict(sorted(self._kinds.items())),
             self._n_findings,
@@ -197,7 +170,7 @@ class _VerifyRun:
             is_complete=not self.is_stopped,
         )
 
-    def add(self, array: ArrayTarget, comparison: Comparison | None) -> None:
+    def add(self, array: ArrayTarget) -> None:
         """Verify the shards of one array."""
         if not array.is_sharded:
             self._arrays.append(VerifiedArray(array.name, array.problem or "it is not sharded"))
@@ -209,48 +182,20 @@ class _VerifyRun:
         if array.foreign_codec is not None:
             detail = f"shardcodec does not have the codec {array.foreign_codec}: only indexes are checked"
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
-        share = self._share(array, comparison)
-        one_thread = replace(self._options, threads=1)
-        check = ChunkCheck(array.shard_spec, one_thread, can_decode=array.foreign_codec is None, share=share)
         counts: Counter[str] = Counter()
-        for looked in self._look_at_all(array, check, comparison, counts):
-            self._count(looked, counts)
+        work = VerifyWork(array, self._task, self._pool.options, self._pool.budget)
+        chosen = self._chosen(array, counts)
+        for (shard,), looked in self._pool.results(self._task, work, array, chosen):
+            self._count(shard, looked, counts)
             self._monitor.advance()
             if self.is_stopped:
                 break
         has_checksum = bool(array.shard_spec.n_index_checksums)
         self._arrays.append(VerifiedArray(array.name, None, **counts, has_index_checksum=has_checksum))
         if not self.is_stopped:
-            self._find_missing(array, comparison)
-
-    def _share(self, array: ArrayTarget, comparison: Comparison | None) -> MemoryShare:
-        """Return the number of threads and the memory of each."""
-        wanted = self._options.threads
-        if not array.store.is_near:
-            wanted = max(wanted, _REQUEST_THREADS)
-        more = 0 if comparison is None else comparison.least_nbytes
-        share = self._budget.share(array.shard_spec, array.place, wanted, more=more)
-        if comparison is not None and share.largest_nbytes is not None:
-            comparison.limit_blocks(share.largest_nbytes // 3)  # two blocks, and which bytes differ
-        return share
+            self._find_missing(array, work.comparison)
 
     # ---- shards
-
-    def _look_at_all(
-        self, array: ArrayTarget, check: ChunkCheck, comparison: Comparison | None, counts: Counter[str]
-    ) -> Iterator[_Looked]:
-        return in_order(
-            self._chosen(array, counts),
-            lambda shard: self._look(shard, check, comparison),
-            check.share.n_threads,
-            self._monitor,
-            is_short=array.store.is_near and self._reads_little(array, comparison),
-        )
-
-    def _reads_little(self, array: ArrayTarget, comparison: Comparison | None) -> bool:
-        """Return True if little is read of each shard."""
-        is_small = array.shard_spec.chain.nbytes <= SMALL_NBYTES
-        return comparison is None and (self._level is Level.INDEX or is_small)
 
     def _chosen(self, array: ArrayTarget, counts: Counter[str]) -> Iterator[ShardTarget]:
         """Yield the shards to check; report other objects."""
@@ -275,7 +220,12 @@ class _VerifyRun:
         if self._old is None:
             return False
         row = self._old.find(shard.array.name, shard.relative)
-        if row is None or row.n_findings or row.state is None or Level(row.level).rank < self._level.rank:
+        if (
+            row is None
+            or row.n_findings
+            or row.state is None
+            or Level(row.level).rank < self._task.level.rank
+        ):
             return False
         if lasting_state(shard.array.store, shard.key) != row.state:
             return False
@@ -283,58 +233,20 @@ class _VerifyRun:
             self._new.add(row)
         return True
 
-    def _look(self, shard: ShardTarget, check: ChunkCheck, comparison: Comparison | None) -> _Looked:
-        """Check one shard, in a thread."""
-        array = shard.array
-        findings: list[Finding] = []
-        try:
-            state = None if self._new is None else lasting_state(array.store, shard.key)
-            path = array.store.path(shard.key)
-            if path is not None and (journal := pending_journal(path)) is not None:
-                detail = f"a writer has not finished an update in place; the journal is {journal}"
-                findings.append(
-                    Finding(FindingKind.PENDING_JOURNAL, shard.name, detail, array.name, recoverable=True)
-                )
-            view = open_object(array.store, shard.key)
-            if view is None:
-                return _Looked(shard, None, (), None)
-            try:
-                inside = inside_array(shard)
-                found = survey(view, shard.name, check, self._level, array=array.name, is_inside=inside)
-            finally:
-                view.close()
-        except (ShardError, OSError) as error:
-            findings.append(
-                Finding(FindingKind.UNREADABLE, shard.name, str(error), array.name, recoverable=False)
-            )
-            return _Looked(shard, None, tuple(findings), None)
-        if comparison is not None:
-            findings += itertools.islice(comparison.findings(shard), MOST_FINDINGS)
-        return _Looked(shard, found.without_entries(), tuple(findings), state)
-
-    def _count(self, looked: _Looked, counts: Counter[str]) -> None:
-        found, findings = looked.survey, looked.findings
-        n_errors = sum(not one.is_warning for one in findings)
-        if found is not None:
-            findings += found.findings
-            n_errors += found.n_findings
+    def _count(self, shard: ShardTarget, looked: Looked, counts: Counter[str]) -> None:
+        array, n_errors = shard.array.name, looked.n_errors
+        if looked.sizes is not None:
             counts["n_shards"] += 1
-            for name in ("nbytes", "data_nbytes", "verified_nbytes", "unverifiable_nbytes"):
-                counts[name] += getattr(found, name)
+            names = "nbytes", "data_nbytes", "verified_nbytes", "unverifiable_nbytes"
+            counts.update(dict(zip(names, looked.sizes, strict=True)))
             if self._new is not None:
-                row = (
-                    looked.shard.array.name,
-                    looked.shard.relative,
-                    looked.state,
-                    found.nbytes,
-                    self._level.value,
-                    n_errors,
+                level = self._task.level.value
+                self._new.add(
+                    ManifestRow(array, shard.relative, looked.state, looked.sizes[0], level, n_errors)
                 )
-                self._new.add(ManifestRow(*row))
         counts["n_damaged"] += n_errors > 0
-        if findings:
-            shard = looked.shard
-            self._note_all(ShardFindings(shard.array.name, shard.name, findings, n_errors))
+        if looked.findings:
+            self._note_all(ShardFindings(array, shard.name, looked.findings, n_errors))
 
     def _find_missing(self, array: ArrayTarget, comparison: Comparison | None) -> None:
         if self._old is not None and array.only is None:

@@ -7,7 +7,13 @@ from __future__ import annotations
 import itertools
 
 from shardcodec.tools.convert.plan import ConvertPlan, PlannedArray, Unit
-from shardcodec.tools.jobs.batches import FIRST_SECONDS, FIRST_SPEED, MOST_SHARDS, TARGET_SECONDS, Batches
+from shardcodec.tools.jobs.batches import (
+    FIRST_SECONDS,
+    FIRST_SPEED,
+    MOST_SHARDS,
+    TARGET_SECONDS,
+    batches_of_plan,
+)
 
 SHARD = 1000
 
@@ -19,7 +25,7 @@ def plan_of(n: int, *, shard: int = SHARD) -> ConvertPlan:
 
 def test_each_unit_comes_once_and_the_last_batches_are_small() -> None:
     plan = plan_of(1000)
-    batches = Batches(plan, plan.units())
+    batches = batches_of_plan(plan, plan.units())
     sizes = []
     units: list[Unit] = []
     while batch := batches.take(4):
@@ -31,7 +37,7 @@ def test_each_unit_comes_once_and_the_last_batches_are_small() -> None:
 
 def test_units_that_were_not_run_come_next() -> None:
     plan = plan_of(100)
-    batches = Batches(plan, plan.units())
+    batches = batches_of_plan(plan, plan.units())
     first = batches.take(1)
     batches.give_back(first[10:])
     assert batches.take(1)[: len(first) - 10] == first[10:]
@@ -39,7 +45,7 @@ def test_units_that_were_not_run_come_next() -> None:
 
 def test_size_follows_the_measured_time() -> None:
     plan = plan_of(10**6, shard=10**6)
-    batches = Batches(plan, plan.units())
+    batches = batches_of_plan(plan, plan.units())
     first = batches.take(2)
     assert len(first) == FIRST_SECONDS * FIRST_SPEED / 10**6
     batches.measured(first, 2.0 * len(first))  # a unit takes 2 s
@@ -51,9 +57,9 @@ def test_size_follows_the_measured_time() -> None:
 
 def test_batch_has_at_least_one_unit_and_not_too_many() -> None:
     slow = plan_of(10, shard=10**12)
-    assert len(Batches(slow, slow.units()).take(1)) == 1
+    assert len(batches_of_plan(slow, slow.units()).take(1)) == 1
     many = plan_of(10**9, shard=1)
-    batches = Batches(many, many.units())  # no list of 10^9 units is made
+    batches = batches_of_plan(many, many.units())  # no list of 10^9 units is made
     assert len(batches.take(8)) == MOST_SHARDS
-    empty = Batches(many, itertools.islice(many.units(), 0))
+    empty = batches_of_plan(many, itertools.islice(many.units(), 0))
     assert empty.take(1) == []

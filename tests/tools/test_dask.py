@@ -31,7 +31,7 @@ from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-from shardcodec.tools.jobs import dask_workers  # noqa: E402 - it needs distributed
+from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402 - it needs distributed
 
 METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
 
@@ -198,7 +198,7 @@ def test_window_bounds_the_tasks_in_the_scheduler(
 
     report = convert(source, new, chunks=(2, 2), shards=(8, 4), dask=client, memory=1 << 20, monitor=Look())
     assert report.is_complete and report.n_written == 8 * 12
-    assert max(seen) == 2 * dask_workers.WINDOW
+    assert max(seen) == 2 * dask_run.WINDOW
 
 
 # ---- workers and processes that end
@@ -399,7 +399,8 @@ def test_workers_must_reach_the_destination_and_have_the_same_version(
     pytest.importorskip("fsspec", reason="fsspec is not installed")
     with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
         convert(source, "memory://new.zarr", shards=SHARDS, dask=client, job=job)
-    monkeypatch.setattr(dask_workers, "build_info", lambda: {"version": "0.0.1"})
+    assert not job.exists() and not Path(f"{job}.ledger").exists()  # nothing was written
+    monkeypatch.setattr(dask_run, "build_info", lambda: {"version": "0.0.1"})
     with pytest.raises(
         ImportError, match=r"expected version 0\.0\.1 on the worker tcp://.*install the same version"
     ):

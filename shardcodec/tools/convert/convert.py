@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...errors import ConflictError
 from ...format.codecs import CodecLike
 from ...options import Options, check, resolve
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
 from ..jobs.cluster import chosen_cluster, default_job, open_workers
 from ..jobs.plan_file import PlanFile
-from ..monitor import Monitor, Stopped
+from ..monitor import Incomplete, Monitor, Stopped
 from ..targets import find_arrays
+from .begin_job import begin_job, give_up, plan_file
 from .convert_report import ConvertedArray, ConvertReport
 from .destination import NewTree
 from .estimate import Prices, array_report, cost_of
@@ -97,8 +97,9 @@ def convert(
         A new local folder for intermediate arrays, which is removed at the end. It is used where source chunks would
         otherwise be read three times or more, because source chunks and shards cross and `memory` does not suffice.
     job : path-like, optional
-        A new file for the plan, beside which the ledger is; it makes the conversion resumable. `source` and `destination` must
-        be paths or URLs.
+        A file for the plan, beside which the ledger is; it makes the conversion resumable. It must be new, or that of a finished
+        job, which it replaces. `source` and `destination` must be paths or URLs. After an error before anything is written it
+        does not stay.
     resume : bool
         Go on with the job, if there is one. Finished shards are not written again; of a finished job nothing is.
     dask : str, distributed.Client or bool, optional
@@ -131,7 +132,7 @@ def convert(
     Incomplete
         The scheduler of dask was lost; the job can be resumed.
     FileExistsError
-        There is something at the destination, or the job exists already.
+        There is something at the destination, or an unfinished job exists already.
     FileNotFoundError
         There is no source.
     ConflictError
@@ -143,9 +144,13 @@ def convert(
     """
     source, destination = (absolute(one, storage_options) for one in (source, destination))
     monitor = monitor or Monitor()
-    cluster = chosen_cluster(dask, source, destination, has_job=job is not None, has_temp=temp is not None)
-    if cluster is not None and job is None:
-        job = default_job(destination)
+    cluster = chosen_cluster(dask, {"source": source, "destination": destination})
+    if cluster is not None:
+        if temp is not None:
+            raise ValueError(
+                "temp: expected no intermediate array with dask; give the workers more memory instead"
+            )
+        job = default_job(destination) if job is None else job
     with open_workers(cluster, threads=threads, memory=memory, monitor=monitor) as workers:
         options = resolve(argument=check({"threads": threads if workers is None else workers.n_threads}))
         # sources and destinations that are no URLs must not get the options of one
@@ -176,29 +181,75 @@ def convert(
             if not resume:
                 new.check_free()
             return _planned(plan, options, listed)
-        job_path, owner = None if job is None else os.path.abspath(os.fspath(job)), uuid.uuid4().hex
-        if job_path is not None:
-            plan, owner = _begin_job(plan, job_path, source, destination, resume, new, storage_options)
+        job_file, owner, is_new = None, uuid.uuid4().hex, True
+        if job is not None:
+            path = os.path.abspath(os.fspath(job))
+            made = plan_file(plan, path, source, destination, 1, storage_options)
+            job_file, is_new = begin_job(made, new, resume=resume)
+            plan, owner = job_file.plan, job_file.job
             options = replace(options, threads=min(options.threads, plan.n_threads))
         elif resume:
             raise ValueError("resume: expected `job`, the file of the plan that is resumed")
         else:
             new.check_free()
-        totals, is_complete, n_damaged = _carry_out(
+        totals, is_complete, n_damaged = _carry_out_or_give_up(
+            plan,
+            tree,
+            new,
+            options,
+            monitor,
+            file=job_file,
+            is_new=is_new,
+            temp=temp,
+            owner=owner,
+            fail_fast=fail_fast,
+            workers=workers,
+        )
+    if totals.is_stopped and job_file is None:
+        raise Stopped
+    return run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
+
+
+def _carry_out_or_give_up(
+    plan: ConvertPlan,
+    tree: SourceTree,
+    new: NewTree,
+    options: Options,
+    monitor: Monitor,
+    *,
+    file: PlanFile | None,
+    is_new: bool,
+    temp: str | os.PathLike[str] | None,
+    owner: str,
+    fail_fast: bool,
+    workers: Workers | None,
+) -> tuple[Totals, bool, int]:
+    """Run all units of a plan; if that ends before anything is written, and cannot be resumed, remove its file and mark."""
+    had_folder = new.path is not None and os.path.isdir(new.path)
+    job = None if file is None else file.path
+    try:
+        found = _carry_out(
             plan,
             tree,
             new,
             options,
             monitor,
             temp=temp,
-            job=job_path,
+            job=job,
             owner=owner,
             fail_fast=fail_fast,
             workers=workers,
         )
-    if totals.is_stopped and job_path is None:
-        raise Stopped
-    return run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
+    except Incomplete:
+        raise
+    except BaseException:
+        if is_new and temp is None:
+            give_up(new, owner, file, had_folder=had_folder)
+        raise
+    totals, is_complete, _ = found
+    if file is None and not is_complete and not totals.n_written:
+        give_up(new, owner, None, had_folder=had_folder)
+    return found
 
 
 def _carry_out(
@@ -299,7 +350,7 @@ def plan_convert(
     new.check_free()
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
-    _plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
+    plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
     return _planned(plan, options, tuple(_reports(plan, tree, None, True)))
 
 
@@ -341,58 +392,3 @@ def _reports(
         reason = array.problem or "shardcodec does not have the data type"
         found.append(ConvertedArray(name, "copy", reason, shape, dtype, (), (), 0, False))
     return found
-
-
-# ---- jobs
-
-
-def _plan_file(
-    plan: ConvertPlan,
-    path: str,
-    source: Any,
-    destination: Any,
-    n_parts: int,
-    options: Mapping[str, Any] | None,
-) -> PlanFile:
-    places = []
-    for name, place in (("source", source), ("destination", destination)):
-        if not isinstance(place, str):
-            raise TypeError(
-                f"{name}: expected a path or a URL, which other processes can open, got {type(place).__name__}"
-            )
-        places.append(place)
-    if not is_url(places[1]) and path.startswith(places[1].rstrip(os.sep) + os.sep):
-        raise ValueError(f"job: expected a file outside of the new hierarchy {places[1]}, got {path}")
-    return PlanFile(path, plan, places[0], places[1], n_parts, options)
-
-
-def _begin_job(
-    plan: ConvertPlan,
-    path: str,
-    source: Any,
-    destination: Any,
-    resume: bool,
-    new: NewTree,
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[ConvertPlan, str]:
-    """Return plan and name of a job that is resumed, or store the plan of a new one."""
-    if os.path.exists(path):
-        if not resume:
-            raise FileExistsError(f"{path}: the job exists already; resume it, or name a new file")
-        stored = PlanFile.read(path)
-        return _resumed(stored.plan, plan), stored.job
-    new.check_free()
-    file = _plan_file(plan, path, source, destination, 1, storage_options)
-    file.write()
-    return plan, file.job
-
-
-def _resumed(stored: ConvertPlan, plan: ConvertPlan) -> ConvertPlan:
-    if stored.fingerprint != plan.fingerprint:
-        raise ConflictError(
-            f"{plan.source}: expected the source and the options with which the job was begun (fingerprint "
-            f"{stored.fingerprint}), got others ({plan.fingerprint}); begin a new job with a new destination",
-            expected=stored.fingerprint,
-            actual=plan.fingerprint,
-        )
-    return stored

@@ -46,7 +46,7 @@ from ...transformer.legacy_2022.destination import put
 from ..array_target import ArrayTarget
 from ..documents import DOCUMENTS
 from ..stored_bytes import lasting_state, open_object
-from .source import Ints
+from .source import Ints, file_state
 
 __all__ = ["JobOver", "NewArray", "NewTree", "ShardState"]
 
@@ -127,6 +127,15 @@ class NewTree:
                 raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
         if self.is_complete:
             raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
+
+    def has_objects(self, *, besides: str) -> bool:
+        """Return True if there is an object or a file besides one of the root; also if the store cannot tell it."""
+        if self.path is not None:
+            files = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
+            return any(file != f"{self.path}/{besides}" for file in files)
+        if not self.root.store.supports_listing:
+            return True
+        return any(key != self.root.prefix + besides for key in self.root.store.keys(self.root.prefix))
 
     @property
     def is_complete(self) -> bool:
@@ -392,8 +401,7 @@ class NewArray:
         path = self.folder.store.path(key)
         if path is None:
             return lasting_state(self.folder.store, key)
-        found = os.stat(path)
-        return f"{found.st_size}-{found.st_ino}-{found.st_mtime_ns}"
+        return file_state(path)
 
     def content_crc(self, coords: Ints) -> int:
         """Return the checksum of the bytes of a stored shard without its index."""

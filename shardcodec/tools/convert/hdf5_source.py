@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import ShardError, UnsupportedError
 from .object_source import ObjectSource, as_json_attributes, fields_of
-from .source import Ints, SourceTree
+from .source import Ints, SourceTree, file_state
 
 __all__ = ["hdf5_tree", "split_hdf5"]
 
@@ -31,8 +31,7 @@ class _Dataset(ObjectSource):
     file: str = ""
 
     def state(self, start: Ints, stop: Ints) -> str | None:
-        found = os.stat(self.file)
-        return f"{found.st_size}-{found.st_ino}-{found.st_mtime_ns}"
+        return file_state(self.file)
 
 
 def split_hdf5(path: str) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import numpy as np
 from ...format.codecs import Codec
 from ...format.dtypes import DType
 
-__all__ = ["Coords", "EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree"]
+__all__ = ["Coords", "EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree", "file_state"]
 
 Ints = tuple[int, ...]
 Coords = np.ndarray[Any, np.dtype[np.int64]]
@@ -148,3 +149,12 @@ class SourceTree:
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_consolidated: bool = False
     verbatim: Mapping[str, Any] = field(default_factory=dict)
+
+
+def file_state(path: str) -> str:
+    """Return a name of the state of a file: its size and the time of its last change.
+
+    It has no number of an inode or a device, because hosts that see the same file may number it differently.
+    """
+    found = os.stat(path)
+    return f"{found.st_size}-{found.st_mtime_ns}"

@@ -32,7 +32,7 @@ from ...format.spec import ShardSpec
 from ...options import Options
 from ...storage.runner import run_blocking
 from ...storage.store import Store
-from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray
+from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, file_state
 
 __all__ = ["ZarrSource", "chunk_places", "zarr_source"]
 
@@ -77,7 +77,7 @@ class ZarrSource(SourceArray):
         return self.chain.shape
 
     def state(self, start: Ints, stop: Ints) -> str | None:
-        """Return a hash of size, inode and time of the files that store a box."""
+        """Return a hash of size and time of the files that store a box."""
         digest = hashlib.blake2b(digest_size=8)
         ranges = (range(a // n, -(-b // n)) for a, b, n in zip(start, stop, self.chain.shape, strict=True))
         for coords in itertools.product(*ranges):
@@ -85,11 +85,9 @@ class ZarrSource(SourceArray):
             if path is None:
                 return None
             try:
-                found = os.stat(path)
+                digest.update(f"{file_state(path)}\n".encode())
             except FileNotFoundError:
                 digest.update(b"-")
-                continue
-            digest.update(f"{found.st_size} {found.st_ino} {found.st_mtime_ns}\n".encode())
         return digest.hexdigest()
 
     def object_nbytes(self, most: int) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,26 +18,30 @@ if TYPE_CHECKING:
 __all__ = ["chosen_cluster", "default_job", "open_workers"]
 
 
-def chosen_cluster(dask: Any, source: Any, destination: Any, *, has_job: bool, has_temp: bool) -> Any:
-    """Return the address or the client of the cluster that runs a conversion; None for this process.
+def chosen_cluster(dask: Any, places: Mapping[str, Any]) -> Any:
+    """Return the address or the client of the cluster that does the work; None for this process.
 
     Parameters
     ----------
     dask : str, distributed.Client, bool or None
         What the user has given. True: the client that the program uses. None or False: this process.
-    source, destination : object
-        Absolute places.
-    has_job, has_temp : bool
-        The user has named a file for the plan, and a folder for an intermediate array.
+    places : mapping
+        Absolute places, by the name of the argument.
 
     Raises
     ------
-    TypeError, ValueError
-        The workers cannot open source and destination, or cannot do this conversion.
+    TypeError
+        The workers cannot open a place.
+    ValueError
+        The program uses no client.
     """
     if dask is None or dask is False:
         return None
-    _check_places(source, destination, has_job, has_temp)
+    for name, place in places.items():
+        if not isinstance(place, str):
+            raise TypeError(
+                f"{name}: expected a path or a URL, which the workers of dask can open, got {type(place).__name__}"
+            )
     if dask is not True:
         return dask
     found = _dask().active_client()
@@ -45,24 +50,18 @@ def chosen_cluster(dask: Any, source: Any, destination: Any, *, has_job: bool, h
     return found
 
 
-def _check_places(source: Any, destination: Any, has_job: bool, has_temp: bool) -> None:
-    for name, place in (("source", source), ("destination", destination)):
-        if not isinstance(place, str):
-            raise TypeError(
-                f"{name}: expected a path or a URL, which the workers of dask can open, got {type(place).__name__}"
-            )
-    if has_temp:
-        raise ValueError(
-            "temp: expected no intermediate array with dask; give the workers more memory instead"
-        )
-    if not has_job and is_url(destination):
+def default_job(destination: str) -> str:
+    """Return the file of the plan beside a local destination.
+
+    Raises
+    ------
+    ValueError
+        The destination is a URL.
+    """
+    if is_url(destination):
         raise ValueError(
             f"job: expected a file for the plan, which all workers reach, because {destination} is not a local path"
         )
-
-
-def default_job(destination: str) -> str:
-    """Return the file of the plan beside a local destination."""
     return f"{destination}.job.json"
 
 

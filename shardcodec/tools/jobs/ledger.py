@@ -14,6 +14,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -22,7 +23,7 @@ from ...checksum import crc32c
 from ...errors import ShardFileError
 from ...storage.files import open_file
 
-__all__ = ["FoundLines", "Ledger", "ledger_folder", "read_ledgers"]
+__all__ = ["FoundLines", "Ledger", "ledger_folder", "read_ledgers", "remove_ledgers"]
 
 
 def ledger_folder(job: str) -> str:
@@ -142,6 +143,16 @@ def read_ledgers(job: str, fingerprint: str) -> FoundLines:
                 elif is_ours and line is not None:
                     lines.append(line)
     return FoundLines(lines, n_damaged, n_foreign)
+
+
+def remove_ledgers(job: str) -> None:
+    """Remove the ledgers beside a plan, and their folder if nothing else is in it."""
+    folder = ledger_folder(job)
+    for path in _files(folder):
+        with suppress(OSError):  # a folder is left
+            os.unlink(path)
+    with suppress(OSError):
+        os.rmdir(folder)
 
 
 def _files(folder: str) -> Iterator[str]:

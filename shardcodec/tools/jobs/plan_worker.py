@@ -24,7 +24,7 @@ from ..convert.run import Totals, n_in_flight, run_units
 from ..convert.shard_record import ShardRecord
 from ..convert.source import Ints
 from ..convert.work import Done, GroupWork
-from ..monitor import Monitor, Stopped
+from .batches import BatchEnd
 from .ledger import Ledger, read_ledgers
 from .open_plan import open_plan
 from .plan_file import PlanFile
@@ -128,7 +128,7 @@ class PlanWorker:
                 opened.plan,
                 opened.work,
                 counted,
-                _Until(self, start + most_seconds),
+                BatchEnd(lambda: self.is_stopped, start + most_seconds),
                 n_threads=1,
                 fail_fast=self._fail_fast,
                 on_record=self._append,
@@ -217,14 +217,3 @@ class _Counted:
         for unit in self._units:
             self.n += 1
             yield unit
-
-
-class _Until(Monitor):
-    """Ends a batch when its time is over, or its worker is stopped."""
-
-    def __init__(self, worker: PlanWorker, end: float) -> None:
-        self._worker, self._end = worker, end
-
-    def check(self) -> None:
-        if self._worker.is_stopped or time.monotonic() >= self._end:
-            raise Stopped

@@ -1,0 +1,197 @@
+# verify_work.py - verify the shards of one array
+# SPDX-License-Identifier: MIT
+"""`VerifyWork`: checks shards of an array, in threads. `VerifyTask`: the same as plain data, for other processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import ShardError
+from ..options import Options
+from ..storage.journals import pending_journal
+from .against import Comparison
+from .array_target import ArrayTarget, ShardTarget
+from .chunk_check import ChunkCheck, Level
+from .findings import MOST_FINDINGS, Finding, FindingKind
+from .jobs.shard_task import ShardTask
+from .memory_budget import MemoryBudget, MemoryShare
+from .monitor import Monitor
+from .shard_threads import in_order
+from .stored_bytes import lasting_state, open_object
+from .survey import survey
+
+__all__ = ["Looked", "VerifyTask", "VerifyWork", "inside_array"]
+
+# Decoded bytes of a shard that is verified sooner than a thread begins with it.
+SMALL_NBYTES = 1 << 20
+# Threads that wait for answers of a store of requests.
+_REQUEST_THREADS = 16
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Looked(NamedTuple):
+    """The result of one shard.
+
+    Attributes
+    ----------
+    sizes : tuple of int or None
+        Bytes of the object, of its inner chunks, of those that a checksum has verified, and of those without a checksum; None
+        if the object does not exist or cannot be read.
+    findings : tuple of Finding
+    n_errors : int
+        Number of findings that are no warnings, also of those that are not listed.
+    state : str or None
+        State of the object, if it was asked for.
+    """
+
+    sizes: tuple[int, int, int, int] | None
+    findings: tuple[Finding, ...] = ()
+    n_errors: int = 0
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class VerifyTask(ShardTask[Looked]):
+    """How the shards of an array are verified.
+
+    Attributes
+    ----------
+    level : Level
+    names_states : bool
+        Return the states of the objects.
+    against : object
+        The array with which elements are compared, as for `verify`.
+    storage_options : mapping or None
+    """
+
+    level: Level
+    names_states: bool
+    against: Any = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> VerifyWork:
+        return VerifyWork(array, self, options, budget)
+
+    def weight(self, result: Looked) -> int:
+        return 1 + len(result.findings)
+
+    def failed(self, shard: ShardTarget, detail: str) -> Looked:
+        found = Finding(FindingKind.UNREADABLE, shard.name, detail, shard.array.name, recoverable=False)
+        return Looked(None, (found,), 1)
+
+
+class VerifyWork:
+    """Verifies shards of one array.
+
+    Parameters
+    ----------
+    array : ArrayTarget
+    task : VerifyTask
+    options : Options
+    budget : MemoryBudget
+        The memory of all threads.
+
+    Attributes
+    ----------
+    n_threads : int
+        Threads that work at a time, at most.
+    comparison : Comparison or None
+        The comparison with another array.
+    """
+
+    def __init__(self, array: ArrayTarget, task: VerifyTask, options: Options, budget: MemoryBudget) -> None:
+        self._array, self._task = array, task
+        self.comparison = (
+            None if task.against is None else Comparison.of(array, task.against, task.storage_options)
+        )
+        share = self._share(options, budget)
+        self.n_threads = share.n_threads
+        one_thread = replace(options, threads=1)
+        can_decode = array.foreign_codec is None
+        self._check = ChunkCheck(array.shard_spec, one_thread, can_decode=can_decode, share=share)
+
+    def run(
+        self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
+    ) -> Iterator[tuple[int, Looked]]:
+        """Verify shards; see `ShardWork.run`."""
+        is_short = self._array.store.is_near and self._reads_little()
+        for looked in in_order(shards, self._look, n_threads, monitor, is_short=is_short):
+            yield 1, looked
+
+    def _share(self, options: Options, budget: MemoryBudget) -> MemoryShare:
+        """Return the number of threads and the memory of each."""
+        array, comparison = self._array, self.comparison
+        wanted = options.threads
+        if not array.store.is_near:
+            wanted = max(wanted, _REQUEST_THREADS)
+        more = 0 if comparison is None else comparison.least_nbytes
+        share = budget.share(array.shard_spec, array.place, wanted, more=more)
+        if comparison is not None and share.largest_nbytes is not None:
+            comparison.limit_blocks(share.largest_nbytes // 3)  # two blocks, and which bytes differ
+        return share
+
+    def _reads_little(self) -> bool:
+        """Return True if little is read of each shard."""
+        is_small = self._array.shard_spec.chain.nbytes <= SMALL_NBYTES
+        return self.comparison is None and (self._task.level is Level.INDEX or is_small)
+
+    def _look(self, shard: ShardTarget) -> Looked:
+        """Check one shard, in a thread."""
+        array = shard.array
+        findings: list[Finding] = []
+        try:
+            state = lasting_state(array.store, shard.key) if self._task.names_states else None
+            path = array.store.path(shard.key)
+            if path is not None and (journal := pending_journal(path)) is not None:
+                detail = f"a writer has not finished an update in place; the journal is {journal}"
+                findings.append(
+                    Finding(FindingKind.PENDING_JOURNAL, shard.name, detail, array.name, recoverable=True)
+                )
+            view = open_object(array.store, shard.key)
+            if view is None:
+                return Looked(None)
+            try:
+                inside = inside_array(shard)
+                found = survey(
+                    view, shard.name, self._check, self._task.level, array=array.name, is_inside=inside
+                )
+            finally:
+                view.close()
+        except (ShardError, OSError) as error:
+            findings.append(
+                Finding(FindingKind.UNREADABLE, shard.name, str(error), array.name, recoverable=False)
+            )
+            return Looked(None, tuple(findings), _n_errors(findings))
+        if self.comparison is not None:
+            findings += itertools.islice(self.comparison.findings(shard), MOST_FINDINGS)
+        sizes = found.nbytes, found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes
+        n_errors = _n_errors(findings) + found.n_findings
+        return Looked(sizes, (*findings, *found.findings), n_errors, state)
+
+
+def _n_errors(findings: Iterable[Finding]) -> int:
+    return sum(not one.is_warning for one in findings)
+
+
+def inside_array(shard: ShardTarget) -> Flags | None:
+    """Return which inner chunks of a shard have elements of the array; None for all, or if the array is not known."""
+    array, spec = shard.array, shard.array.spec
+    if array.layout is None or spec is None or shard.coords is None:
+        return None
+    left = [
+        n - i * size for n, i, size in zip(array.layout.shape, shard.coords, spec.shard_shape, strict=True)
+    ]
+    extent = [left[axis] for axis in spec.chain.perm]
+    if all(n >= size for n, size in zip(extent, spec.stored_shape, strict=True)):
+        return None
+    flags = np.zeros(spec.grid_shape, dtype=np.bool_)
+    flags[
+        tuple(slice(0, max(0, -(-n // size))) for n, size in zip(extent, spec.chunk_shape, strict=True))
+    ] = True
+    return flags.reshape(-1)

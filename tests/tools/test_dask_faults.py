@@ -1,0 +1,210 @@
+# test_dask_faults.py - a scheduler that is frozen, and a cluster that grows and shrinks
+# SPDX-License-Identifier: MIT
+"""A scheduler that answers nothing is given up after some time; the job goes on later."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import python_environment
+from job_files import N_SHARDS, SHARDS, check, shards_by_ledger, source_array
+
+from shardcodec.tools import convert, verify
+from shardcodec.tools.jobs import batches
+from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
+
+dask = pytest.importorskip("dask", reason="dask is not installed")
+distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+from shardcodec.tools.jobs import dask_run  # noqa: E402 - it needs distributed
+from shardcodec.tools.jobs.dask_workers import DaskWorkers  # noqa: E402
+
+SLOW = """
+import time
+from shardcodec.tools.convert.work import GroupWork
+def slowly(self, unit):
+    time.sleep(0.3)
+    return GroupWork.original(self, unit)
+if not hasattr(GroupWork, "original"):
+    GroupWork.original, GroupWork.run = GroupWork.run, slowly
+"""
+CLUSTER = """
+import time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+    print(cluster.scheduler_address, flush=True)
+    time.sleep(120)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
+
+
+@contextmanager
+def cluster_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a scheduler and slow workers in another process; yield it and its address."""
+    environment = python_environment(DASK_DISTRIBUTED__WORKER__PRELOAD=json.dumps([SLOW]))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", CLUSTER], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Freeze(Monitor):
+    """Freezes the scheduler when two shards are finished, and lets it go on after some seconds."""
+
+    def __init__(self, process: subprocess.Popen[str], job: Path, seconds: float) -> None:
+        self._process, self._job, self._seconds = process, job, seconds
+        self.since: float | None = None
+
+    def check(self) -> None:
+        if self.since is None and sum(map(len, shards_by_ledger(self._job).values())) >= 2:
+            self.since = time.monotonic()
+            self._process.send_signal(signal.SIGSTOP)
+            threading.Timer(self._seconds, self._process.send_signal, [signal.SIGCONT]).start()
+
+
+@pytest.mark.nightly
+def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conversion waited for ever, and did not look at Ctrl-C."""
+    monkeypatch.setattr(dask_run, "SILENT_SECONDS", 6.0)
+    source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
+    with cluster_process() as (process, address), distributed.Client(address, set_as_default=False) as client:
+        freeze = Freeze(process, job, 30.0)
+        with pytest.raises(Incomplete, match="was lost"):
+            convert(source, new, shards=SHARDS, dask=client, job=job, monitor=freeze)
+        assert freeze.since is not None and time.monotonic() - freeze.since < 20
+        process.send_signal(signal.SIGCONT)
+    report = convert(source, new, shards=SHARDS, job=job, resume=True)
+    assert report.is_complete and report.n_skipped >= 2
+    check(new)
+
+
+@pytest.mark.nightly
+def test_scheduler_that_is_frozen_for_a_moment_loses_nothing(tmp_path: Path) -> None:
+    source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
+    with cluster_process() as (process, address):
+        report = convert(source, new, shards=SHARDS, dask=address, job=job, monitor=Freeze(process, job, 5.0))
+    assert report.is_complete and report.n_written == N_SHARDS
+    check(new)
+
+
+@pytest.mark.nightly
+def test_cluster_that_grows_and_shrinks(tmp_path: Path) -> None:
+    source, new = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr"
+    with (
+        dask.config.set({"distributed.worker.preload": [SLOW]}),
+        distributed.LocalCluster(
+            n_workers=0,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        cluster.adapt(minimum=0, maximum=2, interval="200ms", wait_count=2)
+        report = convert(source, new, shards=(8, 8), dask=client)
+        assert report.is_complete and report.n_written == 48
+        end = time.monotonic() + 60
+        while client.scheduler_info()["workers"] and time.monotonic() < end:
+            time.sleep(0.1)
+        assert verify(new, level="decode", dask=client) == verify(new, level="decode")
+    check(new)
+
+
+# ---- without a real freeze
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with distributed.Client(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        dashboard_address="127.0.0.1:0",
+        set_as_default=False,
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """From the time when the event is set, requests to the scheduler get no answer."""
+    is_frozen, is_over = threading.Event(), threading.Event()
+
+    def until(original: Any) -> Any:
+        def request(*arguments: Any, **choices: Any) -> Any:
+            if is_frozen.is_set():
+                is_over.wait()
+            return original(*arguments, **choices)
+
+        return request
+
+    monkeypatch.setattr(DaskWorkers, "look", until(DaskWorkers.look))
+    for name in ("register_plugin", "unregister_worker_plugin"):
+        monkeypatch.setattr(distributed.Client, name, until(getattr(distributed.Client, name)))
+    monkeypatch.setattr(dask_run, "LOOK_SECONDS", 0.0)
+    yield is_frozen
+    is_over.set()
+
+
+class At(Monitor):
+    def __init__(self, frozen: threading.Event, *, stops: bool) -> None:
+        self._frozen, self._stops, self._n = frozen, stops, 0
+
+    def check(self) -> None:
+        if self._stops and self._frozen.is_set():
+            raise Stopped
+
+    def advance(self, n: int = 1) -> None:
+        self._frozen.set()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_requests_without_an_answer_have_a_limit_of_time(
+    stops: bool, client: Any, frozen: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_run, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(dask_run, "STOP_SECONDS", 0.5)
+    source = source_array(tmp_path / "a.zarr")
+    done = convert(source, tmp_path / "b.zarr", shards=(8, 8))
+    assert done.is_complete
+    monkeypatch.setattr(dask_run, "WINDOW", 1)
+    start = time.monotonic()
+    with pytest.raises(
+        Stopped if stops else OSError, match=None if stops else "the scheduler at .* was lost"
+    ):
+        verify(tmp_path / "b.zarr", dask=client, monitor=At(frozen, stops=stops))
+    assert time.monotonic() - start < 10
+
+
+def test_scheduler_that_is_frozen_from_the_beginning(
+    client: Any, frozen: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_run, "SILENT_SECONDS", 0.5)
+    frozen.set()
+    with pytest.raises(TimeoutError, match="expected a scheduler that answers"):
+        convert(source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", shards=SHARDS, dask=client)
+    assert not (tmp_path / "b.zarr").exists() and os.listdir(tmp_path) == ["a.zarr"]
