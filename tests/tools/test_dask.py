@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import zarr
 from helpers import python_environment, quiet
-from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger, source_array
+from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
@@ -91,21 +91,6 @@ def two_workers() -> Iterator[Any]:
 def client() -> Iterator[Any]:
     with two_workers() as client:
         yield client
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return source_array(tmp_path / "a.zarr")
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> Path:
-    return tmp_path / "b.zarr"
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    return tmp_path / "job.json"
 
 
 @contextmanager
