@@ -263,7 +263,7 @@ def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Pat
     os.killpg(process.pid, signal.SIGTERM)  # the workers too, as by a terminal or Slurm
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert "incomplete" in out and "Traceback" not in err
+    assert "incomplete" in out and "Traceback" not in err, out + err
     before = files(new)
     assert run(["convert", str(source), str(new), "--shards", "16,16", "--job", str(job), "--resume"]) == 0
     assert {name: files(new)[name] for name in before} == before
