@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask_processes
 import data
 import numpy as np
 import peers
 import sampler
 import suite
-import workers
 from data import Array
 from peers import Peer
 from suite import Context, Row
@@ -87,8 +87,8 @@ class DistributedWrite(DaskWrite):
     most_rounds = 3
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        client = context.keep("cluster", lambda: workers.start(peers.N_THREADS))
-        client.run(workers.configure, peer.settings())
+        client = context.keep("cluster", lambda: dask_processes.start(peers.N_THREADS))
+        client.run(dask_processes.configure, peer.settings())
         prepared = super().prepare(context, peer, number)
         client.run(_receive, prepared[2])
         return (*prepared, client)

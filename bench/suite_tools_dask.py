@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import workers
+import dask_processes
 from data import Case
 from peers import Peer
 from suite import Context, Row
@@ -49,8 +49,10 @@ class ConvertInWorkers(Convert):
 
     def prepare(self, context: Context, peer: Peer, number: int) -> tuple[Any, ...]:
         n = N_WORKERS[peer.name]
-        client = context.keep(f"{n} workers", lambda: workers.start(n))
-        client.run(workers.configure, peer.settings(), ["dask.array", "shardcodec.tools.jobs.plan_worker"])
+        client = context.keep(f"{n} workers", lambda: dask_processes.start(n))
+        client.run(
+            dask_processes.configure, peer.settings(), ["dask.array", "shardcodec.tools.jobs.plan_worker"]
+        )
         return (*super().prepare(context, peer, number), client)
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
