@@ -16,9 +16,8 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ import data
 import machine
 import numpy as np
 import peers
+import program
 import web
 from data import Array, Box, Case
 
@@ -300,13 +300,7 @@ def table(name: str, results: dict[str, dict[str, Any]]) -> str:
 
 
 def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    contestants = []
-    for peer in CONTESTANTS:
-        reason = peer.why_not()
-        if reason is None and (arguments.peers is None or peer.name in arguments.peers):
-            contestants.append(peer)
-        elif reason is not None:
-            print(f"left out: {peer.name}: {reason}", file=sys.stderr)
+    contestants = program.chosen(CONTESTANTS, arguments.peers)
     case = data.big(64 if arguments.quick else 256).with_codec(arguments.codec)
     document: dict[str, Any] = {"machine": machine.facts(folder), "latency": arguments.latency, "rows": {}}
     with served(folder, arguments.latency) as (server, line):
@@ -321,7 +315,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 ("new shard of 1 GiB", Measurement(server, line, large, values), False, [large.whole])
             )
         for name, measured, is_filled, boxes in plan:
-            if arguments.rows is not None and not any(part in name for part in arguments.rows):
+            if not program.is_chosen(name, arguments.rows):
                 continue
             document["rows"][name] = results = measured.row(contestants, is_filled, boxes, arguments.rounds)
             print(table(name, results))
@@ -330,35 +324,15 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        prog="bench/object_writes.py",
-    )
-    names: Callable[[str], list[str]] = lambda text: [name.strip() for name in text.split(",")]  # noqa: E731
-    parser.add_argument("--quick", action="store_true", help="small arrays")
+    parser = program.parser(__file__, __doc__, CONTESTANTS)
     parser.add_argument("--large", action="store_true", help="one shard of 1 GiB too")
-    parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
-    parser.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
-    parser.add_argument("--rows", type=names, default=None, help="parts of the names of rows, e.g. box,1 GiB")
     parser.add_argument("--codec", default="zstd 1")
-    parser.add_argument(
-        "--peers", type=names, default=None, help=", ".join(peer.name for peer in CONTESTANTS)
-    )
-    parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
-    parser.add_argument("--json", type=Path, default=None)
     return parser.parse_args()
 
 
 def main() -> None:
-    arguments = parse()
     os.environ.update(KEYS)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
-        document = compare(arguments, Path(folder))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document, indent=1))
-    sys.stdout.flush()
-    os._exit(0)  # threads of some peers cannot be joined
+    program.run(compare, parse())
 
 
 if __name__ == "__main__":

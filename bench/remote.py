@@ -15,12 +15,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-import json
 import os
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -30,6 +27,8 @@ import data
 import machine
 import numpy as np
 import peers
+import program
+import suite
 import web
 from data import Array, Box, Case
 
@@ -313,13 +312,7 @@ def table(name: str, results: dict[str, dict[str, Any]], ours: str) -> str:
 
 def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     case = data.big(128 if arguments.quick else 512).with_codec(arguments.codec)
-    contestants: list[Remote] = []
-    for peer in ALL:
-        reason = peer.why_not()
-        if reason is None and (arguments.peers is None or peer.name in arguments.peers):
-            contestants.append(peer)
-        elif reason is not None:
-            print(f"left out: {peer.name}: {reason}", file=sys.stderr)
+    contestants = program.chosen(ALL, arguments.peers)
     writer = peers.available(["zarr fused", "zarr batched"])[0][-1]
     values = data.field(case, folder)
     path = case.create(folder / "www" / "array")
@@ -331,7 +324,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         arrays = {peer.name: opened(peer, f"{server.url}/array") for peer in contestants}
         rivals = [peer.name for peer in contestants if peer.is_rival]
         for name, box in rows(case).items():
-            if arguments.rows is not None and not any(part in name for part in arguments.rows):
+            if not program.is_chosen(name, arguments.rows):
                 continue
             results = measure(server, contestants, arrays, box, values[box], arguments.rounds)
             document["rows"][name] = results
@@ -343,31 +336,13 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/remote.py"
-    )
-    names: Callable[[str], list[str]] = lambda text: [name.strip() for name in text.split(",")]  # noqa: E731
-    parser.add_argument("--quick", action="store_true", help="small arrays")
-    parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
-    parser.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
+    parser = program.parser(__file__, __doc__, ALL)
     parser.add_argument(
         "--concurrency", type=int, default=OverObstore.concurrency, help="zarr's async.concurrency (32)"
     )
     parser.add_argument("--bandwidth", type=float, default=0.0, help="MB/s of all answers (0: unbounded)")
-    parser.add_argument(
-        "--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,shard"
-    )
-    parser.add_argument("--codec", choices=data_codecs(), default="zstd 1")
-    parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in ALL))
-    parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--codec", choices=suite.CODECS, default="zstd 1")
     return parser.parse_args()
-
-
-def data_codecs() -> tuple[str, ...]:
-    import suite
-
-    return suite.CODECS
 
 
 def main() -> None:
@@ -376,13 +351,7 @@ def main() -> None:
     if reason := web.why_not():
         print(f"skipped: {reason}")
         return
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
-        os.chmod(folder, 0o755)  # nginx may serve as another user
-        document = compare(arguments, Path(folder))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document, indent=1))
-    sys.stdout.flush()
-    os._exit(0)  # threads of some peers cannot be joined
+    program.run(compare, arguments)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask_processes
 import data
 import numpy as np
 import peers
@@ -86,8 +87,8 @@ class DistributedWrite(DaskWrite):
     most_rounds = 3
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        client = context.keep("cluster", _start_cluster)
-        client.run(_configure, peer.settings())
+        client = context.keep("cluster", lambda: dask_processes.start(peers.N_THREADS))
+        client.run(dask_processes.configure, peer.settings())
         prepared = super().prepare(context, peer, number)
         client.run(_receive, prepared[2])
         return (*prepared, client)
@@ -110,33 +111,6 @@ class DistributedWrite(DaskWrite):
             there = client.run(sampler.stop)
             self.finish(prepared)
         return sum(there.values(), here.samples)
-
-
-def _start_cluster() -> Any:
-    from distributed import Client, LocalCluster
-
-    cluster = LocalCluster(
-        n_workers=peers.N_THREADS,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=None,
-        silence_logs=50,
-    )
-    client = Client(cluster, set_as_default=False)
-    close = client.close
-
-    def close_both() -> None:
-        close()
-        cluster.close()
-
-    client.close = close_both
-    return client
-
-
-def _configure(settings: dict[str, Any]) -> None:
-    import zarr
-
-    zarr.config.set(settings)
 
 
 def _receive(target: Any) -> None:

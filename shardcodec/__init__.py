@@ -17,14 +17,14 @@ from . import public as _public
 
 # These functions have the names of their modules. They are imported at once, because the import of a module stores the
 # module under its name.
-from .build_info import build_info
-from .options import options
+from .build_info import build_info as build_info
+from .options import options as options
 
 if TYPE_CHECKING:
     from . import kv, tools, transformer
     from .public import *  # noqa: F403 - they are listed there
 
-__all__ = ["build_info", "kv", "options", "tools", "transformer"]
+__all__ = ["kv", "tools", "transformer"]
 __all__ += _public.__all__
 
 __version__ = "0.1.0"

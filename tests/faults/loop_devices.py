@@ -22,15 +22,15 @@ FILE_SYSTEMS = {
 }
 
 
-def formatted(tmp_path: Path, system: str) -> tuple[Path, Path]:
-    """Make a file system. Return its image file and an empty folder to mount it on."""
+def formatted(tmp_path: Path, system: str, least_mebibytes: int = 0) -> tuple[Path, Path]:
+    """Make a small file system. Return its image file and an empty folder to mount it on."""
     make, mebibytes = FILE_SYSTEMS[system]
     if os.geteuid() != 0 or shutil.which(make[0]) is None or shutil.which("mount") is None:
         pytest.skip(f"needs root, mount and {make[0]}")
     image, folder = tmp_path / "image", tmp_path / "mount"
     folder.mkdir()
     with image.open("wb") as file:
-        file.truncate(mebibytes << 20)
+        file.truncate(max(mebibytes, least_mebibytes) << 20)
     assert run(*make, image)
     return image, folder
 

@@ -105,7 +105,8 @@ def _bound(folder: Path, one: Path) -> Iterator[tuple[Path, Path]]:
 def _on_loop_device(folder: Path, system: str) -> Iterator[tuple[Path, Path]]:
     with ExitStack() as stack:
         try:
-            image, one = formatted(folder, system)
+            # btrfs frees replaced blocks with its next commit, up to 30 s later.
+            image, one = formatted(folder, system, 2048)
             stack.enter_context(mounted(image, one))
         except pytest.skip.Exception as error:
             raise Missing(str(error)) from None

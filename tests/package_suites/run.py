@@ -132,7 +132,8 @@ def run_tests(name: str, tests: Sequence[str], options: argparse.Namespace, pipe
             "-q",
             "--tb=short",
         ]
-        call += ["-W", "ignore", "-n", options.n, f"--basetemp={scratch}/temp"]
+        # Names of tests begin in this folder, also if settings of pytest are found above it.
+        call += ["-W", "ignore", "-n", options.n, f"--basetemp={scratch}/temp", f"--rootdir={folder}"]
         env = environment(pipeline, SHARDCODEC_PACKAGE_SUITE=json.dumps(settings))
         done = subprocess.run([*call, *tests, *options.pytest], cwd=folder, env=env, check=False)
         if done.returncode not in (0, 1):

@@ -88,6 +88,7 @@ def test_lists_of_public_names_agree() -> None:
     assert {alias.name: f".{n.module}" for n in imports for alias in n.names} == public.MODULES
     assert set(public.__all__) == set(public.MODULES) <= set(dir(shardcodec)) & set(shardcodec.__all__)
     assert all(getattr(shardcodec, name) is not None for name in shardcodec.__all__)
+    assert len(set(shardcodec.__all__)) == len(shardcodec.__all__)
 
 
 def test_no_name_is_replaced_by_a_module() -> None:

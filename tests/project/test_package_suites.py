@@ -40,6 +40,23 @@ def test_page_names_every_package() -> None:
     assert not missing
 
 
+def test_failed_tests_are_found_again_below_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment in a checkout: pytest names tests from the folder of the checkout's settings."""
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "test_some.py").write_text("def test_good(): pass\ndef test_bad(): assert False\n")
+    run = runpy.run_path(str(SUITES / "run.py"))
+    monkeypatch.setitem(run["run_tests"].__globals__, "sources", lambda _: folder)
+    options = run["parse"](["-n", "0"])
+    first = run["run_tests"]("some", ["test_some.py"], options, None)
+    assert (first.n_passed, first.failed) == (1, {"test_some.py::test_bad"})
+    again = run["run_tests"]("some", sorted(first.failed), options, None)
+    assert (again.n_passed, again.failed) == (0, first.failed)
+
+
 def test_results_of_a_program_are_equal_with_both_pipelines() -> None:
     pytest.importorskip("obstore", reason="obstore is not installed")
     found = []

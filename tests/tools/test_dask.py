@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import zarr
 from helpers import python_environment, quiet
-from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger, source_array
+from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
@@ -91,21 +91,6 @@ def two_workers() -> Iterator[Any]:
 def client() -> Iterator[Any]:
     with two_workers() as client:
         yield client
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return source_array(tmp_path / "a.zarr")
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> Path:
-    return tmp_path / "b.zarr"
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    return tmp_path / "job.json"
 
 
 @contextmanager
@@ -278,7 +263,7 @@ def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Pat
     os.killpg(process.pid, signal.SIGTERM)  # the workers too, as by a terminal or Slurm
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert "incomplete" in out and "Traceback" not in err
+    assert "incomplete" in out and "Traceback" not in err, out + err
     before = files(new)
     assert run(["convert", str(source), str(new), "--shards", "16,16", "--job", str(job), "--resume"]) == 0
     assert {name: files(new)[name] for name in before} == before

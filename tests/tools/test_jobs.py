@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import bits, python_environment, quiet
-from job_files import N_SHARDS, SHARDS, VALUES, check, files, source_array
+from job_files import N_SHARDS, SHARDS, VALUES, check, files
 from monitors import StopAfter
 
 from shardcodec.cli.app import run
@@ -30,22 +30,6 @@ from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, plan_convert, run_part, status
 from shardcodec.tools.jobs.ledger import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.jobs.plan_file import PlanFile
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return source_array(tmp_path / "a.zarr")
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> Path:
-    return tmp_path / "b.zarr"
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    return tmp_path / "job.json"
-
 
 METHODS: list[dict[str, Any]] = [
     {},

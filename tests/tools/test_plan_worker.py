@@ -25,16 +25,6 @@ from shardcodec.tools.jobs.plan_worker import PlanWorker
 
 
 @pytest.fixture
-def new(tmp_path: Path) -> Path:
-    return tmp_path / "b.zarr"
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    return tmp_path / "job.json"
-
-
-@pytest.fixture
 def planned(tmp_path: Path, new: Path, job: Path) -> PlanFile:
     plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS)
     found = PlanFile.read(job)
