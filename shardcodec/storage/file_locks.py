@@ -8,7 +8,8 @@ writer creates it exclusively, and starts again if another writer has created it
 
 A writer first takes the lock in the table of this process (`storage.locks`), so that only one thread or coroutine of the
 process asks the kernel. It locks files in ascending order of their paths. Where an attempt waits for a round trip, it
-tries several at the same time; if one is busy, it releases those of later paths before it waits.
+tries several at the same time; if one is busy, it releases those of later paths before it waits, and then tries only the
+busy one until it has it. So the writer that holds the first lock seldom finds a later one in the hands of one that waits.
 
 The kernel does not report when a lock becomes free, so a waiting writer polls, with pauses that grow with the time waited.
 In a coroutine the pause is a sleep of the event loop, not of a thread.
@@ -99,6 +100,7 @@ class FileLocks:
         self.held: list[int | None] = []
         self._locks: list[Any] = []
         self._attempts_wait = False
+        self._is_busy = False  # the next lock, when it was last tried
 
     def advance(self) -> bool:
         """Take locks until there are enough; return False if another process holds the next one.
@@ -125,7 +127,8 @@ class FileLocks:
             outcomes = call_all(lambda i: locks[i].try_acquire(paths[i]), range(len(paths)))
             self._attempts_wait |= time.perf_counter() - begin >= COSTLY_SECONDS
             for path, outcome in zip(paths, outcomes, strict=True):
-                if outcome == "busy":
+                self._is_busy = outcome == "busy"
+                if self._is_busy:
                     return False
                 self._take(engine, locks.pop(0), path, outcome)
             return True
@@ -134,10 +137,10 @@ class FileLocks:
                 lock.release()
 
     def _next_paths(self, engine: Any) -> Sequence[str]:
-        """Return the paths whose locks are tried at the same time: one, unless the attempts wait."""
+        """Return the paths whose locks are tried at the same time: one, unless the attempts wait and the next is not busy."""
         first = len(self.held)
         most = 1
-        if self._attempts_wait:
+        if self._attempts_wait and not self._is_busy:
             most = min(MAX_CALLS, MAX_LOCKS - first, _most_locks() - engine.file_locks_held())
         last = first + 1
         while last < min(first + most, len(self._paths)) and self._paths[last] != self._paths[last - 1]:

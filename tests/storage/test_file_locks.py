@@ -487,6 +487,28 @@ def test_locks_behind_a_busy_one_are_not_held_meanwhile(shards: list[str]) -> No
     assert [take(path) for path in shards] == ["held"] * 6
 
 
+def test_a_writer_that_waits_tries_only_the_busy_lock(
+    shards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise many waiting writers would keep later locks from the one that holds the first."""
+    tried: list[int] = []
+    next_paths = file_locks.FileLocks._next_paths
+
+    def noted(locks: Any, engine: Any) -> Any:
+        paths = next_paths(locks, engine)
+        tried.append(len(paths))
+        return paths
+
+    monkeypatch.setattr(file_locks.FileLocks, "_next_paths", noted)
+    locks = file_locks.FileLocks(shards, resolve())
+    with holder(shards[2]):
+        for _ in range(3):
+            assert not locks.advance()
+    assert locks.advance()
+    locks.release()
+    assert tried == [1, 5, 1, 1, 1, 3]
+
+
 def test_two_names_of_one_file_end_a_group_of_locks(shards: list[str]) -> None:
     paths = [*shards[:3], shards[2], *shards[3:]]
     with file_locks.hold(paths, resolve()) as held:
