@@ -20,7 +20,7 @@ void
 sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned n_threads, unsigned n_flat,
               void (*fn)(void *), void *arg)
 {
-    unsigned most = rules->depth ? rules->depth : AUTO_DEPTH;
+    unsigned most = rules->depth ? rules->depth : n_threads > AUTO_DEPTH ? n_threads : AUTO_DEPTH;
 
     *depth = (struct sc_depth){ .rules = rules, .n_threads = n_threads, .n_members = n_flat };
     depth->job.fn = fn;
@@ -65,13 +65,9 @@ sc_depth_run(struct sc_depth *depth)
 static unsigned
 useful_depth(const struct sc_depth *depth, uint64_t latency_ns)
 {
-    uint64_t most = depth->most;
+    uint64_t useful = max_u64(latency_ns / WAKE_NS, depth->n_threads);
 
-    if (!depth->rules->depth) {
-        most = min_u64(most, latency_ns / WAKE_NS);
-        most = max_u64(most, depth->n_threads);
-    }
-    return (unsigned)most;
+    return depth->rules->depth ? depth->most : (unsigned)min_u64(useful, depth->most);
 }
 
 void

@@ -233,7 +233,7 @@ read_small_shard(struct sc_reader *reader, struct sc_read_object *object)
         return SC_OK;
     if (source->entries || (cache && source->path && sc_cache_has(cache, source->path, chain_of(object))))
         return SC_OK; /* the index costs no call */
-    if (sc_depth_is_deep(&reader->run->depth)) {
+    if (!reader->worker) { /* a thread that holds a worker waits for nothing */
         object->room = object->input.nbytes;
         sc_depth_enter(&reader->run->depth, object->room);
         reader->stats.deep_reads++;

@@ -168,12 +168,12 @@ write_whole(struct sc_writer *writer, struct sc_write_object *object)
     uint64_t nbytes = SC_ABSENT;
     enum sc_status status = batch ? sc_write_batch_encode_whole(writer, object, batch, &nbytes) : SC_NO_MEMORY;
 
+    sc_write_end_encoding(writer);
     object->item->empty = !status && nbytes == SC_ABSENT;
     if (!status && !object->item->empty)
         status = sc_write_object_put(writer, object, batch->bytes.data, batch->used, 0);
     if (batch)
         sc_write_batch_put(writer->run, batch);
-    sc_write_end_encoding(writer);
     return status;
 }
 

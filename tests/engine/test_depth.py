@@ -203,6 +203,20 @@ def test_readers_are_shared_by_calls_and_limited(tmp_path: Path) -> None:
     assert native.load().pool_size() <= 128 + 255
 
 
+@pytest.mark.parametrize("depth", ["auto", 1000])
+def test_more_threads_than_a_run_has_places_for(tmp_path: Path, depth: Any) -> None:
+    """The lists of a run have 256 places; a machine may have more processors."""
+    create(tmp_path / "a", shape=(600, 8), dtype="u2", shards=(1, 8), chunks=(1, 4), fill_value=0)
+    array = ours(tmp_path / "a")
+    values = np.arange(4800, dtype="u2").reshape(600, 8)
+    with shardcodec.options(io_latency=1.0, io_depth=depth, threads=1000, index_cache=0):
+        array[...] = values
+        assert bits(array[...]) == bits(values)
+        array[:, 1:] = 3
+        values[:, 1:] = 3
+        assert bits(array[...]) == bits(values)
+
+
 def test_forked_child_reads_deep(tmp_path: Path) -> None:
     array, values = array_of(tmp_path / "a")
 

@@ -138,6 +138,27 @@ def test_files_are_written_in_large_aligned_pieces(tmp_path: Path, index_locatio
     assert n_calls["flat"] == 4 * 9 and n_calls["deep"] <= 4 * 8
 
 
+def test_a_flat_run_writes_batches_also_where_calls_wait(tmp_path: Path) -> None:
+    """With depth 1 the inner chunks of an old shard are not divided among threads, so each batch stays one call."""
+    n_calls = {}
+    for latency in (0.0, 1.0):
+        array = create(
+            tmp_path / str(latency),
+            shape=(512, 512),
+            dtype="u1",
+            shards=(512, 512),
+            chunks=(32, 32),
+            compressors=None,
+            fill_value=0,
+        )
+        array[...] = 1
+        with shardcodec.options(io_latency=latency, io_depth=1, threads=1):
+            native.load().set_fault(0, "count")
+            ours(tmp_path / str(latency))[1:511, 1:511] = 7
+            n_calls[latency] = native.load().end_fault().count("pwrite")
+    assert n_calls[1.0] == n_calls[0.0] < 10
+
+
 WRITE = """
 import json, time, numpy as np, zarr, shardcodec
 shardcodec.enable(threads=2, strict=True)
