@@ -22,7 +22,7 @@ sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned 
 {
     unsigned most = rules->depth ? rules->depth : n_threads > AUTO_DEPTH ? n_threads : AUTO_DEPTH;
 
-    *depth = (struct sc_depth){ .rules = rules, .n_threads = n_threads, .n_members = n_flat };
+    *depth = (struct sc_depth){ .rules = rules, .n_threads = n_threads, .n_flat = n_flat, .n_members = n_flat };
     depth->job.fn = fn;
     depth->job.arg = arg;
     most = most < SC_POOL_MAX_READERS ? most : SC_POOL_MAX_READERS;
@@ -58,7 +58,7 @@ sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread)
 void
 sc_depth_run(struct sc_depth *depth)
 {
-    sc_pool_run_job(&depth->job, depth->n_members);
+    sc_pool_run_job(&depth->job, depth->n_flat);
 }
 
 /* Return how many threads are useful for calls of this cost. */

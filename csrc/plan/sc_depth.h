@@ -27,6 +27,7 @@
 struct sc_depth {
     const struct sc_io_rules *rules;
     unsigned n_threads; /* that decode at the same time */
+    unsigned n_flat; /* threads that take part from the beginning */
     unsigned most; /* most threads that may ever join the run: it has a place for each in its lists */
     struct sc_pool_job job;
     atomic_bool is_deep;

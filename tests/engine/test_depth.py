@@ -203,6 +203,24 @@ def test_readers_are_shared_by_calls_and_limited(tmp_path: Path) -> None:
     assert native.load().pool_size() <= 128 + 255
 
 
+def test_depth_bounds_all_threads_of_a_call(tmp_path: Path) -> None:
+    """Also if it is known before the call that the file system waits."""
+    done = run_python(
+        f"""
+        import numpy as np, shardcodec, zarr
+        from shardcodec import native
+        array = zarr.create_array({str(tmp_path / "a")!r}, shape=(40, 8), dtype="u1", shards=(1, 8), chunks=(1, 4))
+        array = shardcodec.attach(array, io_latency=1.0, io_depth=9, threads=2, index_cache=0)
+        for _ in range(3):
+            array[...] = 1
+            assert (array[...] == 1).all()
+        assert native.load().pool_size() <= 8, native.load().pool_size()
+        """,
+        **python_environment(),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("depth", ["auto", 1000])
 def test_more_threads_than_a_run_has_places_for(tmp_path: Path, depth: Any) -> None:
     """The lists of a run have 256 places; a machine may have more processors."""

@@ -27,13 +27,36 @@ def test_first_call_is_made_by_the_caller_and_the_others_by_threads() -> None:
 
     here = threading.get_ident()
     first, *rest = call_each(work, [0.02] * 20)
-    assert first == here and here not in rest
+    assert first == here and len(set(rest)) > 10
+
+
+@pytest.mark.parametrize("n_threads", [0, 3])
+def test_calls_are_made_without_threads_if_the_system_refuses_them(
+    n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beyond `ulimit -u`, and in a function that runs when the interpreter ends."""
+    start, left, made = threading.Thread.start, [None] * n_threads, []
+
+    def limited(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    def work(i: int) -> int:
+        made.append(i)
+        return -i
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert call_all(work, range(50)) == [-i for i in range(50)]
+    assert sorted(made) == list(range(50))
 
 
 def test_first_error_in_order_is_raised_after_all_calls_have_ended() -> None:
-    ended = []
+    begun, ended = [], []
 
     def work(i: int) -> None:
+        begun.append(i)
         time.sleep(0.001 * (20 - i))
         ended.append(i)
         if i in (3, 7):
@@ -41,7 +64,20 @@ def test_first_error_in_order_is_raised_after_all_calls_have_ended() -> None:
 
     with pytest.raises(OSError, match="item 3"):
         call_all(work, range(20))
-    assert sorted(ended) == list(range(20))
+    assert sorted(ended) == sorted(begun) and 3 in ended
+
+
+def test_no_call_is_begun_after_an_error() -> None:
+    begun = []
+
+    def work(i: int) -> None:
+        begun.append(i)
+        time.sleep(0.005)
+        raise OSError(f"item {i}")
+
+    with pytest.raises(OSError, match="item 0"):
+        call_all(work, range(1000))
+    assert len(begun) <= MAX_CALLS
 
 
 def test_number_of_calls_at_a_time_is_limited() -> None:
