@@ -111,7 +111,7 @@ sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, 
     if (SC_LIKELY(latency_ns < SC_LATENCY_DEEP_NS))
         return SC_OK;
     expect(writer->run, latency_ns, n);
-    if (sc_depth_is_deep(&writer->run->depth))
-        object->batch_chunks = 1; /* so that each is read by another thread; a flat run would write each by itself, too */
+    if (sc_depth_is_deep(&writer->run->depth)) /* a flat run would write each inner chunk by itself */
+        object->batch_chunks = 1; /* so that each is read by another thread */
     return SC_OK;
 }
