@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,13 @@ from helpers import create, in_child, letters, letters_spec, ours, run_python
 import shardcodec
 from shardcodec import statistics
 from shardcodec.statistics import MAX_KINDS, Statistics
+
+
+@pytest.fixture(autouse=True)
+def local_disk() -> Iterator[None]:
+    """The numbers of calls are those of a local disk, also on a busy machine."""
+    with shardcodec.options(io_latency=0.0):
+        yield
 
 
 @pytest.fixture(autouse=True)
