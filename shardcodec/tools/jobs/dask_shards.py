@@ -177,7 +177,7 @@ class ShardRun(Generic[R]):
             self._again.appendleft(later)
 
     def _ready(self) -> Iterator[tuple[list[ShardTarget], R]]:
-        """Yield results for which no earlier one is due, and raise the error of a batch at its place."""
+        """Yield the results of all batches up to the first that still runs. An error of a batch is raised after its results."""
         while self._order and self._order[0].has_ended:
             batch = self._order.popleft()
             yield from batch.results

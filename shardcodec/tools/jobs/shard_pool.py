@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class ShardPool:
-    """What works on the shards of a tool. It is opened by a with block.
+    """The threads of this process, or the workers of a cluster, that work on shards. Use it in a ``with`` statement.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class ShardPool:
     def results(
         self, task: ShardTask[R], work: ShardWork[R], array: ArrayTarget, shards: Iterable[ShardTarget]
     ) -> Iterator[tuple[list[ShardTarget], R]]:
-        """Work on shards of an array.
+        """Work on shards of an array, and yield the results in the order of the shards; see `DaskWorkers.in_order`.
 
         Parameters
         ----------
@@ -111,23 +111,12 @@ class ShardPool:
         shards : iterable of ShardTarget
             Taken some ahead of the results.
 
-        Yields
-        ------
-        shards : list of ShardTarget
-            The shards of a result.
-        result : object
-            In the order of the shards.
-
         Raises
         ------
         Stopped
             The user asked to stop. The results of shards that are finished are yielded before.
-        OSError
-            The scheduler was lost.
-        FileNotFoundError, ConflictError, ImportError
-            A worker does not reach the same array, or has another version of shardcodec.
         Exception
-            What the work raised first, in the order of the shards.
+            What the work raised first. With workers also the errors of `DaskWorkers.in_order`.
         """
         if self._workers is None:
             return _in_threads(work, shards, self._monitor)
