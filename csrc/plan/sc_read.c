@@ -67,7 +67,6 @@ size_groups(const struct sc_read_run *run, struct sc_read_object *object)
 
     worth = min_u64(worth, run->depth.rules->max_nbytes / run->depth.most);
     object->max_gap_nbytes = max_u64(run->plan->max_gap_nbytes, gap);
-
     object->group_nbytes = max_u64(run->plan->group_nbytes, min_u64(worth, nbytes / (2 * run->depth.n_threads)));
 }
 

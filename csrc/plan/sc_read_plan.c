@@ -248,6 +248,7 @@ sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object)
     if (object->room)
         sc_depth_leave(&run->depth, object->room);
     object->room = 0;
+    sc_buffer_free(&object->whole);
 }
 
 enum sc_status
@@ -264,7 +265,7 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     if (status)
         return status;
     object->latency_ns = object->input.fd < 0 ? 0 : sc_depth_latency(&plan->io, &object->input.file.id);
-    if (object->input.fd >= 0 && plan->hint)
+    if (plan->hint && object->input.fd >= 0 && object->input.file.id.inode) /* not a descriptor of the caller */
         sc_latency_hint(plan->hint, object->input.file.id.device);
     expect_objects(reader->run, object->latency_ns);
     stop_decoding(reader);

@@ -427,8 +427,8 @@ nbytes_of_thread(const struct sc_write_plan *plan)
             chunk_nbytes = max_u64(chunk_nbytes, chain->nbytes);
         }
     }
-    return 2 *
-           (max_u64(plan->batch_nbytes, min_u64(chunk_nbytes, UINT64_MAX / 8)) + min_u64(index_nbytes, UINT64_MAX / 8));
+    chunk_nbytes = max_u64(plan->batch_nbytes, min_u64(chunk_nbytes, UINT64_MAX / 8));
+    return 2 * (chunk_nbytes + min_u64(index_nbytes, UINT64_MAX / 8) + SC_PIECE_NBYTES);
 }
 
 static void

@@ -59,8 +59,10 @@ latency_of(const struct sc_write_plan *plan)
     struct stat st;
     bool found;
 
-    if (plan->io.latency_ns != SC_IO_MEASURED || !plan->staging)
-        return plan->io.latency_ns == SC_IO_MEASURED ? 0 : plan->io.latency_ns;
+    if (plan->io.latency_ns != SC_IO_MEASURED)
+        return plan->io.latency_ns;
+    if (!plan->staging)
+        return 0;
     folder = sc_file_folder_of(plan->staging); /* the staging folder itself exists only while it is used */
     found = folder && stat(folder, &st) == 0;
     sc_free(folder);

@@ -44,7 +44,11 @@ struct sc_slots {
     size_t n, used;
 };
 
-/* Bytes that a file gets next, in a deep run: its calls write large pieces. */
+/* Pieces of files in a deep run have this size and this alignment: the default stripe of Lustre, and a part or a multiple of
+ * the blocks of other cluster file systems. */
+#define SC_PIECE_NBYTES ((uint64_t)1 << 20)
+
+/* Bytes that a file gets next, in a deep run: less than two pieces. */
 struct sc_pending {
     pthread_mutex_t mutex;
     struct sc_buffer bytes;

@@ -50,10 +50,6 @@ add_slot(struct sc_slots *slots, const uint8_t *src, size_t n, uint64_t offset)
     return SC_OK;
 }
 
-/* Pieces of files in a deep run have this size and this alignment: the default stripe of Lustre, and a part or a multiple of
- * the blocks of other cluster file systems. */
-#define PIECE_NBYTES ((uint64_t)1 << 20)
-
 static enum sc_status
 write_file(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n, uint64_t offset)
 {
@@ -94,7 +90,7 @@ add_pending(struct sc_writer *writer, struct sc_write_object *object, const uint
         return status;
     memcpy(pending->bytes.data + pending->n, src, n);
     pending->n += n;
-    end -= end % PIECE_NBYTES;
+    end -= end % SC_PIECE_NBYTES;
     return end > pending->at ? write_pending(writer, object, (size_t)(end - pending->at)) : SC_OK;
 }
 
@@ -103,7 +99,7 @@ put_in_file(struct sc_writer *writer, struct sc_write_object *object, const uint
 {
     enum sc_status status;
 
-    if (SC_LIKELY(!sc_depth_is_deep(&writer->run->depth)) || n >= PIECE_NBYTES)
+    if (SC_LIKELY(!sc_depth_is_deep(&writer->run->depth)) || n >= SC_PIECE_NBYTES)
         return write_file(writer, object, src, n, offset);
     pthread_mutex_lock(&object->pending.mutex);
     status = add_pending(writer, object, src, n, offset);

@@ -154,6 +154,9 @@ def test_job_whose_worker_was_killed_at_the_very_end_is_complete(
     assert (report.is_complete, report.n_written, report.n_skipped) == (True, 0, 4)
     assert (elements(tmp_path / "new") == -5).all()
     assert not (tmp_path / "new" / MARK).exists()
+    # without the killed worker's line in a ledger, a third worker found neither it nor the mark, and took the array for foreign
+    assert status(tmp_path / "plan").is_complete
+    assert run_part(tmp_path / "plan", 0).is_complete
 
 
 def test_worker_that_is_still_running_at_the_end_writes_nothing_more(

@@ -109,7 +109,8 @@ class Execution:
             The source has changed since an earlier run, or during this one.
         """
         if self._job is not None and self._destination.is_complete:
-            self._check_end()
+            with Ledger(self._job, self._plan.fingerprint) as ledger:
+                self._check_end(ledger)
             self._monitor.start(self._plan.source, n_shards)
             self._monitor.advance(n_shards)
             return Totals(n_skipped=n_shards), True, 0
@@ -131,8 +132,8 @@ class Execution:
     def _lines(self) -> FoundLines:
         return FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
 
-    def _check_end(self) -> None:
-        """Check that the documents are of this job, and remove its mark, which a worker may have set or left at the end.
+    def _check_end(self, ledger: Ledger | None) -> None:
+        """Check that the documents are of this job, and end it where their writer has not: it may still run, or be killed.
 
         Raises
         ------
@@ -147,8 +148,16 @@ class Execution:
                 f"{self._destination.place}: expected a new place, but it has metadata, and the ledgers do not show that the "
                 f"job {self._job} has written them; convert to a new destination"
             )
+        if not is_ours:
+            self._record_end(ledger)
         if is_marked:
             release(self._destination)
+
+    def _record_end(self, ledger: Ledger | None) -> None:
+        """Store the line of the end, before the mark is removed: any other worker, on any machine, needs one of the two."""
+        if ledger is not None:
+            ledger.append({FINISHED: self._plan.n_shards})
+            ledger.sync()
 
     def _run(self, units: Iterable[Unit], done: Done, on_record: OnRecord) -> Totals:
         if self._workers is not None and self._job is not None:
@@ -201,22 +210,21 @@ class Execution:
             Another program has written documents meanwhile.
         """
         if self._destination.is_complete:
-            self._check_end()
+            self._check_end(ledger)
             return True
         for name in self._plan.verbatim:
             self._monitor.check()
             is_durable = self._options.durability == "fsync"
             self._destination.copy_objects(self._tree.verbatim[name], durable=is_durable)
         self._destination.write_documents(self._plan.documents)
-        if ledger is not None:
-            ledger.append({FINISHED: self._plan.n_shards})
+        self._record_end(ledger)
         release(self._destination)
         return True
 
     def _finish_job(self, ledger: Ledger, totals: Totals, finishes: bool) -> bool:
         """Finish if all shards are, and the source has not changed; return True if the documents are written."""
         if self._destination.is_complete:
-            self._check_end()
+            self._check_end(ledger)
             return True
         done = recorded_shards(self._lines())
         work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
