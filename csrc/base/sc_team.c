@@ -63,15 +63,27 @@ sc_team_grow(struct sc_team *team, unsigned n_members)
     pthread_mutex_unlock(&team->mutex);
 }
 
-void
-sc_team_announce(struct sc_team *team)
+static void
+announce(struct sc_team *team, bool is_open)
 {
     pthread_mutex_lock(&team->mutex);
-    team->n_opening--;
+    team->n_opening -= is_open;
     team->n_announced++;
     if (team->n_members > 1)
         pthread_cond_broadcast(&team->changed);
     pthread_mutex_unlock(&team->mutex);
+}
+
+void
+sc_team_announce(struct sc_team *team)
+{
+    announce(team, true);
+}
+
+void
+sc_team_call(struct sc_team *team)
+{
+    announce(team, false);
 }
 
 void

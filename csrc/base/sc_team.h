@@ -42,6 +42,9 @@ void sc_team_grow(struct sc_team *team, unsigned n_members);
 /* Announce that the object just taken is open, or needs no help. */
 void sc_team_announce(struct sc_team *team);
 
+/* Let others help with the object just taken, which is still being opened. */
+void sc_team_call(struct sc_team *team);
+
 /* Call help(arg) until it finds nothing to do and no further object can be announced. */
 void sc_team_help(struct sc_team *team, bool (*help)(void *arg), void *arg);
 

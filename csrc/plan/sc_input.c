@@ -107,16 +107,6 @@ sc_input_fetch(const struct sc_input *input, uint64_t offset, uint64_t n, struct
 }
 
 enum sc_status
-sc_input_read_whole(struct sc_input *input, struct sc_buffer *buffer, struct sc_stats *stats, struct sc_where *where)
-{
-    const uint8_t *bytes;
-    enum sc_status status = sc_input_fetch(input, 0, input->nbytes, buffer, &bytes, stats, where);
-
-    input->whole = status ? NULL : bytes;
-    return status;
-}
-
-enum sc_status
 sc_input_check(const struct sc_input *input, struct sc_where *where)
 {
     return sc_undo_check(input->source->path, input->fd, &input->undo, &input->file.id, where);

@@ -22,7 +22,8 @@ struct sc_input {
     struct sc_undo undo;    /* journal of a file that was being updated in place when it was opened */
     bool is_watched;  /* a file without checksums of inner chunks: only sc_input_check() detects an update in place */
     bool is_changing; /* such an update was detected: each read makes sure that its bytes are of one state */
-    const uint8_t *whole; /* all bytes, from sc_input_read_whole(); NULL: none. Unused while it is_changing */
+    const uint8_t
+        *whole; /* all bytes of the file, if its user has read them; NULL: none. Unused while it is_changing */
     struct sc_index_extent extent;
     struct sc_cached_index *index; /* the whole index; NULL: not loaded */
 };
@@ -43,10 +44,6 @@ enum sc_status sc_input_read(const struct sc_input *input, uint8_t *dst, uint64_
  * range against the size. */
 enum sc_status sc_input_fetch(const struct sc_input *input, uint64_t offset, uint64_t n, struct sc_buffer *buffer,
                               const uint8_t **bytes, struct sc_stats *stats, struct sc_where *where);
-
-/* Read all bytes of the file with one call. `buffer` must live as long as the input. */
-enum sc_status sc_input_read_whole(struct sc_input *input, struct sc_buffer *buffer, struct sc_stats *stats,
-                                   struct sc_where *where);
 
 /* After reads of a watched file: SC_CHANGED if it was updated in place since it was opened. */
 enum sc_status sc_input_check(const struct sc_input *input, struct sc_where *where);

@@ -2,7 +2,8 @@
  *
  * Each thread has one open object (struct sc_read_object) and is its owner. The owner plans it alone and marks it ready. From
  * then on any thread may take the next piece of its work, under the object's mutex: a group of inner chunks, or a part to
- * fill. The owner takes pieces too. It closes the object when no piece is left and no helper is at work on it.
+ * fill. The owner takes pieces too. It closes the object when no piece is left and no helper is at work on it. If all bytes
+ * are read before the plan, ranges of them are shared in the same way.
  *
  * SPDX-License-Identifier: MIT */
 #include <errno.h>
@@ -12,9 +13,9 @@
 
 #define MAX_ATTEMPTS 4
 
-/* A piece of work: tasks[begin..end) for PIECE_CHUNKS, absent[begin..end) for PIECE_ABSENT, part `begin` of `end` of
- * the whole box for PIECE_FILL. */
-enum piece_kind { PIECE_NONE, PIECE_CHUNKS, PIECE_ABSENT, PIECE_FILL };
+/* A piece of work: range `begin` of the file for PIECE_RANGE, tasks[begin..end) for PIECE_CHUNKS, absent[begin..end) for
+ * PIECE_ABSENT, part `begin` of `end` of the whole box for PIECE_FILL. */
+enum piece_kind { PIECE_NONE, PIECE_RANGE, PIECE_CHUNKS, PIECE_ABSENT, PIECE_FILL };
 struct piece {
     enum piece_kind kind;
     size_t begin, end;
@@ -76,7 +77,7 @@ expect_groups(struct sc_reader *reader, const struct sc_read_object *object)
 {
     uint64_t n = 0;
 
-    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || !object->n_tasks)
+    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || !object->n_tasks || object->input.whole)
         return;
     for (size_t i = 0; i < object->n_tasks; i = group_end(object, i))
         n++;
@@ -89,7 +90,9 @@ next_piece(const struct sc_read_plan *plan, struct sc_read_object *object)
 {
     struct piece piece = { PIECE_NONE, 0, 0 };
 
-    if (object->next_task < object->n_tasks) {
+    if (SC_UNLIKELY(object->next_range < object->n_ranges)) {
+        piece = (struct piece){ PIECE_RANGE, object->next_range++, object->n_ranges };
+    } else if (object->next_task < object->n_tasks) {
         piece = (struct piece){ PIECE_CHUNKS, object->next_task, group_end(object, object->next_task) };
         object->next_task = piece.end;
     } else if (object->next_absent < object->n_absent) {
@@ -107,8 +110,8 @@ next_piece(const struct sc_read_plan *plan, struct sc_read_object *object)
 static bool
 has_pieces(const struct sc_read_object *object)
 {
-    return object->next_task < object->n_tasks || object->next_absent < object->n_absent ||
-           object->next_part < object->n_parts;
+    return object->next_range < object->n_ranges || object->next_task < object->n_tasks ||
+           object->next_absent < object->n_absent || object->next_part < object->n_parts;
 }
 
 static void
@@ -116,10 +119,14 @@ do_piece(struct sc_reader *reader, struct sc_read_object *object, struct piece p
 {
     enum sc_status status = SC_OK;
 
+    stop_decoding(reader);
+    sc_where_clear(&reader->where);
+    if (SC_UNLIKELY(piece.kind == PIECE_RANGE)) {
+        sc_read_whole_range(reader, object, piece.begin);
+        return;
+    }
     if (sc_failure_before(&reader->run->base.failure, object->item_no))
         return;
-    sc_where_clear(&reader->where);
-    stop_decoding(reader);
     if (cancelled(reader->run))
         status = SC_CANCELLED;
     else if (piece.kind == PIECE_CHUNKS)
@@ -184,6 +191,21 @@ read_again_if_changed(struct sc_reader *reader, struct sc_read_object *object)
     }
 }
 
+/* Read all bytes of the object with the help of other threads, if it is worth it, and plan it. */
+static enum sc_status
+plan_object(struct sc_reader *reader, struct sc_read_object *object)
+{
+    enum sc_status status = sc_read_object_open(reader, object);
+
+    if (!status && SC_UNLIKELY(object->n_ranges)) {
+        share(reader->run, object);
+        sc_team_call(&reader->run->base.team);
+        work_off(reader, object);
+        status = sc_read_whole_end(reader, object);
+    }
+    return status ? status : sc_read_object_plan(reader, object);
+}
+
 static void
 read_item(struct sc_reader *reader, struct sc_read_object *object, size_t item_no)
 {
@@ -194,7 +216,7 @@ read_item(struct sc_reader *reader, struct sc_read_object *object, size_t item_n
     object->item_no = item_no;
     object->item = &run->plan->items[item_no];
     sc_where_clear(&reader->where);
-    status = cancelled(run) ? SC_CANCELLED : sc_read_object_plan(reader, object);
+    status = cancelled(run) ? SC_CANCELLED : plan_object(reader, object);
     if (status) {
         sc_failure_note(&run->base.failure, status, &reader->where, item_no);
         sc_team_announce(&run->base.team);

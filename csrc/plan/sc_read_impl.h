@@ -38,8 +38,12 @@ struct sc_read_object {
     struct sc_input input;
     uint64_t latency_ns; /* of a call on its file system */
     uint64_t group_nbytes, max_gap_nbytes; /* as in the plan; more where calls are costly */
-    struct sc_buffer whole; /* all bytes of a small shard where calls are costly */
+    struct sc_buffer whole; /* all bytes, if they are read before the index is known */
     uint64_t room; /* bytes in `whole` that are counted by sc_depth_enter() */
+    uint64_t range_nbytes; /* of each range that is read into `whole`; the last one may be shorter */
+    size_t n_ranges, next_range;
+    enum sc_status whole_status; /* of a range that could not be read, under the mutex of `shared` */
+    struct sc_where whole_where;
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a selection */
     struct sc_touches touches; /* of the selection */
@@ -125,6 +129,14 @@ expect_objects(struct sc_read_run *run, uint64_t latency_ns)
         expect_calls(run, latency_ns, run->plan->n_items);
 }
 
+/* ---- sc_read_whole.c ---- */
+
+/* If all bytes of the object are to be read before its index is known, divide them into ranges, n_ranges > 0. Each range is
+ * read by any thread. After the last one its owner ends this; from then on the object is in memory. */
+enum sc_status sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object);
+void sc_read_whole_range(struct sc_reader *reader, struct sc_read_object *object, size_t i);
+enum sc_status sc_read_whole_end(struct sc_reader *reader, struct sc_read_object *object);
+
 /* ---- sc_read_index.c ---- */
 
 /* Take the index from the cache, or read it, or read the needed part of it. */
@@ -151,7 +163,10 @@ void sc_read_end_decoding(struct sc_reader *reader);
 
 /* ---- sc_read_plan.c ---- */
 
-/* Open the object and list what is to be done. No other thread sees it yet. */
+/* Open the object. No other thread sees it yet. */
+enum sc_status sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object);
+
+/* List what is to be done. */
 enum sc_status sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object);
 
 /* Close the object and give back its room. */

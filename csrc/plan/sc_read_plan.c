@@ -222,25 +222,6 @@ plan_known_chunk(struct sc_reader *reader, struct sc_read_object *object, const 
     return status;
 }
 
-/* Read a shard with one call if its bytes cost less than the call for its index. */
-static enum sc_status
-read_small_shard(struct sc_reader *reader, struct sc_read_object *object)
-{
-    const struct sc_source *source = &object->item->source;
-    struct sc_cache *cache = reader->run->plan->cache;
-
-    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || object->input.nbytes > sc_depth_worth(object->latency_ns))
-        return SC_OK;
-    if (source->entries || (cache && source->path && sc_cache_has(cache, source->path, chain_of(object))))
-        return SC_OK; /* the index costs no call */
-    if (!reader->worker) { /* a thread that holds a worker waits for nothing */
-        object->room = object->input.nbytes;
-        sc_depth_enter(&reader->run->depth, object->room);
-        reader->stats.deep_reads++;
-    }
-    return sc_input_read_whole(&object->input, &object->whole, &reader->stats, &reader->where);
-}
-
 void
 sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object)
 {
@@ -252,13 +233,13 @@ sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object)
 }
 
 enum sc_status
-sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
+sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object)
 {
     const struct sc_read_plan *plan = reader->run->plan;
     enum sc_status status;
 
     object->n_tasks = object->next_task = object->n_absent = object->next_absent = 0;
-    object->n_parts = object->next_part = 0;
+    object->n_parts = object->next_part = object->n_ranges = object->next_range = 0;
     status = sc_input_open(&object->input, chain_of(object), &object->item->source, plan->cache, plan->immutable,
                            &reader->stats, &reader->where);
     object->item->missing = object->input.missing;
@@ -269,6 +250,14 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
         sc_latency_hint(plan->hint, object->input.file.id.device);
     expect_objects(reader->run, object->latency_ns);
     stop_decoding(reader);
+    return sc_read_whole_begin(reader, object);
+}
+
+enum sc_status
+sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
+{
+    enum sc_status status;
+
     if (object->input.missing) {
         plan_fill(reader->run, object);
         return SC_OK;
@@ -281,10 +270,8 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
             narrow_whole(object, &task);
         return status ? status : push_task(object, task);
     }
-    object->strides = plan->dst_strides;
+    object->strides = reader->run->plan->dst_strides;
     status = begin_touched(object);
-    if (!status)
-        status = read_small_shard(reader, object);
     if (status)
         return status;
     if (object->item->source.entries)

@@ -6,6 +6,7 @@ each open and read (tests/mounts/round_trip.c) shows that reads do wait at the s
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +144,11 @@ def test_the_lowest_failure_is_reported(tmp_path: Path, seed: int) -> None:
 # ---- limits
 
 
-def read_natively(folder: Path, **how: Any) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
-    """Read one shard of 64 inner chunks of 4 KiB with the engine; return the array and the counters."""
+def read_natively(folder: Path, n_rows: int = 256, **how: Any) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
+    """Read rows of one shard of 64 inner chunks of 4 KiB with the engine; return the array and the counters."""
     chain = compiled(ChainSpec.from_metadata(json.loads((folder / "zarr.json").read_text())))
-    out = np.zeros((256, 1024), "u1")
-    box = (0, 0), (256, 1024), None, (0, 0)
+    out = np.zeros((n_rows, 1024), "u1")
+    box = (0, 0), (n_rows, 1024), None, (0, 0)
     _, counters = native.load().read(
         [(chain, str(folder / "c/0/0"), box)], out, (0, 1), n_threads=2, group_nbytes=8192, **how
     )
@@ -343,6 +344,39 @@ def test_shards_larger_than_a_call_is_worth_are_read_in_parts(shard_of_64: tuple
     for latency, n_reads in ((400e-6, 33), (600e-6, 1)):
         out, counters = read_natively(folder, io_depth=16, io_latency=latency, io_nbytes=8192 * 16)
         assert bits(out) == bits(values) and counters["reads"] == n_reads
+
+
+def test_shard_that_is_wanted_as_a_whole_is_read_in_ranges_without_its_index_first(
+    shard_of_64: tuple[Path, Any],
+) -> None:
+    """A range is what a call is worth, 75 KB here, or a little more; at most eight ranges, or decoding would wait for too many bytes."""
+    folder, values = shard_of_64
+    how = {"io_depth": 16, "io_latency": 150e-6, "io_nbytes": 1 << 20}
+    out, counters = read_natively(folder, **how)
+    assert bits(out) == bits(values) and counters["reads"] == counters["deep_reads"] == 3
+    nbytes = (folder / "c/0/0").stat().st_size
+    assert counters["peak_nbytes"] == nbytes
+    for other in ({"n_rows": 192}, {"io_latency": 50e-6}, {"io_nbytes": 200_000}):
+        out, counters = read_natively(folder, **how | other)
+        assert bits(out) == bits(values[: out.shape[0]])
+        assert counters["reads"] > 3 and counters["peak_nbytes"] < nbytes
+
+
+@pytest.mark.parametrize("cut", [0, 1, 4, 1000, 200_000])
+def test_torn_shard_that_is_read_in_ranges_is_refused_as_others_are(
+    shard_of_64: tuple[Path, Any], cut: int
+) -> None:
+    folder, _ = shard_of_64
+    path = folder / "c/0/0"
+    os.truncate(path, path.stat().st_size - cut)
+    if not cut:
+        path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    told = set()
+    for latency in (0.0, 150e-6):
+        with pytest.raises(shardcodec.ShardError) as caught:
+            read_natively(folder, io_depth=16, io_latency=latency, io_nbytes=1 << 20)
+        told.add((type(caught.value), caught.value.entry, str(caught.value)))
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("cut", [0, 3, 100, 435, 436, 600])

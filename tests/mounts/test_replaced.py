@@ -211,6 +211,27 @@ def test_a_read_begins_again(one: Mount, call: str, code: int, how: str) -> None
     assert one.failed()[call] == 20 or call == "read"  # the kernel may have the bytes
 
 
+def test_errors_of_a_shard_that_is_read_in_ranges(one: Mount) -> None:
+    """The shard has 1 MiB, and is wanted as a whole: ranges of 256 KiB are read at the same time, before its index."""
+    shape = (512, 512)
+    array = create(
+        one.path / "b", shape=shape, shards=shape, chunks=(64, 64), dtype="i4", compressors=None, fill_value=0
+    )
+    values = np.arange(512 * 512, dtype="i4").reshape(shape)
+    array[...] = values
+    for _ in range(5):
+        array = ours(one.path / "b")
+        with shardcodec.options(io_latency=100e-6, index_cache=0):
+            one.fail("read", errno.EIO, after=1, name="0")
+            with pytest.raises(OSError, match="Input/output error") as caught:
+                array[...]
+            assert caught.value.filename == str(shard_path(array))
+            one.heal()
+            one.fail("read", errno.ESTALE, times=2, after=1, name="0")
+            assert (array[...] == values).all()
+            one.heal()
+
+
 def test_the_lock_call_itself_may_find_the_file_replaced(tmp_path: Path) -> None:
     fill(tmp_path)
     array = ours(tmp_path / "a")
