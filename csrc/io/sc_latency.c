@@ -13,6 +13,7 @@
 #define WEIGHT_DOWN 4
 #define WEIGHT_UP 8
 #define UNTIMED_CALLS 7 /* after a fast one */
+#define SLOW_CALLS 4    /* of one thread, one after the other, that are believed at once */
 
 struct mount {
     _Atomic uint64_t key; /* device + 1; 0: free */
@@ -21,6 +22,12 @@ struct mount {
 
 static struct mount mounts[SC_LATENCY_MOUNTS];
 static _Thread_local unsigned n_untimed; /* calls that follow */
+
+/* The last calls of this thread, if all of them were slow and on one file system. */
+static _Thread_local struct {
+    uint64_t device, least_ns;
+    unsigned n;
+} slow;
 
 /* Return 256 * log2(ns), linear between powers of two; at least 1. */
 static uint32_t
@@ -79,13 +86,12 @@ sc_clock_ns(void)
 }
 
 static void
-note(uint64_t device, uint64_t ns, uint64_t nbytes)
+note(uint64_t device, uint64_t ns)
 {
     struct mount *mount = find(device, true);
-    uint32_t old = atomic_load_explicit(&mount->level, memory_order_relaxed), level;
+    uint32_t old = atomic_load_explicit(&mount->level, memory_order_relaxed), level = level_of(ns);
     int32_t step;
 
-    level = level_of(ns > nbytes / 4 ? ns - nbytes / 4 : 0);
     if (old) {
         step = (int32_t)level - (int32_t)old;
         step = step > MAX_STEP ? MAX_STEP : step < -MAX_STEP ? -MAX_STEP : step;
@@ -94,6 +100,27 @@ note(uint64_t device, uint64_t ns, uint64_t nbytes)
         level = level_of(2 * SC_LATENCY_DEEP_NS);
     }
     atomic_store_explicit(&mount->level, level, memory_order_relaxed);
+}
+
+/* A thread that has lost its processor makes one slow call, not several in a row. So the fastest of some that were slow raises
+ * the estimate at once: a program on such a mount reads deep from its second read on. */
+static void
+note_slow(uint64_t device, uint64_t ns)
+{
+    struct mount *mount;
+
+    if (ns < SC_LATENCY_DEEP_NS || slow.device != device)
+        slow.n = 0;
+    if (ns < SC_LATENCY_DEEP_NS)
+        return;
+    slow.device = device;
+    slow.least_ns = slow.n++ ? min_u64(slow.least_ns, ns) : ns;
+    if (slow.n < SLOW_CALLS)
+        return;
+    slow.n = 0;
+    mount = find(device, true);
+    if (level_of(slow.least_ns) > atomic_load_explicit(&mount->level, memory_order_relaxed) + DOUBLING)
+        atomic_store_explicit(&mount->level, level_of(slow.least_ns), memory_order_relaxed);
 }
 
 uint64_t
@@ -108,13 +135,17 @@ sc_latency_begin(void)
 void
 sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes)
 {
-    uint64_t ns;
+    bool is_large = nbytes > SC_LATENCY_NBYTES;
+    uint64_t ns, copy_ns = is_large ? nbytes : nbytes / 4;
 
     if (!begin)
         return;
     ns = sc_clock_ns() - begin;
+    ns = ns > copy_ns ? ns - copy_ns : 0;
     n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
-    note(device, ns, nbytes);
+    note_slow(device, ns);
+    if (!is_large)
+        note(device, ns);
 }
 
 uint64_t

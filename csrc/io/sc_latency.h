@@ -1,11 +1,13 @@
 /* sc_latency.h - what a call costs on each file system: a moving estimate of the time of an open or of a small read
  *
  * Readers time some of the calls that they make anyway: a thread times one in eight fast calls, and each call after a slow
- * one, because the clock costs nothing beside it. A file system is identified by its device number. The estimate moves on a logarithmic scale and by a limited step, so one call that was
- * delayed by chance changes it little, and some fourteen slow calls change it from a page-cache hit (2 us) to
- * SC_LATENCY_DEEP_NS. It falls twice as fast as it rises, because a busy processor makes calls slower but never faster:
+ * one, because the clock costs nothing beside it. A file system is identified by its device number. The estimate moves on a
+ * logarithmic scale and by a limited step, so one call that was delayed by chance changes it little. It falls twice as fast as
+ * it rises, because a busy processor makes calls slower but never faster:
  *
  *     log2(estimate) += clamp(log2(time) - log2(estimate), -2 .. 2) / (4 downwards, 8 upwards)
+ *
+ * Four slow calls of a thread in a row raise it at once to the fastest of them.
  *
  * Threads update the table without a lock. A lost update costs nothing. A forked child keeps the table.
  * SPDX-License-Identifier: MIT */
@@ -19,7 +21,8 @@
 /* From this cost on several reads at a time are worth a change of threads. */
 #define SC_LATENCY_DEEP_NS ((uint64_t)20 * 1000)
 
-/* A read of at most this many bytes is timed. Copying takes a quarter of a nanosecond per byte, which does not count. */
+/* A read of at most this many bytes moves the estimate. Copying takes a quarter of a nanosecond per byte, which does not count.
+ * A larger one, of which a nanosecond per byte does not count, is only one of the slow calls in a row. */
 #define SC_LATENCY_NBYTES ((uint64_t)128 << 10)
 
 /* The number of file systems that the table holds. A new one replaces an old one in a full table. */

@@ -74,7 +74,7 @@ sc_input_read(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t o
     stats->bytes_read += n;
     if (SC_UNLIKELY(input->is_changing))
         return sc_undo_read(input->source->path, input->fd, dst, (size_t)n, offset, where);
-    if (n <= SC_LATENCY_NBYTES && input->file.id.inode)
+    if (input->file.id.inode)
         status = read_timed(input, dst, n, offset, where);
     else
         status = sc_file_read_exactly(input->fd, dst, (size_t)n, offset, where);

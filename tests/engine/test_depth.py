@@ -277,6 +277,41 @@ def test_reads_wait_at_the_same_time(tmp_path: Path, delays: str) -> None:
     assert latency > 0.01
 
 
+SECOND = """
+import json, os, zarr, shardcodec
+from shardcodec import native
+native.load().seed_latency(os.stat(folder).st_dev, 2e-6)
+shardcodec.enable(threads=2, index_cache=0, strict=True)
+array = zarr.open_array(folder, mode="r")
+array[...]
+before = shardcodec.stats()
+array[...]
+after = shardcodec.stats()
+print(json.dumps([max(before["io_latency"].values()), before["requests"], after["requests"] - before["requests"]]))
+"""
+
+
+@pytest.mark.slow
+def test_the_second_read_of_a_mount_that_has_become_slow_knows_it(tmp_path: Path, delays: str) -> None:
+    """Only opens and small reads were timed, and the estimate rose by a step for each of them: so shards that are read with
+    large calls were read one call after the other, dozens of times."""
+    values = np.arange(1 << 20, dtype="u4").reshape(1024, 1024)
+    array = create(
+        tmp_path,
+        shape=(1024, 1024),
+        dtype="u4",
+        shards=(1024, 1024),
+        chunks=(256, 256),
+        compressors=None,
+        fill_value=0,
+    )
+    array[...] = values
+    latency, n_first, n_second = json.loads(run_delayed(SECOND, delays, tmp_path, 10_000))
+    assert latency > 0.005
+    assert n_first > 16
+    assert n_second == 1, "at 10 ms the shard is read with one call"
+
+
 INTERRUPTED = """
 import signal, threading, time, os, zarr, shardcodec
 shardcodec.enable(threads=2, io_depth=4, index_cache=0, strict=True)
