@@ -108,6 +108,30 @@ def test_readers_see_whole_inner_chunks(
         assert failures == 0
 
 
+@pytest.mark.parametrize(("strategy", "location"), [(way[0], way[1]) for way in WAYS if way[0] != "replace"])
+def test_shards_that_are_read_in_ranges_are_seen_in_whole_inner_chunks(
+    tmp_path: Path, strategy: str, location: str
+) -> None:
+    """Inner chunks may be read before the index that says where they are (`csrc/plan/sc_read_whole.c`)."""
+    array = make(tmp_path / "a", location, side=64)
+    last, reads = 1, 0
+    with (
+        writer(tmp_path / "a", strategy, 64),
+        shardcodec.options(io_latency=50e-6, io_depth=8, index_cache=0, threads=2),
+    ):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            found = array[...]
+            first, second = found[64:128, 64:128], found[64:128, 128:192]
+            assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
+            assert last <= first[0, 0], "a later read returned an older value"
+            last = int(first[0, 0])
+            found[64:128, 64:192] = 1
+            assert (found == 1).all()
+            reads += 1
+    assert last > 2 and reads > 10
+
+
 def test_raw_chunks_overwritten_in_place_are_seen_whole(tmp_path: Path) -> None:
     """The bytes do not show a torn write; the journal and the times of the file do."""
     side = 128  # 64 KiB, so that writing takes some time
