@@ -324,7 +324,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = program.parser(__file__, __doc__, CONTESTANTS)
+    parser = program.network_parser(__file__, __doc__, CONTESTANTS)
     parser.add_argument("--large", action="store_true", help="one shard of 1 GiB too")
     parser.add_argument("--codec", default="zstd 1")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""Common parts of remote.py and object_writes.py: options, the choice of peers and rows, and the end of a run."""
+"""Common parts of remote.py, object_writes.py and round_trips.py: options, the choice of peers and rows, and the end of a run."""
 
 from __future__ import annotations
 
@@ -33,13 +33,21 @@ def parser(file: str, description: str | None, contestants: Iterable[Contestant]
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog=f"bench/{Path(file).name}",
     )
-    made.add_argument("--quick", action="store_true", help="small arrays")
     made.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
-    made.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
     made.add_argument("--rows", type=names, default=None, help="parts of the names of rows, e.g. box,shard")
     made.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in contestants))
     made.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
     made.add_argument("--json", type=Path, default=None)
+    return made
+
+
+def network_parser(
+    file: str, description: str | None, contestants: Iterable[Contestant]
+) -> argparse.ArgumentParser:
+    """Return a parser for programs that use a server behind a proxy."""
+    made = parser(file, description, contestants)
+    made.add_argument("--quick", action="store_true", help="small arrays")
+    made.add_argument("--latency", type=float, default=20.0, help="round trip in milliseconds (20)")
     return made
 
 

@@ -336,7 +336,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = program.parser(__file__, __doc__, ALL)
+    parser = program.network_parser(__file__, __doc__, ALL)
     parser.add_argument(
         "--concurrency", type=int, default=OverObstore.concurrency, help="zarr's async.concurrency (32)"
     )

@@ -20,7 +20,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ import data
 import machine
 import numpy as np
 import peers
+import program
 from data import Array, Box, Case
 from remote import rows as read_rows
 
@@ -218,9 +218,7 @@ def measure(row: Row, contestants: list[peers.Peer], rounds: int) -> dict[str, A
 
 
 def run_one(arguments: argparse.Namespace, folder: Path) -> None:
-    contestants = [peer for peer in ALL if peer.why_not() is None]
-    if arguments.peers:
-        contestants = [peer for peer in contestants if peer.name in arguments.peers]
+    contestants = program.chosen(ALL, arguments.peers)
     document: dict[str, Any] = {}
     for codec in arguments.codecs:
         case = data.big(256).with_codec(codec)
@@ -232,7 +230,7 @@ def run_one(arguments: argparse.Namespace, folder: Path) -> None:
                     peers.ZarrBatched().open(case.create(source), case), case.whole, values
                 )
         for name in [*read_rows(case), MANY, WRITE]:
-            if arguments.rows and not any(part in name for part in arguments.rows):
+            if not program.is_chosen(name, arguments.rows):
                 continue
             row = Row(name, case, source, values)
             able = [peer for peer in contestants if name != WRITE or peer.name != ZarrAlone.name]
@@ -313,34 +311,22 @@ def table(delay: float, results: dict[str, Any]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/round_trips.py"
-    )
-    names: Callable[[str], list[str]] = lambda text: [name.strip() for name in text.split(",")]  # noqa: E731
+    parser = program.parser(__file__, __doc__, ALL)
     numbers: Callable[[str], list[float]] = lambda text: [float(one) for one in text.split(",")]  # noqa: E731
     parser.add_argument("--delays", type=numbers, default=list(DELAYS_US), help="in microseconds")
-    parser.add_argument("--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,box")
-    parser.add_argument("--codecs", type=names, default=list(CODECS))
+    parser.add_argument("--codecs", type=program.names, default=list(CODECS))
     parser.add_argument(
         "--cold", action="store_true", help="remove the files from the page cache before each turn"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="timed turns of each peer per row (5)")
-    parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in ALL))
-    parser.add_argument("--folder", type=Path, default=None, help="where files are made (a temporary folder)")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, default=None)
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse()
-    if arguments.one:
-        run_one(arguments, arguments.folder)
-    else:
-        with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
-            document = run_all(arguments, Path(folder))
-        if arguments.json:
-            arguments.json.write_text(json.dumps(document, indent=1))
+    if not arguments.one:
+        program.run(run_all, arguments)
+    run_one(arguments, arguments.folder)
     sys.stdout.flush()
     os._exit(0)  # threads of some peers cannot be joined
 
