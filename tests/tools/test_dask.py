@@ -121,7 +121,7 @@ def held_workers(client: Any, opened: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        client.run(exec, RESTORED, {})
+        client.run(exec, RESTORED, {}, on_error="ignore")  # a killed worker may still be listed
 
 
 @pytest.fixture
