@@ -50,7 +50,8 @@ def shards_by_ledger(job: Path) -> dict[str, list[tuple[int, ...]]]:
     """Return the shards in the ledgers of each process."""
     found: dict[str, list[tuple[int, ...]]] = {}
     for file in Path(ledger_folder(str(job))).glob("*.jsonl"):
-        lines = [json.loads(line.rpartition(b" ")[0]) for line in file.read_bytes().splitlines()[1:]]
+        whole, _, _ = file.read_bytes().rpartition(b"\n")  # a worker may just write another line
+        lines = [json.loads(line.rpartition(b" ")[0]) for line in whole.splitlines()[1:]]
         shards = found.setdefault(file.name.split("-")[-2], [])
         shards += [tuple(line["coords"]) for line in lines if "coords" in line]
     return found

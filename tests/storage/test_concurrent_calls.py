@@ -10,7 +10,7 @@ import time
 import pytest
 
 from shardcodec.storage import concurrent_calls
-from shardcodec.storage.concurrent_calls import MAX_CALLS, call_all, call_each
+from shardcodec.storage.concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each
 
 
 @pytest.mark.parametrize("costly", [0.0, 1e9])
@@ -21,13 +21,21 @@ def test_results_have_the_order_of_the_items(n: int, costly: float, monkeypatch:
 
 
 def test_first_call_is_made_by_the_caller_and_the_others_by_threads() -> None:
-    def work(seconds: float) -> int:
-        time.sleep(seconds)
-        return threading.get_ident()
+    threads: set[int] = set()
 
-    here = threading.get_ident()
-    first, *rest = call_each(work, [0.02] * 20)
-    assert first == here and len(set(rest)) > 10
+    def work(number: int) -> int:
+        here = threading.get_ident()
+        if number == 0:
+            time.sleep(COSTLY_SECONDS)
+            return here
+        threads.add(here)
+        end = time.monotonic() + 60
+        while len(threads) <= 10 and time.monotonic() < end:  # on a slow machine one starts after the other
+            time.sleep(0.001)
+        return here
+
+    first, *rest = call_each(work, range(20))
+    assert first == threading.get_ident() and len(set(rest)) > 10
 
 
 @pytest.mark.parametrize("n_threads", [0, 3])

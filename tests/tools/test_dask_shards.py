@@ -22,6 +22,7 @@ from shardcodec import options
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.options import resolve
+from shardcodec.storage import files
 from shardcodec.tools import compact, inspect, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.compact_work import CompactTask
@@ -94,6 +95,17 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
 
 
+@pytest.fixture
+def settled_times(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take the change time, which no test can set, for an old one, here and in the workers."""
+    change = "import shardcodec.storage.files as files; files.GRAIN_NS = {}"
+    original = files.GRAIN_NS
+    monkeypatch.setattr(files, "GRAIN_NS", 0)
+    client.run(exec, change.format(0), {})
+    yield
+    client.run(exec, change.format(original), {})
+
+
 def make(path: Path) -> Path:
     """Make a group of two arrays; half of each shard is dead bytes."""
     with quiet():
@@ -142,14 +154,14 @@ def contents(group: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("level", ["index", "checksum", "decode"])
 def test_workers_verify_as_one_process_does(
-    level: str, client: Any, group: Path, small_batches: None, tmp_path: Path
+    level: str, client: Any, group: Path, small_batches: None, settled_times: None, tmp_path: Path
 ) -> None:
     damage(group)
     expected = verify(group, level=level, threads=1)
     report = verify(group, level=level, dask=client, manifest=str(tmp_path / "m"))
     assert report == expected and report.n_findings and len(report.shards) == 4
     again = verify(group, level=level, dask=client, since=str(tmp_path / "m"))
-    assert sum(one.n_unchanged for one in again.arrays) in (0, 2 * N_SHARDS - 4)  # files may be too new
+    assert sum(one.n_unchanged for one in again.arrays) == 2 * N_SHARDS - 4
     assert again.shards == expected.shards
 
 
@@ -233,7 +245,8 @@ def test_shards_of_a_killed_worker_are_done_again(
     pids = list(client.run(os.getpid).values())
     report = tool(group, dask=client, monitor=KillOnce(pids, 5))
     assert not pids
-    client.run(exec, RESTORED.format(module=module, name=name, method=method), {})
+    # the killed worker may still be listed
+    client.run(exec, RESTORED.format(module=module, name=name, method=method), {}, on_error="ignore")
     if tool is compact:
         assert report.n_shards == expected.n_shards and not report.n_failed
         # a shard that the killed worker had packed was packed before the second look

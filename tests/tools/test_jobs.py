@@ -261,29 +261,35 @@ def test_plan_with_options_of_a_store_is_private(source: Path, new: Path, job: P
 # ---- processes
 
 
-def slow_command(*arguments: str) -> subprocess.Popen[str]:
-    """Start a command in which each group of shards takes a tenth of a second."""
+def held_command(*arguments: str, new: Path) -> subprocess.Popen[str]:
+    """Start a command that waits in the middle of its work: when three shards are stored, until it has noticed a signal."""
     code = """
         import sys, time
+        from pathlib import Path
         from shardcodec.cli.app import run
+        from shardcodec.cli.signals import StopRequests
         from shardcodec.tools.convert.work import GroupWork
-        original = GroupWork.run
-        def slowly(self, unit):
-            time.sleep(0.1)
+        requests, original, begin = [], GroupWork.run, StopRequests.__enter__
+        def noted(self):
+            requests.append(self)
+            return begin(self)
+        def held(self, unit):
+            while len(list(new.glob("c/*/*"))) >= 3 and not requests[-1].requested:
+                time.sleep(0.01)
             return original(self, unit)
-        GroupWork.run = slowly
-        sys.exit(run(sys.argv[1:]))
+        StopRequests.__enter__, GroupWork.run = noted, held
+        new = Path(sys.argv[1])
+        sys.exit(run(sys.argv[2:]))
     """
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", textwrap.dedent(code), *arguments],
+        [sys.executable, "-P", "-c", textwrap.dedent(code), str(new), *arguments],
         env=python_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def wait_for_shards(new: Path, n: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while len(files(new)) < n:
-        assert process.poll() is None and time.monotonic() < deadline
+def wait_for_shards(new: Path, process: subprocess.Popen[str]) -> None:
+    while len(files(new)) < 3:
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
 
@@ -293,10 +299,10 @@ def test_signal_leads_to_exit_code_4_and_the_job_goes_on(
     number: int, source: Path, new: Path, job: Path
 ) -> None:
     arguments = ["convert", str(source), str(new), "--shards", "16,16", "--threads", "1", "--job", str(job)]
-    process = slow_command(*arguments)
-    wait_for_shards(new, 3, process)
+    process = held_command(*arguments, new=new)
+    wait_for_shards(new, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 4, err
     assert "incomplete" in out and not (new / "zarr.json").exists()
     before = files(new)
@@ -308,20 +314,20 @@ def test_signal_leads_to_exit_code_4_and_the_job_goes_on(
 
 @pytest.mark.slow
 def test_signal_without_job_leads_to_exit_code_130(source: Path, new: Path) -> None:
-    process = slow_command("convert", str(source), str(new), "--shards", "16,16", "--threads", "1")
-    wait_for_shards(new, 2, process)
+    process = held_command("convert", str(source), str(new), "--shards", "16,16", "--threads", "1", new=new)
+    wait_for_shards(new, process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 130 and not (new / "zarr.json").exists()
 
 
 @pytest.mark.slow
 def test_kill_leaves_whole_shards_and_the_job_goes_on(source: Path, new: Path, job: Path) -> None:
     arguments = ["convert", str(source), str(new), "--shards", "16,16", "--threads", "1", "--job", str(job)]
-    process = slow_command(*arguments)
-    wait_for_shards(new, 3, process)
+    process = held_command(*arguments, new=new)
+    wait_for_shards(new, process)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate()
     finished = status(job).n_finished
     before = files(new)
     report = convert(source, new, shards=SHARDS, job=job, resume=True)
@@ -337,10 +343,10 @@ def test_kill_leaves_whole_shards_and_the_job_goes_on(source: Path, new: Path, j
 @pytest.mark.slow
 def test_signal_ends_a_part_with_exit_code_4(source: Path, new: Path, job: Path) -> None:
     plan_convert(source, new, job, n_parts=1, shards=SHARDS, threads=1)
-    process = slow_command("run-part", str(job), "0", "--threads", "1")
-    wait_for_shards(new, 3, process)
+    process = held_command("run-part", str(job), "0", "--threads", "1", new=new)
+    wait_for_shards(new, process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 4
     before = files(new)
     assert run(["status", str(job)]) == 4

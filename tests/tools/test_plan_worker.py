@@ -130,7 +130,10 @@ def test_memory_bounds_the_batches_at_the_same_time(
 
     def watched(self: GroupWork, unit: Unit) -> Any:
         running.append(unit)
-        time.sleep(0.1)
+        end = time.monotonic() + 60
+        while len(running) < most and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.1)  # one more batch might begin
         seen.append(len(running))
         try:
             return original(self, unit)

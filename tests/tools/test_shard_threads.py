@@ -124,6 +124,7 @@ def test_items_that_wait_for_a_thread_are_not_begun_after_a_stop() -> None:
     def work(number: int) -> int:
         begun.append(number)
         if number == 0:
+            assert stopped.wait(60)
             time.sleep(0.2)
         elif number == 1:
             stopped.set()

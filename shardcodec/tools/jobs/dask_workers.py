@@ -124,7 +124,8 @@ def _local_cluster(n: int, threads: int) -> Any:
         processes=True,
         memory_limit=MEMORY_LIMIT // n,
         dashboard_address="127.0.0.1:0",
-        silence_logs=logging.ERROR,
+        # the command reports all failures itself; a worker logs a traceback if the cluster ends during its heartbeat
+        silence_logs=logging.CRITICAL,
     )
 
 
