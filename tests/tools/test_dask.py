@@ -26,12 +26,13 @@ from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert import execute
 from shardcodec.tools.convert.claim import MARK
-from shardcodec.tools.jobs import batches
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402 - it needs distributed
+from dask_clusters import cluster_process, two_workers  # noqa: E402 - it needs distributed
+
+from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402
 
 METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
 
@@ -57,40 +58,9 @@ if hasattr(GroupWork, "original"):
     del GroupWork.original
 """
 
-
-CLUSTER = """
-import sys, time
-from distributed import LocalCluster
-if __name__ == "__main__":
-    cluster = LocalCluster(n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0")
-    print(cluster.scheduler_address, flush=True)
-    time.sleep(120)
-"""
 # A lost scheduler is given up at once.
 IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
 SLOWLY = {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([SLOW])}
-
-
-@contextmanager
-def two_workers() -> Iterator[Any]:
-    """Start two processes of one thread each, which a nanny starts again."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with two_workers() as client:
-        yield client
 
 
 @contextmanager
@@ -100,13 +70,6 @@ def slow_workers(client: Any) -> Iterator[None]:
         yield
     finally:
         client.run(exec, RESTORED, {})
-
-
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch has one group of shards."""
-    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
 
 
 class At(Monitor):
@@ -271,21 +234,6 @@ def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Pat
     check(new)
 
 
-@contextmanager
-def cluster_process(n_workers: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a scheduler, and workers that end with it, in another process; yield it and its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", CLUSTER, str(n_workers)],
-        stdout=subprocess.PIPE, env=python_environment(**SLOWLY, **IMPATIENT), text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def resumes(source: Path, new: Path, job: Path) -> None:
     """Check that a job of which a part is left goes on, and that no finished shard is written again."""
     before, finished = files(new), status(job).n_finished
@@ -300,7 +248,7 @@ def resumes(source: Path, new: Path, job: Path) -> None:
 @pytest.mark.slow
 def test_lost_scheduler_leaves_a_job_that_goes_on(source: Path, new: Path, job: Path) -> None:
     with (
-        cluster_process(1) as (process, address),
+        cluster_process(1, SLOW, **IMPATIENT) as (process, address),
         distributed.Client(address, set_as_default=False, timeout=5) as client,
         pytest.raises(Incomplete, match=r"the scheduler at tcp://.* was lost"),
     ):
@@ -312,7 +260,7 @@ def test_lost_scheduler_leaves_a_job_that_goes_on(source: Path, new: Path, job: 
 def test_lost_scheduler_leads_to_exit_code_4_and_workers_end(
     source: Path, new: Path, job: Path, tmp_path: Path
 ) -> None:
-    with cluster_process(0) as (scheduler, address):
+    with cluster_process(0, SLOW, **IMPATIENT) as (scheduler, address):
         worker = subprocess.Popen(
             [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
              "--no-dashboard", "--local-directory", str(tmp_path)],
