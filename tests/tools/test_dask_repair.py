@@ -160,30 +160,6 @@ def test_workers_pack_to_a_new_hierarchy_as_one_process_does(
     assert contents(tmp_path) == stored and f"new.zarr/{MARK}" not in stored
 
 
-@pytest.mark.parametrize(
-    ("kind", "module", "name", "method", "before"),
-    [
-        ("in place", "repair_work", "RepairWork", "_look", False),  # repaired, and not answered
-        pytest.param("in place", "backup", "Backup", "make", False, marks=pytest.mark.nightly),
-        pytest.param("in place", "repair_work", "RepairWork", "_replace", False, marks=pytest.mark.nightly),
-        ("to", "repair_work", "RepairWork", "_look", False),
-    ],
-)
-def test_kill_of_a_worker_does_not_change_report_and_shards(
-    kind: str, module: str, name: str, method: str, before: bool, client: Any, group: Path, sound: Path, tmp_path: Path,
-    small_batches: None, tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
-    how = arguments(kind, tmp_path, sound)
-    expected, stored = of_one_process(repair, group, array="a", **how)
-    flag = tmp_path_factory.mktemp("killed") / "flag"
-    text = DEADLY.format(module=module, name=name, method=method, before=before, flag=str(flag))
-    client.run(exec, text, {})
-    report = repair(group, array="a", dask=client, **how)
-    client.run(exec, RESTORED.format(module=module, name=name), {})
-    assert flag.exists(), "no worker was killed"
-    assert report == expected and contents(tmp_path) == stored
-
-
 def run_all(place: ArrayPlace, task: ShardTask[Any], names: Any) -> ShardBatch:
     """Run all shards in this worker; the other worker begins at about the same time."""
     return ShardWorker(place, task, resolve(), n_threads=1, memory=1 << 30).run(names, 60.0)
@@ -203,7 +179,6 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
     )
     expected, stored = of_one_process(tool, group, array="a", **how)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    client.wait_for_workers(2)  # one may have been killed
     place = ArrayPlace.of(array, str(group), None, None)
     names = [(one.relative, one.coords) for one in shards]
     task: Any
@@ -221,7 +196,8 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
         with RepairNotes(task.backup, "run"):
             found = client.run(run_all, place, task, names)
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    assert len(found) == 2 and contents(tmp_path) == stored
+    assert len(found) == 2, "both workers run"
+    assert contents(tmp_path) == stored
     for batch in found.values():
         assert batch.error is None and not batch.missing
         assert tuple(done for _, done in batch.results if done is not None) == expected.shards
@@ -316,7 +292,7 @@ def kill_when_begun(process: Any, old: Path) -> None:
     process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_command_repairs_with_workers_of_its_own(
     group: Path, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,3 +302,30 @@ def test_command_repairs_with_workers_of_its_own(
     document = json.loads(capsys.readouterr().out)
     assert document == {**json.loads(json.dumps(expected.to_json())), "shards": document["shards"]}
     assert len(document["shards"]) == 6 and contents(tmp_path) == stored
+
+
+# ---- workers that end; the last tests, because a new worker needs some time
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "name", "method", "before"),
+    [
+        ("in place", "repair_work", "RepairWork", "_look", False),  # repaired, and not answered
+        pytest.param("in place", "backup", "Backup", "make", False, marks=pytest.mark.nightly),
+        pytest.param("in place", "repair_work", "RepairWork", "_replace", False, marks=pytest.mark.nightly),
+        pytest.param("to", "repair_work", "RepairWork", "_look", False, marks=pytest.mark.nightly),
+    ],
+)
+def test_kill_of_a_worker_does_not_change_report_and_shards(
+    kind: str, module: str, name: str, method: str, before: bool, client: Any, group: Path, sound: Path, tmp_path: Path,
+    small_batches: None, tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    how = arguments(kind, tmp_path, sound)
+    expected, stored = of_one_process(repair, group, array="a", **how)
+    flag = tmp_path_factory.mktemp("killed") / "flag"
+    text = DEADLY.format(module=module, name=name, method=method, before=before, flag=str(flag))
+    client.run(exec, text, {})
+    report = repair(group, array="a", dask=client, **how)
+    client.run(exec, RESTORED.format(module=module, name=name), {})
+    assert flag.exists(), "no worker was killed"
+    assert report == expected and contents(tmp_path) == stored
