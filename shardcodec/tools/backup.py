@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from .. import native
@@ -139,11 +139,18 @@ class Backup:
         now = open_object(self._shard.array.store, self._shard.key)
         if now is None:
             return False
-        with ExitStack() as stack:
-            stack.callback(now.close)
-            old = self.open()
-            stack.callback(old.close)
+        try:
+            return self.holds(now)
+        finally:
+            now.close()
+
+    def holds(self, now: StoredBytes) -> bool:
+        """Return True if the bytes of an open object are those of the backup."""
+        old = self.open()
+        try:
             return same_bytes(old, now)
+        finally:
+            old.close()
 
     def open(self) -> StoredBytes:
         """Open the backup, as readers saw the shard: without the bytes of an unfinished update."""

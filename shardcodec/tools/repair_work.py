@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import ShardError
+from ..errors import ConflictError, ShardError
 from ..options import Options
 from ..storage.journals import pending_journal
 from .array_target import ArrayTarget, ShardTarget
@@ -160,14 +160,14 @@ class RepairWork:
                 return repaired
             backup.sync()
         try:
-            done = self._replace(shard)
+            done = self._replace(shard, backup)
         except ShardError as error:
             return as_unreadable(shard, error, backup.path)
         if done is None and self._notes is not None:  # another worker runs the same task, and has repaired it
             return self._done_before(shard, backup)
         return None if done is None else replace(done, backup=backup.path)
 
-    def _replace(self, shard: ShardTarget) -> RepairedShard | None:
+    def _replace(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
         """Settle and replace a shard that has a backup; None if it is whole without an unfinished update, or does not exist."""
         path = shard.place.path
         has_journal = path is not None and pending_journal(path) is not None
@@ -181,6 +181,14 @@ class RepairWork:
             found = self._repair.survey(shard, view)
             if found.is_whole:
                 return settled(shard) if has_journal and self._notes is None else None
+            if not backup.holds(
+                view
+            ):  # the state that is replaced is the one that was copied, not a later one
+                raise ConflictError(
+                    f"shard {shard.name!r}: another writer has changed it since the backup {backup.path}; it was not replaced. Stop "
+                    "all writers, and run the tool again with an empty folder",
+                    shard=shard.name,
+                )
             return self._repair.write_in_place(shard, view, found)
         finally:
             view.close()

@@ -217,6 +217,27 @@ def test_shard_that_is_neither_is_an_error_that_names_both_files(damaged: Damage
             assert path.read_bytes() == data and (tmp_path / "old" / KEY).read_bytes() == old
 
 
+def test_write_after_the_backup_is_not_lost(
+    damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was repaired, though its damaged bytes, which the writer had changed, were in no backup."""
+    make, path, before = Backup.make, tmp_path / "a.zarr" / KEY, damaged.read()
+    later = before[:5] + bytes([before[5] ^ 7]) + before[6:]
+
+    def make_and_write(backup: Backup) -> bool:
+        made = make(backup)
+        path.write_bytes(later)
+        return made
+
+    monkeypatch.setattr(Backup, "make", make_and_write)
+    (done,) = repair(damaged.target, backup=tmp_path / "old", threads=1).shards
+    assert (
+        done.action is RepairAction.UNREADABLE
+        and "another writer has changed it since the backup" in done.detail
+    )
+    assert path.read_bytes() == later and (tmp_path / "old" / KEY).read_bytes() == before
+
+
 def test_later_run_takes_a_repaired_shard_for_whole(damaged: Damaged, tmp_path: Path) -> None:
     for run, action in (("first", RepairAction.REPAIRED), ("second", None)):
         with RepairNotes(str(tmp_path / "old"), run):
