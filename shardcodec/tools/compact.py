@@ -76,7 +76,7 @@ def compact(
         Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
     dask : str, distributed.Client or bool, optional
-        The workers of a cluster of dask pack the shards in place, see `convert`; `target` must be a path or a URL. `memory` and
+        The workers of a cluster of dask pack the shards, see `convert`; `target` and `to` must be paths or URLs. `memory` and
         `threads` are then those of one worker, by default half of its memory limit and all its threads.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
