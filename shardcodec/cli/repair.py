@@ -16,6 +16,7 @@ from .exit_codes import ExitCode
 from .finding_line import finding_line
 from .options import (
     ArrayOption,
+    DaskOption,
     DryRunOption,
     JsonLinesOption,
     JsonOption,
@@ -61,6 +62,7 @@ def repair(
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
     threads: ThreadsOption = None,
+    dask: DaskOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     jsonl: JsonLinesOption = False,
@@ -96,6 +98,7 @@ def repair(
             spec=spec_from(metadata),
             threads=threads,
             memory=memory,
+            dask=dask,
             storage_options=storage_options_from(storage_option),
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,

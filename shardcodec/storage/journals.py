@@ -1,6 +1,6 @@
 # journals.py - does a file wait for the roll back of an update in place?
 # SPDX-License-Identifier: MIT
-"""Find the undo journal that a killed writer has left.
+"""Find the undo journal that a killed writer has left, and read a copy of one.
 
 `csrc/io/sc_undo.h` describes it. Readers and writers of the engine find it themselves.
 """
@@ -8,12 +8,63 @@
 from __future__ import annotations
 
 import os
+import struct
+from typing import NamedTuple
 
-__all__ = ["pending_journal"]
+from .. import native
+
+__all__ = ["OldBytes", "pending_journal", "read_journal"]
 
 # csrc/io/sc_staging.h
 _PREFIX = ".shardcodec-undo-"
 _MARKER = ".shard"
+# csrc/io/sc_undo.h
+_MAGIC = b"scundo\0\1"
+_HEAD = struct.Struct("<8s4Q")
+_RUN = struct.Struct("<2Q")
+_CHECKSUM = struct.Struct("<I")
+
+
+class OldBytes(NamedTuple):
+    """What a journal has saved.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of the shard before the update.
+    runs : list of (int, memoryview)
+        Offsets and old bytes; the runs ascend and do not overlap.
+    """
+
+    nbytes: int
+    runs: list[tuple[int, memoryview]]
+
+
+def read_journal(data: bytes, shard_nbytes: int) -> OldBytes | None:
+    """Read a copy of a journal; None if it is not one of a shard of this size, so that no writer would use it.
+
+    Parameters
+    ----------
+    data : bytes
+    shard_nbytes : int
+        Size of the shard with the unfinished update.
+    """
+    end = len(data) - _CHECKSUM.size
+    if end < _HEAD.size or not data.startswith(_MAGIC):
+        return None
+    if _CHECKSUM.unpack_from(data, end)[0] != native.load().crc32c(data[:end]):
+        return None
+    _, _, nbytes, _, n_runs = _HEAD.unpack_from(data)
+    at = _HEAD.size + n_runs * _RUN.size
+    if at > end or nbytes > shard_nbytes:
+        return None
+    view, runs, last = memoryview(data), [], 0
+    for offset, size in _RUN.iter_unpack(data[_HEAD.size : at]):
+        if offset < last or offset + size > nbytes or at + size > end:
+            return None
+        runs.append((offset, view[at : at + size]))
+        at, last = at + size, offset + size
+    return OldBytes(nbytes, runs) if at == end else None
 
 
 def pending_journal(path: str) -> str | None:

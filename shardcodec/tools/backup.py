@@ -1,23 +1,30 @@
 # backup.py - copy an object byte by byte before it is changed
 # SPDX-License-Identifier: MIT
-"""`copy_object` and `back_up`: durable copies of objects, in runs of a few MiB."""
+"""`copy_object`: copies of objects, in runs of a few MiB. `Backup`: the durable copy of a shard, before a repair in place.
+
+A backup gets its name when it is whole and on disk, and is never written over. So a task that is repeated, or runs twice at
+the same time, finds either no backup or a whole one.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from .. import native
 from ..storage.files import open_file
-from ..storage.journals import pending_journal
+from ..storage.journals import OldBytes, pending_journal, read_journal
+from ..storage.kinds import object_at
 from ..storage.store import Store
 from ..storage.temp_folder import staging_for
 from ..storage.upload import Upload
 from .array_target import ShardTarget
-from .stored_bytes import BLOCK_NBYTES, StoredBytes, open_object
+from .stored_bytes import BLOCK_NBYTES, Ranges, StoredBytes, Sums, open_object
 
-__all__ = ["back_up", "copy_object", "write_object"]
+__all__ = ["Backup", "copy_object", "same_bytes", "sync_folders", "write_object"]
 
 
 # Bytes of a copy that a thread holds at a time. They are not part of its share of the memory, so they are few.
@@ -56,13 +63,20 @@ def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, 
         sink.abort()
 
 
-def _blocks(view: StoredBytes, nbytes: int) -> Iterator[Any]:
+def same_bytes(one: StoredBytes, other: StoredBytes) -> bool:
+    """Return True if two objects are byte-identical."""
+    return one.nbytes == other.nbytes and all(
+        a == b for a, b in zip(_blocks(one, COPY_NBYTES), _blocks(other, COPY_NBYTES), strict=True)
+    )
+
+
+def _blocks(view: StoredBytes, nbytes: int) -> Iterator[memoryview]:
     for offset in range(0, view.nbytes, nbytes):
-        yield view.range(offset, min(nbytes, view.nbytes - offset))
+        yield memoryview(view.range(offset, min(nbytes, view.nbytes - offset)))
 
 
-def back_up(shard: ShardTarget, folder: str) -> str:
-    """Copy the object of a shard, and its journal, to a folder, durably.
+class Backup:
+    """The copy of a shard in a folder, under the key of the shard; a journal is beside it, with the suffix ``.journal``.
 
     Parameters
     ----------
@@ -70,60 +84,182 @@ def back_up(shard: ShardTarget, folder: str) -> str:
     folder : str
         A local folder; it is made if it does not exist.
 
-    Returns
-    -------
-    str
-        Path of the copy: the key of the shard in the folder. A journal is beside it, with the suffix ``.journal``.
-
-    Raises
-    ------
-    FileExistsError
-        The folder has a copy of this shard already.
-    OSError
-        The copy cannot be written, or is not equal to the object.
+    Attributes
+    ----------
+    path : str
+        Path of the copy.
     """
-    array = shard.array
-    to = os.path.join(folder, *filter(None, (array.name, shard.relative)))
-    path = array.store.path(shard.key)
-    if path is None:
-        view = open_object(array.store, shard.key)
-        assert view is not None
+
+    def __init__(self, shard: ShardTarget, folder: str) -> None:
+        self._shard, self._folder = shard, os.path.abspath(folder)
+        self.path = os.path.join(folder, *filter(None, (shard.array.name, shard.relative)))
+        self._journal = f"{self.path}.journal"
+
+    @property
+    def exists(self) -> bool:
+        """True if there is a backup of this shard."""
+        return os.path.lexists(self.path)
+
+    @property
+    def has_journal(self) -> bool:
+        """True if the shard had an unfinished update in place."""
+        return os.path.lexists(self._journal)
+
+    def make(self) -> bool:
+        """Copy the object of the shard, and before it its journal, durably; return False if there is a backup already.
+
+        Raises
+        ------
+        FileExistsError
+            There is no backup, but the journal of another state of the shard.
+        OSError
+            The copy cannot be written, or is not equal to the object.
+        """
+        if self.exists:
+            return False
+        store, key = self._shard.array.store, self._shard.key
+        path = store.path(key)
+        if path is None:
+            view = open_object(store, key)
+            if view is None:
+                raise FileNotFoundError(f"{self._shard.name}: it was deleted during the repair")
+            try:
+                made = self._write(
+                    _blocks(view, BLOCK_NBYTES), self.path
+                )  # one thread, see `MemoryBudget.share`
+            finally:
+                view.close()
+            return made
+        self._copy_journal(pending_journal(path))
+        # the bytes of the file itself: an engine's reader would show the state before an unfinished update
+        return self._write(_file_blocks(path), self.path)
+
+    def is_equal(self) -> bool:
+        """Return True if readers of the shard see the bytes that they saw when the backup was made."""
+        now = open_object(self._shard.array.store, self._shard.key)
+        if now is None:
+            return False
         try:
-            _write_file(_blocks(view, BLOCK_NBYTES), to)  # one thread, see `MemoryBudget.share`
-            if os.path.getsize(to) != view.nbytes:
-                raise OSError(f"{to}: expected a copy of {view.nbytes} bytes, got {os.path.getsize(to)}")
+            return self.holds(now)
         finally:
-            view.close()
-        return to
-    journal = pending_journal(path)
-    # the bytes of the file itself: an engine's reader would show the state before an unfinished update
-    _write_file(_file_blocks(path), to)
-    if journal is not None:
-        _write_file(_file_blocks(journal), f"{to}.journal")
-    return to
+            now.close()
+
+    def holds(self, now: StoredBytes) -> bool:
+        """Return True if the bytes of an open object are those of the backup."""
+        old = self.open()
+        try:
+            return same_bytes(old, now)
+        finally:
+            old.close()
+
+    def open(self) -> StoredBytes:
+        """Open the backup, as readers saw the shard: without the bytes of an unfinished update."""
+        store, key, _ = object_at(self.path, None)
+        view = open_object(store, key)
+        if view is None:
+            raise FileNotFoundError(f"{self.path}: expected the backup, but it was removed during the repair")
+        saved = None
+        if self.has_journal:
+            with open(self._journal, "rb") as file:
+                saved = read_journal(file.read(), view.nbytes)
+        return view if saved is None else _RolledBack(view, saved)
+
+    def sync(self) -> None:
+        """Wait until the backup and its name are on disk; another worker may have written it just now."""
+        for path in (self._journal, self.path):
+            with suppress(FileNotFoundError):
+                _sync(path)
+        folder = os.path.dirname(os.path.abspath(self.path))
+        last = os.path.dirname(self._folder)
+        while folder != last and os.path.dirname(folder) != folder:
+            _sync(folder)
+            folder = os.path.dirname(folder)
+        _sync(last)
+
+    def _copy_journal(self, journal: str | None) -> None:
+        if journal is not None:
+            with suppress(FileNotFoundError):  # another worker has a backup by now, and rolls the update back
+                if self._write(_file_blocks(journal), self._journal):
+                    return
+        if self.has_journal and not self.exists and not _same_files(journal, self._journal):
+            raise FileExistsError(
+                f"{self._journal}: expected no journal of another state of {self._shard.name}; choose an empty folder for the backup"
+            )
+
+    def _write(self, blocks: Iterator[memoryview], path: str) -> bool:
+        """Write a new file that is checked before it gets its name; return False if there is one."""
+        checksum, crc32c = 0, native.load().crc32c
+        sink = native.load().NewFile(path, shared=True)
+        try:
+            offset = 0
+            for block in blocks:
+                sink.write(block, offset)
+                offset += len(block)
+                checksum = crc32c(block, checksum)
+            found = 0
+            for block in _file_blocks(sink.place[1]):
+                found = crc32c(block, found)
+            if found != checksum or os.path.getsize(sink.place[1]) != offset:
+                raise OSError(f"{path}: the copy differs from the object; nothing was changed")
+            if not sink.commit(sync=True, only_new=True):
+                return False
+        finally:
+            sink.abort()
+        self.sync()
+        return True
 
 
-def _write_file(blocks: Iterator[Any], path: str) -> None:
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder for the backup")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    checksum, crc32c = 0, native.load().crc32c
-    sink = native.load().NewFile(path)
+class _RolledBack:
+    """The bytes of a file before an unfinished update."""
+
+    state = b""
+
+    def __init__(self, view: StoredBytes, saved: OldBytes) -> None:
+        self._view, self._saved = view, saved
+
+    @property
+    def nbytes(self) -> int:
+        return self._saved.nbytes
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        data = bytearray(self._view.range(offset, nbytes))
+        for first, old in self._saved.runs:
+            low, high = max(first, offset), min(first + len(old), offset + nbytes)
+            if low < high:
+                data[low - offset : high - offset] = old[low - first : high - first]
+        return memoryview(data)
+
+    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+        return None
+
+    def close(self) -> None:
+        self._view.close()
+
+
+def _same_files(one: str | None, other: str) -> bool:
     try:
-        offset = 0
-        for block in blocks:
-            sink.write(block, offset)
-            offset += len(block)
-            checksum = crc32c(block, checksum)
-        if not sink.commit(sync=True, only_new=True):
-            raise FileExistsError(f"{path}: expected no file of this name")
+        return one is not None and all(
+            a == b for a, b in itertools.zip_longest(_file_blocks(one), _file_blocks(other))
+        )
+    except FileNotFoundError:
+        return False
+
+
+def sync_folders(path: str) -> None:
+    """Wait until a new folder, and the names of all folders above it, are on disk."""
+    folder = os.path.abspath(path)
+    while folder:
+        with suppress(PermissionError):  # of a folder that this user could not have made either
+            _sync(folder)
+        folder = "" if os.path.dirname(folder) == folder else os.path.dirname(folder)
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
     finally:
-        sink.abort()
-    found = 0
-    for block in _file_blocks(path):
-        found = crc32c(block, found)
-    if found != checksum:
-        raise OSError(f"{path}: the copy differs from the object; nothing was changed")
+        os.close(fd)
 
 
 def _file_blocks(path: str) -> Iterator[memoryview]:

@@ -15,7 +15,7 @@ from ..format.spec import ShardSpec
 from .array_target import ArrayTarget, ForeignObject
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .compact_work import CompactTask, CompactWork
-from .jobs.shard_pool import ShardPool
+from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
@@ -76,7 +76,7 @@ def compact(
         Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
     dask : str, distributed.Client or bool, optional
-        The workers of a cluster of dask pack the shards in place, see `convert`; `target` must be a path or a URL. `memory` and
+        The workers of a cluster of dask pack the shards, see `convert`; `target` and `to` must be paths or URLs. `memory` and
         `threads` are then those of one worker, by default half of its memory limit and all its threads.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
@@ -110,18 +110,22 @@ def compact(
         raise ValueError(
             "index_crc: expected `to`, a new place: the metadata name the index codecs of all shards"
         )
-    if dask and to is not None and not dry_run:
-        raise ValueError(
-            "to: expected none with dask, because workers pack shards in place; `convert` writes a new hierarchy with dask"
-        )
     monitor = monitor or Monitor()
+    to = absolute_place(to)
     pool = ShardPool(
-        target, spec, storage_options, threads=threads, memory=memory, dask=dask, monitor=monitor
+        target,
+        spec,
+        storage_options,
+        threads=threads,
+        memory=memory,
+        dask=dask,
+        monitor=monitor,
+        more_places={} if to is None else {"to": to},
     )
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    new = None if to is None or dry_run else NewHierarchy(to, storage_options, pool.budget, target)
-    task = CompactTask(min_dead, order, index_crc, dry_run)
     with pool:
+        new = None if to is None or dry_run else pool.new_hierarchy(to)
+        task = CompactTask(min_dead, order, index_crc, dry_run, None if new is None else new.place)
         run = _CompactRun(new, task, pool, monitor, on_shard)
         for one in arrays:
             if one.is_sharded:
@@ -129,10 +133,8 @@ def compact(
             elif new is not None:
                 new.copy_all(one)
     if new is not None:
-        if array is None and spec is None:
-            for name, folder in find_groups(target, storage_options):
-                new.add_group(name, folder)
-        new.finish()
+        has_groups = array is None and spec is None
+        new.finish(find_groups(target, storage_options) if has_groups else ())
     return run.report(str(target), None if to is None else str(to))
 
 
@@ -176,7 +178,7 @@ class _CompactRun:
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array, _with_index_checksum if self._task.index_crc else None)
-        work = CompactWork(array, self._task, self._pool.options, self._pool.budget, self._to)
+        work = CompactWork(array, self._task, self._pool.options, self._pool.budget)
         shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
         for _, done in self._pool.results(self._task, work, array, shards):
             self._n_shards += 1

@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: MIT
 """`CompactWork`: packs shards of an array, in threads. `CompactTask`: the same as plain data, for other processes.
 
-A shard that is packed twice is harmless: the second time it has no dead bytes and the wanted order, so it stays.
+A shard that is packed twice is harmless: the second time it has no dead bytes and the wanted order, so it stays. In a new
+hierarchy it gets the same bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from ..access.chunk_codec import compiled
 from ..access.shard_change import Change, Found, change
 from ..access.shard_layout import ShardLayout, shard_layout
+from ..access.shard_writer import ShardWriter
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
@@ -23,7 +26,7 @@ from .index_search import FoundIndex, How, find_index
 from .jobs.shard_task import ShardTask
 from .memory_budget import MemoryBudget
 from .monitor import Monitor
-from .new_hierarchy import NewHierarchy, holds_whole_shards
+from .new_objects import NewObjects, NewPlace, holds_whole_shards
 from .rebuilt_index import sequence
 from .rewrite import (
     copy_chunks,
@@ -41,12 +44,13 @@ __all__ = ["CompactTask", "CompactWork"]
 
 @dataclass(frozen=True)
 class CompactTask(ShardTask[CompactedShard | None]):
-    """How the shards of an array are packed; attributes as for `compact`."""
+    """How the shards of an array are packed; attributes as for `compact`. With `to` the new shards are written there."""
 
     min_dead: float
     order: str | None
     index_crc: bool
     dry_run: bool
+    to: NewPlace | None = None
 
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> CompactWork:
         return CompactWork(array, self, options, budget)
@@ -56,35 +60,13 @@ class CompactTask(ShardTask[CompactedShard | None]):
 
 
 class CompactWork:
-    """Packs shards of one array.
+    """Packs shards of one array; see `ShardTask.open` and `ShardWork`."""
 
-    Parameters
-    ----------
-    array : ArrayTarget
-    task : CompactTask
-    options : Options
-    budget : MemoryBudget
-        The memory of all threads.
-    to : NewHierarchy, optional
-        Gets the new shards. Default: they replace the old ones.
-
-    Attributes
-    ----------
-    n_threads : int
-        Threads that work at a time, at most.
-    """
-
-    def __init__(
-        self,
-        array: ArrayTarget,
-        task: CompactTask,
-        options: Options,
-        budget: MemoryBudget,
-        to: NewHierarchy | None = None,
-    ) -> None:
-        self._task, self._budget, self._to = task, budget, to
+    def __init__(self, array: ArrayTarget, task: CompactTask, options: Options, budget: MemoryBudget) -> None:
+        self._task, self._budget = task, budget
+        self._to = None if task.to is None else NewObjects(task.to, budget, options)
         self._options = replace(options, threads=1)
-        holds_whole = holds_whole_shards(array, to)
+        holds_whole = holds_whole_shards(array, self._to)
         self._share = budget.share(array.shard_spec, array.place, options.threads, holds_whole=holds_whole)
         self.n_threads = self._share.n_threads
 
@@ -165,6 +147,7 @@ class CompactWork:
                 position for position in sequence(spec, self._task.order).tolist() if present[position]
             ]
         user = user_parts(view, found, shard.array.shard_spec, shard, self._share)
+        writer: AbstractContextManager[ShardWriter]
         if self._to is not None:
             writer = self._to.writer(shard, spec, **user._asdict())
         elif self._task.order is None:
@@ -176,8 +159,8 @@ class CompactWork:
         else:
             refuse_user_bytes(shard, user)
             return self._replace_object(shard)
-        with writer:
-            copy_chunks(writer, view, places, positions, shard, self._share)
+        with writer as new:
+            copy_chunks(new, view, places, positions, shard, self._share)
         return _size(shard) if self._to is None else self._to.size(shard)
 
     def _replace_object(self, shard: ShardTarget) -> int:

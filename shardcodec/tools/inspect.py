@@ -91,7 +91,9 @@ def inspect(
     """
     monitor = monitor or Monitor()
     if dask and plot is not None:
-        raise ValueError("plot: expected none with dask, because the workers return sums only")
+        raise ValueError(
+            "plot: expected none with dask: a picture needs the size of each inner chunk, and the workers return sums only"
+        )
     pool = ShardPool(
         target, spec, storage_options, threads=threads, memory=memory, dask=dask, monitor=monitor
     )

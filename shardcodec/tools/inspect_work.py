@@ -141,22 +141,12 @@ class InspectTask(ShardTask[ShardSums]):
 
 
 class InspectWork:
-    """Inspects shards of one array.
+    """Inspects shards of one array; see `ShardTask.open` and `ShardWork`. The default of the memory is 64 MiB.
 
     Parameters
     ----------
-    array : ArrayTarget
-    task : InspectTask
-    options : Options
-    budget : MemoryBudget
-        The memory of the indexes that are held at a time; at least one index is held. Default: 64 MiB.
     picture : ArrayPicture, optional
         Gets each sound shard.
-
-    Attributes
-    ----------
-    n_threads : int
-        Threads that work at a time, at most.
     """
 
     def __init__(

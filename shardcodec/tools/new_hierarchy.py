@@ -1,6 +1,6 @@
 # new_hierarchy.py - a new hierarchy that a tool writes
 # SPDX-License-Identifier: MIT
-"""`NewHierarchy`: the new hierarchy for `repair --to` and `compact --to`. Metadata documents are written last.
+"""`NewHierarchy`: the documents of a new hierarchy for `repair --to` and `compact --to`, which are written last.
 
 So a hierarchy with documents is complete, and a stopped run leaves objects that no program takes for an array.
 """
@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..access.box_reader import Folder
-from ..access.shard_writer import ShardWriter
-from ..format.spec import ShardSpec
+from ..options import Options
 from ..storage.kinds import object_at
 from ..storage.urls import is_url
-from .array_target import ArrayTarget, ShardTarget
-from .backup import COPY_NBYTES, copy_object, write_object
+from .array_target import ArrayTarget
+from .backup import write_object
 from .consolidated import with_consolidated
+from .convert.claim import claim, release
 from .documents import DOCUMENTS
 from .memory_budget import MemoryBudget
-from .stored_bytes import BLOCK_NBYTES, open_object
+from .new_objects import NewObjects, NewPlace, root_prefix
+from .stored_bytes import open_object
 
-__all__ = ["NewHierarchy", "holds_whole_shards"]
+__all__ = ["NewHierarchy"]
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -43,6 +44,16 @@ class NewHierarchy:
         For stores that take only whole objects.
     source : path-like, URL or zarr store
         The old hierarchy, in which the new one must not be.
+    options : Options
+    job : str, optional
+        Name of the run, if several processes write: the hierarchy has its mark until it is complete.
+
+    Attributes
+    ----------
+    place : NewPlace
+        For `NewObjects` in other processes.
+    objects : NewObjects
+        For this process.
 
     Raises
     ------
@@ -53,64 +64,28 @@ class NewHierarchy:
     """
 
     def __init__(
-        self, to: Any, storage_options: Mapping[str, Any] | None, budget: MemoryBudget, source: Any
+        self,
+        to: Any,
+        storage_options: Mapping[str, Any] | None,
+        budget: MemoryBudget,
+        source: Any,
+        options: Options,
+        job: str | None = None,
     ) -> None:
         _check_place(to, source)
-        self._to, self._budget = to, budget
-        self._options = storage_options if is_url(to) else None
+        self.place = NewPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
-        if isinstance(to, str | os.PathLike) and not is_url(to):
-            if os.path.lexists(to):
-                raise FileExistsError(f"{os.fspath(to)}: expected a new path, but it exists")
-            return
-        for name in sorted(DOCUMENTS):
-            store, key, _ = object_at(to, name, self._options)
-            if open_object(store, key) is not None:
-                raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
-
-    def holds_whole(self, array: ArrayTarget, key: str) -> bool:
-        """Return True if a new object is in memory until it is stored: in a store that does not take parts."""
-        store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
-        return store.path(new_key) is None and not store.takes_parts
-
-    def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
-        """Raise `UnsupportedError` if a new object must be in memory as a whole, and does not fit."""
-        if self.holds_whole(shard.array, shard.key):
-            self._budget.check_whole(shard.name, nbytes)
-
-    def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> ShardWriter:
-        """Return the writer of a new shard; `how` is passed to `ShardWriter`."""
-        return ShardWriter(
-            self._to, spec, key=self._key(shard.array, shard.key), storage_options=self._options, **how
-        )
-
-    def copy(self, array: ArrayTarget, key: str) -> int:
-        """Copy an object of the old array as it is; return its size in bytes."""
-        view = open_object(array.store, key)
-        if view is None:
-            return 0
-        try:
-            store, new_key, _ = object_at(self._to, self._key(array, key), self._options)
-            if self.holds_whole(array, key):
-                self._budget.check_whole(array.store.path(key) or key, view.nbytes)
-            nbytes = COPY_NBYTES if array.store.is_near else BLOCK_NBYTES  # a request costs a round trip
-            copy_object(view, store, new_key, block_nbytes=nbytes)
-            return view.nbytes
-        finally:
-            view.close()
-
-    def size(self, shard: ShardTarget) -> int:
-        """Return the size of a new shard in bytes."""
-        store, key, _ = object_at(self._to, self._key(shard.array, shard.key), self._options)
-        view = open_object(store, key)
-        return 0 if view is None else view.nbytes
+        _check_free(self.place)
+        if job is not None:
+            claim(self.place.tree(), job, None, is_begun=False)
+        self.objects = NewObjects(self.place, budget, options)
 
     def copy_all(self, array: ArrayTarget) -> None:
         """Copy all objects of an array that is not sharded, except documents."""
         self.add(array)
         for key in array.store.keys(array.folder.prefix):
             if key.removeprefix(array.folder.prefix) not in DOCUMENTS:
-                self.copy(array, key)
+                self.objects.copy(array, key)
 
     def add(self, array: ArrayTarget, edit: Edit | None = None) -> None:
         """Note an array whose documents are to be written, with those of the groups above it.
@@ -124,7 +99,7 @@ class NewHierarchy:
         if array.only is not None:
             return
         parts = array.name.split("/") if array.name else []
-        root = _root(array)
+        root = root_prefix(array)
         for n in range(len(parts)):
             above = "/".join(parts[:n])
             prefix = f"{root}{above}/" if above else root
@@ -141,23 +116,38 @@ class NewHierarchy:
         if name not in self._documents:
             self._documents[name] = _stored_documents(folder)
 
-    def finish(self) -> None:
-        """Write the documents, those of the root last. Consolidated metadata become those of the new nodes."""
+    def finish(self, groups: Iterable[tuple[str, Folder]]) -> None:
+        """Write the documents, those of the root last. Consolidated metadata become those of the new nodes.
+
+        Parameters
+        ----------
+        groups : iterable of (str, Folder)
+            Groups to write besides those that have an array.
+        """
+        for name, folder in groups:
+            self.add_group(name, folder)
         for node in sorted(self._documents, key=lambda one: (-one.count("/") - bool(one), one)):
             documents = with_consolidated(node, self._documents)
             for name in sorted(documents, reverse=True):
-                store, key, _ = object_at(self._to, f"{node}/{name}" if node else name, self._options)
+                store, key, _ = object_at(
+                    self.place.to, f"{node}/{name}" if node else name, self.place.options
+                )
                 write_object(iter([documents[name]]), len(documents[name]), store, key, sync=True)
-
-    def _key(self, array: ArrayTarget, key: str) -> str | None:
-        """Return the key below the new root; None for the object of a single shard."""
-        return None if array.only is not None else key.removeprefix(_root(array))
+        if self.place.job is not None:
+            release(self.place.tree())
 
 
-def holds_whole_shards(array: ArrayTarget, to: NewHierarchy | None) -> bool:
-    """Return True if new shards of an array, in its own place if `to` is None, are in memory as a whole."""
-    key = f"{array.folder.prefix}zarr.json"  # all keys of an array are in one store
-    return array.store.path(key) is None if to is None else to.holds_whole(array, key)
+def _check_free(place: NewPlace) -> None:
+    """Raise `FileExistsError` if there is something at a place already."""
+    to = place.to
+    if isinstance(to, str | os.PathLike) and not is_url(to):
+        if os.path.lexists(to):
+            raise FileExistsError(f"{os.fspath(to)}: expected a new path, but it exists")
+        return
+    for name in sorted(DOCUMENTS):
+        store, key, _ = object_at(to, name, place.options)
+        if open_object(store, key) is not None:
+            raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
 
 
 def _check_place(to: Any, source: Any) -> None:
@@ -176,11 +166,6 @@ def _check_place(to: Any, source: Any) -> None:
         new, old = os.path.realpath(new), os.path.realpath(old)
     if new.startswith(old.rstrip("/") + "/"):
         raise ValueError(f"to: expected a place outside of {os.fspath(source)}, got {os.fspath(to)}")
-
-
-def _root(array: ArrayTarget) -> str:
-    """Return the prefix of the hierarchy in its store."""
-    return array.folder.prefix.removesuffix(f"{array.name}/") if array.name else array.folder.prefix
 
 
 def _stored_documents(folder: Folder) -> dict[str, bytes]:

@@ -9,26 +9,19 @@ of requests, one shard.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import ExitStack
 from typing import Any
 
-from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import check, resolve
-from ..storage.journals import pending_journal
-from .array_target import ArrayTarget, ForeignObject, ShardTarget
-from .backup import back_up
-from .chunk_check import ChunkCheck
-from .copy_source import CopySource
-from .memory_budget import MemoryBudget
+from .array_target import ArrayTarget, ForeignObject
+from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor
-from .new_hierarchy import NewHierarchy, holds_whole_shards
+from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
-from .repair_report import RepairAction, RepairedShard, RepairReport
-from .shard_repair import ShardRepair, as_unreadable
-from .shard_threads import in_order
-from .stored_bytes import open_object
+from .repair_report import RepairedShard, RepairReport
+from .repair_work import RepairTask, RepairWork
 from .targets import find_arrays, find_groups
 
 __all__ = ["repair"]
@@ -51,6 +44,7 @@ def repair(
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
+    dask: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     on_shard: OnRepair | None = None,
@@ -69,8 +63,9 @@ def repair(
         are not sharded are copied byte by byte.
     backup : path-like, optional
         Repair in place: replace damaged shards, each after a durable copy of its old object to this local folder, and roll
-        back unfinished updates in place. A shard of which nothing can be restored is not changed. One of `to` and `backup`
-        is required.
+        back unfinished updates in place. A shard of which nothing can be restored is not changed. A backup is never written
+        over: after a crash, the same call goes on with shards that are still as their backup. One of `to` and `backup` is
+        required.
     copy : path-like, URL or zarr store, optional
         A copy of the array, or an array with the same elements in any layout.
     order : {"morton", "lexicographic", "colexicographic"}, optional
@@ -87,6 +82,10 @@ def repair(
     memory : int, optional
         Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
+    dask : str, distributed.Client or bool, optional
+        The workers of a cluster of dask repair the shards, see `convert`; `target`, `to` and `copy` must be paths or URLs, and all
+        workers must reach the folder `backup`. `memory` and `threads` are then those of one worker, by default half of its
+        memory limit and all its threads.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -101,38 +100,48 @@ def repair(
     Raises
     ------
     FileExistsError
-        There is something at `to` already, or the backup has a copy of a shard already.
+        There is something at `to` already, or the backup of a damaged shard has other bytes than the shard; it is not changed.
     FileNotFoundError
         There is no array, group or shard.
     OSError
-        A new object or a backup cannot be written.
+        A new object or a backup cannot be written. Or the scheduler of dask was lost.
     ValueError, TypeError, ImportError
-        An argument is invalid, an index and an inner chunk do not fit into `memory`, or no package can open the URL.
+        An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
+    ConflictError
+        A worker of dask reaches other metadata.
     """
-    budget = MemoryBudget(memory)
-    if copy is not None and memory is not None:
-        budget = MemoryBudget(max(1, memory // 2))  # the other half is for the copy
+    monitor = monitor or Monitor()
+    to, copy = absolute_place(to), absolute_place(copy)
+    pool = ShardPool(
+        target,
+        spec,
+        storage_options,
+        threads=threads,
+        memory=memory,
+        dask=dask,
+        monitor=monitor,
+        more_places={name: one for name, one in {"to": to, "copy": copy}.items() if one is not None},
+    )
     _check_arguments(target, to, backup, order, dry_run)
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    destination = None if to is None or dry_run else NewHierarchy(to, storage_options, budget, target)
-    run = _RepairRun(destination, backup, dry_run, monitor or Monitor(), on_shard)
-    options = resolve(argument=check({"threads": threads}))
-    one_thread = replace(options, threads=1)
-    for one in arrays:
-        if one.is_sharded:
-            source = None if copy is None else CopySource(one, copy, options, storage_options, budget)
-            n_threads = options.threads if source is None else source.n_threads
-            holds_whole = holds_whole_shards(one, destination)
-            share = budget.share(one.shard_spec, one.place, n_threads, holds_whole=holds_whole)
-            checks = ChunkCheck(one.shard_spec, one_thread, can_decode=one.foreign_codec is None, share=share)
-            run.add(one, ShardRepair(checks, one_thread, source, order, budget), share.n_threads)
-        elif destination is not None:
-            destination.copy_all(one)
-    if destination is not None:
-        if array is None and spec is None:
-            for name, folder in find_groups(target, storage_options):
-                destination.add_group(name, folder)
-        destination.finish()
+    with ExitStack() as stack:
+        stack.enter_context(pool)
+        new = None if to is None or dry_run else pool.new_hierarchy(to)
+        folder = None if backup is None else os.path.abspath(backup) if pool.is_remote else os.fspath(backup)
+        run_name = uuid.uuid4().hex if pool.is_remote and backup is not None and not dry_run else None
+        place = None if new is None else new.place
+        task = RepairTask(folder, copy, order, dry_run, storage_options, place, run_name)
+        if (notes := task.notes()) is not None:
+            stack.enter_context(notes)
+        run = _RepairRun(new, task, pool, monitor, on_shard)
+        for one in arrays:
+            if one.is_sharded:
+                run.add(one)
+            elif new is not None:
+                new.copy_all(one)
+    if new is not None:
+        has_groups = array is None and spec is None
+        new.finish(find_groups(target, storage_options) if has_groups else ())
     return run.report(str(target), None if to is None else str(to))
 
 
@@ -158,12 +167,12 @@ class _RepairRun:
     def __init__(
         self,
         to: NewHierarchy | None,
-        backup: str | os.PathLike[str] | None,
-        dry_run: bool,
+        task: RepairTask,
+        pool: ShardPool,
         monitor: Monitor,
         on_shard: OnRepair | None,
     ) -> None:
-        self._to, self._backup, self._dry_run = to, backup, dry_run
+        self._to, self._task, self._pool = to, task, pool
         self._monitor, self._on_shard = monitor, on_shard
         self._n_shards = self._n_damaged = self._n_restored = self._n_lost = 0
         self._listed: list[RepairedShard] = []
@@ -171,15 +180,16 @@ class _RepairRun:
     def report(self, target: str, to: str | None) -> RepairReport:
         """Return the result."""
         counts = self._n_shards, self._n_damaged, self._n_restored, self._n_lost
-        return RepairReport(target, to, self._dry_run, *counts, tuple(self._listed))
+        return RepairReport(target, to, self._task.dry_run, *counts, tuple(self._listed))
 
-    def add(self, array: ArrayTarget, work: ShardRepair, n_threads: int) -> None:
-        """Repair the shards of one array, several at the same time."""
+    def add(self, array: ArrayTarget) -> None:
+        """Repair the shards of one array."""
+        work = RepairWork(array, self._task, self._pool.options, self._pool.budget)
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)
         shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        for done in in_order(shards, lambda shard: self._treat(shard, work), n_threads, self._monitor):
+        for _, done in self._pool.results(self._task, work, array, shards):
             self._n_shards += 1
             self._note(done)
             self._monitor.advance()
@@ -194,55 +204,3 @@ class _RepairRun:
             self._on_shard(done)
         elif len(self._listed) < MOST_SHARDS:
             self._listed.append(done)
-
-    def _treat(self, shard: ShardTarget, work: ShardRepair) -> RepairedShard | None:
-        """Repair one shard; return None if it is whole."""
-        path = shard.place.path
-        has_journal = path is not None and pending_journal(path) is not None
-        try:
-            view = open_object(shard.array.store, shard.key)
-            found = None if view is None else work.survey(shard, view)
-        except (ShardError, OSError) as error:
-            return as_unreadable(shard, error, None)
-        if view is None or found is None:
-            return None
-        try:
-            if found.is_whole:
-                if self._to is not None:
-                    self._to.copy(shard.array, shard.key)
-                elif has_journal and not self._dry_run:
-                    return self._in_place(shard, work, has_journal)
-                return _settled(shard) if has_journal else None
-            if self._dry_run:
-                return work.plan(shard, found)
-            if self._to is not None:
-                return work.write_new(shard, view, found, self._to)
-        except ShardError as error:
-            return as_unreadable(shard, error, None)
-        finally:
-            view.close()
-        return self._in_place(shard, work, has_journal)
-
-    def _in_place(self, shard: ShardTarget, work: ShardRepair, has_journal: bool) -> RepairedShard | None:
-        assert self._backup is not None
-        backup = back_up(shard, os.fspath(self._backup))
-        try:
-            if has_journal:
-                with shard.open("r+") as handle:
-                    handle.settle()
-            view = open_object(shard.array.store, shard.key)
-            if view is None:
-                return None
-            try:
-                found = work.survey(shard, view)
-                done = _settled(shard) if found.is_whole else work.write_in_place(shard, view, found)
-            finally:
-                view.close()
-        except ShardError as error:
-            return as_unreadable(shard, error, backup)
-        return replace(done, backup=backup)
-
-
-def _settled(shard: ShardTarget) -> RepairedShard:
-    """Return the report of a shard that is whole apart from its journal."""
-    return RepairedShard(shard.array.name, shard.name, RepairAction.SETTLED)

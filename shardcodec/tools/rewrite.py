@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .memory_budget import MemoryShare
 from .stored_bytes import StoredBytes, open_object
 
 __all__ = [
+    "ChunkSink",
     "UserParts",
     "copy_chunks",
     "encoded_chunks",
@@ -30,6 +31,17 @@ __all__ = [
     "user_parts",
     "write_others",
 ]
+
+
+class ChunkSink(Protocol):
+    """Takes the encoded inner chunks of a new shard, as a `ShardWriter` does."""
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]: ...
+
+    def write_joined(self, coords: Any, sizes: Any, data: Any) -> None: ...
+
+    def write_encoded(self, coords: Any, data: Any) -> None: ...
 
 
 class UserParts(NamedTuple):
@@ -76,7 +88,7 @@ def in_order_of_offset(places: Entries) -> list[int]:
 
 
 def copy_chunks(
-    writer: ShardWriter,
+    writer: ChunkSink,
     view: StoredBytes,
     places: Entries,
     positions: Sequence[int],
@@ -87,7 +99,7 @@ def copy_chunks(
 
     Parameters
     ----------
-    writer : ShardWriter
+    writer : ChunkSink
     view : StoredBytes
         The old shard.
     places : ndarray of uint64, shape (n_chunks, 2)
@@ -128,7 +140,7 @@ def _runs(
         yield run, first, end - first
 
 
-def write_others(writer: ShardWriter, chunks: Iterable[tuple[int, Any]]) -> None:
+def write_others(writer: ChunkSink, chunks: Iterable[tuple[int, Any]]) -> None:
     """Write encoded inner chunks from elsewhere: pairs of position and bytes."""
     for position, data in chunks:
         writer.write_encoded(coordinates(position, writer.grid_shape), data)

@@ -17,16 +17,18 @@ import numpy as np
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates
 from ..access.shard_change import Change, Found, change
-from ..access.shard_writer import ShardWriter
 from ..errors import ConflictError, ShardError
 from ..options import Options
 from .array_target import ShardTarget
+from .backup import same_bytes
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
+from .index_search import find_index
 from .memory_budget import MemoryBudget
-from .new_hierarchy import NewHierarchy
+from .new_objects import NewObjects
 from .repair_report import RepairAction, RepairedShard
 from .rewrite import (
+    ChunkSink,
     UserParts,
     copy_chunks,
     encoded_chunks,
@@ -36,11 +38,12 @@ from .rewrite import (
     user_parts,
     write_others,
 )
+from .shard_comparison import ShardComparison
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
 from .verify_work import inside_array
 
-__all__ = ["ShardRepair", "as_unreadable"]
+__all__ = ["ShardRepair", "as_unreadable", "settled"]
 
 # Lost inner chunks that a report lists.
 MOST_LOST = 1000
@@ -109,7 +112,7 @@ class ShardRepair:
             return self._report(shard, self._plan(found, self._chunks_of_copy(shard, stack)))
 
     def write_new(
-        self, shard: ShardTarget, view: StoredBytes, found: Survey, to: NewHierarchy
+        self, shard: ShardTarget, view: StoredBytes, found: Survey, to: NewObjects
     ) -> RepairedShard:
         """Write the repaired shard to a new place."""
         with ExitStack() as stack:
@@ -144,6 +147,27 @@ class ShardRepair:
                     self._replace_file(shard, view, plan, chunks, user)
                 self._check_result(shard)
             return self._report(shard, plan)
+
+    def repeated(self, shard: ShardTarget, old: StoredBytes, now: StoredBytes) -> RepairedShard | None:
+        """Return the report of the repair that has made a shard from an old object; None if none has. Nothing is changed.
+
+        A repair is deterministic, so the inner chunks that it would write are compared with those that are stored.
+        """
+        found = self.survey(shard, old)
+        if found.is_whole:  # all that was wrong is an unfinished update, which the old object is without
+            return settled(shard) if same_bytes(old, now) else None
+        with ExitStack() as stack:
+            chunks = self._chunks_of_copy(shard, stack)
+            plan = self._plan(found, chunks)
+            index = find_index(now, self._spec, self._check.share.block_nbytes)
+            if not plan.has_any or index.entries is None:
+                return None
+            share = self._check.share
+            user = user_parts(old, found.found, self._spec, shard, share)
+            comparison = ShardComparison(now, index.entries, self._spec.grid_shape)
+            self._write(comparison, shard, old, plan, chunks)
+            is_result = comparison.is_equal and user == user_parts(now, index, self._spec, shard, share)
+            return self._report(shard, plan) if is_result else None
 
     # ---- the plan
 
@@ -185,7 +209,7 @@ class ShardRepair:
 
     def _write(
         self,
-        writer: ShardWriter,
+        writer: ChunkSink,
         shard: ShardTarget,
         view: StoredBytes,
         plan: _RepairPlan,
@@ -259,3 +283,8 @@ def as_unreadable(shard: ShardTarget, error: Exception, backup: str | None) -> R
     """Return the report of a shard that could not be read or written."""
     left = RepairedShard(shard.array.name, shard.name, RepairAction.UNREADABLE, detail=str(error))
     return replace(left, backup=backup)
+
+
+def settled(shard: ShardTarget) -> RepairedShard:
+    """Return the report of a shard that is whole apart from its journal."""
+    return RepairedShard(shard.array.name, shard.name, RepairAction.SETTLED)

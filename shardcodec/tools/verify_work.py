@@ -87,20 +87,10 @@ class VerifyTask(ShardTask[Looked]):
 
 
 class VerifyWork:
-    """Verifies shards of one array.
-
-    Parameters
-    ----------
-    array : ArrayTarget
-    task : VerifyTask
-    options : Options
-    budget : MemoryBudget
-        The memory of all threads.
+    """Verifies shards of one array; see `ShardTask.open` and `ShardWork`.
 
     Attributes
     ----------
-    n_threads : int
-        Threads that work at a time, at most.
     comparison : Comparison or None
         The comparison with another array.
     """

@@ -26,12 +26,13 @@ from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert import execute
 from shardcodec.tools.convert.claim import MARK
-from shardcodec.tools.jobs import batches
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402 - it needs distributed
+from dask_clusters import cluster_process, two_workers  # noqa: E402 - it needs distributed
+
+from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402
 
 METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
 
@@ -73,62 +74,28 @@ if hasattr(GroupWork, "original"):
     del GroupWork.original, PlanWorker.original
 """
 
-
-CLUSTER = """
-import sys
-from distributed import LocalCluster
-if __name__ == "__main__":
-    cluster = LocalCluster(n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0")
-    print(cluster.scheduler_address, flush=True)
-    sys.stdin.read()
-"""
 # A lost scheduler is given up at once.
 IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
 
 
-def holding(opened: Path, *, ends: bool = True) -> dict[str, str]:
-    """Return the environment of workers that wait until a file exists; see `HELD`."""
-    text = HELD.format(opened=str(opened), ends=ends)
-    return {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([text])}
+def held(opened: Path, *, ends: bool = True) -> str:
+    """Return the text that lets workers wait until a file exists; see `HELD`."""
+    return HELD.format(opened=str(opened), ends=ends)
 
 
-@contextmanager
-def two_workers() -> Iterator[Any]:
-    """Start two processes of one thread each, which a nanny starts again."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with two_workers() as client:
-        yield client
+def holding(opened: Path) -> dict[str, str]:
+    """Return the environment of such workers."""
+    return {"DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps([held(opened)])}
 
 
 @contextmanager
 def held_workers(client: Any, opened: Path) -> Iterator[None]:
     """Let the workers wait in the middle of a job, until it is stopped or a file exists; see `HELD`."""
-    client.run(exec, HELD.format(opened=str(opened), ends=True), {})
+    client.run(exec, held(opened), {})
     try:
         yield
     finally:
         client.run(exec, RESTORED, {}, on_error="ignore")  # a killed worker may still be listed
-
-
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch has one group of shards."""
-    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
 
 
 class At(Monitor):
@@ -294,23 +261,6 @@ def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Pat
     check(new)
 
 
-@contextmanager
-def cluster_process(
-    n_workers: int, environment: dict[str, str]
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a scheduler, and workers that end with it, in another process; yield it and its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", CLUSTER, str(n_workers)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=python_environment(**environment, **IMPATIENT), text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def resumes(source: Path, new: Path, job: Path) -> None:
     """Check that a job of which a part is left goes on, and that no finished shard is written again."""
     before, finished = files(new), status(job).n_finished
@@ -325,7 +275,7 @@ def resumes(source: Path, new: Path, job: Path) -> None:
 @pytest.mark.slow
 def test_lost_scheduler_leaves_a_job_that_goes_on(source: Path, new: Path, job: Path) -> None:
     with (
-        cluster_process(1, holding(new / "never", ends=False)) as (process, address),
+        cluster_process(1, held(new / "never", ends=False), **IMPATIENT) as (process, address),
         distributed.Client(address, set_as_default=False, timeout=5) as client,
         pytest.raises(Incomplete, match=r"the scheduler at tcp://.* was lost"),
     ):
@@ -337,7 +287,7 @@ def test_lost_scheduler_leaves_a_job_that_goes_on(source: Path, new: Path, job: 
 def test_lost_scheduler_leads_to_exit_code_4_and_workers_end(
     source: Path, new: Path, job: Path, tmp_path: Path
 ) -> None:
-    with cluster_process(0, {}) as (scheduler, address):
+    with cluster_process(0, **IMPATIENT) as (scheduler, address):
         worker = subprocess.Popen(
             [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
              "--no-dashboard", "--local-directory", str(tmp_path)],

@@ -4,29 +4,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import python_environment
 from job_files import N_SHARDS, SHARDS, check, shards_by_ledger, source_array
 
 from shardcodec.tools import convert, verify
-from shardcodec.tools.jobs import batches
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-from shardcodec.tools.jobs import dask_run  # noqa: E402 - it needs distributed
+from dask_clusters import cluster_process, local_workers  # noqa: E402 - it needs distributed
+
+from shardcodec.tools.jobs import dask_run  # noqa: E402
 from shardcodec.tools.jobs.dask_workers import DaskWorkers  # noqa: E402
 
 SLOW = """
@@ -38,35 +35,8 @@ def slowly(self, unit):
 if not hasattr(GroupWork, "original"):
     GroupWork.original, GroupWork.run = GroupWork.run, slowly
 """
-CLUSTER = """
-import time
-from distributed import LocalCluster
-if __name__ == "__main__":
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
-    print(cluster.scheduler_address, flush=True)
-    time.sleep(120)
-"""
 
-
-@pytest.fixture(autouse=True)
-def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
-
-
-@contextmanager
-def cluster_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a scheduler and slow workers in another process; yield it and its address."""
-    environment = python_environment(DASK_DISTRIBUTED__WORKER__PRELOAD=json.dumps([SLOW]))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", CLUSTER], stdout=subprocess.PIPE, env=environment, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
+pytestmark = pytest.mark.usefixtures("small_batches")
 
 
 class Freeze(Monitor):
@@ -90,7 +60,10 @@ def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
     """The conversion waited for ever, and did not look at Ctrl-C."""
     monkeypatch.setattr(dask_run, "SILENT_SECONDS", 6.0)
     source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
-    with cluster_process() as (process, address), distributed.Client(address, set_as_default=False) as client:
+    with (
+        cluster_process(2, SLOW) as (process, address),
+        distributed.Client(address, set_as_default=False) as client,
+    ):
         freeze = Freeze(process, job, 30.0)
         with pytest.raises(Incomplete, match="was lost"):
             convert(source, new, shards=SHARDS, dask=client, job=job, monitor=freeze)
@@ -104,7 +77,7 @@ def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
 @pytest.mark.nightly
 def test_scheduler_that_is_frozen_for_a_moment_loses_nothing(tmp_path: Path) -> None:
     source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
-    with cluster_process() as (process, address):
+    with cluster_process(2, SLOW) as (process, address):
         report = convert(source, new, shards=SHARDS, dask=address, job=job, monitor=Freeze(process, job, 5.0))
     assert report.is_complete and report.n_written == N_SHARDS
     check(new)
@@ -115,16 +88,9 @@ def test_cluster_that_grows_and_shrinks(tmp_path: Path) -> None:
     source, new = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr"
     with (
         dask.config.set({"distributed.worker.preload": [SLOW]}),
-        distributed.LocalCluster(
-            n_workers=0,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
+        local_workers(0) as client,
     ):
-        cluster.adapt(minimum=0, maximum=2, interval="200ms", wait_count=2)
+        client.cluster.adapt(minimum=0, maximum=2, interval="200ms", wait_count=2)
         report = convert(source, new, shards=(8, 8), dask=client)
         assert report.is_complete and report.n_written == 48
         end = time.monotonic() + 60
@@ -139,13 +105,7 @@ def test_cluster_that_grows_and_shrinks(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with distributed.Client(
-        n_workers=1,
-        threads_per_worker=1,
-        processes=False,
-        dashboard_address="127.0.0.1:0",
-        set_as_default=False,
-    ) as client:
+    with local_workers(1, processes=False) as client:
         yield client
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,16 @@ from shardcodec.tools import compact, inspect, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.compact_work import CompactTask
 from shardcodec.tools.findings import FindingKind
-from shardcodec.tools.jobs import batches
 from shardcodec.tools.jobs.shard_task import ArrayPlace, ShardWorker
 from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.verify_work import VerifyTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
-distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-from shardcodec.tools.jobs.dask_shards import unseen  # noqa: E402 - it needs distributed
+pytest.importorskip("distributed", reason="distributed is not installed")
+from dask_clusters import two_workers  # noqa: E402 - it needs distributed
+
+from shardcodec.tools.jobs.dask_shards import unseen  # noqa: E402
 
 VALUES = np.random.default_rng(5).integers(0, 50, (64, 96)).astype("int32")
 N_SHARDS = 24
@@ -65,34 +65,6 @@ def deadly(self, shard):
 if not hasattr(Work, "original"):  # dask runs the text of a preload twice
     Work.original, Work._look = Work._look, deadly
 """
-
-
-@contextmanager
-def cluster() -> Iterator[Any]:
-    with (
-        distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-        ) as workers,
-        distributed.Client(workers, set_as_default=False) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with cluster() as client:
-        yield client
-
-
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch has one shard."""
-    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -265,7 +237,7 @@ def test_shard_that_ends_its_workers_is_a_finding_and_the_others_are_verified(gr
         dask.config.set(
             {"distributed.scheduler.allowed-failures": 0, "distributed.worker.preload": [DEADLY]}
         ),
-        cluster() as client,
+        two_workers() as client,
     ):
         report = verify(group, array="a", dask=client)
     assert [one.shard for one in report.shards] == [str(group / "a/c/1/2")]
@@ -334,12 +306,9 @@ def test_store_in_memory_is_refused(tool: Any) -> None:
         tool(zarr.storage.MemoryStore(), dask="local:2")
 
 
-def test_options_that_workers_do_not_have_are_refused(group: Path, tmp_path: Path) -> None:
+def test_picture_is_refused(group: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="plot: expected none with dask"):
         inspect(group, array="a", plot=tmp_path / "p.png", dask="local:2")
-    with pytest.raises(ValueError, match="to: expected none with dask"):
-        compact(group, to=tmp_path / "new.zarr", dask="local:2")
-    assert not (tmp_path / "new.zarr").exists()
 
 
 @pytest.mark.slow

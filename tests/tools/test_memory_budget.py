@@ -23,9 +23,10 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec import ShardSpec, tools
 from shardcodec.cli.app import run
+from shardcodec.options import resolve
 from shardcodec.tools.chunk_check import read_runs
 from shardcodec.tools.memory_budget import MemoryBudget
-from shardcodec.tools.new_hierarchy import NewHierarchy, holds_whole_shards
+from shardcodec.tools.new_objects import NewObjects, NewPlace, holds_whole_shards
 from shardcodec.tools.stored_bytes import Buffer
 from shardcodec.tools.targets import find_arrays
 
@@ -172,7 +173,7 @@ def test_stores_that_hold_a_new_shard_in_memory(kind: str, tmp_path: Path) -> No
     create(store)
     (array,) = find_arrays(store)
     assert holds_whole_shards(array, None) == (kind != "local")
-    new = NewHierarchy(to, None, MemoryBudget(None), store)
+    new = NewObjects(NewPlace(to), MemoryBudget(None), resolve())
     assert holds_whole_shards(array, new) == (kind in ("memory", "other"))
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`ShardRun`: sends the shards of one array to workers in batches, and yields the results in the order of the shards.
 
-A task has the keys of its shards. A batch that dask runs twice, because a worker was lost, must do no harm: a tool either
-changes nothing, or replaces whole shards, each in one step. A batch that ends several workers is divided until the shard is
+A task has the keys of its shards. A batch that dask runs twice, because a worker was lost, must do no harm: a tool changes
+nothing, or replaces whole shards, each in one step and so that the second time gives the same result. A batch that ends several workers is divided until the shard is
 found that does.
 """
 

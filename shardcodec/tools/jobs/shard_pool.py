@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -17,6 +18,8 @@ from ...storage.urls import is_url
 from ..array_target import ArrayTarget, ShardTarget
 from ..memory_budget import MemoryBudget
 from ..monitor import Monitor
+from ..new_hierarchy import NewHierarchy
+from ..targets import find_arrays
 from .cluster import chosen_cluster, open_workers
 from .shard_task import ArrayPlace, ShardTask, ShardWork
 
@@ -96,6 +99,30 @@ class ShardPool:
     def is_remote(self) -> bool:
         """True if workers of a cluster do the work."""
         return self._workers is not None
+
+    def new_hierarchy(self, to: Any) -> NewHierarchy:
+        """Begin a new hierarchy, which all processes of this pool write.
+
+        Parameters
+        ----------
+        to : path-like, URL or zarr store
+
+        Raises
+        ------
+        ValueError, FileExistsError
+            See `NewHierarchy`; or workers should write a single shard.
+        """
+        if self.is_remote and self._is_one_shard():
+            raise ValueError(
+                "to: expected a group or an array with dask, got one shard, which needs no workers"
+            )
+        job = uuid.uuid4().hex if self.is_remote else None
+        return NewHierarchy(to, self._storage_options, self.budget, self._target, self.options, job)
+
+    def _is_one_shard(self) -> bool:
+        found = find_arrays(self._target, spec=self._spec, storage_options=self._storage_options)
+        first = next(found, None)
+        return first is not None and first.only is not None
 
     def results(
         self, task: ShardTask[R], work: ShardWork[R], array: ArrayTarget, shards: Iterable[ShardTarget]

@@ -1,0 +1,78 @@
+# dask_clusters.py - clusters of dask for tests
+# SPDX-License-Identifier: MIT
+"""Local clusters of worker processes, in this program or in one that a test may kill. Import it after `importorskip`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import distributed
+from helpers import python_environment
+
+__all__ = ["cluster_process", "local_workers", "two_workers"]
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0")
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def local_workers(n: int, *, processes: bool = True) -> Iterator[Any]:
+    """Start workers of one thread each, and yield a client of them. A nanny starts a process again that was killed."""
+    with (
+        distributed.LocalCluster(
+            n_workers=n,
+            threads_per_worker=1,
+            processes=processes,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def two_workers() -> Any:
+    """Start two worker processes; use it in a with block."""
+    return local_workers(2)
+
+
+@contextmanager
+def cluster_process(
+    n_workers: int, preload: str | None = None, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a scheduler, and workers that end with it, in another process; yield it and its address.
+
+    Parameters
+    ----------
+    n_workers : int
+    preload : str, optional
+        Text of Python that each worker runs first.
+    **environment
+        Variables of the process.
+    """
+    if preload is not None:
+        environment["DASK_DISTRIBUTED__WORKER__PRELOAD"] = json.dumps([preload])
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", CLUSTER, str(n_workers)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=python_environment(**environment),
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()

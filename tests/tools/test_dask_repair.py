@@ -1,0 +1,331 @@
+# test_dask_repair.py - repair, and compact to a new hierarchy, with the workers of a dask cluster
+# SPDX-License-Identifier: MIT
+"""Two worker processes store and report what one process does, also if one is killed, or both run the same shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import quiet
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+
+from shardcodec.cli.app import run
+from shardcodec.options import resolve
+from shardcodec.tools import compact, repair, verify
+from shardcodec.tools.compact_work import CompactTask
+from shardcodec.tools.convert.claim import MARK
+from shardcodec.tools.jobs.dask_run import Lost
+from shardcodec.tools.jobs.shard_pool import ShardPool
+from shardcodec.tools.jobs.shard_task import ArrayPlace, ShardBatch, ShardTask, ShardWorker
+from shardcodec.tools.memory_budget import MemoryBudget
+from shardcodec.tools.new_hierarchy import NewHierarchy
+from shardcodec.tools.new_objects import NewObjects
+from shardcodec.tools.repair_notes import NAME, RepairNotes
+from shardcodec.tools.repair_report import RepairAction
+from shardcodec.tools.repair_work import RepairTask
+from shardcodec.tools.targets import find_arrays
+
+dask = pytest.importorskip("dask", reason="dask is not installed")
+pytest.importorskip("distributed", reason="distributed is not installed")
+import cloudpickle  # noqa: E402 - dask needs it
+from dask_clusters import cluster_process  # noqa: E402
+
+VALUES = np.random.default_rng(5).integers(0, 50, (64, 48)).astype("int32")
+N_SHARDS = 12
+LOST = {"a": ["c/0/1", "c/1/2", "c/2/0", "c/2/1"], "deep/b": ["c/3/0", "c/3/2"]}
+
+# Run in worker processes: the first that comes to a step of a chosen shard ends.
+DEADLY = """
+import os, signal
+from shardcodec.tools.{module} import {name} as Work
+def deadly(self, *arguments):
+    if {before}:
+        die(self, arguments)
+    found = original(self, *arguments)
+    die(self, arguments)
+    return found
+def die(self, arguments):
+    shard = arguments[0] if arguments else self._shard
+    if shard.relative == "c/1/2":
+        try:
+            os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+original, Work.{method} = Work.{method}, deadly
+Work.restore = lambda: setattr(Work, {method!r}, original)
+"""
+RESTORED = """
+from shardcodec.tools.{module} import {name} as Work
+if hasattr(Work, "restore"):
+    Work.restore()
+    del Work.restore
+"""
+SLOW = """
+import time
+from shardcodec.tools.repair_work import RepairWork as Work
+def slowly(self, shard):
+    time.sleep(0.3)
+    return Work.original(self, shard)
+if not hasattr(Work, "original"):
+    Work.original, Work._look = Work._look, slowly
+"""
+
+
+def make(path: Path) -> Path:
+    """Make a group of two arrays, whose inner chunks have a checksum."""
+    codec = ShardingCodec(chunk_shape=(8, 8), codecs=[BytesCodec(), Crc32cCodec()])
+    with quiet():
+        group = zarr.create_group(path)
+        for name in LOST:
+            array = group.create_array(
+                name, shape=VALUES.shape, chunks=(16, 16), dtype="int32", serializer=codec, compressors=None
+            )
+            array[...] = VALUES
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("sound") / "g.zarr")
+
+
+@pytest.fixture
+def group(sound: Path, tmp_path: Path) -> Path:
+    """Some shards have a damaged inner chunk, one has lost its tail, and one everything."""
+    path = Path(shutil.copytree(sound, tmp_path / "g.zarr"))
+    for name, keys in LOST.items():
+        for key in keys:
+            data = bytearray((path / name / key).read_bytes())
+            data[300] ^= 1
+            (path / name / key).write_bytes(data)
+    (path / "a/c/2/1").write_bytes((path / "a/c/2/1").read_bytes()[:-40])
+    (path / "deep/b/c/3/2").write_bytes(b"torn")
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = (file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in found}
+
+
+def arguments(kind: str, folder: Path, sound: Path) -> dict[str, Any]:
+    if kind == "to":
+        return {"to": folder / "new.zarr"}
+    return {"backup": folder / "old"} | ({"copy": sound} if kind == "from copy" else {})
+
+
+def of_one_process(work: Any, group: Path, **how: Any) -> tuple[Any, dict[str, bytes]]:
+    """Return the report of one process and all that it stores, and restore what was there."""
+    before = Path(shutil.copytree(group.parent, group.parent.parent / f"{group.parent.name}-before"))
+    report, stored = work(group, threads=1, **how), contents(group.parent)
+    shutil.rmtree(group.parent)
+    before.rename(group.parent)
+    return report, stored
+
+
+@pytest.mark.parametrize("kind", ["to", "in place", "from copy"])
+def test_workers_repair_as_one_process_does(
+    kind: str, client: Any, group: Path, sound: Path, tmp_path: Path, small_batches: None
+) -> None:
+    how = arguments(kind, tmp_path, sound)
+    would = repair(group, dry_run=True, copy=how.get("copy"))
+    assert repair(group, dry_run=True, copy=how.get("copy"), dask=client) == would and would.n_damaged == 6
+    expected, stored = of_one_process(repair, group, **how)
+    report = repair(group, dask=client, **how)
+    assert report == expected and report.to_json() == expected.to_json()
+    assert contents(tmp_path) == stored
+    assert report.n_damaged == 6 and (report.n_restored == 6) == (kind == "from copy")
+    left = {one.shard for one in report.shards if one.action is RepairAction.LEFT}
+    found = {one.shard for one in verify(how.get("to", group), level="decode").shards}
+    assert found == (left if kind == "in place" else set()) and bool(left) == (kind != "from copy")
+
+
+def test_workers_pack_to_a_new_hierarchy_as_one_process_does(
+    client: Any, group: Path, tmp_path: Path, small_batches: None
+) -> None:
+    how = {"to": tmp_path / "new.zarr", "order": "lexicographic", "min_dead": 0}
+    expected, stored = of_one_process(compact, group, **how)
+    assert compact(group, dask=client, **how) == expected and expected.n_packed > 10 < expected.n_shards
+    assert contents(tmp_path) == stored and f"new.zarr/{MARK}" not in stored
+
+
+def run_all(place: ArrayPlace, task: ShardTask[Any], names: Any) -> ShardBatch:
+    """Run all shards in this worker; the other worker begins at about the same time."""
+    return ShardWorker(place, task, resolve(), n_threads=1, memory=1 << 30).run(names, 60.0)
+
+
+@pytest.mark.parametrize("kind", ["to", "in place", "from copy", "compact"])
+def test_two_workers_run_the_same_shards_at_the_same_time(
+    kind: str, client: Any, group: Path, sound: Path, tmp_path: Path
+) -> None:
+    (array,) = find_arrays(group, array="a")
+    shards = list(array.shards())
+    tool = compact if kind == "compact" else repair
+    how = (
+        {"to": tmp_path / "new.zarr", "order": "lexicographic"}
+        if kind == "compact"
+        else arguments(kind, tmp_path, sound)
+    )
+    expected, stored = of_one_process(tool, group, array="a", **how)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    place = ArrayPlace.of(array, str(group), None, None)
+    names = [(one.relative, one.coords) for one in shards]
+    task: Any
+    if "to" in how:
+        new = NewHierarchy(how["to"], None, MemoryBudget(None), group, resolve(), "job")
+        new.add(array)
+        if kind == "compact":
+            task = CompactTask(0.1, "lexicographic", False, False, new.place)
+        else:
+            task = RepairTask(None, None, None, False, to=new.place)
+        found = client.run(run_all, place, task, names)
+        new.finish(())
+    else:
+        task = RepairTask(str(how["backup"]), how.get("copy"), None, False, run="run")
+        with RepairNotes(task.backup, "run"):
+            found = client.run(run_all, place, task, names)
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert len(found) == 2, "both workers run"
+    assert contents(tmp_path) == stored
+    for batch in found.values():
+        assert batch.error is None and not batch.missing
+        assert tuple(done for _, done in batch.results if done is not None) == expected.shards
+
+
+# ---- refusals and errors
+
+
+def test_worker_that_goes_on_after_the_end_stores_nothing(group: Path, tmp_path: Path) -> None:
+    """A user has written to the new array since."""
+    (array,) = find_arrays(group, array="a")
+    new = NewHierarchy(tmp_path / "new.zarr", None, MemoryBudget(None), group, resolve(), "job")
+    new.add(array)
+    late = NewObjects(new.place, MemoryBudget(None), resolve())
+    shard = next(iter(array.shards()))
+    new.finish(())
+    with pytest.raises(OSError, match="the job is over"):
+        late.copy(array, shard.key)
+    with pytest.raises(OSError, match="the job is over"), late.writer(shard, array.shard_spec):
+        pass
+    assert sorted(contents(tmp_path / "new.zarr")) == ["a/zarr.json", "zarr.json"]
+    with pytest.raises(
+        FileNotFoundError, match="all workers must reach the new hierarchy under the same path"
+    ):
+        NewObjects(new.place, MemoryBudget(None), resolve())
+
+
+@pytest.mark.parametrize("tool", [repair, compact])
+def test_places_that_workers_cannot_open_are_refused(tool: Any, group: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="to: expected a path or a URL, which the workers of dask can open"):
+        tool(group, to=zarr.storage.MemoryStore(), dask="local:2")
+    if tool is repair:
+        with pytest.raises(TypeError, match="copy: expected a path or a URL"):
+            repair(group, backup=tmp_path / "old", copy=zarr.storage.MemoryStore(), dask="local:2")
+    assert os.listdir(tmp_path) == ["g.zarr"]
+
+
+def test_new_hierarchy_in_the_memory_of_this_process_is_an_error(client: Any, group: Path) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with pytest.raises(
+        FileNotFoundError, match="all workers must reach the new hierarchy under the same path"
+    ):
+        repair(group, to="memory://repaired.zarr", dask=client)
+
+
+def test_single_shard_needs_no_workers_for_a_new_object(client: Any, group: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="to: expected a group or an array with dask, got one shard"):
+        repair(group / "a/c/1/2", to=tmp_path / "shard", dask=client)
+    report = repair(group / "a/c/1/2", backup=tmp_path / "old", dask=client)
+    assert report.n_damaged == 1 and os.listdir(tmp_path / "old") == ["c"]
+
+
+def test_lost_scheduler_has_the_exit_code_of_the_other_tools(
+    group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*_: Any) -> Any:
+        raise Lost("dask: the scheduler at tcp://127.0.0.1:1 was lost")
+
+    monkeypatch.setattr(ShardPool, "results", lost)
+    for command in ("repair", "compact", "verify"):
+        more = ["--to", str(tmp_path / f"{command}.zarr")] if command != "verify" else []
+        assert run([command, str(group), *more]) == 3
+        assert "the scheduler at tcp://127.0.0.1:1 was lost" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_repair_goes_on_after_a_lost_scheduler(group: Path, sound: Path, tmp_path: Path) -> None:
+    expected, stored = of_one_process(repair, group, **arguments("from copy", tmp_path, sound))
+    old = tmp_path / "old"
+    command = ["repair", str(group), "--in-place", "--backup", str(old), "--from", str(sound), "--json"]
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+        cluster_process(2, SLOW) as (process, address),
+    ):
+        killer = threading.Thread(target=kill_when_begun, args=(process, old))
+        killer.start()
+        assert run([*command, "--dask", address]) == 3
+        killer.join()
+    assert not list(old.glob(f"{NAME}*"))
+    time.sleep(1)  # the workers end with the scheduler
+    assert run(command) == 0
+    assert contents(tmp_path) == stored and expected.n_restored == 6
+
+
+def kill_when_begun(process: Any, old: Path) -> None:
+    end = time.monotonic() + 60
+    while (
+        not any(file.is_file() and NAME not in str(file) for file in old.rglob("*"))
+        and time.monotonic() < end
+    ):
+        time.sleep(0.02)
+    process.kill()
+
+
+@pytest.mark.nightly
+def test_command_repairs_with_workers_of_its_own(
+    group: Path, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, stored = of_one_process(repair, group, **arguments("in place", tmp_path, sound))
+    command = ["repair", str(group), "--in-place", "--backup", str(tmp_path / "old"), "--json"]
+    assert run([*command, "--dask", "local:1"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document == {**json.loads(json.dumps(expected.to_json())), "shards": document["shards"]}
+    assert len(document["shards"]) == 6 and contents(tmp_path) == stored
+
+
+# ---- workers that end; the last tests, because a new worker needs some time
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "name", "method", "before"),
+    [
+        ("in place", "repair_work", "RepairWork", "_look", False),  # repaired, and not answered
+        pytest.param("in place", "backup", "Backup", "make", False, marks=pytest.mark.nightly),
+        pytest.param("in place", "repair_work", "RepairWork", "_replace", False, marks=pytest.mark.nightly),
+        pytest.param("to", "repair_work", "RepairWork", "_look", False, marks=pytest.mark.nightly),
+    ],
+)
+def test_kill_of_a_worker_does_not_change_report_and_shards(
+    kind: str, module: str, name: str, method: str, before: bool, client: Any, group: Path, sound: Path, tmp_path: Path,
+    small_batches: None, tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    how = arguments(kind, tmp_path, sound)
+    expected, stored = of_one_process(repair, group, array="a", **how)
+    flag = tmp_path_factory.mktemp("killed") / "flag"
+    text = DEADLY.format(module=module, name=name, method=method, before=before, flag=str(flag))
+    client.run(exec, text, {})
+    report = repair(group, array="a", dask=client, **how)
+    client.run(exec, RESTORED.format(module=module, name=name), {})
+    assert flag.exists(), "no worker was killed"
+    assert report == expected and contents(tmp_path) == stored

@@ -1,0 +1,344 @@
+# test_repeated_repair.py - a repair in place that is killed and repeated, or runs twice at the same time
+# SPDX-License-Identifier: MIT
+"""After a kill between any two steps a repeated task reports what one task reports, and the only copy is never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from faults.test_in_place import Case, Shard, kill_after_the_last_slot
+from helpers import KINDS_OF_STORE, checked, store_of
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+
+import shardcodec
+from shardcodec import ShardSpec
+from shardcodec.options import resolve
+from shardcodec.storage.journals import pending_journal, read_journal
+from shardcodec.tools import repair, shard_repair
+from shardcodec.tools.backup import Backup
+from shardcodec.tools.memory_budget import MemoryBudget
+from shardcodec.tools.repair_notes import RepairNotes
+from shardcodec.tools.repair_report import RepairAction, RepairedShard
+from shardcodec.tools.repair_work import RepairTask, RepairWork
+from shardcodec.tools.shard_repair import ShardRepair
+from shardcodec.tools.targets import find_arrays
+
+CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
+KEY = "c/0/1"
+
+
+class Damaged(NamedTuple):
+    """A damaged shard, and how to read its bytes."""
+
+    target: Any
+    read: Callable[[], bytes]
+    task: RepairTask
+    spec: ShardSpec | None = None
+
+
+def get(store: Any, key: str) -> bytes:
+    return bytes(sync(store.get(key, default_buffer_prototype())).to_bytes())
+
+
+def put(store: Any, key: str, data: bytes) -> None:
+    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
+
+
+def in_array(
+    kind: str, change: Callable[[bytes], bytes], folder: Path, *, with_copy: bool = False
+) -> Damaged:
+    store = store_of(kind, folder / "a.zarr")
+    checked(store)[...] = CONTENT
+    put(store, KEY, change(get(store, KEY)))
+    copy = None
+    if with_copy:
+        copy = str(folder / "copy.zarr")
+        checked(copy)[...] = CONTENT
+    task = RepairTask(str(folder / "old"), copy, None, False, run="run")
+    return Damaged(folder / "a.zarr" if kind == "local" else store, lambda: get(store, KEY), task)
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:5] + bytes([data[5] ^ 1]) + data[6:]
+
+
+def with_user_bytes(folder: Path) -> Damaged:
+    spec, path = ShardSpec((8,), (2,), "uint8", 0, ["bytes", "crc32c"]), folder / "shard"
+    with shardcodec.ShardWriter(path, spec, header=b"head", footer=b"foot", alignment=512) as writer:
+        for i in range(4):
+            writer.write_chunk((i,), np.full(2, i + 1, np.uint8))
+    data = bytearray(path.read_bytes())
+    data[512] ^= 1
+    path.write_bytes(data)
+    return Damaged(path, path.read_bytes, RepairTask(str(folder / "old"), None, None, False, run="run"), spec)
+
+
+def with_journal(folder: Path, *, is_damaged: bool) -> Damaged:
+    folder.mkdir(exist_ok=True)
+    scene = Shard(folder, Case("zstd", "slots"))
+    kill_after_the_last_slot(scene)
+    if is_damaged:  # an inner chunk that the update did not change
+        with open(scene.shard, "r+b") as file:
+            file.seek(3)
+            file.write(bytes([file.read(1)[0] ^ 1]))
+    task = RepairTask(str(folder / "old"), None, None, False, run="run")
+    return Damaged(scene.folder / "a", scene.shard.read_bytes, task)
+
+
+SCENES: dict[str, Callable[[Path], Damaged]] = {
+    **{kind: lambda folder, kind=kind: in_array(kind, flipped, folder) for kind in KINDS_OF_STORE},  # type: ignore[misc]
+    "from copy": lambda folder: in_array("local", flipped, folder, with_copy=True),
+    "no index": lambda folder: in_array("local", lambda data: data[:-9], folder, with_copy=True),
+    "nothing left": lambda folder: in_array("local", lambda data: b"torn", folder),
+    "user bytes": with_user_bytes,
+    "journal": lambda folder: with_journal(folder, is_damaged=False),
+    "journal and damage": lambda folder: with_journal(folder, is_damaged=True),
+}
+STEPS: list[tuple[Any, str, str]] = [
+    (RepairNotes, "add", "after"),
+    (Backup, "_write", "after"),
+    (Backup, "make", "after"),
+    (RepairWork, "_replace", "before"),
+    (ShardRepair, "write_in_place", "before"),
+    (ShardRepair, "write_in_place", "after"),
+    (ShardRepair, "_check_result", "before"),
+    (RepairWork, "_replace", "after"),
+    (RepairWork, "_look", "after"),
+]
+
+
+class Killed(BaseException):
+    """The worker ends."""
+
+
+def treat(one: Damaged) -> RepairedShard | None:
+    """Run the task in a new worker, and return its result for the damaged shard."""
+    (array,) = find_arrays(one.target, spec=one.spec)
+    work = RepairWork(array, one.task, resolve(), MemoryBudget(None))
+    found = [work._treat(shard) for shard in array.shards()]
+    damaged = [done for done in found if done is not None]
+    return damaged[0] if damaged else None
+
+
+def at_step(
+    step: tuple[Any, str, str], act: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], bool]:
+    """Call a function once at a step of a task; return a function that tells whether it was called."""
+    owner, name, when = step
+    original = getattr(owner, name)
+    is_done = False
+
+    def step_of_task(*arguments: Any) -> Any:
+        nonlocal is_done
+        is_first, is_done = not is_done, True
+        if is_first and when == "before":
+            act()
+        found = original(*arguments)
+        if is_first and when == "after":
+            act()
+        return found
+
+    monkeypatch.setattr(owner, name, step_of_task)
+    return lambda: is_done
+
+
+def without_folder(done: RepairedShard | None, folder: Path) -> str:
+    assert done is not None
+    return str(done).replace(str(folder), "")
+
+
+def outcome(make: Callable[[Path], Damaged], folder: Path) -> tuple[str, bytes]:
+    """Return report and shard of one undisturbed task."""
+    one = make(folder)
+    with RepairNotes(str(folder / "old"), "run"):
+        return without_folder(treat(one), folder), one.read()
+
+
+@pytest.mark.parametrize("how", ["killed", "twice"])
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name in ("memory", "other"))) for name in SCENES],
+)
+def test_disturbed_task_gives_the_result_of_one_task(
+    scene: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = SCENES[scene]
+    expected = outcome(make, tmp_path / "undisturbed")
+    n_steps = 0
+    for number, step in enumerate(STEPS):
+        folder = tmp_path / f"step-{number}"
+        one = make(folder)
+        damaged = one.read()
+        seen: list[str] = []
+
+        def act(one: Damaged = one, damaged: bytes = damaged, folder: Path = folder) -> None:
+            backup = [p for p in (folder / "old").rglob("*") if p.is_file() and p.read_bytes() == damaged]
+            assert backup or one.read() == damaged, "the only copy was changed"
+            if how == "killed":
+                raise Killed
+            seen.append(without_folder(treat(one), folder))  # noqa: B023 - it is called in this turn
+
+        with RepairNotes(str(folder / "old"), "run"), monkeypatch.context() as patch:
+            was_called = at_step(step, act, patch)
+            try:
+                seen.append(without_folder(treat(one), folder))
+            except Killed:
+                seen.append(without_folder(treat(one), folder))
+        assert set(seen) == {expected[0]} and one.read() == expected[1], step
+        n_steps += was_called()
+        (kept,) = (p for p in (folder / "old").rglob("*") if p.is_file() and p.suffix != ".journal")
+        assert kept.read_bytes() == damaged, step
+    assert n_steps >= 6
+
+
+# ---- other writers, and other runs
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Damaged:
+    return in_array("local", flipped, tmp_path)
+
+
+def test_shard_that_is_neither_is_an_error_that_names_both_files(damaged: Damaged, tmp_path: Path) -> None:
+    path, good = tmp_path / "a.zarr" / KEY, (tmp_path / "a.zarr/c/0/0").read_bytes()
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        assert treat(damaged) is not None
+        old = (tmp_path / "old" / KEY).read_bytes()
+        for data in (good, flipped(good)):  # another writer: whole, or damaged in another way
+            path.write_bytes(data)
+            with pytest.raises(FileExistsError, match=rf"{path}: .* its backup {tmp_path}/old/{KEY}"):
+                treat(damaged)
+            assert path.read_bytes() == data and (tmp_path / "old" / KEY).read_bytes() == old
+
+
+def test_write_after_the_backup_is_not_lost(
+    damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was repaired, though its damaged bytes, which the writer had changed, were in no backup."""
+    make, path, before = Backup.make, tmp_path / "a.zarr" / KEY, damaged.read()
+    later = before[:5] + bytes([before[5] ^ 7]) + before[6:]
+
+    def make_and_write(backup: Backup) -> bool:
+        made = make(backup)
+        path.write_bytes(later)
+        return made
+
+    monkeypatch.setattr(Backup, "make", make_and_write)
+    (done,) = repair(damaged.target, backup=tmp_path / "old", threads=1).shards
+    assert (
+        done.action is RepairAction.UNREADABLE
+        and "another writer has changed it since the backup" in done.detail
+    )
+    assert path.read_bytes() == later and (tmp_path / "old" / KEY).read_bytes() == before
+
+
+def test_later_run_takes_a_repaired_shard_for_whole(damaged: Damaged, tmp_path: Path) -> None:
+    for run, action in (("first", RepairAction.REPAIRED), ("second", None)):
+        with RepairNotes(str(tmp_path / "old"), run):
+            done = treat(damaged._replace(task=replace(damaged.task, run=run)))
+        assert (None if done is None else done.action) is action
+
+
+def test_worker_that_wakes_up_after_the_run_changes_nothing(damaged: Damaged, tmp_path: Path) -> None:
+    before = damaged.read()
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        (array,) = find_arrays(damaged.target)
+        work = RepairWork(array, damaged.task, resolve(), MemoryBudget(None))
+    (shard,) = (one for one in array.shards() if one.relative == KEY)
+    with pytest.raises(FileNotFoundError):
+        work._treat(shard)
+    assert damaged.read() == before and not (tmp_path / "old" / KEY).exists()
+    with pytest.raises(FileNotFoundError, match="all workers must reach it under the same path"):
+        treat(damaged)
+
+
+def test_run_of_one_process_goes_on_after_a_kill(
+    damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refused, because the shard had a backup already."""
+    before = damaged.read()
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardRepair, "write_in_place", killed)
+        with pytest.raises(Killed):
+            repair(damaged.target, backup=tmp_path / "old", threads=1)
+    assert damaged.read() == before
+    report = repair(damaged.target, backup=tmp_path / "old")
+    assert [one.action for one in report.shards] == [RepairAction.REPAIRED]
+    assert (tmp_path / "old" / KEY).read_bytes() == before
+
+
+def test_other_order_of_inner_chunks_is_not_the_result(damaged: Damaged, tmp_path: Path) -> None:
+    """A writer has stored the same elements; the shard has a backup, but no repair has made it."""
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        assert treat(damaged) is not None
+        shardcodec.tools.compact(damaged.target, order="lexicographic", min_dead=0)
+        with pytest.raises(FileExistsError, match="or the repaired one, but it is another"):
+            treat(damaged)
+
+
+def test_backup_that_is_not_equal_gets_no_name(
+    damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = damaged.read()
+    sink = shardcodec.native.load().NewFile
+
+    class Broken:
+        def __init__(self, *arguments: Any, **choices: Any) -> None:
+            self._sink = sink(*arguments, **choices)
+
+        def write(self, data: Any, offset: int) -> None:
+            self._sink.write(flipped(bytes(data)), offset)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sink, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shardcodec.native.load(), "NewFile", Broken)
+        with pytest.raises(OSError, match="the copy differs from the object"):
+            repair(damaged.target, backup=tmp_path / "old", threads=1)
+    assert damaged.read() == before and not [p for p in (tmp_path / "old").rglob("*") if p.is_file()]
+
+
+def test_journal_that_no_writer_would_use_has_no_old_bytes(tmp_path: Path) -> None:
+    scene = Shard(tmp_path, Case("raw", "slots"))
+    journal, good, mixture = kill_after_the_last_slot(scene)
+    assert pending_journal(str(scene.shard)) == str(journal)
+    saved = read_journal(good, len(mixture))
+    assert saved is not None
+    old = bytearray(mixture[: saved.nbytes])
+    for offset, data in saved.runs:
+        old[offset : offset + len(data)] = data
+    assert scene.check() == "old" and scene.shard.read_bytes() == bytes(old)
+    assert read_journal(good, saved.nbytes - 1) is None
+    for n in range(0, len(good), 7):
+        assert read_journal(good[:n], len(mixture)) is None
+        assert read_journal(good[:n] + bytes([good[n] ^ 16]) + good[n + 1 :], len(mixture)) is None
+
+
+def test_repair_of_a_shard_that_another_worker_replaces_meanwhile(
+    damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other worker wins between the copy of the inner chunks and the commit; its result counts."""
+    expected = outcome(SCENES["local"], tmp_path / "undisturbed")
+    copy_chunks, seen = shard_repair.copy_chunks, []
+
+    def copy(*arguments: Any) -> None:
+        copy_chunks(*arguments)
+        if not seen:
+            seen.append(None)
+            seen.append(without_folder(treat(damaged), tmp_path))
+
+    monkeypatch.setattr(shard_repair, "copy_chunks", copy)
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        seen.append(without_folder(treat(damaged), tmp_path))
+    assert seen[1:] == [expected[0]] * 2 and damaged.read() == expected[1]
