@@ -39,12 +39,12 @@ if not hasattr(GroupWork, "original"):
     GroupWork.original, GroupWork.run = GroupWork.run, slowly
 """
 CLUSTER = """
-import time
+import sys
 from distributed import LocalCluster
 if __name__ == "__main__":
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
     print(cluster.scheduler_address, flush=True)
-    time.sleep(120)
+    sys.stdin.read()
 """
 
 
@@ -59,7 +59,11 @@ def cluster_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a scheduler and slow workers in another process; yield it and its address."""
     environment = python_environment(DASK_DISTRIBUTED__WORKER__PRELOAD=json.dumps([SLOW]))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", CLUSTER], stdout=subprocess.PIPE, env=environment, text=True
+        [sys.executable, "-P", "-c", CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -94,7 +98,7 @@ def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
         freeze = Freeze(process, job, 30.0)
         with pytest.raises(Incomplete, match="was lost"):
             convert(source, new, shards=SHARDS, dask=client, job=job, monitor=freeze)
-        assert freeze.since is not None and time.monotonic() - freeze.since < 20
+        assert freeze.since is not None and time.monotonic() - freeze.since < 30  # it was frozen still
         process.send_signal(signal.SIGCONT)
     report = convert(source, new, shards=SHARDS, job=job, resume=True)
     assert report.is_complete and report.n_skipped >= 2
