@@ -9,6 +9,7 @@ import struct
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -63,7 +64,28 @@ def array_in(s3: S3Bucket) -> Any:
     return array
 
 
-# ---- the proxy itself
+# ---- the server and the proxy themselves
+
+
+def test_one_of_simultaneous_conditional_puts_wins(s3: S3Bucket) -> None:
+    """moto compares the ETag and stores the object in two steps, between which other threads stored theirs."""
+    import obstore
+
+    store, names = s3.store(direct=True), [b"%d" % i for i in range(8)]
+
+    def put(body: bytes) -> bool:
+        try:
+            obstore.put(store, "x", body, mode={"e_tag": before}, use_multipart=False)
+        except obstore.exceptions.PreconditionError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        for turn in range(20):
+            before = obstore.put(store, "x", b"before %d" % turn)["e_tag"]
+            won = list(pool.map(put, names))
+            assert won.count(True) == 1
+            assert bytes(obstore.get(store, "x").bytes()) == names[won.index(True)]
 
 
 def test_proxy_makes_the_requested_faults(s3: S3Bucket) -> None:

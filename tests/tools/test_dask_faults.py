@@ -67,7 +67,7 @@ def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
         freeze = Freeze(process, job, 30.0)
         with pytest.raises(Incomplete, match="was lost"):
             convert(source, new, shards=SHARDS, dask=client, job=job, monitor=freeze)
-        assert freeze.since is not None and time.monotonic() - freeze.since < 20
+        assert freeze.since is not None and time.monotonic() - freeze.since < 30  # it was frozen still
         process.send_signal(signal.SIGCONT)
     report = convert(source, new, shards=SHARDS, job=job, resume=True)
     assert report.is_complete and report.n_skipped >= 2
