@@ -21,6 +21,7 @@ import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.storage.index_cache import IndexCache
 
 pytestmark = pytest.mark.threads
 
@@ -465,6 +466,20 @@ def test_torn_shard_that_is_read_in_ranges_is_refused_as_others_are(
             read_natively(folder, io_depth=16, io_latency=latency, io_nbytes=1 << 20)
         told.add((type(caught.value), caught.value.entry, str(caught.value)))
     assert len(told) == 1
+
+
+def test_first_of_several_ranges_that_fail_is_reported(shard_of_64: tuple[Path, Any]) -> None:
+    """The file is empty when its three ranges are read, and was whole when it was opened."""
+    folder, _ = shard_of_64
+    path = folder / "c/0/0"
+    cache = IndexCache(1, max_open_files=1)
+    how = {"io_depth": 16, "io_latency": 150e-6, "cache": cache.native, "immutable": True}
+    assert read_natively(folder, **how)[1]["reads"] == 3
+    first = -(-path.stat().st_size // 3)
+    os.truncate(path, 0)
+    for _ in range(10):
+        with pytest.raises(shardcodec.ShardError, match=f"expected {first} bytes .* got 0 bytes"):
+            read_natively(folder, **how)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 100, 435, 436, 600])
