@@ -14,6 +14,7 @@
 #define WEIGHT_UP 8
 #define UNTIMED_CALLS 7 /* after a fast one */
 #define SLOW_CALLS 4    /* of one thread, one after the other, that are believed at once */
+#define SLOW_NS_PER_BYTE 4 /* of a large read of a warm file, while many threads share processors and memory */
 
 struct mount {
     _Atomic uint64_t key; /* device + 1; 0: free */
@@ -136,16 +137,20 @@ void
 sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes)
 {
     bool is_large = nbytes > SC_LATENCY_NBYTES;
-    uint64_t ns, copy_ns = is_large ? nbytes : nbytes / 4;
+    uint64_t ns, least_ns, most_ns;
 
     if (!begin)
         return;
     ns = sc_clock_ns() - begin;
-    ns = ns > copy_ns ? ns - copy_ns : 0;
-    n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
-    note_slow(device, ns);
-    if (!is_large)
-        note(device, ns);
+    least_ns = most_ns = ns - min_u64(ns, nbytes / 4);
+    if (is_large) {
+        least_ns = ns - min_u64(ns, SLOW_NS_PER_BYTE * nbytes);
+        most_ns = max_u64(most_ns, SC_LATENCY_DEEP_NS / 4); /* a fast copy says nothing of calls */
+    }
+    n_untimed = least_ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
+    note_slow(device, least_ns);
+    if (!is_large || most_ns < sc_latency_of(device)) /* a program may make no small reads that lower it */
+        note(device, most_ns);
 }
 
 uint64_t

@@ -22,7 +22,8 @@
 #define SC_LATENCY_DEEP_NS ((uint64_t)20 * 1000)
 
 /* A read of at most this many bytes moves the estimate. Copying takes a quarter of a nanosecond per byte, which does not count.
- * A larger one, of which a nanosecond per byte does not count, is only one of the slow calls in a row. */
+ * A larger one moves it only downwards. It is also one of the slow calls in a row, without four nanoseconds per byte: a thread
+ * may lose its processor in each of several large reads, and memory may be slow. */
 #define SC_LATENCY_NBYTES ((uint64_t)128 << 10)
 
 /* The number of file systems that the table holds. A new one replaces an old one in a full table. */

@@ -42,7 +42,8 @@ struct sc_read_object {
     uint64_t room; /* bytes in `whole` that are counted by sc_depth_enter() */
     uint64_t range_nbytes; /* of each range that is read into `whole`; the last one may be shorter */
     size_t n_ranges, next_range;
-    enum sc_status whole_status; /* of a range that could not be read, under the mutex of `shared` */
+    size_t failed_range; /* the first one that could not be read; n_ranges: none; under the mutex of `shared` */
+    enum sc_status whole_status; /* of failed_range */
     struct sc_where whole_where;
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a selection */

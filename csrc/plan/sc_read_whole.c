@@ -41,6 +41,7 @@ n_ranges(const struct sc_reader *reader, const struct sc_read_object *object)
 enum sc_status
 sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object)
 {
+    const struct sc_read_plan *plan = reader->run->plan;
     uint64_t nbytes = object->input.nbytes;
     size_t n = n_ranges(reader, object);
     enum sc_status status;
@@ -49,6 +50,8 @@ sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object)
         return SC_OK;
     expect_calls(reader->run, object->latency_ns, n - 1);
     stop_decoding(reader);
+    if (reader->worker && n > 1 && nbytes > plan->io.max_nbytes / reader->run->depth.most)
+        return SC_OK; /* nothing bounds the bytes of a flat run, and each of its threads may read a shard */
     if (!reader->worker) { /* a thread that holds a worker waits for nothing */
         object->room = nbytes;
         sc_depth_enter(&reader->run->depth, nbytes);
@@ -56,7 +59,7 @@ sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object)
     status = sc_buffer_reserve(&object->whole, (size_t)nbytes);
     if (status)
         return status;
-    object->n_ranges = n;
+    object->n_ranges = object->failed_range = n;
     object->range_nbytes = nbytes / n + (nbytes % n != 0);
     object->whole_status = SC_OK;
     return SC_OK;
@@ -73,8 +76,11 @@ sc_read_whole_range(struct sc_reader *reader, struct sc_read_object *object, siz
     if (!status)
         return;
     pthread_mutex_lock(&object->shared.mutex);
-    object->whole_status = status;
-    object->whole_where = reader->where;
+    if (i < object->failed_range) { /* so that errors do not depend on timing */
+        object->failed_range = i;
+        object->whole_status = status;
+        object->whole_where = reader->where;
+    }
     pthread_mutex_unlock(&object->shared.mutex);
 }
 

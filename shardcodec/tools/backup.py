@@ -111,14 +111,15 @@ class Backup:
         Raises
         ------
         FileExistsError
-            There is no backup, but the journal of another state of the shard.
+            There is no backup, but the journal of another state of the shard. Or the backup is the file of the shard itself.
         OSError
             The copy cannot be written, or is not equal to the object.
         """
-        if self.exists:
-            return False
         store, key = self._shard.array.store, self._shard.key
         path = store.path(key)
+        if self.exists:
+            self._check_other_file(path)
+            return False
         if path is None:
             view = open_object(store, key)
             if view is None:
@@ -175,6 +176,14 @@ class Backup:
             _sync(folder)
             folder = os.path.dirname(folder)
         _sync(last)
+
+    def _check_other_file(self, shard: str | None) -> None:
+        with suppress(FileNotFoundError):  # one of them was removed: its reader reports that
+            if shard is not None and os.path.samefile(shard, self.path):
+                raise FileExistsError(
+                    f"{self.path}: expected a copy of the shard {self._shard.name}, but it is the same file; choose an empty folder "
+                    "for the backup"
+                )
 
     def _copy_journal(self, journal: str | None) -> None:
         if journal is not None:

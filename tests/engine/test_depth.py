@@ -21,6 +21,7 @@ import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.storage.index_cache import IndexCache
 
 pytestmark = pytest.mark.threads
 
@@ -359,6 +360,50 @@ def test_estimates_are_listed_by_mount_point(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+LARGE = """
+import json, os
+import numpy as np
+from shardcodec import native
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.storage.index_cache import IndexCache
+
+chain = compiled(ChainSpec.from_metadata(json.load(open(os.path.join(folder, "zarr.json")))))
+path, box, out = os.path.join(folder, "c/0/0"), ((0, 0), (1024, 1024), None, (0, 0)), np.empty((1024, 1024), "u1")
+cache = IndexCache(1 << 20, max_open_files=4)
+
+def read():
+    native.load().read([(chain, path, box)], out, (0, 1), cache=cache.native, immutable=True, io_depth=1)
+
+read()
+native.load().reset_latencies()
+native.load().seed_latency(os.stat(folder).st_dev, 0.1)
+for _ in range(2000):
+    read()
+    (latency,) = native.load().latencies().values()
+    if latency < 5e-3:
+        break
+assert 1e-6 < latency < 5e-3, latency
+"""
+
+
+def test_estimate_falls_where_all_reads_are_large(tmp_path: Path) -> None:
+    """Only small reads lowered it, but large ones raise it. So it stayed high where files stay open and indexes are known."""
+    values = np.ones((1024, 1024), "u1")
+    array = create(
+        tmp_path,
+        shape=values.shape,
+        dtype="u1",
+        shards=values.shape,
+        chunks=(512, 512),
+        compressors=None,
+        fill_value=0,
+    )
+    array[...] = values
+    done = run_python(f"folder = {str(tmp_path)!r}\n" + LARGE, **python_environment())
+    assert done.returncode == 0, done.stderr
+
+
 # ---- small shards
 
 
@@ -397,6 +442,15 @@ def test_shard_that_is_wanted_as_a_whole_is_read_in_ranges_without_its_index_fir
         assert counters["reads"] > 3 and counters["peak_nbytes"] < nbytes
 
 
+def test_flat_run_reads_no_ranges_of_more_than_its_share_of_memory(shard_of_64: tuple[Path, Any]) -> None:
+    """In a flat run no thread waits for room, so each of its two threads may have half of it."""
+    folder, values = shard_of_64
+    for io_nbytes, is_whole in ((600_000, True), (300_000, False)):
+        out, counters = read_natively(folder, io_depth=1, io_latency=150e-6, io_nbytes=io_nbytes)
+        assert bits(out) == bits(values)
+        assert counters["deep_reads"] == 0 and (counters["reads"] == 3) == is_whole
+
+
 @pytest.mark.parametrize("cut", [0, 1, 4, 1000, 200_000])
 def test_torn_shard_that_is_read_in_ranges_is_refused_as_others_are(
     shard_of_64: tuple[Path, Any], cut: int
@@ -412,6 +466,20 @@ def test_torn_shard_that_is_read_in_ranges_is_refused_as_others_are(
             read_natively(folder, io_depth=16, io_latency=latency, io_nbytes=1 << 20)
         told.add((type(caught.value), caught.value.entry, str(caught.value)))
     assert len(told) == 1
+
+
+def test_first_of_several_ranges_that_fail_is_reported(shard_of_64: tuple[Path, Any]) -> None:
+    """The file is empty when its three ranges are read, and was whole when it was opened."""
+    folder, _ = shard_of_64
+    path = folder / "c/0/0"
+    cache = IndexCache(1, max_open_files=1)
+    how = {"io_depth": 16, "io_latency": 150e-6, "cache": cache.native, "immutable": True}
+    assert read_natively(folder, **how)[1]["reads"] == 3
+    first = -(-path.stat().st_size // 3)
+    os.truncate(path, 0)
+    for _ in range(10):
+        with pytest.raises(shardcodec.ShardError, match=f"expected {first} bytes .* got 0 bytes"):
+            read_natively(folder, **how)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 100, 435, 436, 600])

@@ -15,6 +15,7 @@ from faults.test_in_place import Case, Shard, kill_after_the_last_slot
 from helpers import KINDS_OF_STORE, checked, store_of
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
+from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import ShardSpec
@@ -342,3 +343,35 @@ def test_repair_of_a_shard_that_another_worker_replaces_meanwhile(
     with RepairNotes(str(tmp_path / "old"), "run"):
         seen.append(without_folder(treat(damaged), tmp_path))
     assert seen[1:] == [expected[0]] * 2 and damaged.read() == expected[1]
+
+
+def linked_folder(folder: Path) -> str:
+    (folder / "old").mkdir()
+    (folder / "old/c").symlink_to(folder / "a.zarr/c")
+    return "old"
+
+
+def linked_file(folder: Path) -> str:
+    (folder / "old/c/0").mkdir(parents=True)
+    (folder / "old" / KEY).hardlink_to(folder / "a.zarr" / KEY)
+    return "old"
+
+
+@pytest.mark.parametrize(
+    ("place", "backup"),
+    [
+        pytest.param(lambda array: array / KEY, lambda _: "a.zarr", id="one shard"),
+        pytest.param(lambda array: f"file://{array}", lambda _: "a.zarr", id="URL"),
+        pytest.param(LocalStore, lambda _: "a.zarr", id="store"),
+        pytest.param(lambda array: array, linked_folder, id="symbolic link"),
+        pytest.param(lambda array: array, linked_file, id="hard link"),
+    ],
+)
+def test_shard_itself_is_no_backup(
+    place: Callable[[Path], Any], backup: Callable[[Path], str], damaged: Damaged, tmp_path: Path
+) -> None:
+    """The only copy was replaced."""
+    before = damaged.read()
+    with pytest.raises(FileExistsError, match="but it is the same file"):
+        repair(place(tmp_path / "a.zarr"), backup=tmp_path / backup(tmp_path))
+    assert damaged.read() == before
