@@ -155,6 +155,8 @@ by_io_uring(void)
     uint32_t *head, *tail, mask;
     struct io_uring_cqe *answers;
 
+    if (!memory)
+        fail("malloc");
     if (ring.fd < 0)
         open_ring(&ring);
     head = (uint32_t *)(ring.completed + ring.params.cq_off.head);
@@ -212,7 +214,14 @@ main(int n, char **arguments)
     }
     nbytes = strtoull(arguments[2], NULL, 10);
     n_reads = strtoull(arguments[3], NULL, 10);
+    if (!nbytes || !n_reads || (size_t)st.st_size < nbytes) {
+        fprintf(stderr, "%s: expected a file of at least one read, got %lld bytes\n", arguments[1],
+                (long long)st.st_size);
+        return 2;
+    }
     places = malloc(n_reads * sizeof *places);
+    if (!places)
+        fail("malloc");
     posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); /* the reads alone decide what is read */
     srand(1);
     for (size_t i = 0; i < n_reads; i++)

@@ -277,7 +277,7 @@ def ratios(medians: dict[str, float]) -> tuple[float, float, float]:
     rivals = {name: seconds for name, seconds in medians.items() if name not in OURS}
     if not rivals:
         return (float("nan"),) * 3
-    alone = medians.get(ZarrAlone.name, 0.0)
+    alone = medians.get(ZarrAlone.name, float("nan"))  # without it there is no floor, as for writing
     floor = min(seconds + alone * (name in WITHOUT_ZARR) for name, seconds in rivals.items())
     ours, attached = (medians.get(name, float("nan")) for name in (Ours.name, OursAttached.name))
     fastest = min(rivals.values())

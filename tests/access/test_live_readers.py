@@ -124,7 +124,8 @@ def test_shards_that_are_read_in_ranges_are_seen_in_whole_inner_chunks(
             found = array[...]
             first, second = found[64:128, 64:128], found[64:128, 128:192]
             assert (first == first[0, 0]).all() and (second == second[0, 0]).all()
-            assert last <= first[0, 0], "a later read returned an older value"
+            # a read may see an update in place before its end, and the next one still finds the journal (docs/durability.md)
+            assert last <= first[0, 0] or strategy == "in_place", "a later read returned an older value"
             last = int(first[0, 0])
             found[64:128, 64:192] = 1
             assert (found == 1).all()

@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, StorePath, Wrappe
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
-from shardcodec.tools.convert import work
+from shardcodec.tools.convert import execute, work
 from shardcodec.tools.convert.claim import MARK, claim, release
 from shardcodec.tools.convert.convert import convert, plan_convert
 from shardcodec.tools.convert.destination import NewTree
@@ -180,6 +180,25 @@ def test_worker_that_is_still_running_at_the_end_writes_nothing_more(
     report = run_part(plan, 0)
     assert (report.is_complete, report.n_written) == (True, 0)
     assert (elements(tmp_path / "new") == -5).all()
+
+
+def test_job_that_ends_while_a_worker_begins_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has read the ledgers, which were empty, and then finds files without a mark."""
+    source(tmp_path / "old")
+    plan = tmp_path / "plan"
+    plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16))
+    original = execute.claim
+
+    def run_other_first(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(execute, "claim", original)
+        assert run_part(plan, 0).is_complete
+        original(*arguments, **options)
+
+    monkeypatch.setattr(execute, "claim", run_other_first)
+    report = run_part(plan, 0)
+    assert (report.is_complete, report.n_written, report.n_skipped) == (True, 0, 4)
 
 
 @pytest.mark.parametrize("kind", ["memory", "object store"])

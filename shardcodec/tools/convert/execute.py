@@ -108,15 +108,20 @@ class Execution:
         ConflictError
             The source has changed since an earlier run, or during this one.
         """
-        if self._job is not None and self._destination.is_complete:
-            with Ledger(self._job, self._plan.fingerprint) as ledger:
-                self._check_end(ledger)
-            self._monitor.start(self._plan.source, n_shards)
-            self._monitor.advance(n_shards)
-            return Totals(n_skipped=n_shards), True, 0
+        if self._is_over():
+            return self._skip(n_shards), True, 0
         found = self._lines()
         done = recorded_shards(found)
-        claim(self._destination, self._owner, self._job, is_begun=bool(done))
+        try:
+            claim(self._destination, self._owner, self._job, is_begun=bool(done))
+        except FileExistsError:
+            if not self._is_over():
+                raise
+            return (
+                self._skip(n_shards),
+                True,
+                0,
+            )  # another worker has ended the job since the ledgers were read
         if self._job is not None:
             self._destination.before_store = guard(self._destination, self._owner)
         self._monitor.start(self._plan.source, n_shards)
@@ -128,6 +133,18 @@ class Execution:
             totals = self._run(units, done, lambda record: ledger.append(record.to_json()))
             is_complete = self._end(totals, lambda: self._finish_job(ledger, totals, finishes))
         return totals, is_complete, found.n_damaged
+
+    def _is_over(self) -> bool:
+        return self._job is not None and self._destination.is_complete
+
+    def _skip(self, n_shards: int) -> Totals:
+        """Skip all shards of a job whose documents are written."""
+        assert self._job is not None
+        with Ledger(self._job, self._plan.fingerprint) as ledger:
+            self._check_end(ledger)
+        self._monitor.start(self._plan.source, n_shards)
+        self._monitor.advance(n_shards)
+        return Totals(n_skipped=n_shards)
 
     def _lines(self) -> FoundLines:
         return FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
