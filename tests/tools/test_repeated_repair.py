@@ -375,3 +375,23 @@ def test_shard_itself_is_no_backup(
     with pytest.raises(FileExistsError, match="but it is the same file"):
         repair(place(tmp_path / "a.zarr"), backup=tmp_path / backup(tmp_path))
     assert damaged.read() == before
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STORE)
+def test_state_that_has_no_backup_is_not_replaced(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer changed the damaged object just before the repair took it; its state was lost in stores without files."""
+    one = in_array(kind, flipped, tmp_path)
+    later = flipped(one.read())[:60] + b"\0" + one.read()[61:]
+    chunks_of_plan = ShardRepair._plan
+
+    def plan(self: ShardRepair, *arguments: Any) -> Any:
+        if (tmp_path / "old" / KEY).exists() and one.read() != later:
+            put(store_of("local", tmp_path / "a.zarr") if kind == "local" else one.target, KEY, later)
+        return chunks_of_plan(self, *arguments)
+
+    monkeypatch.setattr(ShardRepair, "_plan", plan)
+    done = treat(one._replace(task=replace(one.task, run=None)))
+    assert done is not None and done.action is RepairAction.UNREADABLE and "another writer" in done.detail
+    assert one.read() == later
