@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -32,19 +32,42 @@ COPY_NBYTES = 1 << 20
 
 
 def copy_object(
-    view: StoredBytes, store: Store, key: str, *, block_nbytes: int = COPY_NBYTES, sync: bool = False
+    view: StoredBytes,
+    store: Store,
+    key: str,
+    *,
+    block_nbytes: int = COPY_NBYTES,
+    before_store: Callable[[], None] | None = None,
 ) -> None:
     """Copy an object to a new one in any store, some bytes at a time.
+
+    Parameters
+    ----------
+    view : StoredBytes
+    store : Store
+    key : str
+    block_nbytes : int
+        Bytes of a read.
+    before_store : callable, optional
+        Called when all bytes were read, just before the new object appears; an error that it raises prevents this.
 
     Raises
     ------
     FileExistsError
         There is a file already.
     """
-    write_object(_blocks(view, block_nbytes), view.nbytes, store, key, sync=sync)
+    write_object(_blocks(view, block_nbytes), view.nbytes, store, key, before_store=before_store)
 
 
-def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, sync: bool = False) -> None:
+def write_object(
+    blocks: Iterator[Any],
+    nbytes: int,
+    store: Store,
+    key: str,
+    *,
+    sync: bool = False,
+    before_store: Callable[[], None] | None = None,
+) -> None:
     """Write a new object, block by block; of a file, none may exist."""
     path = store.path(key)
     sink: Any = (
@@ -55,6 +78,8 @@ def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, 
         for block in blocks:
             sink.write(block, offset)
             offset += memoryview(block).nbytes
+        if before_store is not None:
+            before_store()
         if path is None:
             sink.commit()
         elif not sink.commit(sync=sync, only_new=True):
