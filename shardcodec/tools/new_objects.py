@@ -146,7 +146,14 @@ class NewObjects:
         store, new_key, _ = self._object(array, key)
         nbytes = COPY_NBYTES if array.store.is_near else BLOCK_NBYTES  # a request costs a round trip
         try:
-            copy_object(view, store, new_key, block_nbytes=nbytes, before_store=self._before_store)
+            copy_object(
+                view,
+                store,
+                new_key,
+                block_nbytes=nbytes,
+                sync=self._durability == "fsync",
+                before_store=self._before_store,
+            )
         except FileExistsError:
             made = None if self._check_mark is None else open_object(store, new_key)
             # a task that was repeated, or that runs twice, has copied it

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -395,3 +398,51 @@ def test_state_that_has_no_backup_is_not_replaced(
     done = treat(one._replace(task=replace(one.task, run=None)))
     assert done is not None and done.action is RepairAction.UNREADABLE and "another writer" in done.detail
     assert one.read() == later
+
+
+@pytest.mark.parametrize("how", ["not readable", "nothing to sync"])
+def test_folders_that_cannot_be_synced(
+    how: str, damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder above that of the backups belongs to others, or fsync of a folder is invalid; the repair stopped."""
+    open_file, fsync = os.open, os.fsync
+
+    def opened(path: Any, *arguments: Any, **choices: Any) -> int:
+        if how == "not readable" and path == str(tmp_path):
+            raise PermissionError(errno.EACCES, "not readable", path)
+        return open_file(path, *arguments, **choices)
+
+    def synced(fd: int) -> None:
+        if how == "nothing to sync" and stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "nothing to sync")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "fsync", synced)
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        done = treat(damaged)
+    assert done is not None and done.action is RepairAction.REPAIRED
+
+
+@pytest.mark.parametrize("durability", ["rename", "fsync"])
+def test_copied_shards_have_the_durability_of_written_ones(
+    durability: str, damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of whole shards never waited for the disk."""
+    sink, seen = shardcodec.native.load().NewFile, {}
+
+    class Seen:
+        def __init__(self, path: str, **choices: Any) -> None:
+            self._path, self._sink = path, sink(path, **choices)
+
+        def commit(self, *, sync: bool = False, only_new: bool = False) -> bool:
+            seen[Path(self._path).relative_to(tmp_path / "new").as_posix()] = sync
+            return bool(self._sink.commit(sync=sync, only_new=only_new))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sink, name)
+
+    monkeypatch.setattr(shardcodec.native.load(), "NewFile", Seen)
+    with shardcodec.options(durability=durability):
+        repair(damaged.target, to=tmp_path / "new")
+    assert seen["zarr.json"] and seen["c/0/0"] == (durability == "fsync")
