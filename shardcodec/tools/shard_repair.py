@@ -23,7 +23,7 @@ from .array_target import ShardTarget
 from .backup import same_bytes
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
-from .index_search import find_index
+from .index_search import How, find_index
 from .memory_budget import MemoryBudget
 from .new_objects import NewObjects
 from .repair_report import RepairAction, RepairedShard
@@ -172,7 +172,7 @@ class ShardRepair:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(found, chunks)
             index = find_index(now, self._spec, self._check.share.block_nbytes)
-            if not plan.has_any or index.entries is None:
+            if not plan.has_any or index.entries is None or index.how is not How.IN_PLACE:
                 return None
             share = self._check.share
             user = user_parts(old, found.found, self._spec, shard, share)

@@ -446,3 +446,29 @@ def test_copied_shards_have_the_durability_of_written_ones(
     with shardcodec.options(durability=durability):
         repair(damaged.target, to=tmp_path / "new")
     assert seen["zarr.json"] and seen["c/0/0"] == (durability == "fsync")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="index checksum"),
+        pytest.param(lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], id="index entry"),
+        pytest.param(lambda data: data + b"more", id="bytes behind the index"),
+    ],
+)
+def test_repaired_shard_that_was_damaged_again_is_not_the_result(
+    damage: Callable[[bytes], bytes], damaged: Damaged, tmp_path: Path
+) -> None:
+    """It was reported as repaired, because its index could be guessed."""
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        assert treat(damaged) is not None
+        put(store_of("local", tmp_path / "a.zarr"), KEY, damage(damaged.read()))
+        with pytest.raises(FileExistsError, match="or the repaired one, but it is another"):
+            treat(damaged)
+
+
+def test_url_of_a_backup_is_refused(damaged: Damaged, tmp_path: Path) -> None:
+    before = damaged.read()
+    with pytest.raises(ValueError, match=r"backup: expected a local folder, got file://"):
+        repair(damaged.target, backup=f"file://{tmp_path}/old")
+    assert damaged.read() == before
