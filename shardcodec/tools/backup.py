@@ -8,9 +8,10 @@ the same time, finds either no backup or a whole one.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -32,19 +33,45 @@ COPY_NBYTES = 1 << 20
 
 
 def copy_object(
-    view: StoredBytes, store: Store, key: str, *, block_nbytes: int = COPY_NBYTES, sync: bool = False
+    view: StoredBytes,
+    store: Store,
+    key: str,
+    *,
+    block_nbytes: int = COPY_NBYTES,
+    sync: bool = False,
+    before_store: Callable[[], None] | None = None,
 ) -> None:
     """Copy an object to a new one in any store, some bytes at a time.
+
+    Parameters
+    ----------
+    view : StoredBytes
+    store : Store
+    key : str
+    block_nbytes : int
+        Bytes of a read.
+    sync : bool
+        A file and its name are on disk when this returns.
+    before_store : callable, optional
+        Called when all bytes were read, just before the new object appears; an error that it raises prevents this.
 
     Raises
     ------
     FileExistsError
         There is a file already.
     """
-    write_object(_blocks(view, block_nbytes), view.nbytes, store, key, sync=sync)
+    write_object(_blocks(view, block_nbytes), view.nbytes, store, key, sync=sync, before_store=before_store)
 
 
-def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, sync: bool = False) -> None:
+def write_object(
+    blocks: Iterator[Any],
+    nbytes: int,
+    store: Store,
+    key: str,
+    *,
+    sync: bool = False,
+    before_store: Callable[[], None] | None = None,
+) -> None:
     """Write a new object, block by block; of a file, none may exist."""
     path = store.path(key)
     sink: Any = (
@@ -55,6 +82,8 @@ def write_object(blocks: Iterator[Any], nbytes: int, store: Store, key: str, *, 
         for block in blocks:
             sink.write(block, offset)
             offset += memoryview(block).nbytes
+        if before_store is not None:
+            before_store()
         if path is None:
             sink.commit()
         elif not sink.commit(sync=sync, only_new=True):
@@ -173,9 +202,9 @@ class Backup:
         folder = os.path.dirname(os.path.abspath(self.path))
         last = os.path.dirname(self._folder)
         while folder != last and os.path.dirname(folder) != folder:
-            _sync(folder)
+            _sync_folder(folder)
             folder = os.path.dirname(folder)
-        _sync(last)
+        _sync_folder(last)
 
     def _check_other_file(self, shard: str | None) -> None:
         with suppress(FileNotFoundError):  # one of them was removed: its reader reports that
@@ -258,9 +287,17 @@ def sync_folders(path: str) -> None:
     """Wait until a new folder, and the names of all folders above it, are on disk."""
     folder = os.path.abspath(path)
     while folder:
-        with suppress(PermissionError):  # of a folder that this user could not have made either
-            _sync(folder)
+        _sync_folder(folder)
         folder = "" if os.path.dirname(folder) == folder else os.path.dirname(folder)
+
+
+def _sync_folder(path: str) -> None:
+    with suppress(PermissionError):  # of a folder that this user could not have made either
+        try:
+            _sync(path)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # this file system has nothing to sync for a folder
+                raise
 
 
 def _sync(path: str) -> None:

@@ -145,9 +145,15 @@ class NewObjects:
     def _copy(self, view: StoredBytes, array: ArrayTarget, key: str) -> None:
         store, new_key, _ = self._object(array, key)
         nbytes = COPY_NBYTES if array.store.is_near else BLOCK_NBYTES  # a request costs a round trip
-        self._before_store()
         try:
-            copy_object(view, store, new_key, block_nbytes=nbytes)
+            copy_object(
+                view,
+                store,
+                new_key,
+                block_nbytes=nbytes,
+                sync=self._durability == "fsync",
+                before_store=self._before_store,
+            )
         except FileExistsError:
             made = None if self._check_mark is None else open_object(store, new_key)
             # a task that was repeated, or that runs twice, has copied it

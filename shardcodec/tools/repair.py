@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..format.spec import ShardSpec
+from ..storage.urls import is_url
 from .array_target import ArrayTarget, ForeignObject
 from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor
@@ -154,6 +155,8 @@ def _check_arguments(target: Any, to: Any, backup: Any, order: str | None, dry_r
         )
     if order not in (None, *ORDERS):
         raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")
+    if backup is not None and is_url(backup):
+        raise ValueError(f"backup: expected a local folder, got {backup}")
     if backup is None or not isinstance(target, str | os.PathLike):
         return
     hierarchy, folder = os.path.realpath(target), os.path.realpath(backup)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..errors import ConflictError, ShardError
@@ -28,7 +29,7 @@ from .repair_notes import RepairNotes
 from .repair_report import RepairAction, RepairedShard
 from .shard_repair import ShardRepair, as_unreadable, settled
 from .shard_threads import in_order
-from .stored_bytes import open_object
+from .stored_bytes import StoredBytes, open_object
 
 __all__ = ["RepairTask", "RepairWork"]
 
@@ -181,17 +182,20 @@ class RepairWork:
             found = self._repair.survey(shard, view)
             if found.is_whole:
                 return settled(shard) if has_journal and self._notes is None else None
-            if not backup.holds(
-                view
-            ):  # the state that is replaced is the one that was copied, not a later one
-                raise ConflictError(
-                    f"shard {shard.name!r}: another writer has changed it since the backup {backup.path}; it was not replaced. Stop "
-                    "all writers, and run the tool again with an empty folder",
-                    shard=shard.name,
-                )
-            return self._repair.write_in_place(shard, view, found)
+            check_state = partial(self._check_state, shard, backup)
+            check_state(view)
+            return self._repair.write_in_place(shard, view, found, check_state)
         finally:
             view.close()
+
+    def _check_state(self, shard: ShardTarget, backup: Backup, now: StoredBytes) -> None:
+        """Check that the state that is replaced is the one that was copied, not a later one."""
+        if not backup.holds(now):
+            raise ConflictError(
+                f"shard {shard.name!r}: another writer has changed it since the backup {backup.path}; it was not replaced. Stop "
+                "all writers, and run the tool again with an empty folder",
+                shard=shard.name,
+            )
 
     def _done_before(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
         """Return the report of a shard that another task of this run has repaired; None if none has."""

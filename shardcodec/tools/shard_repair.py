@@ -7,7 +7,7 @@ In place, the new object replaces the old one in one step, and only if no other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ from .array_target import ShardTarget
 from .backup import same_bytes
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
-from .index_search import find_index
+from .index_search import How, find_index
 from .memory_budget import MemoryBudget
 from .new_objects import NewObjects
 from .repair_report import RepairAction, RepairedShard
@@ -125,8 +125,20 @@ class ShardRepair:
                     self._write(writer, shard, view, plan, chunks)
             return self._report(shard, plan)
 
-    def write_in_place(self, shard: ShardTarget, view: StoredBytes, found: Survey) -> RepairedShard:
+    def write_in_place(
+        self, shard: ShardTarget, view: StoredBytes, found: Survey, check_state: Callable[[StoredBytes], None]
+    ) -> RepairedShard:
         """Replace the damaged object.
+
+        Parameters
+        ----------
+        shard : ShardTarget
+        view : StoredBytes
+            The object, in the state that has a backup.
+        found : Survey
+            What is damaged in it.
+        check_state : callable
+            Raises `ConflictError` if an open object is in another state.
 
         Raises
         ------
@@ -142,7 +154,7 @@ class ShardRepair:
                 user = user_parts(view, found.found, self._spec, shard, self._check.share)
                 if shard.place.path is None:
                     self._budget.check_whole(shard.name, self._new_nbytes(view, plan))
-                    self._replace_object(shard, user)
+                    self._replace_object(shard, user, check_state)
                 else:
                     self._replace_file(shard, view, plan, chunks, user)
                 self._check_result(shard)
@@ -160,7 +172,7 @@ class ShardRepair:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(found, chunks)
             index = find_index(now, self._spec, self._check.share.block_nbytes)
-            if not plan.has_any or index.entries is None:
+            if not plan.has_any or index.entries is None or index.how is not How.IN_PLACE:
                 return None
             share = self._check.share
             user = user_parts(old, found.found, self._spec, shard, share)
@@ -235,15 +247,19 @@ class ShardRepair:
         with replacing_writer(shard, view, self._spec, user) as writer:
             self._write(writer, shard, view, plan, chunks)
 
-    def _replace_object(self, shard: ShardTarget, user: UserParts) -> None:
+    def _replace_object(
+        self, shard: ShardTarget, user: UserParts, check_state: Callable[[StoredBytes], None]
+    ) -> None:
         refuse_user_bytes(shard, user)
 
         def decide(_found: Found) -> Change:
-            return Change(self._all_chunks(shard), complete=True, keep_empty=True)
+            return Change(self._all_chunks(shard, check_state), complete=True, keep_empty=True)
 
         change(shard.place, compiled(self._spec.chain), decide, self._options)
 
-    def _all_chunks(self, shard: ShardTarget) -> Mapping[int, Any]:
+    def _all_chunks(
+        self, shard: ShardTarget, check_state: Callable[[StoredBytes], None]
+    ) -> Mapping[int, Any]:
         """Return the inner chunks of the repaired shard, from the object as it is now."""
         view = open_object(shard.array.store, shard.key)
         if view is None:
@@ -252,6 +268,7 @@ class ShardRepair:
                 shard=shard.name,
             )
         try:
+            check_state(view)
             found = self.survey(shard, view)
             with ExitStack() as stack:
                 chunks = self._chunks_of_copy(shard, stack)

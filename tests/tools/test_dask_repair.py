@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
-from shardcodec.tools import compact, repair, verify
+from shardcodec.tools import backup, compact, repair, verify
 from shardcodec.tools.compact_work import CompactTask
 from shardcodec.tools.convert.claim import MARK
 from shardcodec.tools.jobs.dask_run import Lost
@@ -73,6 +74,7 @@ if hasattr(Work, "restore"):
 """
 SLOW = """
 import time
+from collections.abc import Iterator
 from shardcodec.tools.repair_work import RepairWork as Work
 def slowly(self, shard):
     time.sleep(0.3)
@@ -223,6 +225,25 @@ def test_worker_that_goes_on_after_the_end_stores_nothing(group: Path, tmp_path:
         FileNotFoundError, match="all workers must reach the new hierarchy under the same path"
     ):
         NewObjects(new.place, MemoryBudget(None), resolve())
+
+
+def test_run_that_ends_during_a_copy_gets_no_object(
+    group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark was looked at before the first byte; a worker that slept after it wrote over the objects of users."""
+    (array,) = find_arrays(group, array="a")
+    new = NewHierarchy(tmp_path / "new.zarr", None, MemoryBudget(None), group, resolve(), "job")
+    new.add(array)
+    blocks = backup._blocks
+
+    def slow_blocks(*arguments: Any) -> Iterator[memoryview]:
+        yield from blocks(*arguments)
+        new.finish(())
+
+    monkeypatch.setattr(backup, "_blocks", slow_blocks)
+    with pytest.raises(OSError, match="the job is over"):
+        new.objects.copy(array, next(iter(array.shards())).key)
+    assert sorted(contents(tmp_path / "new.zarr")) == ["a/zarr.json", "zarr.json"]
 
 
 @pytest.mark.parametrize("tool", [repair, compact])

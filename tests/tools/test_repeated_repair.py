@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -374,4 +377,98 @@ def test_shard_itself_is_no_backup(
     before = damaged.read()
     with pytest.raises(FileExistsError, match="but it is the same file"):
         repair(place(tmp_path / "a.zarr"), backup=tmp_path / backup(tmp_path))
+    assert damaged.read() == before
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STORE)
+def test_state_that_has_no_backup_is_not_replaced(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer changed the damaged object just before the repair took it; its state was lost in stores without files."""
+    one = in_array(kind, flipped, tmp_path)
+    later = flipped(one.read())[:60] + b"\0" + one.read()[61:]
+    chunks_of_plan = ShardRepair._plan
+
+    def plan(self: ShardRepair, *arguments: Any) -> Any:
+        if (tmp_path / "old" / KEY).exists() and one.read() != later:
+            put(store_of("local", tmp_path / "a.zarr") if kind == "local" else one.target, KEY, later)
+        return chunks_of_plan(self, *arguments)
+
+    monkeypatch.setattr(ShardRepair, "_plan", plan)
+    done = treat(one._replace(task=replace(one.task, run=None)))
+    assert done is not None and done.action is RepairAction.UNREADABLE and "another writer" in done.detail
+    assert one.read() == later
+
+
+@pytest.mark.parametrize("how", ["not readable", "nothing to sync"])
+def test_folders_that_cannot_be_synced(
+    how: str, damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder above that of the backups belongs to others, or fsync of a folder is invalid; the repair stopped."""
+    open_file, fsync = os.open, os.fsync
+
+    def opened(path: Any, *arguments: Any, **choices: Any) -> int:
+        if how == "not readable" and path == str(tmp_path):
+            raise PermissionError(errno.EACCES, "not readable", path)
+        return open_file(path, *arguments, **choices)
+
+    def synced(fd: int) -> None:
+        if how == "nothing to sync" and stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "nothing to sync")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "fsync", synced)
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        done = treat(damaged)
+    assert done is not None and done.action is RepairAction.REPAIRED
+
+
+@pytest.mark.parametrize("durability", ["rename", "fsync"])
+def test_copied_shards_have_the_durability_of_written_ones(
+    durability: str, damaged: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of whole shards never waited for the disk."""
+    sink, seen = shardcodec.native.load().NewFile, {}
+
+    class Seen:
+        def __init__(self, path: str, **choices: Any) -> None:
+            self._path, self._sink = path, sink(path, **choices)
+
+        def commit(self, *, sync: bool = False, only_new: bool = False) -> bool:
+            seen[Path(self._path).relative_to(tmp_path / "new").as_posix()] = sync
+            return bool(self._sink.commit(sync=sync, only_new=only_new))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sink, name)
+
+    monkeypatch.setattr(shardcodec.native.load(), "NewFile", Seen)
+    with shardcodec.options(durability=durability):
+        repair(damaged.target, to=tmp_path / "new")
+    assert seen["zarr.json"] and seen["c/0/0"] == (durability == "fsync")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="index checksum"),
+        pytest.param(lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], id="index entry"),
+        pytest.param(lambda data: data + b"more", id="bytes behind the index"),
+    ],
+)
+def test_repaired_shard_that_was_damaged_again_is_not_the_result(
+    damage: Callable[[bytes], bytes], damaged: Damaged, tmp_path: Path
+) -> None:
+    """It was reported as repaired, because its index could be guessed."""
+    with RepairNotes(str(tmp_path / "old"), "run"):
+        assert treat(damaged) is not None
+        put(store_of("local", tmp_path / "a.zarr"), KEY, damage(damaged.read()))
+        with pytest.raises(FileExistsError, match="or the repaired one, but it is another"):
+            treat(damaged)
+
+
+def test_url_of_a_backup_is_refused(damaged: Damaged, tmp_path: Path) -> None:
+    before = damaged.read()
+    with pytest.raises(ValueError, match=r"backup: expected a local folder, got file://"):
+        repair(damaged.target, backup=f"file://{tmp_path}/old")
     assert damaged.read() == before
