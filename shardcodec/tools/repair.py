@@ -17,6 +17,7 @@ from typing import Any
 from ..format.spec import ShardSpec
 from ..storage.urls import is_url
 from .array_target import ArrayTarget, ForeignObject
+from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
@@ -101,7 +102,8 @@ def repair(
     Raises
     ------
     FileExistsError
-        There is something at `to` already, or the backup of a damaged shard has other bytes than the shard; it is not changed.
+        There is something at `to` already. Or the folder `backup` is a hierarchy, or has other bytes of a damaged shard, or the
+        shard itself; then it is not changed.
     FileNotFoundError
         There is no array, group or shard.
     OSError
@@ -164,6 +166,17 @@ def _check_arguments(target: Any, to: Any, backup: Any, order: str | None, dry_r
         raise ValueError(f"backup: expected a folder outside of {os.fspath(target)}, got {os.fspath(backup)}")
 
 
+def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:
+    """Refuse the folder of an array as that of its backups. Not every store shows that its objects are local files."""
+    folder = os.path.join(backup, array.name)
+    for name in sorted(DOCUMENTS):
+        if os.path.lexists(os.path.join(folder, name)):
+            raise FileExistsError(
+                f"{folder}: expected a folder for copies of shards, but it is a hierarchy, with {name}; choose an empty folder for "
+                "the backup"
+            )
+
+
 class _RepairRun:
     """One run over several arrays."""
 
@@ -187,6 +200,8 @@ class _RepairRun:
 
     def add(self, array: ArrayTarget) -> None:
         """Repair the shards of one array."""
+        if self._task.backup is not None:
+            _check_is_no_hierarchy(self._task.backup, array)
         work = RepairWork(array, self._task, self._pool.options, self._pool.budget)
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
