@@ -142,11 +142,6 @@ open_staged(struct sc_newfile *file, const char *folder)
 static enum sc_status
 open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
 {
-    struct stat st;
-
-    /* make the folder first: the staging folder has to be on the same file system */
-    if (stat(folder, &st) && errno == ENOENT && sc_file_make_folders(folder, &file->n_made))
-        return sc_file_error(where, "mkdir");
     if (file->staging) {
         if (!sc_newfile_name_temp(file, file->staging))
             return SC_NO_MEMORY;
@@ -163,22 +158,30 @@ open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
 }
 
 static enum sc_status
+open_in(struct sc_newfile *file, char *folder, bool shared, struct sc_where *where)
+{
+    struct stat st;
+
+    /* Make the folder first: an open that fails costs a call, and the staging folder has to be on the same file system. The
+     * writer that made the folder may remove it again. */
+    for (int attempt = 0; attempt < 8; attempt++) {
+        if (stat(folder, &st) && errno == ENOENT && sc_file_make_folders(folder, &file->n_made))
+            return sc_file_error(where, "mkdir");
+        file->fd = shared ? -1 : open_nameless(folder);
+        if (file->fd >= 0)
+            return SC_OK;
+        if (shared || errno != ENOENT)
+            break;
+    }
+    return shared || nameless_unsupported(errno) ? open_named(file, folder, where) : sc_file_error(where, "open");
+}
+
+static enum sc_status
 open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
 {
     char *folder = sc_file_folder_of(file->path);
-    enum sc_status status = SC_OK;
+    enum sc_status status = folder ? open_in(file, folder, shared, where) : SC_NO_MEMORY;
 
-    if (!folder)
-        return SC_NO_MEMORY;
-    if (!shared) {
-        file->fd = open_nameless(folder);
-        if (file->fd < 0 && errno == ENOENT && sc_file_make_folders(folder, &file->n_made) == 0)
-            file->fd = open_nameless(folder);
-    } else {
-        errno = EOPNOTSUPP;
-    }
-    if (file->fd < 0)
-        status = nameless_unsupported(errno) ? open_named(file, folder, where) : sc_file_error(where, "open");
     sc_free(folder);
     return status;
 }

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from .. import native
 from ..errors import LockError
 from ..options import Options
-from . import lock_scopes
+from . import file_system, lock_scopes
 from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all
 from .retry import Patience
 from .tasks import to_its_end
@@ -99,7 +99,7 @@ class FileLocks:
         self._begun = time.monotonic()
         self.held: list[int | None] = []
         self._locks: list[Any] = []
-        self._attempts_wait = False
+        self._attempts_wait = self._native and len(paths) > 1 and _waits(paths[0], options)
         self._is_busy = False  # the next lock, when it was last tried
 
     def advance(self) -> bool:
@@ -220,6 +220,12 @@ class FileLocks:
         """Release all locks in reverse order."""
         while self._locks:
             self._locks.pop().release()
+
+
+def _waits(path: str, options: Options) -> bool:
+    """Return True if a call to the file system of a path is known to be worth a thread."""
+    known = options.io_latency
+    return (known if isinstance(known, float) else file_system.call_seconds(path)) >= COSTLY_SECONDS
 
 
 @contextlib.contextmanager

@@ -202,6 +202,21 @@ def is_prompt(path: str) -> bool:
                 os.close(fd)
 
 
+def call_seconds(path: str) -> float:
+    """Return the estimated cost of a call to the file system of a path, which need not exist yet; 0.0: none is known."""
+    while True:
+        try:
+            device = os.stat(path).st_dev
+        except (FileNotFoundError, NotADirectoryError):
+            path, below = os.path.dirname(path), path
+            if path == below:
+                return 0.0
+        except OSError:
+            return 0.0
+        else:
+            return float(native.load().latencies().get(device, 0.0))
+
+
 def _seed_latency(fd: int) -> None:
     name = name_of(fd)
     seconds = FUSE_SECONDS if name.startswith("fuse") else REMOTE_SECONDS

@@ -29,7 +29,7 @@ from helpers import create, files_below, in_child, ours, shard_path, zarrs_view
 import shardcodec
 from shardcodec import LockError, _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, lock_scopes
+from shardcodec.storage import file_locks, file_system, lock_scopes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 
@@ -452,6 +452,20 @@ def test_time_out_may_be_text() -> None:
 # ---- several locks at a time
 
 
+def test_cost_of_a_call_is_that_of_the_nearest_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Engine:
+        @staticmethod
+        def latencies() -> dict[int, float]:
+            return {tmp_path.stat().st_dev: 0.25}
+
+    monkeypatch.setattr(file_system.native, "load", Engine)
+    assert file_system.call_seconds(str(tmp_path / "no/such/file")) == 0.25
+    (tmp_path / "file").touch()
+    assert file_system.call_seconds(str(tmp_path / "file/below")) == 0.25
+
+
 @pytest.fixture
 def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Six files, in a file system where each attempt to lock seems to wait."""
@@ -487,10 +501,16 @@ def test_locks_behind_a_busy_one_are_not_held_meanwhile(shards: list[str]) -> No
     assert [take(path) for path in shards] == ["held"] * 6
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.0, [1, 5, 1, 1, 1, 3]), (0.01, [6, 1, 1, 1, 3])], ids=["measured", "known"]
+)
 def test_a_writer_that_waits_tries_only_the_busy_lock(
-    shards: list[str], monkeypatch: pytest.MonkeyPatch
+    shards: list[str], seconds: float, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise many waiting writers would keep later locks from the one that holds the first."""
+    """Otherwise many waiting writers would keep later locks from the one that holds the first. Where the cost of a call is known,
+    the first attempt is not made alone."""
+    monkeypatch.setattr(file_locks, "COSTLY_SECONDS", 1e-9)
+    monkeypatch.setattr(file_system, "call_seconds", lambda path: seconds)
     tried: list[int] = []
     next_paths = file_locks.FileLocks._next_paths
 
@@ -506,7 +526,7 @@ def test_a_writer_that_waits_tries_only_the_busy_lock(
             assert not locks.advance()
     assert locks.advance()
     locks.release()
-    assert tried == [1, 5, 1, 1, 1, 3]
+    assert tried == expected
 
 
 def test_two_names_of_one_file_end_a_group_of_locks(shards: list[str]) -> None:
