@@ -62,6 +62,7 @@ def text(facts: dict[str, Any]) -> str:
     lines = [
         f"shardcodec {facts['version']}  {facts['folder']}",
         f"platform   {facts['platform']}",
+        f"build      {_build(facts['build'])}; the GIL is {'on' if facts['gil'] else 'off'}",
         f"versions   {', '.join(f'{name} {number}' for name, number in versions.items())}",
         f"processor  {' '.join(cpu['used']) or '-'}" + _override(cpu),
         f"crc32c     {crc32c['used']} (usable: {', '.join(crc32c['usable'])})",
@@ -74,6 +75,18 @@ def text(facts: dict[str, Any]) -> str:
         f"  {name:15} {one['value']!s:{width}}  {one['source']}" for name, one in facts["options"].items()
     ]
     return "\n".join(lines)
+
+
+def _build(build: dict[str, Any]) -> str:
+    words = [
+        f"{build['libraries']} libraries",
+        "stable ABI" if build["abi3"] else "ABI of one Python version",
+        "" if build["optimised"] else "not optimised",
+        "assertions" if build["assertions"] else "",
+        f"{build['sanitizer']} sanitizer" if build["sanitizer"] else "",
+        build["compiler"],
+    ]
+    return ", ".join(word for word in words if word)
 
 
 def _override(cpu: dict[str, Any]) -> str:

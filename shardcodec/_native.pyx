@@ -80,6 +80,19 @@ def library_version(str library):
     return text(sc_codec_library_version(library.encode()))
 
 
+def build_facts():
+    """Return how this binary was compiled; ``sanitizer`` is None without one."""
+    cdef sc_build facts = sc_build_facts()
+    return {
+        "libraries": text(facts.libraries),
+        "abi3": bool(facts.is_abi3),
+        "optimised": bool(facts.is_optimised),
+        "assertions": bool(facts.has_assertions),
+        "sanitizer": text(facts.sanitizer),
+        "compiler": text(facts.compiler),
+    }
+
+
 cdef int start() except -1:
     cdef const char *what = NULL
     sc_cpu_init()

@@ -23,7 +23,9 @@ def build_info() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``version``: of shardcodec. ``libraries``: versions of the linked codec libraries. ``cpu``: detected and used
+        ``version``: of shardcodec. ``build``: how the extension module was compiled: ``libraries`` ("bundled" or "system"),
+        ``abi3``, ``optimised``, ``assertions``, ``sanitizer``, ``compiler``. ``gil``: False if this process runs without the
+        GIL. ``libraries``: versions of the linked codec libraries. ``cpu``: detected and used
         features of the processor, and the value of ``SHARDCODEC_CPU``. ``crc32c``: the used variant and the usable ones.
         ``cpus``: number of processors that this process may use. ``python``, ``platform``, ``zarr``, ``numpy``: versions.
 
@@ -35,6 +37,8 @@ def build_info() -> dict[str, Any]:
     engine = native.load()
     return {
         "version": _version("shardcodec"),
+        "build": engine.build_facts(),
+        "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         "libraries": {name: engine.library_version(name) for name in LIBRARIES},
         "cpu": engine.cpu_features(),
         "crc32c": {"used": engine.crc32c_chosen(), "usable": engine.crc32c_implementations()},

@@ -1,4 +1,4 @@
-# base.pxd - the C interface of csrc/base: status codes, processor features, the thread pool, cancellation
+# base.pxd - the C interface of csrc/base: status codes, processor features, facts of the build, the thread pool, cancellation
 # SPDX-License-Identifier: MIT
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -64,6 +64,18 @@ cdef extern from "base/sc_cpu.h" nogil:
     uint32_t sc_cpu_detected()
     const char *sc_cpu_override(c_bool *valid)
     const char *sc_cpu_feature_name(unsigned i)
+
+
+cdef extern from "base/sc_build.h" nogil:
+    struct sc_build:
+        const char *libraries
+        const char *sanitizer
+        const char *compiler
+        c_bool is_abi3
+        c_bool is_optimised
+        c_bool has_assertions
+
+    sc_build sc_build_facts()
 
 
 cdef extern from "base/sc_pool.h" nogil:

@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 import shardcodec
-from shardcodec import build_info
+from shardcodec import build_info, native
 from shardcodec.options import Setting, available_cpus, settings, thread_limits
 
 pytestmark = pytest.mark.slow
@@ -45,6 +45,14 @@ def test_text_names_versions_threads_and_the_source_of_each_option() -> None:
         "default" if available_cpus() == 1 else "zarr.config threading.max_workers"
     )
     assert any(line.startswith("pipeline   ") for line in lines)
+
+
+def test_text_names_the_build() -> None:
+    (line,) = (line for line in run().stdout.splitlines() if line.startswith("build "))
+    build = build_info()["build"]
+    assert f"{build['libraries']} libraries" in line and build["compiler"] in line
+    assert ("stable ABI" in line) == (build["abi3"]) == (native.load().__file__ or "").endswith(".abi3.so")
+    assert line.endswith("; the GIL is on") == build_info()["gil"]
 
 
 def test_json_has_what_build_info_returns() -> None:

@@ -80,6 +80,33 @@ def test_dotted_names_exist(page: str) -> None:
     assert not missing, f"update {page}: {missing}"
 
 
+def anchors(text: str) -> set[str]:
+    """Return the anchors of the headings, as mkdocs and GitHub make them; only the first of equal headings has this one."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    """`make docs` refuses a page with a dead link, but only at night."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    dead = []
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        linked = (ROOT / page).parent / target if target else ROOT / page
+        if not linked.exists() or (anchor and anchor not in anchors(linked.read_text(encoding="utf-8"))):
+            dead.append(f"{target}#{anchor}")
+    assert not dead, f"update {page}: {dead}"
+
+
+def test_navigation_of_the_site_has_every_page() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = set(re.findall(r"([\w.-]+\.md)$", navigation, re.MULTILINE))
+    assert "how-to/*" in navigation
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= named
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
 def test_page_ends_with_its_limitations(page: str) -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
