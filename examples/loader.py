@@ -10,8 +10,8 @@ them, so that crops which lie side by side share the opening of files and the de
 
     loader = torch.utils.data.DataLoader(RandomCrops("brain.zarr", (64, 64, 64), 10_000), batch_size=16, num_workers=4)
 
-Each worker gets the data set pickled and opens the array for itself; its own threads are then one, since there are
-workers enough.
+Each worker gets the data set pickled and opens the array for itself. It uses one thread, because there are several
+workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RandomCrops:
     shape : sequence of int
         Of a crop.
     length : int
-        How many there are.
+        Number of crops.
     seed : int
         Other places for another epoch.
     """
@@ -54,7 +54,7 @@ class RandomCrops:
         return self.length
 
     def start(self, index: int) -> list[int]:
-        """Where a crop begins."""
+        """Return the position of the first element of a crop."""
         if not 0 <= index < self.length:
             raise IndexError(f"crop {index} of {self.length}")
         rng = np.random.default_rng((self.seed, index))

@@ -37,7 +37,10 @@ def create(path: str) -> None:
 
 def write(path: str) -> None:
     """Write the rows of this task."""
-    task, n_tasks = int(os.environ["SLURM_ARRAY_TASK_ID"]), int(os.environ["SLURM_ARRAY_TASK_COUNT"])
+    try:
+        task, n_tasks = (int(os.environ[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "COUNT"))
+    except KeyError as error:
+        sys.exit(f"{error.args[0]} is not set: start the tasks with sbatch, or set it by hand")
     first, end = task * SHAPE[0] // n_tasks, (task + 1) * SHAPE[0] // n_tasks
     array = zarr.open_array(path)
     array[first:end] = result(first, end)
@@ -53,5 +56,7 @@ def check(path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("create", "write", "check"):
+        sys.exit("usage: slurm_array.py create|write|check PATH")
     shardcodec.enable(threads=int(os.environ.get("SLURM_CPUS_PER_TASK", "1")))
     {"create": create, "write": write, "check": check}[sys.argv[1]](sys.argv[2])

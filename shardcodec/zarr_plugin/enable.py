@@ -41,6 +41,10 @@ class _Setting:
             self._calls.append(call)
             self._apply()
 
+    def has(self, call: Any) -> bool:
+        """Return True if a call is active."""
+        return call in self._calls
+
     def remove(self, call: Any) -> None:
         """Undo one call; do nothing if it is not active."""
         with self._mutex:
@@ -73,6 +77,11 @@ class _EnableCall:
 
     def __init__(self, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
+
+    def __repr__(self) -> str:
+        defaults = ", ".join(f"{name}={value!r}" for name, value in self.defaults.items())
+        state = "active" if _setting.has(self) else "undone"
+        return f"<shardcodec.enable({defaults}), {state}>"
 
     def __enter__(self) -> None:
         return None

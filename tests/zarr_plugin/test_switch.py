@@ -225,3 +225,11 @@ def test_patched_function_of_zarr_falls_back(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.undo()
     ours(array.store)[0, 0] = 1
     assert array[0, 0] == 1
+
+
+def test_enable_shows_its_options_and_state() -> None:
+    """The last expression of a notebook's cell is shown."""
+    call = shardcodec.enable(threads=2, order="lexicographic")
+    assert repr(call) == "<shardcodec.enable(threads=2, order='lexicographic'), active>"
+    shardcodec.disable()
+    assert repr(call) == "<shardcodec.enable(threads=2, order='lexicographic'), undone>"
