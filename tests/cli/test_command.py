@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from shardcodec.cli.signals import StopRequests
 from shardcodec.tools.monitor import Monitor
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -245,6 +248,33 @@ def test_no_signal_is_no_request() -> None:
     with StopRequests() as stop:
         assert not stop.requested
     assert not stop.requested
+
+
+# ---- commands in pages
+
+
+def commands_in_pages() -> list[str]:
+    lines = (
+        line
+        for page in (ROOT / "docs").rglob("*.md")
+        for block in re.findall(
+            r"^```(?:console|bash)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
+        for line in block.splitlines()
+    )
+    return sorted({line.removeprefix("$ ") for line in lines if re.match(r"(\$ )?shardcodec ", line)})
+
+
+def test_pages_have_commands() -> None:
+    assert len(commands_in_pages()) > 10
+
+
+@pytest.mark.parametrize("line", commands_in_pages())
+def test_command_in_a_page_has_valid_arguments(line: str) -> None:
+    """The command is parsed, not run: its paths and its scheduler do not exist."""
+    name, *arguments = shlex.split(line, comments=True)[1:]
+    group: Any = typer.main.get_command(app)
+    assert group.commands[name].make_context(name, arguments).params
 
 
 # ---- help

@@ -32,7 +32,7 @@ def run(page: str, names: dict[str, Any]) -> None:
         exec(compile(snippet, f"{page}, snippet {number}", "exec"), names)
 
 
-@pytest.mark.parametrize("page", ["guide.md", "options.md", "tools.md", "engine.md"])
+@pytest.mark.parametrize("page", ["guide.md", "options.md", "tools.md", "engine.md", "cluster.md"])
 def test_page_for_users_runs(page: str, tmp_path: Path) -> None:
     """In a new process, because the pages switch shardcodec on."""
     snippets = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)

@@ -15,8 +15,6 @@ import pytest
 
 import shardcodec
 
-pytestmark = pytest.mark.slow
-
 MAX_NBYTES = 2_500_000
 MAX_SECONDS = 0.030
 # Processor time of zarr's import on an idle machine. A slower or busier machine gets more time, in proportion.
