@@ -14,8 +14,9 @@ cdef enum:
     N_COUNTERS = 1024        # counters of acquisitions; several keys share one
     MAX_INTERRUPTS = 1000    # attempts of one grant
 
-# Keys held by this thread or task, or by the thread or task that started it and waits for it.
-cdef object held_here = ContextVar("shardcodec.locks", default=frozenset())
+# The `Hold`s of this thread or task, and of the thread or task that started it and waits for it. A task, and a thread of a
+# free-threaded Python, keeps this context after the block has ended. The locks of a `Hold` count only while it has them.
+cdef object held_here = ContextVar("shardcodec.locks", default=())
 
 
 cdef tuple _call_to_its_end(call):
@@ -67,7 +68,10 @@ cdef class LockTable:
     @staticmethod
     def holds(key):
         """Return True if the caller, or its own caller, has the lock."""
-        return key in held_here.get()
+        for hold in held_here.get():
+            if key in (<Hold>hold).taken:
+                return True
+        return False
 
     @cython.critical_section
     def enter(self, str key, grant):
@@ -139,7 +143,7 @@ cdef class Hold:
 
     def missing(self):
         """Return the keys to take, in ascending order, so that two blocks cannot wait for each other."""
-        return sorted(set(self.keys) - held_here.get())
+        return sorted(key for key in set(self.keys) if not LockTable.holds(key))
 
     def take(self, str key):
         """Wait for a lock and take it."""
@@ -159,7 +163,7 @@ cdef class Hold:
 
     def begin(self):
         """Begin the block: the taken locks now belong to this thread or task."""
-        self.token = held_here.set(held_here.get().union(self.taken))
+        self.token = held_here.set((*held_here.get(), self))
 
     def give_back(self):
         """Release the taken locks in reverse order."""

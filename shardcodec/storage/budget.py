@@ -60,10 +60,12 @@ class Budget:
             yield
             return
         await self.take(amount, most)
-        token = _within.set((*_within.get(), _Hold(self)))
+        hold = _Hold(self)
+        token = _within.set((*_within.get(), hold))
         try:
             yield
         finally:
+            hold.is_over = True  # tasks and threads that were started in the block keep a copy of its context
             self.give_back(amount)
             _within.reset(token)
 

@@ -73,6 +73,24 @@ async def test_requests_within_a_request_to_a_store_of_the_same_name_do_not_wait
     assert shared._held == 0
 
 
+async def test_task_that_outlives_the_block_is_counted() -> None:
+    """Before, it had the amount of its starter without a limit, for all its life."""
+    shared = Budget()
+    over = asyncio.Event()
+
+    async def later() -> None:
+        await over.wait()
+        async with shared.hold(4, 4):
+            assert shared._held == 4
+
+    async with shared.hold(1, 4):
+        task = asyncio.ensure_future(later())
+        await asyncio.sleep(0)
+    over.set()
+    await task
+    assert shared._held == 0
+
+
 async def test_calls_to_one_store_share_a_budget() -> None:
     assert budget.requests_of("a") is budget.requests_of("a") is not budget.requests_of("b")
     assert budget.bytes_of("a") is not budget.requests_of("a")

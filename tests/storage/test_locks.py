@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -263,6 +264,21 @@ def test_repeated_keys_are_locked_once_and_released_on_errors() -> None:
     with pytest.raises(KeyError), table.hold(["b", "a", "b"]):
         leave()
     assert len(table) == 0
+
+
+def test_context_that_outlives_a_block_does_not_have_its_locks() -> None:
+    """A task, and a thread of a free-threaded Python, keeps the context of its starter: it would write without a lock."""
+    table = LockTable()
+    with table.hold(["a"]):
+        context = copy_context()
+        assert context.run(table.holds, "a")
+    assert not context.run(table.holds, "a")
+
+    def n_locked() -> int:
+        with table.hold(["a"]):
+            return len(table)
+
+    assert context.run(n_locked) == 1
 
 
 def test_opposite_orders_do_not_deadlock() -> None:

@@ -49,8 +49,20 @@ CONCURRENCY = 4
 # Shards that the message of an error names; its attributes have all of them.
 NAMES_IN_ERROR = 5
 
-# True in a task that flushes. An array over a transformer stores its chunks there, and the transformer buffers them.
-_is_flushing: ContextVar[bool] = ContextVar("shardcodec.is_flushing", default=False)
+
+class _Flush:
+    """A flush, which may be over for a task or a thread that it has started."""
+
+    is_over = False
+
+
+# The flush that this task is a part of. An array over a transformer stores its chunks there, and the transformer buffers them.
+_flush: ContextVar[_Flush | None] = ContextVar("shardcodec.flush", default=None)
+
+
+def _is_flushing() -> bool:
+    flush = _flush.get()
+    return flush is not None and not flush.is_over
 
 
 class ProcessBuffer:
@@ -305,7 +317,7 @@ class ProcessBuffer:
         name = found.name
         is_buffered = False
         # a link as in `_may_buffer`
-        if not found.is_link and (not self.is_closing or _is_flushing.get()):
+        if not found.is_link and (not self.is_closing or _is_flushing()):
             async with locks.table().hold_async([name]):
                 one = self._objects.get(name)
                 if one is not None and one.writes.kind != kind:
@@ -315,7 +327,7 @@ class ProcessBuffer:
                 is_buffered = writes is not None and self._note(name, one or BufferedObject(writes))
         if not is_buffered:
             await self.flush([name])
-        elif not _is_flushing.get():
+        elif not _is_flushing():
             # a flush holds a lock, under which it must not wait for the locks of other objects
             await self.keep_within_budget()
         return is_buffered
@@ -457,11 +469,13 @@ class ProcessBuffer:
 
     async def _flush_object(self, name: str, one: BufferedObject) -> None:
         """Store the buffered writes of one object; the caller holds its lock."""
-        token = _is_flushing.set(True)
+        flush = _Flush()
+        token = _flush.set(flush)
         try:
             await one.writes.flush()
         finally:
-            _is_flushing.reset(token)
+            flush.is_over = True
+            _flush.reset(token)
         self._drop(name)
 
     def _drop(self, name: str) -> None:
