@@ -206,10 +206,11 @@ cdef class NewFile:
         return raise_status(status, where, [self.path])
 
     cdef int check_open(self) except -1:
-        if self.file.fd < 0:
-            raise ValueError("expected an open new file, but it has been committed or aborted")
+        """Raise if the file is not open; in a critical section. While a thread ends the file, only that one may look at it."""
         if self.ending:
             raise ValueError("expected an open new file, but another thread is committing or aborting it")
+        if self.file.fd < 0:
+            raise ValueError("expected an open new file, but it has been committed or aborted")
         return 0
 
     cdef int begin_end(self) except -1:
@@ -224,6 +225,11 @@ cdef class NewFile:
             self.ending = is_idle
         if not is_idle:
             raise ValueError("expected a new file without active writers, but another thread is writing to it")
+        return 0
+
+    cdef int end_end(self) except -1:
+        with cython.critical_section(self):
+            self.ending = False
         return 0
 
     cdef int begin_write(self) except -1:
@@ -280,7 +286,7 @@ cdef class NewFile:
             status = sc_newfile_commit(&self.file, sync, &taken if only_new else NULL, NULL, &where)
             if not taken:
                 self.forget()
-        self.ending = False
+        self.end_end()
         self.raise_for(status, &where)
         return not taken
 
@@ -295,13 +301,16 @@ cdef class NewFile:
         sc_where_clear(&where)
         with nogil:
             status = sc_newfile_leave(&self.file, sync, &where)
-        self.ending = False
+        self.end_end()
         self.raise_for(status, &where)
 
     def abort(self):
         """Remove the file; do nothing after a commit."""
-        if self.file.fd >= 0:
+        cdef bint is_open
+        with cython.critical_section(self):
+            is_open = self.ending or self.file.fd >= 0
+        if is_open:
             self.begin_end()
             with nogil:
                 self.forget()
-            self.ending = False
+            self.end_end()

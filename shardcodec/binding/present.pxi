@@ -123,6 +123,7 @@ cdef class KeyIterator:
     def __iter__(self):
         return self
 
+    @cython.critical_section
     def __length_hint__(self):
         return self.left + self.n_made
 
