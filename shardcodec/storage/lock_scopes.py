@@ -14,12 +14,12 @@ import time
 import warnings
 from typing import Any, NamedTuple
 
-from .. import native
+from .. import mounts, native
 from ..errors import LockScopeError, LockScopeWarning
+from ..mounts import DescriptorInfo, Mount
 from ..statistics import stats
-from . import file_system, mounts
+from . import file_system
 from .file_system import CLUSTER, NODE, NONE
-from .mounts import DescriptorInfo, Mount
 
 __all__ = ["Known", "check_absent", "check_held", "check_not_lockable", "refuse_store", "scope_at"]
 

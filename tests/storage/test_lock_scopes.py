@@ -15,11 +15,11 @@ from helpers import create, memory_object_store, ours, shard_path
 from system_calls import MARK, calls_of
 
 import shardcodec
-from shardcodec import LockScopeError, LockScopeWarning, _native, statistics
+from shardcodec import LockScopeError, LockScopeWarning, _native, mounts, statistics
+from shardcodec.mounts import DescriptorInfo, find_mount, parse_line
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, file_system, lock_scopes, mounts
+from shardcodec.storage import file_locks, file_system, lock_scopes
 from shardcodec.storage.file_system import lock_scope
-from shardcodec.storage.mounts import DescriptorInfo, find_mount, parse_line
 from shardcodec.zarr_plugin.request import Declined
 
 SERVED = DescriptorInfo(mount_number="1")
@@ -184,6 +184,35 @@ def test_stacked_mounts_are_told_apart_by_number() -> None:
     by_device = find_mount(table, None, "0:41")
     assert by_device is not None and by_device.point == "/other"
     assert find_mount(table, None, "9:9") is None
+
+
+def test_carriage_return_in_a_folder_ends_no_line() -> None:
+    """The kernel escapes a line feed, but no carriage return."""
+    table = b"50 1 0:40 / /mnt/a\rb rw - nfs srv:/a rw\n51 1 0:41 / /other rw - ext4 /dev/x rw\n"
+    found = find_mount(table, "50", "0:0")
+    assert found is not None and (found.point, found.file_system) == ("/mnt/a\rb", "nfs")
+
+
+def test_each_device_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(
+        b"50 1 0:40 / /stacked rw - nfs srv:/a rw\n"
+        b"51 50 0:41 / /stacked rw - nfs srv:/b rw\n"
+        b"52 1 0:42 / /first rw - tmpfs tmpfs rw\n"
+        b"53 1 0:42 / /with\\040space rw - tmpfs tmpfs rw\n"
+        b"54 1 0:43 / /byte\xff rw - tmpfs tmpfs rw\n"
+    )
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
+    devices = [os.makedev(0, minor) for minor in (40, 41, 42, 43, 99)]
+    assert list(mounts.names_of_devices(devices).values()) == [
+        "/stacked (0:40)",
+        "/stacked (0:41)",
+        "/with space",
+        os.fsdecode(b"/byte\xff"),
+        "0:99",
+    ]
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "none"))
+    assert list(mounts.names_of_devices(devices[:1]).values()) == ["0:40"]
 
 
 def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:

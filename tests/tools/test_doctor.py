@@ -15,9 +15,9 @@ from helpers import OtherMemoryStore, files_below, memory_object_store
 from servers.http_objects import serving
 
 import shardcodec
+from shardcodec.mounts import Mount
 from shardcodec.storage.file_system import CLUSTER, NODE, NONE, UNKNOWN
 from shardcodec.storage.lock_scopes import FileTime, Known
-from shardcodec.storage.mounts import Mount
 from shardcodec.tools import check_folder, doctor
 from shardcodec.tools.check import Check, DoctorReport, Status
 from shardcodec.tools.check_process import check_process
