@@ -76,15 +76,22 @@ def mount_of(fd: int) -> Mount | None:
 
 
 def mount_of_path(path: str) -> Mount | None:
-    """Return the mount of a file or folder, which need not be readable; None if it is missing or /proc does not show it."""
-    try:
-        fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return mount_of(fd)
-    finally:
-        os.close(fd)
+    """Return the mount of a path, or of the nearest folder above it that can be looked up; None if /proc does not show it.
+
+    The file need not be readable.
+    """
+    while True:
+        try:
+            fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC)
+        except OSError:
+            path, below = os.path.dirname(path), path
+            if path == below:
+                return None
+        else:
+            try:
+                return mount_of(fd)
+            finally:
+                os.close(fd)
 
 
 def names_of_devices(devices: Collection[int]) -> dict[int, str]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, memory_object_store, ours, shard_path
+from helpers import create, in_child, memory_object_store, ours, shard_path
 from system_calls import MARK, calls_of
 
 import shardcodec
@@ -350,6 +352,56 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
     with pytest.raises(LockScopeError) as error:
         lock_of(str(path), locking="cluster")
     assert error.value.scope == "none"
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_denied_locks_are_told_once_for_each_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Denied:
+        mount = (0, 0)  # the file could not be opened
+
+        def try_acquire(self, path: str) -> str:
+            return "denied"
+
+    def mount_of(fd: int) -> mounts.Mount:
+        return mounts.Mount("nfs4", point=os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")))
+
+    paths = [tmp_path / "one" / "a", tmp_path / "other" / "b", tmp_path / "one" / "c"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    monkeypatch.setattr(_native, "FileLock", Denied)
+    monkeypatch.setattr(mounts, "mount_of", mount_of)
+    with pytest.warns(LockScopeWarning, match="expected permission") as caught:
+        for path in paths:
+            assert lock_of(str(path)) is None
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == 2
+    assert f"'{tmp_path}/one' (nfs4)" in told[0] and f"'{tmp_path}/other' (nfs4)" in told[1]
+    with pytest.raises(LockScopeError, match="may not be opened for writing") as error:
+        lock_of(str(paths[1]), locking="cluster")
+    assert (error.value.mount, error.value.file_system) == (f"{tmp_path}/other", "nfs4")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_mount_of_a_file_without_permissions_is_found() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        path = folder / "file"
+        path.touch(mode=0o000)
+
+        def child() -> None:
+            os.setuid(65534)
+            with pytest.raises(PermissionError):
+                path.open()
+            mount = mounts.mount_of_path(str(path))
+            assert mount is not None and str(path).startswith(mount.point)
+            assert mounts.mount_of_path(str(folder / "no" / "file")) == mount
+            assert mounts.mount_of_path("none") is None
+
+        in_child(child)
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
