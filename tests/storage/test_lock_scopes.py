@@ -338,7 +338,7 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     class NoLock:
-        mount = (7, 7)
+        fd, mount = -1, (7, 7)
 
         def try_acquire(self, path: str) -> str:
             return outcome
@@ -357,7 +357,7 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
 @pytest.mark.usefixtures("unknown_mounts")
 def test_denied_locks_are_told_once_for_each_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Denied:
-        mount = (0, 0)  # the file could not be opened
+        fd, mount = -1, (0, 0)  # the file could not be opened
 
         def try_acquire(self, path: str) -> str:
             return "denied"
@@ -372,8 +372,7 @@ def test_denied_locks_are_told_once_for_each_mount(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(_native, "FileLock", Denied)
     monkeypatch.setattr(mounts, "mount_of", mount_of)
     with pytest.warns(LockScopeWarning, match="expected permission") as caught:
-        for path in paths:
-            assert lock_of(str(path)) is None
+        assert [lock_of(str(path)) for path in paths] == [None] * 3
     told = [str(warning.message) for warning in caught]
     assert len(told) == 2
     assert f"'{tmp_path}/one' (nfs4)" in told[0] and f"'{tmp_path}/other' (nfs4)" in told[1]
