@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
+from delays import build_library, count_delayed
+from helpers import create, zarrs_view
 from interrupts import Interrupting
 from lock_holders import holder, take
 
@@ -240,3 +243,31 @@ def test_files_are_stored_and_removed_at_the_same_time(
         b"some bytes",
         expected,
     ]
+
+
+UPDATE = """
+import zarr, shardcodec
+shardcodec.enable(threads=2, strict=True, io_latency=0.02)
+array = zarr.open_array(folder, mode="r+")
+array[:, :2] = 5
+"""
+
+
+@pytest.mark.slow
+def test_calls_of_an_update_wait_at_the_same_time(tmp_path: Path) -> None:
+    library = build_library(tmp_path)
+    create(tmp_path / "a", shape=(24 * 8, 8), shards=(8, 8), chunks=(4, 4), dtype="i4", fill_value=0)[...] = 1
+    calls = count_delayed(UPDATE, library, tmp_path / "a", 20_000)
+    assert zarrs_view(zarr.open_array(tmp_path / "a"))[:, :2].min() == 5
+    assert (calls["locks"][0], calls["unlocks"][0]) == (24, 24)
+    assert {name for name, (n, most) in calls.items() if n >= 24 and most > 1} == {
+        "opens",
+        "reads",
+        "locks",
+        "unlocks",
+        "writes",
+        "names",
+        "closes",
+        "looks",
+    }
+    assert calls["syncs"] == (0, 0)
