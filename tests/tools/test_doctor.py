@@ -195,6 +195,14 @@ def test_options_and_threads_with_their_sources() -> None:
     assert set(found["threads"].details["limits"]) > {"machine", "affinity", "cgroup quota"}
 
 
+def test_variable_that_nothing_reads_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDCODEC_LOCK", "cluster")
+    monkeypatch.setenv("SHARDCODEC_X", "1")
+    found = process()["options"]
+    assert found.status is Status.NOTE and "nothing reads SHARDCODEC_LOCK, SHARDCODEC_X" in found.text
+    assert "SHARDCODEC_LOCKING for SHARDCODEC_LOCK" in str(found.advice)
+
+
 def test_invalid_option_is_a_problem() -> None:
     with zarr.config.set({"shardcodec.order": "hilbert"}):
         found = process()["options"]
