@@ -3,6 +3,7 @@
     python bench/round_trips.py                       256^3 uint16, shards 128^3, inner chunks 32^3; 0 us to 10 ms
     python bench/round_trips.py --delays 50,2000 --rows plane --codecs raw
     python bench/round_trips.py --delays 0 --cold     the page cache does not have the files; nothing else is delayed
+    python bench/round_trips.py --delay-writes        the other calls of a writer cost a round trip, too
 
 A preloaded library delays the calls (tests/mounts/round_trip.c), each independently of the others; bytes cost nothing. For each
 delay a new process runs all peers, interleaved. The results of each peer are compared with the values before it is timed.
@@ -246,7 +247,11 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     library = folder / "round_trip.so"
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, SHIM, "-ldl"], check=True)
-    document: dict[str, Any] = {"machine": machine.facts(folder), "delays": {}}
+    document: dict[str, Any] = {
+        "machine": machine.facts(folder),
+        "delays_writes": arguments.delay_writes,
+        "delays": {},
+    }
     slow = folder / "slow"
     slow.mkdir()
     for delay in arguments.delays:
@@ -256,12 +261,13 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "ROUND_TRIP_FOLDER": str(slow),
             "ROUND_TRIP_US": str(delay),
             "RAYON_NUM_THREADS": str(RUST_THREADS),
+            "ROUND_TRIP_WRITES": str(int(arguments.delay_writes)),
             **({"ROUND_TRIP_COLD": "1"} if arguments.cold else {}),
         }
         command = [sys.executable, "-W", "ignore", *sys.argv, "--one", "--folder", str(slow)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
         document["delays"][delay] = results = json.loads(done.stdout.splitlines()[-1])
-        print(table(delay, results), flush=True)
+        print(table(f"{delay:g} us{', writes too' * arguments.delay_writes}", results), flush=True)
     return document
 
 
@@ -284,12 +290,12 @@ def ratios(medians: dict[str, float]) -> tuple[float, float, float]:
     return ours / fastest, ours / floor, attached / fastest
 
 
-def table(delay: float, results: dict[str, Any]) -> str:
+def table(title: str, results: dict[str, Any]) -> str:
     """Return the milliseconds of all peers, and ratios."""
     names = list(next(iter(results.values())))
     last = ("ours / fastest other", "ours / floor", "attach / fastest other")
     lines = [
-        f"\n### {delay:g} us\n",
+        f"\n### {title}\n",
         f"| | {' | '.join((*names, *last))} |",
         "|---" * (len(names) + len(last) + 1) + "|",
     ]
@@ -317,6 +323,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--codecs", type=program.names, default=list(CODECS))
     parser.add_argument(
         "--cold", action="store_true", help="remove the files from the page cache before each turn"
+    )
+    parser.add_argument(
+        "--delay-writes",
+        action="store_true",
+        help="delay locks, writes, syncs, changes of names, closes and stat too",
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .build_info import build_info
+from .build_info import build_info, unknown_variables
 from .compat import config, max_workers, options_of_zarr
 from .errors import UnsupportedError
 from .options import settings, thread_limits
@@ -26,6 +26,7 @@ def describe() -> dict[str, Any]:
     dict
         What `build_info` returns, and ``folder``: of the package. ``pipeline``: the path of the codec pipeline in zarr's
         configuration. ``thread_limits``: what bounds the number of threads. ``options``: value and source of each option.
+        ``unknown_variables``: the result of `unknown_variables`.
 
     Raises
     ------
@@ -41,6 +42,7 @@ def describe() -> dict[str, Any]:
         "pipeline": config.get("codec_pipeline.path"),
         "thread_limits": {**thread_limits(), "zarr's threading.max_workers": max_workers()},
         "options": {name: {"value": one.value, "source": one.source} for name, one in found.items()},
+        "unknown_variables": unknown_variables(),
     }
 
 
@@ -73,6 +75,11 @@ def text(facts: dict[str, Any]) -> str:
     width = max(len(str(one["value"])) for one in facts["options"].values())
     lines += [
         f"  {name:15} {one['value']!s:{width}}  {one['source']}" for name, one in facts["options"].items()
+    ]
+    lines += [
+        f"unknown    {variable}: nothing reads this environment variable"
+        + ("" if meant is None else f"; is {meant} meant?")
+        for variable, meant in facts["unknown_variables"].items()
     ]
     return "\n".join(lines)
 

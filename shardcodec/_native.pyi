@@ -1,9 +1,11 @@
 # _native.pyi - types of the extension module
 # SPDX-License-Identifier: MIT
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
+
+_T = TypeVar("_T")
 
 Order: TypeAlias = Literal["morton", "lexicographic", "colexicographic"]
 Ints: TypeAlias = Sequence[int]
@@ -425,6 +427,7 @@ def totals_reset() -> None: ...
 def pool_size() -> int: ...
 def library_version(library: str) -> str | None: ...
 def build_facts() -> dict[str, Any]: ...
+def call_to_its_end(call: Callable[[], _T]) -> _T: ...
 
 @final
 class LockTable:

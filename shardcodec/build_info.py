@@ -4,17 +4,31 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import native
-from .options import available_cpus
+from .options import NAMES, available_cpus, variable_of
 
-__all__ = ["build_info"]
+__all__ = ["build_info", "unknown_variables"]
 
 LIBRARIES = ("zstd", "lz4", "zlib-ng", "blosc2")
+
+PREFIX = "SHARDCODEC_"
+# Environment variables with this prefix that set no option; those for users first.
+CPU_VARIABLE = "SHARDCODEC_CPU"
+OTHER_VARIABLES = frozenset(
+    {
+        CPU_VARIABLE,  # csrc/base/sc_cpu.c
+        *(PREFIX + name for name in ("ABI3", "COVERAGE", "DEBUG", "LIBS", "SANITIZE")),  # setup.py
+        *(PREFIX + name for name in ("INTEROP_PIPELINE", "PACKAGE_SUITE", "SUITE", "XARRAY_SUITE")),  # tests
+        *(PREFIX + name for name in ("TEST_AZURITE", "TEST_SANITIZER", "TEST_SHARD_MIB")),  # tests
+    }
+)
 
 
 def build_info() -> dict[str, Any]:
@@ -48,6 +62,24 @@ def build_info() -> dict[str, Any]:
         "zarr": _version("zarr"),
         "numpy": _version("numpy"),
     }
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Return the environment variables that begin with ``SHARDCODEC_`` but that nothing reads, such as misspelt ones.
+
+    Returns
+    -------
+    dict
+        For each variable the one that may be meant, or None.
+    """
+    known = {variable_of(name) for name in NAMES} | {CPU_VARIABLE}
+    found: dict[str, str | None] = {}
+    for variable in sorted(os.environ):
+        if variable.startswith(PREFIX) and variable not in known | OTHER_VARIABLES:
+            names = [name.removeprefix(PREFIX) for name in known]  # all would be close with the prefix
+            meant = difflib.get_close_matches(variable.removeprefix(PREFIX), names, n=1)
+            found[variable] = PREFIX + meant[0] if meant else None
+    return found
 
 
 def _version(package: str) -> str | None:

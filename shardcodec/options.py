@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 __all__ = [
+    "NAMES",
     "Options",
     "Resolver",
     "Setting",
@@ -37,6 +39,7 @@ __all__ = [
     "resolve",
     "settings",
     "thread_limits",
+    "variable_of",
 ]
 
 Choices = Mapping[str, Any]
@@ -83,18 +86,18 @@ class Options:
         objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
         are used without a check that their name still leads to them.
     io_depth : int or "auto"
-        Threads of one call that read or make files at the same time where a call to the file system costs a round trip.
-        These threads wait; ``threads`` decode and encode. A number up to ``threads`` adds none. ``"auto"``: up to 32, fewer if a call costs less than
-        128 us.
+        Threads of one call that read or make files at the same time where a call to the file system costs a round trip; at
+        most 128. These threads wait; ``threads`` decode and encode. A number up to ``threads`` adds none. ``"auto"``: up to
+        32, fewer if a call costs less than 128 us.
     io_latency : float or "auto"
-        Cost in seconds of an open or a small read. From 20 us on ``io_depth`` applies to reads, from 100 us on to writes. ``"auto"``: measured while files are
-        read, for each file system (``shardcodec.stats()["io_latency"]``).
+        Cost in seconds of an open or a small read. From 20 us on ``io_depth`` applies to reads, from 100 us on to writes.
+        ``"auto"``: measured while files are read, for each file system (``shardcodec.stats()["io_latency"]``).
     locking : {"process", "thread", "cluster"}
         The writers that a writer excludes from its shards: shardcodec's writers in all processes (as far as locks reach on
         the file system), or only those of this process. ``"cluster"``: as ``"process"``, but it is an error
         (`LockScopeError`) if the locks do not reach other nodes or if this cannot be told.
     lock_timeout : float
-        Seconds to wait for a shard that another process writes before `LockError`.
+        Seconds to wait for a shard that another process writes before `LockError`; infinity waits without limit.
     staging_nbytes : int
         Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
         chunk for each thread is held in any case.
@@ -166,6 +169,13 @@ def _seconds(value: object) -> float:
     return number
 
 
+def _finite_seconds(value: object) -> float:
+    number = _seconds(value)
+    if math.isinf(number):
+        raise ValueError(f"expected a finite number of at least 0, got {value!r}")
+    return number
+
+
 def _auto_or(parse: Callable[[object], Any]) -> Callable[[object], Any]:
     def parse_either(value: object) -> Any:
         if isinstance(value, str) and value == "auto":
@@ -198,7 +208,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "open_files": _number(0, _MAX_COUNT),
     "immutable": _flag,
     "io_depth": _auto_or(_number(1, _MAX_COUNT)),
-    "io_latency": _auto_or(_seconds),
+    "io_latency": _auto_or(_finite_seconds),
     "locking": _one_of("process", "thread", "cluster"),
     "lock_timeout": _seconds,
     "staging_nbytes": _number(1, _MAX_NBYTES),
@@ -336,7 +346,7 @@ def settings(config: Choices = NOTHING, max_workers: int | None = None) -> dict[
     for name, value in vars(resolve(config=config, max_workers=max_workers)).items():
         source = next((source for source, choices in sources if name in choices), "default")
         if source == "environment":
-            source = f"environment variable {_variable(name)}"
+            source = f"environment variable {variable_of(name)}"
         found[name] = Setting(value, source)
     if max_workers is not None and found["threads"].value < resolve(config=config).threads:
         found["threads"] = Setting(found["threads"].value, "zarr.config threading.max_workers")
@@ -397,8 +407,8 @@ class Resolver:
         return found
 
 
-def _variable(name: str) -> str:
-    """Return the environment variable of an option."""
+def variable_of(name: str) -> str:
+    """Return the environment variable that sets an option."""
     return f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}"
 
 
@@ -406,7 +416,7 @@ def _variable(name: str) -> str:
 def _environment() -> dict[str, Any]:
     given = {}
     for name in NAMES:
-        variable = _variable(name)
+        variable = variable_of(name)
         if value := os.environ.get(variable):
             try:
                 given[name] = _PARSERS[name](value)

@@ -7,7 +7,6 @@ The engine counts its own work. The surfaces add their requests to stores and ea
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -15,6 +14,7 @@ from collections import Counter
 from typing import Any
 
 from . import native
+from .mounts import names_of_devices
 
 __all__ = ["Statistics", "stats"]
 
@@ -48,7 +48,8 @@ class Statistics:
             ``index_hits``, ``index_misses``: lookups in index caches. ``file_hits``: opens that a cache of open files
             made unnecessary. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.
             ``reads_at_depth``: of the requests, those to files while more threads read than decode (option ``io_depth``).
-            ``io_latency``: for each file system, named by its mount point, the estimated cost of a call in seconds.
+            ``io_latency``: for each file system, named by its mount point, the estimated cost of a call in seconds. The name
+            is followed by the number of the device if several are mounted on one folder, as ``"/data (0:52)"``.
             ``strategy_refused``: for each write strategy and file system, such as ``"append on nfs4"``, the number of
             updates that did not use the strategy there. ``lock_scopes``: for each mount on which this process has locked a
             shard, such as ``"/data (nfs4)"``, how far its locks reach: ``"cluster"`` (other nodes), ``"node"``,
@@ -58,7 +59,8 @@ class Statistics:
         done["requests"] = done.pop("reads")
         done["bytes_fetched"] = done.pop("bytes_read")
         done["reads_at_depth"] = done.pop("deep_reads")
-        done["io_latency"] = {_mount_of(device): cost for device, cost in native.load().latencies().items()}
+        costs = native.load().latencies()
+        done["io_latency"] = {name: costs[device] for device, name in names_of_devices(costs).items()}
         with self._mutex:
             done["fallbacks"] = dict(self._fallbacks)
             done["strategy_refused"] = dict(self._refused)
@@ -125,17 +127,6 @@ class Statistics:
         self._refused = Counter()
         if (module := native.loaded()) is not None:
             module.totals_reset()
-
-
-def _mount_of(device: int) -> str:
-    """Return the mount point of a device number, or the number if no mount has it, such as that of a subvolume."""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo") as mounts:
-        for line in mounts:
-            fields = line.split()
-            if fields[2] == wanted:
-                return fields[4]
-    return wanted
 
 
 stats = Statistics()

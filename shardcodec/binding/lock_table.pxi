@@ -30,6 +30,17 @@ cdef tuple _call_to_its_end(call):
     return None, interrupt
 
 
+def call_to_its_end(call):
+    """Repeat a call until no signal handler interrupts it; then return its result, or raise the exception of a handler.
+
+    call: it raises nothing itself, and may be called again after an interrupt at any point.
+    """
+    result, interrupt = _call_to_its_end(call)
+    if interrupt is not None:
+        raise interrupt
+    return result
+
+
 cdef class LockTable:
     """Locks by key, a string. A lock exists only while it is held or has waiters; the first waiter gets it next.
 

@@ -4,8 +4,11 @@
 cdef int read_rules(sc_io_rules *rules, unsigned depth, latency, uint64_t max_nbytes) except -1:
     """Set how files are read; latency: seconds of a call, None: as measured."""
     rules.depth, rules.max_nbytes, rules.latency_ns = depth, max_nbytes, SC_IO_MEASURED
-    if latency is not None:
-        rules.latency_ns = <uint64_t>min(1e9 * latency, 1e18)
+    if latency is None:
+        return 0
+    if not 0 <= latency < float("inf"):
+        raise ValueError(f"io_latency: expected a finite number of at least 0, got {latency!r}")
+    rules.latency_ns = <uint64_t>min(1e9 * latency, 1e18)
     return 0
 
 

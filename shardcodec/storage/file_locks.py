@@ -9,7 +9,8 @@ writer creates it exclusively, and starts again if another writer has created it
 A writer first takes the lock in the table of this process (`storage.locks`), so that only one thread or coroutine of the
 process asks the kernel. It locks files in ascending order of their paths. Where an attempt waits for a round trip, it
 tries several at the same time; if one is busy, it releases those of later paths before it waits, and then tries only the
-busy one until it has it. So the writer that holds the first lock seldom finds a later one in the hands of one that waits.
+busy one until it has it. So the writer that holds the first lock seldom finds that a waiting one holds a later lock.
+Several locks are released at the same time, too.
 
 The kernel does not report when a lock becomes free, so a waiting writer polls, with pauses that grow with the time waited.
 In a coroutine the pause is a sleep of the event loop, not of a thread.
@@ -32,7 +33,7 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from . import file_system, lock_scopes
-from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all
+from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
 from .retry import Patience
 from .tasks import to_its_end
 
@@ -40,6 +41,7 @@ __all__ = [
     "MOVED",
     "NO_FILE",
     "FileLocks",
+    "calls_wait",
     "check_deadline",
     "hold",
     "hold_async",
@@ -98,8 +100,8 @@ class FileLocks:
         self._timeout = options.lock_timeout
         self._begun = time.monotonic()
         self.held: list[int | None] = []
-        self._locks: list[Any] = []
-        self._attempts_wait = self._native and len(paths) > 1 and _waits(paths[0], options)
+        self._locks: list[Any] = []  # of the same files as `held`, and of those that are being tried
+        self._attempts_wait = self._native and len(paths) > 1 and calls_wait(paths[0], options)
         self._is_busy = False  # the next lock, when it was last tried
 
     def advance(self) -> bool:
@@ -113,7 +115,7 @@ class FileLocks:
         engine = native.load() if self._native else None
         while len(self.held) < len(self._paths) and not self._enough(engine):
             if engine is None:
-                self.held.append(self._checked(None))
+                self._add([None])
             elif not self._try_next(engine):
                 return False
         return True
@@ -122,19 +124,16 @@ class FileLocks:
         """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy."""
         paths = self._next_paths(engine)
         locks = [engine.FileLock() for _ in paths]
+        self._locks += locks  # from here on `release` finds them, also after an interrupt
         begin = time.perf_counter()
-        try:
-            outcomes = call_all(lambda i: locks[i].try_acquire(paths[i]), range(len(paths)))
-            self._attempts_wait |= time.perf_counter() - begin >= COSTLY_SECONDS
-            for path, outcome in zip(paths, outcomes, strict=True):
-                self._is_busy = outcome == "busy"
-                if self._is_busy:
-                    return False
-                self._take(engine, locks.pop(0), path, outcome)
-            return True
-        finally:  # a writer that waits for a lock holds none of a later path
-            for lock in reversed(locks):
-                lock.release()
+        outcomes = call_all(lambda i: locks[i].try_acquire(paths[i]), range(len(paths)))
+        self._attempts_wait |= time.perf_counter() - begin >= COSTLY_SECONDS
+        taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
+        self._is_busy = taken < len(outcomes)
+        if self._is_busy:  # a writer that waits for a lock holds none of a later path
+            self._release_from(len(self.held) + taken)
+        self._add([self._taken(engine, *one) for one in zip(locks, paths, outcomes[:taken], strict=False)])
+        return not self._is_busy
 
     def _next_paths(self, engine: Any) -> Sequence[str]:
         """Return the paths whose locks are tried at the same time: one, unless the attempts wait and the next is not busy."""
@@ -147,39 +146,28 @@ class FileLocks:
             last += 1
         return self._paths[first:last]
 
-    def _take(self, engine: Any, lock: Any, path: str, outcome: str) -> None:
-        """Append the next entry of `held`, after an attempt to lock the file."""
+    def _taken(self, engine: Any, lock: Any, path: str, outcome: str) -> int | None:
+        """Return the entry of `held` for a file, after an attempt to lock it."""
         if outcome == "held":
-            self._locks.append(lock)
             lock_scopes.check_held(lock, path, wants_cluster=self._wants_cluster)
             if lock.n_links > 1:  # roll back an unfinished update before the first read
                 engine.settle(path, lock.fd)
-            self.held.append(self._checked(lock.fd))
-        elif outcome == "no file":
+            return int(lock.fd)
+        if outcome == "no file":
             if self._wants_cluster:
                 lock_scopes.check_absent(path)
-            self.held.append(self._checked(NO_FILE))
-        else:
-            lock_scopes.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
-            self.held.append(self._checked(None))
+            return NO_FILE
+        lock_scopes.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
+        return None
 
-    def _checked(self, fd: int | None) -> int | None:
-        """Return the entry of `held` for the next file; `MOVED` if its link was erased or changed during the wait."""
-        name, path = self._names[len(self.held)], self._paths[len(self.held)]
-        if name == path:  # no link
-            return fd
-        try:
-            found = os.stat(name)
-            if stat.S_ISDIR(found.st_mode):  # no shard; the engine refuses to write there
-                return NO_FILE
-            is_there = fd != NO_FILE and os.path.samestat(
-                found, os.stat(path) if fd is None else os.fstat(fd)
-            )
-        except FileNotFoundError:  # both names of a dangling link lead to nothing
-            is_there = fd == NO_FILE or (fd is None and not os.path.lexists(path))
-        except OSError:  # the write itself will raise it
-            return fd
-        return fd if is_there else MOVED
+    def _add(self, fds: list[int | None]) -> None:
+        """Append entries to `held`; `MOVED` for a file whose link was erased or changed during the wait."""
+        these = slice(len(self.held), len(self.held) + len(fds))
+        names, paths = self._names[these], self._paths[these]
+        if names != paths:
+            work = list(zip(names, paths, fds, strict=True))
+            fds = call_each(lambda one: _checked(*one), work, waits=self._attempts_wait)
+        self.held += fds
 
     def _enough(self, engine: Any) -> bool:
         n = len(self.held)
@@ -217,12 +205,33 @@ class FileLocks:
         )
 
     def release(self) -> None:
-        """Release all locks in reverse order."""
-        while self._locks:
-            self._locks.pop().release()
+        """Release all locks."""
+        self._release_from(0)
+
+    def _release_from(self, first: int) -> None:
+        """Release the locks of the files from the first on, in reverse order, or at the same time where each call waits."""
+        if held := [lock for lock in reversed(self._locks[first:]) if lock.fd >= 0]:
+            finish_each(lambda lock: lock.release(), held, waits=self._attempts_wait)
+        del self._locks[first:]
 
 
-def _waits(path: str, options: Options) -> bool:
+def _checked(name: str, path: str, fd: int | None) -> int | None:
+    """Return an entry of `FileLocks.held` again, or `MOVED` if the name does not lead to the path any longer."""
+    if name == path:  # no link
+        return fd
+    try:
+        found = os.stat(name)
+        if stat.S_ISDIR(found.st_mode):  # no shard; the engine refuses to write there
+            return NO_FILE
+        is_there = fd != NO_FILE and os.path.samestat(found, os.stat(path) if fd is None else os.fstat(fd))
+    except FileNotFoundError:  # both names of a dangling link lead to nothing
+        is_there = fd == NO_FILE or (fd is None and not os.path.lexists(path))
+    except OSError:  # the write itself will raise it
+        return fd
+    return fd if is_there else MOVED
+
+
+def calls_wait(path: str, options: Options) -> bool:
     """Return True if a call to the file system of a path is known to be worth a thread."""
     known = options.io_latency
     return (known if isinstance(known, float) else file_system.call_seconds(path)) >= COSTLY_SECONDS

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from .. import native
-from .mounts import DescriptorInfo, Mount, mount_of
+from ..mounts import DescriptorInfo, Mount, mount_of
 
 __all__ = [
     "CLUSTER",

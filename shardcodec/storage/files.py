@@ -224,9 +224,8 @@ class FileStore(Store):
                 made = await maker.make(stored, runner)
                 appeared = made.appeared
                 if not made.is_stored:
-                    sync = options.durability == "fsync"
                     work = zip(files, made.objects, held, strict=False)
-                    appeared = await runner.call(_put_all, list(work), sync, inline=False)
+                    appeared = await runner.call(_put_all, list(work), options, inline=False)
         except OSError as error:  # files that have been written already are written once more
             return Outcome(wanted, pause=contest.patience.pause(error))
         if not appeared:
@@ -235,27 +234,30 @@ class FileStore(Store):
         return Outcome([*(locked[i] for i in appeared), *rest], contended=locked[appeared[0]].name)
 
 
-def _put_all(work: Sequence[tuple[str, Any, int | None]], sync: bool) -> list[int]:
-    """Store or delete files under their locks.
+def _put_all(work: Sequence[tuple[str, Any, int | None]], options: Options) -> list[int]:
+    """Store or delete files under their locks, several at the same time where a call waits.
 
     Parameters
     ----------
     work : sequence of (str, object, int or None)
         Path, new bytes (None: delete, `UNCHANGED`: do nothing) and entry in `file_locks.FileLocks.held`.
-    sync : bool
-        Make each change durable.
+    options : Options
+        ``durability`` and ``io_latency`` are used.
 
     Returns
     -------
     list of int
         Indices of new files that another process has created since the locks were taken; these are not stored.
     """
-    return [i for i, (path, data, fd) in enumerate(work) if not _put(path, data, fd, sync)]
+    changed = [i for i, (_, data, _) in enumerate(work) if data is not UNCHANGED]
+    sync = options.durability == "fsync"
+    waits = len(changed) > 1 and file_locks.calls_wait(work[changed[0]][0], options)
+    are_stored = call_each(lambda i: _put(*work[i], sync), changed, waits=waits)
+    return [i for i, is_stored in zip(changed, are_stored, strict=True) if not is_stored]
 
 
 def _put(path: str, data: Any, fd: int | None, sync: bool) -> bool:
-    if data is UNCHANGED:
-        return True
+    """Store or delete a file; return False if it is new here, but another process has created it."""
     if data is None:
         if fd != file_locks.NO_FILE:
             native.load().remove_file(path, sync=sync)

@@ -14,12 +14,12 @@ import time
 import warnings
 from typing import Any, NamedTuple
 
-from .. import native
+from .. import mounts, native
 from ..errors import LockScopeError, LockScopeWarning
+from ..mounts import DescriptorInfo, Mount
 from ..statistics import stats
-from . import file_system, mounts
+from . import file_system
 from .file_system import CLUSTER, NODE, NONE
-from .mounts import DescriptorInfo, Mount
 
 __all__ = ["Known", "check_absent", "check_held", "check_not_lockable", "refuse_store", "scope_at"]
 
@@ -110,8 +110,8 @@ def check_not_lockable(lock: Any, path: str, why: str, *, wants_cluster: bool) -
     text = {
         "unsupported": "expected a file system with locks for {path!r}, but {name} has none: shardcodec's writers in other "
         "processes are not excluded; let only one process write",
-        "denied": "expected permission to open {path!r} for writing, but it is denied, so the file cannot be locked (replacing "
-        "it may still be allowed): shardcodec's writers in other processes are not excluded",
+        "denied": "expected permission to open {path!r} on {name} for writing, but it is denied, so the file cannot be locked "
+        "(replacing it may still be allowed): shardcodec's writers in other processes are not excluded",
     }[why]
     _warn(known.name, why, text.format(path=path, name=known.name))
 
@@ -206,15 +206,8 @@ def _probe(folder: str) -> Known:
 
 
 def _not_lockable(path: str, why: str) -> Known:
-    mount = None
-    fd = native.load().open_file(path) if why != "denied" else -1
-    if fd >= 0:
-        try:
-            mount = mounts.mount_of(fd)
-        finally:
-            os.close(fd)
     reason = "the file may not be opened for writing" if why == "denied" else "the file system has no locks"
-    return Known(mount, NONE, reason)
+    return Known(mounts.mount_of_path(path), NONE, reason)
 
 
 def _error(path: str, known: Known) -> LockScopeError:

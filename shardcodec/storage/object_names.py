@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..compat import memory_identity, unwrap
+from .concurrent_calls import call_each
 from .identity import ByIdentity
 
 __all__ = ["describe", "index_names", "lies_in", "memory_name", "part_name", "real_paths", "store_name"]
@@ -68,15 +69,15 @@ _tokens = ByIdentity(lambda _: next(_count))
 
 def real_paths(paths: Sequence[str]) -> list[str]:
     """Resolve symbolic links, folder by folder: a write has many files in few folders."""
-    folders: dict[str, str] = {}
-    real = []
-    for path in paths:
-        folder, name = os.path.split(path)
-        if folder not in folders:
-            folders[folder] = _real_folder(folder).rstrip("/")  # "/" too
-        path = f"{folders[folder]}/{name}"
-        real.append(os.path.realpath(path) if os.path.islink(path) else path)
-    return real
+    parts = [os.path.split(path) for path in paths]
+    folders = list(dict.fromkeys(folder for folder, _ in parts))
+    real = dict(zip(folders, call_each(_real_folder, folders), strict=True))
+    return call_each(_real_file, [f"{real[folder].rstrip('/')}/{name}" for folder, name in parts])  # "/" too
+
+
+def _real_file(path: str) -> str:
+    """Resolve a file whose folder is resolved."""
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 # Folders whose links were resolved, with the device and inode that both names lead to.

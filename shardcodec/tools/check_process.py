@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..build_info import build_info
+from ..build_info import build_info, unknown_variables
 from ..compat import config, max_workers, options_of_zarr
-from ..options import settings, thread_limits
+from ..options import Setting, settings, thread_limits
 from .check import Check, Status
 
 __all__ = ["check_process"]
@@ -32,9 +32,7 @@ def check_process() -> Iterator[Check]:
         )
     else:
         yield _threads(found["threads"].value, found["threads"].source)
-        changed = {name: one.value for name, one in found.items() if one.source != "default"}
-        text = ", ".join(f"{name}={found[name].value} ({found[name].source})" for name in changed)
-        yield Check("options", Status.OK, text or "all have their defaults", None, changed)
+        yield _options(found)
     yield _pipeline()
 
 
@@ -49,6 +47,18 @@ def _processor(facts: dict[str, object]) -> Check:
         advice = "Remove SHARDCODEC_CPU from the environment, unless you test with it."
         return Check("processor", Status.NOTE, text, advice, details)
     return Check("processor", Status.OK, text, None, details)
+
+
+def _options(found: dict[str, Setting]) -> Check:
+    changed = {name: one.value for name, one in found.items() if one.source != "default"}
+    text = ", ".join(f"{name}={found[name].value} ({found[name].source})" for name in changed)
+    text = text or "all have their defaults"
+    if unknown := unknown_variables():
+        text += f"; nothing reads {', '.join(unknown)}"
+        meant = [f"{one} for {variable}" for variable, one in unknown.items() if one is not None]
+        advice = f"Correct or remove these environment variables{': ' * bool(meant)}{', '.join(meant)}."
+        return Check("options", Status.NOTE, text, advice, changed)
+    return Check("options", Status.OK, text, None, changed)
 
 
 def _threads(threads: int, source: str) -> Check:

@@ -164,6 +164,12 @@ def test_a_flat_run_writes_batches_also_where_calls_wait(tmp_path: Path) -> None
     assert n_calls[1.0] == n_calls[0.0] < 10
 
 
+@pytest.mark.parametrize("latency", [-1.0, float("inf"), float("nan")])
+def test_cost_of_a_call_is_a_finite_number(latency: float) -> None:
+    with pytest.raises(ValueError, match="io_latency: expected a finite number"):
+        native.load().read([], np.zeros(1, "u1"), (0,), n_threads=1, io_latency=latency)
+
+
 WRITE = """
 import json, time, numpy as np, zarr, shardcodec
 shardcodec.enable(threads=2, strict=True)

@@ -31,6 +31,8 @@ from typing import Any
 
 import pytest
 
+from shardcodec.mounts import MOUNTINFO, parse_line
+
 __all__ = ["FILE_SYSTEM", "Mount", "mount"]
 
 SERVER = Path(__file__).with_name("server.py")
@@ -117,15 +119,14 @@ def _unmount(folder: Path) -> None:
 
 def _clean_up() -> None:
     """Unmount what a killed test run has left: mounts whose server has ended."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if FILE_SYSTEM not in fields:
+    for line in Path(MOUNTINFO).read_bytes().split(b"\n"):
+        found = parse_line(line)
+        if found is None or found.file_system != FILE_SYSTEM:
             continue
-        folder = Path(fields[4].encode().decode("unicode_escape"))
         try:
-            os.statvfs(folder)
+            os.statvfs(found.point)
         except OSError:
-            _unmount(folder)
+            _unmount(Path(found.point))
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_locks_of_an_unknown_server_are_reported_as_unknown(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("locks", ["one", "all"])
 @pytest.mark.parametrize("exists", [False, True])
-def test_cluster_asks_the_kernel_who_has_the_lock(
+def test_cluster_asks_the_kernel_which_process_has_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: str, exists: bool
 ) -> None:
     """A server with a known name shares locks, unless the kernel keeps them: then the name says nothing."""

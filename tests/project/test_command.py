@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import zarr
 
 import shardcodec
 from shardcodec import build_info, native
+from shardcodec.build_info import OTHER_VARIABLES
 from shardcodec.options import Setting, available_cpus, settings, thread_limits
 
 pytestmark = pytest.mark.slow
@@ -68,6 +71,35 @@ def test_invalid_option_is_told_and_the_status_is_1() -> None:
     done = run(SHARDCODEC_ORDER="hilbert")
     assert done.returncode == 1
     assert "SHARDCODEC_ORDER" in done.stderr and "'hilbert'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_misspelt_variable_is_named() -> None:
+    """The processes of a job ignored it silently."""
+    given = {"SHARDCODEC_THREADS": "1", "SHARDCODEC_BOGUS": "1", "SHARDCODEC_CPU": "portable"}
+    done = run(**given, SHARDCODEC_TEST_SANITIZER="thread")
+    assert [line for line in done.stdout.splitlines() if line.startswith("unknown")] == [
+        "unknown    SHARDCODEC_BOGUS: nothing reads this environment variable",
+        "unknown    SHARDCODEC_THREADS: nothing reads this environment variable; is SHARDCODEC_NUM_THREADS meant?",
+    ]
+    facts = json.loads(run("--json", **given).stdout)
+    assert facts["unknown_variables"] == {
+        "SHARDCODEC_BOGUS": None,
+        "SHARDCODEC_THREADS": "SHARDCODEC_NUM_THREADS",
+    }
+    assert json.loads(run("--json").stdout)["unknown_variables"] == {}
+
+
+def test_list_of_variables_is_that_of_the_sources() -> None:
+    """A variable that the package, the build or a test reads is not reported as unknown; one that nothing reads is."""
+    reads = re.compile(
+        r"""(?:environ(?:\.get\(|\[)|getenv\(|switch\()"(SHARDCODEC_\w+)"|"(SHARDCODEC_\w+)" (?:not )?in os\.environ"""
+    )
+    root = Path(__file__).resolve().parents[2]
+    paths = [root / "setup.py"]
+    for folder in ("shardcodec", "csrc", "tests", "bench", "scripts"):
+        paths += [path for path in (root / folder).rglob("*") if path.suffix in (".py", ".c", ".pyx", ".pxi")]
+    names = {name for path in paths for found in reads.findall(path.read_text()) for name in found if name}
+    assert names == OTHER_VARIABLES
 
 
 @pytest.mark.parametrize("value", [1, 3])

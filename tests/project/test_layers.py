@@ -23,7 +23,7 @@ PACKAGE = ROOT / "shardcodec"
 LAYERS: list[tuple[str, ...]] = [
     ("errors",),
     ("_native",),
-    ("native",),
+    ("native", "mounts"),
     ("options", "checksum", "cancel", "statistics"),
     ("compat",),
     ("build_info",),

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
 import pytest
+from interrupts import Interrupting
 
 from shardcodec.storage import concurrent_calls
-from shardcodec.storage.concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each
+from shardcodec.storage.concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
 
 
 @pytest.mark.parametrize("costly", [0.0, 1e9])
@@ -103,3 +105,40 @@ def test_number_of_calls_at_a_time_is_limited() -> None:
 
     call_all(work, range(4 * MAX_CALLS))
     assert 1 < most <= MAX_CALLS
+
+
+# ---- Ctrl-C
+
+
+def test_interrupt_waits_for_the_calls_that_have_begun() -> None:
+    """The caller then releases what they have taken. After an interrupt `Thread.join` of Python 3.11 does not wait again."""
+    with Interrupting() as work:
+        with pytest.raises(KeyboardInterrupt):
+            call_all(work, range(5))
+        assert sorted(work.ended) == sorted(work.begun)
+
+
+def test_interrupt_comes_before_other_errors() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def work(i: int) -> None:
+        both.wait()
+        raise KeyboardInterrupt if i else OSError("a file")
+
+    with pytest.raises(KeyboardInterrupt):
+        call_all(work, range(2))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_all_calls_are_finished_in_spite_of_an_interrupt(waits: bool) -> None:
+    ended: set[int] = set()
+
+    def work(i: int) -> None:
+        if i == 1 and 1 not in ended:
+            ended.add(i)
+            signal.raise_signal(signal.SIGINT)
+        ended.add(i)
+
+    with pytest.raises(KeyboardInterrupt):
+        finish_each(work, range(5), waits=waits)
+    assert ended == set(range(5))

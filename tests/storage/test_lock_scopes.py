@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, memory_object_store, ours, shard_path
+from helpers import create, in_child, memory_object_store, ours, shard_path
 from system_calls import MARK, calls_of
 
 import shardcodec
-from shardcodec import LockScopeError, LockScopeWarning, _native, statistics
+from shardcodec import LockScopeError, LockScopeWarning, _native, mounts, statistics
+from shardcodec.mounts import DescriptorInfo, find_mount, parse_line
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, file_system, lock_scopes, mounts
+from shardcodec.storage import file_locks, file_system, lock_scopes
 from shardcodec.storage.file_system import lock_scope
-from shardcodec.storage.mounts import DescriptorInfo, find_mount, parse_line
 from shardcodec.zarr_plugin.request import Declined
 
 SERVED = DescriptorInfo(mount_number="1")
@@ -186,6 +188,35 @@ def test_stacked_mounts_are_told_apart_by_number() -> None:
     assert find_mount(table, None, "9:9") is None
 
 
+def test_carriage_return_in_a_folder_ends_no_line() -> None:
+    """The kernel escapes a line feed, but no carriage return."""
+    table = b"50 1 0:40 / /mnt/a\rb rw - nfs srv:/a rw\n51 1 0:41 / /other rw - ext4 /dev/x rw\n"
+    found = find_mount(table, "50", "0:0")
+    assert found is not None and (found.point, found.file_system) == ("/mnt/a\rb", "nfs")
+
+
+def test_each_device_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(
+        b"50 1 0:40 / /stacked rw - nfs srv:/a rw\n"
+        b"51 50 0:41 / /stacked rw - nfs srv:/b rw\n"
+        b"52 1 0:42 / /first rw - tmpfs tmpfs rw\n"
+        b"53 1 0:42 / /with\\040space rw - tmpfs tmpfs rw\n"
+        b"54 1 0:43 / /byte\xff rw - tmpfs tmpfs rw\n"
+    )
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
+    devices = [os.makedev(0, minor) for minor in (40, 41, 42, 43, 99)]
+    assert list(mounts.names_of_devices(devices).values()) == [
+        "/stacked (0:40)",
+        "/stacked (0:41)",
+        "/with space",
+        os.fsdecode(b"/byte\xff"),
+        "0:99",
+    ]
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "none"))
+    assert list(mounts.names_of_devices(devices[:1]).values()) == ["0:40"]
+
+
 def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -307,7 +338,7 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     class NoLock:
-        mount = (7, 7)
+        fd, mount = -1, (7, 7)
 
         def try_acquire(self, path: str) -> str:
             return outcome
@@ -321,6 +352,55 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
     with pytest.raises(LockScopeError) as error:
         lock_of(str(path), locking="cluster")
     assert error.value.scope == "none"
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_denied_locks_are_told_once_for_each_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Denied:
+        fd, mount = -1, (0, 0)  # the file could not be opened
+
+        def try_acquire(self, path: str) -> str:
+            return "denied"
+
+    def mount_of(fd: int) -> mounts.Mount:
+        return mounts.Mount("nfs4", point=os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")))
+
+    paths = [tmp_path / "one" / "a", tmp_path / "other" / "b", tmp_path / "one" / "c"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    monkeypatch.setattr(_native, "FileLock", Denied)
+    monkeypatch.setattr(mounts, "mount_of", mount_of)
+    with pytest.warns(LockScopeWarning, match="expected permission") as caught:
+        assert [lock_of(str(path)) for path in paths] == [None] * 3
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == 2
+    assert f"'{tmp_path}/one' (nfs4)" in told[0] and f"'{tmp_path}/other' (nfs4)" in told[1]
+    with pytest.raises(LockScopeError, match="may not be opened for writing") as error:
+        lock_of(str(paths[1]), locking="cluster")
+    assert (error.value.mount, error.value.file_system) == (f"{tmp_path}/other", "nfs4")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_mount_of_a_file_without_permissions_is_found() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        path = folder / "file"
+        path.touch(mode=0o000)
+
+        def child() -> None:
+            os.setuid(65534)
+            with pytest.raises(PermissionError):
+                path.open()
+            mount = mounts.mount_of_path(str(path))
+            assert mount is not None and str(path).startswith(mount.point)
+            assert mounts.mount_of_path(str(folder / "no" / "file")) == mount
+            assert mounts.mount_of_path("none") is None
+
+        in_child(child)
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -15,9 +15,9 @@ from helpers import OtherMemoryStore, files_below, memory_object_store
 from servers.http_objects import serving
 
 import shardcodec
+from shardcodec.mounts import Mount
 from shardcodec.storage.file_system import CLUSTER, NODE, NONE, UNKNOWN
 from shardcodec.storage.lock_scopes import FileTime, Known
-from shardcodec.storage.mounts import Mount
 from shardcodec.tools import check_folder, doctor
 from shardcodec.tools.check import Check, DoctorReport, Status
 from shardcodec.tools.check_process import check_process
@@ -193,6 +193,14 @@ def test_options_and_threads_with_their_sources() -> None:
     assert "durability=fsync (shardcodec.options)" in found["options"].text
     assert found["threads"].details["source"] == "shardcodec.options"
     assert set(found["threads"].details["limits"]) > {"machine", "affinity", "cgroup quota"}
+
+
+def test_variable_that_nothing_reads_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDCODEC_LOCK", "cluster")
+    monkeypatch.setenv("SHARDCODEC_X", "1")
+    found = process()["options"]
+    assert found.status is Status.NOTE and "nothing reads SHARDCODEC_LOCK, SHARDCODEC_X" in found.text
+    assert "SHARDCODEC_LOCKING for SHARDCODEC_LOCK" in str(found.advice)
 
 
 def test_invalid_option_is_a_problem() -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,8 @@ def test_unknown_option_is_refused(use: Any) -> None:
         ("io_latency", -1),
         ("io_latency", "slow"),
         ("io_latency", float("nan")),
+        ("io_latency", float("inf")),
+        ("io_latency", "inf"),
         ("threads", 0),
         ("threads", -1),
         ("threads", 1.5),
@@ -147,6 +151,7 @@ def test_invalid_value_is_refused(name: str, value: Any) -> None:
         ("io_latency", "0.002", 0.002),
         ("io_latency", 1, 1.0),
         ("io_latency", "auto", "auto"),
+        ("lock_timeout", "inf", float("inf")),
         ("strict", "yes", True),
         ("strict", "FALSE", False),
         ("strict", 1, True),
@@ -164,6 +169,12 @@ def test_options_are_compared_and_printed_as_values() -> None:
     assert eval(repr(options), {"Options": shardcodec.Options}) == options
     with pytest.raises(AttributeError):
         options.threads = 3  # type: ignore[misc]
+
+
+def test_page_has_a_row_for_each_option() -> None:
+    """`allow_in_index` had none."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(options_module.NAMES)
 
 
 def test_bad_configuration_names_its_place() -> None:

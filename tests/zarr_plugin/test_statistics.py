@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from helpers import create, in_child, letters, letters_spec, ours, run_python
 
 import shardcodec
-from shardcodec import statistics
+from shardcodec import _native, mounts, statistics
 from shardcodec.statistics import MAX_KINDS, Statistics
 
 
@@ -115,6 +116,15 @@ def test_fallback_of_an_array_gives_its_reason(tmp_path: Path, caplog: pytest.Lo
     assert "Foreign" in reason
     assert shardcodec.stats()["fallbacks"][reason] == 2
     assert sum(reason in record.getMessage() for record in caplog.records) == 1
+
+
+def test_estimates_are_named_as_lock_scopes_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount with bytes that are no UTF-8 made the call raise; a space was shown as the kernel escapes it."""
+    table = tmp_path / "mountinfo"
+    table.write_bytes(b"50 1 0:40 / /a\\040b rw - nfs srv:/a rw\n51 1 0:41 / /byte\xff rw - tmpfs tmpfs rw\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
+    monkeypatch.setattr(_native, "latencies", lambda: {os.makedev(0, 40): 0.25, os.makedev(0, 41): 0.5})
+    assert shardcodec.stats()["io_latency"] == {"/a b": 0.25, os.fsdecode(b"/byte\xff"): 0.5}
 
 
 @pytest.mark.threads

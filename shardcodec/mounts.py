@@ -1,14 +1,25 @@
-# mounts.py - the mount of an open file, as the kernel describes it
+# mounts.py - the mounts of open files, paths and devices, as the kernel describes them
 # SPDX-License-Identifier: MIT
-"""The mount of an open file, from ``/proc/self/fdinfo`` and ``/proc/self/mountinfo`` (proc_pid_mountinfo(5))."""
+"""Mounts, from ``/proc/self/fdinfo`` and ``/proc/self/mountinfo`` (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
-__all__ = ["DescriptorInfo", "Mount", "descriptor_info", "find_mount", "mount_of", "parse_line"]
+__all__ = [
+    "DescriptorInfo",
+    "Mount",
+    "descriptor_info",
+    "find_mount",
+    "mount_of",
+    "mount_of_path",
+    "names_of_devices",
+    "parse_line",
+]
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -59,11 +70,59 @@ def mount_of(fd: int) -> Mount | None:
     """Return the mount of an open file; None if /proc does not show it."""
     try:
         number = descriptor_info(fd).mount_number
-        found = os.fstat(fd).st_dev
-        with open(MOUNTINFO, "rb") as mounts:
-            return find_mount(mounts.read(), number, f"{os.major(found)}:{os.minor(found)}")
+        return find_mount(_table(), number, _device(os.fstat(fd).st_dev))
     except OSError:
         return None
+
+
+def mount_of_path(path: str) -> Mount | None:
+    """Return the mount of a path, or of the nearest folder above it that can be looked up; None if /proc does not show it.
+
+    The file need not be readable.
+    """
+    while True:
+        try:
+            fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC)
+        except OSError:
+            path, below = os.path.dirname(path), path
+            if path == below:
+                return None
+        else:
+            try:
+                return mount_of(fd)
+            finally:
+                os.close(fd)
+
+
+def names_of_devices(devices: Collection[int]) -> dict[int, str]:
+    """Return a name for each of several devices, as `os.stat` numbers them; no two have one name.
+
+    Returns
+    -------
+    dict of int to str
+        The folder of the mount, with the number of the device if another one is mounted on the same folder, as
+        ``"/data (0:52)"``. The number alone if no mount has it, such as that of a subvolume.
+    """
+    try:
+        table = _table()
+    except OSError:
+        table = b""
+    found = {device: find_mount(table, None, _device(device)) for device in devices}
+    points = {device: mount.point for device, mount in found.items() if mount is not None}
+    n_devices = Counter(points.values())
+    names = {device: _device(device) for device in devices}
+    for device, point in points.items():
+        names[device] = point if n_devices[point] == 1 else f"{point} ({names[device]})"
+    return names
+
+
+def _table() -> bytes:
+    with open(MOUNTINFO, "rb") as mounts:
+        return mounts.read()
+
+
+def _device(number: int) -> str:
+    return f"{os.major(number)}:{os.minor(number)}"
 
 
 def find_mount(mountinfo: bytes, number: str | None, device: str) -> Mount | None:
@@ -84,7 +143,7 @@ def find_mount(mountinfo: bytes, number: str | None, device: str) -> Mount | Non
     Mount or None
     """
     by_device = None
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split(b"\n"):  # the kernel does not escape a carriage return
         mount = parse_line(line)
         if mount is None:
             continue
