@@ -13,7 +13,7 @@
 #define WEIGHT_DOWN 4
 #define WEIGHT_UP 8
 #define UNTIMED_CALLS 7 /* after a fast one */
-#define SLOW_CALLS 4    /* of one thread, one after the other, that are believed at once */
+#define SLOW_CALLS 4    /* of one thread, one after the other, that set the estimate */
 #define SLOW_NS_PER_BYTE 4 /* of a large read of a warm file, while many threads share processors and memory */
 
 struct mount {
@@ -30,15 +30,20 @@ static _Thread_local struct {
     unsigned n;
 } slow;
 
-/* Return 256 * log2(ns), linear between powers of two; at least 1. */
+/* Return 256 * log2(ns), linear between powers of two; at least 1. It is rounded up, so that a time which reaches a limit still
+ * does as an estimate. */
 static uint32_t
 level_of(uint64_t ns)
 {
-    uint32_t bits;
+    uint32_t bits, mantissa; /* of 256 to 512 */
 
     ns = ns > 2 ? ns : 2;
     bits = 63 - (uint32_t)__builtin_clzll(ns);
-    return DOUBLING * bits + (uint32_t)((bits >= 8 ? ns >> (bits - 8) : ns << (8 - bits)) & (DOUBLING - 1));
+    if (bits < 8)
+        mantissa = (uint32_t)(ns << (8 - bits));
+    else
+        mantissa = (uint32_t)(ns >> (bits - 8)) + ((ns & (((uint64_t)1 << (bits - 8)) - 1)) != 0);
+    return DOUBLING * bits + mantissa - DOUBLING;
 }
 
 static uint64_t
@@ -97,7 +102,7 @@ note(uint64_t device, uint64_t ns)
         step = (int32_t)level - (int32_t)old;
         step = step > MAX_STEP ? MAX_STEP : step < -MAX_STEP ? -MAX_STEP : step;
         level = (uint32_t)((int32_t)old + step / (step < 0 ? WEIGHT_DOWN : WEIGHT_UP));
-    } else if (level > level_of(2 * SC_LATENCY_DEEP_NS)) { /* a single call proves little */
+    } else if (level > level_of(2 * SC_LATENCY_DEEP_NS)) { /* the first call may have been delayed by chance */
         level = level_of(2 * SC_LATENCY_DEEP_NS);
     }
     atomic_store_explicit(&mount->level, level, memory_order_relaxed);
