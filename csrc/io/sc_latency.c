@@ -129,6 +129,13 @@ note_slow(uint64_t device, uint64_t ns)
         atomic_store_explicit(&mount->level, level_of(slow.least_ns), memory_order_relaxed);
 }
 
+/* Time fewer calls after a fast one. */
+static void
+time_next(uint64_t ns)
+{
+    n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
+}
+
 uint64_t
 sc_latency_begin(void)
 {
@@ -152,10 +159,29 @@ sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes)
         least_ns = ns - min_u64(ns, SLOW_NS_PER_BYTE * nbytes);
         most_ns = max_u64(most_ns, SC_LATENCY_DEEP_NS / 4); /* a fast copy says nothing of calls */
     }
-    n_untimed = least_ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
+    time_next(least_ns);
     note_slow(device, least_ns);
     if (!is_large || most_ns < sc_latency_of(device)) /* a program may make no small reads that lower it */
         note(device, most_ns);
+}
+
+uint64_t
+sc_latency_end_missing(uint64_t begin)
+{
+    uint64_t ns;
+
+    if (!begin)
+        return 0;
+    ns = sc_clock_ns() - begin;
+    time_next(ns);
+    return ns;
+}
+
+void
+sc_latency_note_missing(uint64_t device, uint64_t ns)
+{
+    if (ns >= SC_LATENCY_DEEP_NS)
+        note_slow(device, ns);
 }
 
 uint64_t

@@ -113,7 +113,8 @@ struct sc_cached_file;
 /* An open file. fd is -1 if the file does not exist. */
 struct sc_opened {
     int fd;
-    struct sc_file_id id;
+    struct sc_file_id id; /* inode 0: missing */
+    uint64_t missing_ns; /* the time of the open that has found it missing; 0: not timed */
     struct sc_cached_file *kept; /* closes fd; NULL: sc_cache_close() does */
 };
 

@@ -16,6 +16,51 @@ sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id)
     return id->inode ? sc_latency_of(id->device) : 0;
 }
 
+uint64_t
+sc_depth_expected(const struct sc_depth *depth, const struct sc_source *first)
+{
+    if (!first->path && !first->is_open)
+        return 0;
+    if (depth->rules->latency_ns != SC_IO_MEASURED)
+        return depth->rules->latency_ns;
+    return depth->hint ? sc_latency_expected(depth->hint) : 0;
+}
+
+/* A file of the run is on this device. */
+static void
+set_place(struct sc_depth *depth, uint64_t device)
+{
+    sc_latency_hint(&depth->place, device);
+    if (depth->hint)
+        sc_latency_hint(depth->hint, device);
+}
+
+/* Note how long the open of a missing file took, and return what a call costs there; 0: unknown. */
+static uint64_t
+learn_missing(struct sc_depth *depth, const char *path, uint64_t ns)
+{
+    uint64_t known = atomic_load_explicit(&depth->place.device, memory_order_relaxed), device = known - 1;
+
+    if (!known && (atomic_exchange(&depth->is_placed, true) || !sc_file_device_of(path, &device)))
+        return 0;
+    if (!known)
+        set_place(depth, device);
+    sc_latency_note_missing(device, ns);
+    return sc_latency_of(device);
+}
+
+uint64_t
+sc_depth_learn(struct sc_depth *depth, const struct sc_source *source, const struct sc_opened *file)
+{
+    if (!source->path && !source->is_open)
+        return 0;
+    if (SC_LIKELY(file->id.inode)) /* not a descriptor of the caller */
+        set_place(depth, file->id.device);
+    if (depth->rules->latency_ns != SC_IO_MEASURED || SC_LIKELY(file->id.inode))
+        return sc_depth_latency(depth->rules, &file->id);
+    return source->is_open ? 0 : learn_missing(depth, source->path, file->missing_ns);
+}
+
 void
 sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned n_threads, unsigned n_flat,
               void (*fn)(void *), void *arg)
@@ -28,6 +73,7 @@ sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned 
     most = most < SC_POOL_MAX_READERS ? most : SC_POOL_MAX_READERS;
     depth->most = most > n_flat ? most : n_flat;
     atomic_init(&depth->is_deep, false);
+    atomic_init(&depth->is_placed, false);
     pthread_mutex_init(&depth->mutex, NULL);
     pthread_cond_init(&depth->has_worker, NULL);
     pthread_cond_init(&depth->has_room, NULL);

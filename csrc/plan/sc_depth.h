@@ -26,6 +26,9 @@
 
 struct sc_depth {
     const struct sc_io_rules *rules;
+    struct sc_device_hint *hint; /* of the array; may be NULL */
+    struct sc_device_hint place; /* the file system of the files of this run: all are of one array */
+    atomic_bool is_placed; /* a thread has looked for it */
     unsigned n_threads; /* that decode at the same time */
     unsigned n_flat; /* threads that take part from the beginning */
     unsigned most; /* most threads that may ever join the run: it has a place for each in its lists */
@@ -48,6 +51,14 @@ void sc_depth_destroy(struct sc_depth *depth);
 
 /* Return the cost of a call on the file system of this file, in nanoseconds: as the rules say, or as measured. */
 uint64_t sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id);
+
+/* Return the expected cost of a call before the first object of a run is opened: as the rules say, or as measured where the array
+ * was before. 0: unknown, or the object is in memory. */
+uint64_t sc_depth_expected(const struct sc_depth *depth, const struct sc_source *first);
+
+/* Return the cost of a call on the file system of a source that was opened as `file`; 0: unknown, or it is in memory. A missing
+ * file is beside the other files of the run. If it is the first of them, its folder is looked at, which is one more call. */
+uint64_t sc_depth_learn(struct sc_depth *depth, const struct sc_source *source, const struct sc_opened *file);
 
 /* Return how many bytes may be read in place of a call of this cost: reading and copying move half a byte per nanosecond. At
  * most SC_DEPTH_MAX_WORTH. */

@@ -348,8 +348,9 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     n_flat = n_flat < SC_READ_MAX_THREADS ? n_flat : SC_READ_MAX_THREADS;
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
     sc_run_begin(&run.base, plan->n_items, n_flat);
-    if (plan->n_items > 1 && plan->hint)
-        expect_objects(&run, sc_latency_expected(plan->hint));
+    run.depth.hint = plan->hint;
+    if (plan->n_items > 1)
+        expect_objects(&run, sc_depth_expected(&run.depth, &plan->items[0].source));
     sc_depth_run(&run.depth);
     for (unsigned i = 0; i < run.base.team.next_member; i++) /* those that have joined */
         free_object(atomic_load_explicit(&run.objects[i], memory_order_relaxed));

@@ -174,7 +174,7 @@ fetch_stored(const struct sc_input *input, struct sc_entry *entries, struct sc_b
 enum sc_status
 sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
               const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
-              struct sc_file_id *id, struct sc_where *where)
+              struct sc_opened *file, struct sc_where *where)
 {
     struct sc_buffer scratch = { 0 };
     struct sc_stats uncounted = { 0 };
@@ -199,8 +199,8 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
     }
     sc_input_close(&input);
     sc_buffer_free(&scratch);
-    if (id)
-        *id = input.file.id;
+    if (file)
+        *file = input.file;
     if (n_bad)
         *n_bad = bad;
     return status;
