@@ -2,11 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_depth.h"
 
+#include "base/sc_alloc.h"
 #include "io/sc_latency.h"
 
 /* To wake a reader takes about so long, so more of them are not worth it before the first call has ended. */
 #define WAKE_NS 4000
 #define AUTO_DEPTH 32
+
+/* Memory that no thread holds. This is at its beginning. */
+struct sc_spare {
+    struct sc_spare *next;
+    size_t capacity;
+};
 
 uint64_t
 sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id)
@@ -87,6 +94,12 @@ sc_depth_destroy(struct sc_depth *depth)
 
         sc_worker_put(depth->free);
         depth->free = next;
+    }
+    while (depth->spare) {
+        struct sc_spare *next = depth->spare->next;
+
+        sc_free(depth->spare);
+        depth->spare = next;
     }
     pthread_cond_destroy(&depth->has_room);
     pthread_cond_destroy(&depth->has_worker);
@@ -169,21 +182,62 @@ sc_depth_return(struct sc_depth *depth, struct sc_worker *worker)
     pthread_mutex_unlock(&depth->mutex);
 }
 
+/* Take spare memory of at least n bytes, or else any, which is then replaced. Under the mutex. */
+static void
+take_spare(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
+{
+    struct sc_spare **link = &depth->spare, *found;
+
+    while (*link && (*link)->capacity < n)
+        link = &(*link)->next;
+    if (!*link)
+        link = &depth->spare;
+    found = *link;
+    if (!found)
+        return;
+    *link = found->next;
+    depth->spare_nbytes -= found->capacity;
+    *buffer = (struct sc_buffer){ (uint8_t *)found, found->capacity };
+}
+
+/* Keep the memory of a buffer, unless it would be more than the bound together with `used` bytes. Under the mutex. */
+static void
+keep_spare(struct sc_depth *depth, uint64_t used, struct sc_buffer *buffer)
+{
+    struct sc_spare *spare = (struct sc_spare *)(void *)buffer->data;
+    uint64_t most = depth->rules->max_nbytes;
+
+    if (!spare || buffer->capacity - SC_ALIGNMENT > most - min_u64(used, most)) /* capacities are rounded up */
+        return;
+    *spare = (struct sc_spare){ depth->spare, buffer->capacity };
+    depth->spare = spare;
+    depth->spare_nbytes += buffer->capacity;
+    *buffer = (struct sc_buffer){ 0 };
+}
+
 void
-sc_depth_enter(struct sc_depth *depth, uint64_t n)
+sc_depth_enter(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
 {
     pthread_mutex_lock(&depth->mutex);
     while (depth->nbytes && n > depth->rules->max_nbytes - min_u64(depth->nbytes, depth->rules->max_nbytes))
         pthread_cond_wait(&depth->has_room, &depth->mutex);
     depth->nbytes += n;
     depth->peak_nbytes = max_u64(depth->peak_nbytes, depth->nbytes);
+    if (!buffer->data)
+        take_spare(depth, n, buffer);
     pthread_mutex_unlock(&depth->mutex);
 }
 
 void
-sc_depth_leave(struct sc_depth *depth, uint64_t n)
+sc_depth_leave(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
 {
     pthread_mutex_lock(&depth->mutex);
+    keep_spare(depth, depth->nbytes - n + depth->spare_nbytes, buffer);
+    if (buffer->data) { /* freed before another thread allocates as much */
+        pthread_mutex_unlock(&depth->mutex);
+        sc_buffer_free(buffer);
+        pthread_mutex_lock(&depth->mutex);
+    }
     depth->nbytes -= n;
     pthread_cond_broadcast(&depth->has_room);
     pthread_mutex_unlock(&depth->mutex);

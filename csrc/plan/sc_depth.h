@@ -8,8 +8,9 @@
  *
  * A thread decodes only while it holds a worker, and a run has one for each of its n_threads. So never more than n_threads
  * compute, and they do not wait as long as data has arrived. The bytes of groups that are being read, or that wait for a
- * worker, are bounded. A thread holds room for one group at a time, and a holder of a worker waits for nothing, so threads
- * cannot wait for each other in a circle.
+ * worker, are bounded, and so are the bytes of indexes until the inner chunks that they name are listed. A thread holds room
+ * for one group or one index at a time. While it has room it waits for a worker, or for another thread that reads an index for
+ * the cache, and a thread that does either waits for nothing. So threads cannot wait for each other in a circle.
  *
  * A run begins flat: with n_threads, each of which keeps a worker. It becomes deep when the first of its files turns out to
  * be on a file system where a call costs more than SC_LATENCY_DEEP_NS (io/sc_latency.h), and stays so to its end.
@@ -42,6 +43,8 @@ struct sc_depth {
     struct sc_worker *free;
     unsigned n_workers; /* free ones and borrowed ones */
     uint64_t nbytes, peak_nbytes; /* of groups that are in memory */
+    struct sc_spare *spare; /* their memory, between groups */
+    uint64_t spare_nbytes;
 };
 
 /* Prepare a run of fn(arg). n_threads decode at the same time; n_flat of them take part from the beginning. */
@@ -88,8 +91,10 @@ sc_depth_is_deep(const struct sc_depth *depth)
 struct sc_worker *sc_depth_borrow(struct sc_depth *depth);
 void sc_depth_return(struct sc_depth *depth, struct sc_worker *worker);
 
-/* Wait until a group of n bytes fits. One that is larger than the bound waits until it is alone. */
-void sc_depth_enter(struct sc_depth *depth, uint64_t n);
-void sc_depth_leave(struct sc_depth *depth, uint64_t n);
+/* Wait until a group of n bytes fits. One that is larger than the bound waits until it is alone. The thread that leaves gives up
+ * its buffer, which becomes empty, and a thread that enters with an empty one gets such memory. So there is memory for the groups
+ * that are in it at the same time, not for the largest group of each thread. */
+void sc_depth_enter(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer);
+void sc_depth_leave(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer);
 
 #endif

@@ -227,7 +227,7 @@ sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object)
 {
     sc_input_close(&object->input);
     if (object->room)
-        sc_depth_leave(&run->depth, object->room);
+        sc_depth_leave(&run->depth, object->room, &object->whole);
     object->room = 0;
     sc_buffer_free(&object->whole);
 }
@@ -277,7 +277,10 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     if (object->item->source.entries)
         return for_each_touched(reader, object, plan_known_chunk);
     status = sc_read_object_load_index(reader, object);
-    return status ? status : plan_chunks(reader, object);
+    if (!status)
+        status = plan_chunks(reader, object);
+    sc_read_object_drop_index(reader, object);
+    return status;
 }
 
 /* ---- ranges to request from a remote store ---- */

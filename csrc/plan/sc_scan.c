@@ -83,7 +83,7 @@ sc_scan(struct sc_scan *scan, struct sc_where *where)
     sc_where_clear(where);
     sc_depth_init(&run.depth, &scan->io, n_threads, sc_threads_for(nbytes, scan->n_sources, n_threads), run_thread,
                   &run);
-    sc_depth_bound(&run.depth, index_nbytes);
+    sc_depth_bound(&run.depth, scan->shard->index.in_c_order ? index_nbytes : 2 * index_nbytes);
     sc_failure_init(&run.failure);
     atomic_init(&run.next, 0);
     atomic_init(&run.is_expected, false);
