@@ -106,6 +106,16 @@ sc_depth_destroy(struct sc_depth *depth)
     pthread_mutex_destroy(&depth->mutex);
 }
 
+struct sc_read_sizes
+sc_depth_sizes(const struct sc_depth *depth, uint64_t latency_ns, uint64_t nbytes, struct sc_read_sizes flat)
+{
+    uint64_t worth = sc_depth_worth(latency_ns), gap = worth / depth->most;
+
+    worth = min_u64(worth, depth->rules->max_nbytes / depth->most);
+    worth = min_u64(worth, nbytes / (2 * depth->n_threads));
+    return (struct sc_read_sizes){ max_u64(flat.group_nbytes, worth), max_u64(flat.max_gap_nbytes, gap) };
+}
+
 void
 sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread)
 {

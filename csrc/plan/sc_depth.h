@@ -72,6 +72,17 @@ sc_depth_worth(uint64_t latency_ns)
     return min_u64(latency_ns / 2, SC_DEPTH_MAX_WORTH);
 }
 
+/* The reads of an object: its inner chunks are read in groups of about group_nbytes, with gaps of at most max_gap_nbytes. */
+struct sc_read_sizes {
+    uint64_t group_nbytes, max_gap_nbytes;
+};
+
+/* Return the sizes for `nbytes` of an object where a call costs so much. They are those of a flat run, or larger where calls are
+ * costly. But each thread that decodes gets two groups, the memory suffices for one in each thread, and a call that waits beside
+ * others costs only its share. */
+struct sc_read_sizes sc_depth_sizes(const struct sc_depth *depth, uint64_t latency_ns, uint64_t nbytes,
+                                    struct sc_read_sizes flat);
+
 /* Each thread of the run holds so many bytes all the time: let fewer threads join if they are too many together. */
 void sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread);
 

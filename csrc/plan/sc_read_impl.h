@@ -37,7 +37,7 @@ struct sc_read_object {
     struct sc_read_item *item;
     struct sc_input input;
     uint64_t latency_ns; /* of a call on its file system */
-    uint64_t group_nbytes, max_gap_nbytes; /* as in the plan; more where calls are costly */
+    struct sc_read_sizes sizes; /* as in the plan; more where calls are costly */
     struct sc_buffer whole; /* all bytes, if they are read before the index is known */
     uint64_t room; /* bytes in `whole` that are counted by sc_depth_enter() */
     uint64_t range_nbytes; /* of each range that is read into `whole`; the last one may be shorter */
