@@ -91,7 +91,7 @@ sc_fault_call(uint64_t n)
 
 static struct {
     pthread_mutex_t mutex;
-    uint64_t at, n_asked, n_live, live_nbytes;
+    uint64_t at, n_asked, n_live, live_nbytes, peak_nbytes;
     bool and_all_after;
     struct {
         void *block;
@@ -121,6 +121,7 @@ taken(void *block, size_t nbytes)
     }
     memory.n_live++;
     memory.live_nbytes += nbytes;
+    memory.peak_nbytes = max_u64(memory.peak_nbytes, memory.live_nbytes);
     pthread_mutex_unlock(&memory.mutex);
 }
 
@@ -147,7 +148,7 @@ sc_fault_arm_memory(uint64_t n, bool and_all_after)
 
     memory.at = n;
     memory.and_all_after = and_all_after;
-    memory.n_asked = memory.n_live = memory.live_nbytes = 0;
+    memory.n_asked = memory.n_live = memory.live_nbytes = memory.peak_nbytes = 0;
     sc_alloc_set_hook(&hook);
 }
 
@@ -155,5 +156,5 @@ struct sc_fault_memory
 sc_fault_disarm_memory(void)
 {
     sc_alloc_set_hook(NULL);
-    return (struct sc_fault_memory){ memory.n_asked, memory.n_live, memory.live_nbytes };
+    return (struct sc_fault_memory){ memory.n_asked, memory.n_live, memory.live_nbytes, memory.peak_nbytes };
 }

@@ -37,6 +37,7 @@ struct sc_fault_memory {
     uint64_t n_asked;
     uint64_t n_live; /* not freed */
     uint64_t live_nbytes;
+    uint64_t peak_nbytes; /* most of live_nbytes at a time */
 };
 
 /* Remove it. */

@@ -50,6 +50,9 @@ bool sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b);
 /* Identify the file at a path. Return false if the file does not exist or stat() fails. */
 bool sc_file_identify(const char *path, struct sc_file_id *id);
 
+/* Find the device of a path whose file is missing: that of the nearest folder above it which exists. False: it cannot be told. */
+bool sc_file_device_of(const char *path, uint64_t *device);
+
 /* Identify an open file. */
 enum sc_status sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where);
 

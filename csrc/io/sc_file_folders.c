@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/sc_alloc.h"
@@ -16,6 +17,27 @@ sc_file_folder_of(const char *path)
     if (!slash)
         return sc_strdup(".");
     return sc_strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+bool
+sc_file_device_of(const char *path, uint64_t *device)
+{
+    char *folder = sc_file_folder_of(path), *above;
+    bool found = false, is_top;
+    struct stat st;
+
+    while (folder && !(found = stat(folder, &st) == 0) && sc_file_means_missing(errno)) {
+        above = sc_file_folder_of(folder);
+        is_top = above && (!strcmp(above, folder) || !strcmp(folder, "."));
+        sc_free(folder);
+        folder = above;
+        if (is_top)
+            break;
+    }
+    sc_free(folder);
+    if (found)
+        *device = (uint64_t)st.st_dev;
+    return found;
 }
 
 /* Return 0 also if another process has made the folder meanwhile. */

@@ -13,7 +13,7 @@
 #define WEIGHT_DOWN 4
 #define WEIGHT_UP 8
 #define UNTIMED_CALLS 7 /* after a fast one */
-#define SLOW_CALLS 4    /* of one thread, one after the other, that are believed at once */
+#define SLOW_CALLS 4    /* of one thread, one after the other, that set the estimate */
 #define SLOW_NS_PER_BYTE 4 /* of a large read of a warm file, while many threads share processors and memory */
 
 struct mount {
@@ -30,15 +30,20 @@ static _Thread_local struct {
     unsigned n;
 } slow;
 
-/* Return 256 * log2(ns), linear between powers of two; at least 1. */
+/* Return 256 * log2(ns), linear between powers of two; at least 1. It is rounded up, so that a time which reaches a limit still
+ * does as an estimate. */
 static uint32_t
 level_of(uint64_t ns)
 {
-    uint32_t bits;
+    uint32_t bits, mantissa; /* of 256 to 512 */
 
     ns = ns > 2 ? ns : 2;
     bits = 63 - (uint32_t)__builtin_clzll(ns);
-    return DOUBLING * bits + (uint32_t)((bits >= 8 ? ns >> (bits - 8) : ns << (8 - bits)) & (DOUBLING - 1));
+    if (bits < 8)
+        mantissa = (uint32_t)(ns << (8 - bits));
+    else
+        mantissa = (uint32_t)(ns >> (bits - 8)) + ((ns & (((uint64_t)1 << (bits - 8)) - 1)) != 0);
+    return DOUBLING * bits + mantissa - DOUBLING;
 }
 
 static uint64_t
@@ -97,7 +102,7 @@ note(uint64_t device, uint64_t ns)
         step = (int32_t)level - (int32_t)old;
         step = step > MAX_STEP ? MAX_STEP : step < -MAX_STEP ? -MAX_STEP : step;
         level = (uint32_t)((int32_t)old + step / (step < 0 ? WEIGHT_DOWN : WEIGHT_UP));
-    } else if (level > level_of(2 * SC_LATENCY_DEEP_NS)) { /* a single call proves little */
+    } else if (level > level_of(2 * SC_LATENCY_DEEP_NS)) { /* the first call may have been delayed by chance */
         level = level_of(2 * SC_LATENCY_DEEP_NS);
     }
     atomic_store_explicit(&mount->level, level, memory_order_relaxed);
@@ -124,6 +129,13 @@ note_slow(uint64_t device, uint64_t ns)
         atomic_store_explicit(&mount->level, level_of(slow.least_ns), memory_order_relaxed);
 }
 
+/* Time fewer calls after a fast one. */
+static void
+time_next(uint64_t ns)
+{
+    n_untimed = ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
+}
+
 uint64_t
 sc_latency_begin(void)
 {
@@ -147,10 +159,29 @@ sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes)
         least_ns = ns - min_u64(ns, SLOW_NS_PER_BYTE * nbytes);
         most_ns = max_u64(most_ns, SC_LATENCY_DEEP_NS / 4); /* a fast copy says nothing of calls */
     }
-    n_untimed = least_ns < SC_LATENCY_DEEP_NS ? UNTIMED_CALLS : 0;
+    time_next(least_ns);
     note_slow(device, least_ns);
     if (!is_large || most_ns < sc_latency_of(device)) /* a program may make no small reads that lower it */
         note(device, most_ns);
+}
+
+uint64_t
+sc_latency_end_missing(uint64_t begin)
+{
+    uint64_t ns;
+
+    if (!begin)
+        return 0;
+    ns = sc_clock_ns() - begin;
+    time_next(ns);
+    return ns;
+}
+
+void
+sc_latency_note_missing(uint64_t device, uint64_t ns)
+{
+    if (ns >= SC_LATENCY_DEEP_NS)
+        note_slow(device, ns);
 }
 
 uint64_t

@@ -7,7 +7,8 @@
  *
  *     log2(estimate) += clamp(log2(time) - log2(estimate), -2 .. 2) / (4 downwards, 8 upwards)
  *
- * Four slow calls of a thread in a row raise it at once to the fastest of them.
+ * Four slow calls of a thread in a row raise it at once to the fastest of them. An open that finds no file is only one of
+ * these: a fast one says nothing, because the kernel may remember that the name does not exist.
  *
  * Threads update the table without a lock. A lost update costs nothing. A forked child keeps the table.
  * SPDX-License-Identifier: MIT */
@@ -37,6 +38,11 @@ uint64_t sc_latency_begin(void);
 
 /* The call has succeeded on a file of this device and moved so many bytes. */
 void sc_latency_end(uint64_t begin, uint64_t device, uint64_t nbytes);
+
+/* The call is an open that has found no file: return how long it took, in nanoseconds; 0: it was not timed. The caller finds
+ * out which device it was, and notes the time there. */
+uint64_t sc_latency_end_missing(uint64_t begin);
+void sc_latency_note_missing(uint64_t device, uint64_t ns);
 
 /* Return the estimate in nanoseconds; 0: none yet. */
 uint64_t sc_latency_of(uint64_t device);

@@ -306,6 +306,24 @@ sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *sh
     return has;
 }
 
+bool
+sc_cache_wants(struct sc_cache *cache, const char *name, const struct sc_chain *shard)
+{
+    const struct slot *slot;
+    bool wants;
+
+    if (charge_of(name, shard->n_chunks) > cache->info.max_nbytes)
+        return false;
+    pthread_mutex_lock(&cache->mutex);
+    slot = slot_find(cache, name);
+    if (slot && layouts_equal(slot, shard))
+        wants = !slot->index;
+    else
+        wants = shard->index.pairs_nbytes <= SC_CACHE_AT_ONCE_NBYTES;
+    pthread_mutex_unlock(&cache->mutex);
+    return wants;
+}
+
 void
 sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *shard, struct sc_cached_index *index)
 {

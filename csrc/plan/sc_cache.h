@@ -80,6 +80,9 @@ void sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_f
 /* True if an index of that name is kept, even if the object has changed since. It is neither a hit nor a miss. */
 bool sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
+/* True if the next reading of that index is for the cache: it is not kept, and small or seen before. */
+bool sc_cache_wants(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
+
 /* Return the cached index without waiting or loading; NULL if it is not cached. */
 struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
@@ -113,7 +116,8 @@ struct sc_cached_file;
 /* An open file. fd is -1 if the file does not exist. */
 struct sc_opened {
     int fd;
-    struct sc_file_id id;
+    struct sc_file_id id; /* inode 0: missing */
+    uint64_t missing_ns; /* the time of the open that has found it missing; 0: not timed */
     struct sc_cached_file *kept; /* closes fd; NULL: sc_cache_close() does */
 };
 

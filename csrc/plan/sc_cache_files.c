@@ -114,8 +114,11 @@ open_timed(const char *name, struct sc_opened *file, struct sc_where *where)
     uint64_t begin = sc_latency_begin();
     enum sc_status status = sc_file_open_id(name, &file->fd, &file->id, where);
 
+    file->missing_ns = 0;
     if (!status && file->fd >= 0)
         sc_latency_end(begin, file->id.device, 0);
+    else if (!status)
+        file->missing_ns = sc_latency_end_missing(begin);
     return status;
 }
 

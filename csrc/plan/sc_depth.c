@@ -2,11 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_depth.h"
 
+#include "base/sc_alloc.h"
 #include "io/sc_latency.h"
 
 /* To wake a reader takes about so long, so more of them are not worth it before the first call has ended. */
 #define WAKE_NS 4000
 #define AUTO_DEPTH 32
+
+/* Memory that no thread holds. This is at its beginning. */
+struct sc_spare {
+    struct sc_spare *next;
+    size_t capacity;
+};
 
 uint64_t
 sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id)
@@ -14,6 +21,51 @@ sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id)
     if (rules->latency_ns != SC_IO_MEASURED)
         return rules->latency_ns;
     return id->inode ? sc_latency_of(id->device) : 0;
+}
+
+uint64_t
+sc_depth_expected(const struct sc_depth *depth, const struct sc_source *first)
+{
+    if (!first->path && !first->is_open)
+        return 0;
+    if (depth->rules->latency_ns != SC_IO_MEASURED)
+        return depth->rules->latency_ns;
+    return depth->hint ? sc_latency_expected(depth->hint) : 0;
+}
+
+/* A file of the run is on this device. */
+static void
+set_place(struct sc_depth *depth, uint64_t device)
+{
+    sc_latency_hint(&depth->place, device);
+    if (depth->hint)
+        sc_latency_hint(depth->hint, device);
+}
+
+/* Note how long the open of a missing file took, and return what a call costs there; 0: unknown. */
+static uint64_t
+learn_missing(struct sc_depth *depth, const char *path, uint64_t ns)
+{
+    uint64_t known = atomic_load_explicit(&depth->place.device, memory_order_relaxed), device = known - 1;
+
+    if (!known && (atomic_exchange(&depth->is_placed, true) || !sc_file_device_of(path, &device)))
+        return 0;
+    if (!known)
+        set_place(depth, device);
+    sc_latency_note_missing(device, ns);
+    return sc_latency_of(device);
+}
+
+uint64_t
+sc_depth_learn(struct sc_depth *depth, const struct sc_source *source, const struct sc_opened *file)
+{
+    if (!source->path && !source->is_open)
+        return 0;
+    if (SC_LIKELY(file->id.inode)) /* not a descriptor of the caller */
+        set_place(depth, file->id.device);
+    if (depth->rules->latency_ns != SC_IO_MEASURED || SC_LIKELY(file->id.inode))
+        return sc_depth_latency(depth->rules, &file->id);
+    return source->is_open ? 0 : learn_missing(depth, source->path, file->missing_ns);
 }
 
 void
@@ -28,6 +80,7 @@ sc_depth_init(struct sc_depth *depth, const struct sc_io_rules *rules, unsigned 
     most = most < SC_POOL_MAX_READERS ? most : SC_POOL_MAX_READERS;
     depth->most = most > n_flat ? most : n_flat;
     atomic_init(&depth->is_deep, false);
+    atomic_init(&depth->is_placed, false);
     pthread_mutex_init(&depth->mutex, NULL);
     pthread_cond_init(&depth->has_worker, NULL);
     pthread_cond_init(&depth->has_room, NULL);
@@ -42,9 +95,25 @@ sc_depth_destroy(struct sc_depth *depth)
         sc_worker_put(depth->free);
         depth->free = next;
     }
+    while (depth->spare) {
+        struct sc_spare *next = depth->spare->next;
+
+        sc_free(depth->spare);
+        depth->spare = next;
+    }
     pthread_cond_destroy(&depth->has_room);
     pthread_cond_destroy(&depth->has_worker);
     pthread_mutex_destroy(&depth->mutex);
+}
+
+struct sc_read_sizes
+sc_depth_sizes(const struct sc_depth *depth, uint64_t latency_ns, uint64_t nbytes, struct sc_read_sizes flat)
+{
+    uint64_t worth = sc_depth_worth(latency_ns), gap = worth / depth->most;
+
+    worth = min_u64(worth, depth->rules->max_nbytes / depth->most);
+    worth = min_u64(worth, nbytes / (2 * depth->n_threads));
+    return (struct sc_read_sizes){ max_u64(flat.group_nbytes, worth), max_u64(flat.max_gap_nbytes, gap) };
 }
 
 void
@@ -123,21 +192,62 @@ sc_depth_return(struct sc_depth *depth, struct sc_worker *worker)
     pthread_mutex_unlock(&depth->mutex);
 }
 
+/* Take spare memory of at least n bytes, or else any, which is then replaced. Under the mutex. */
+static void
+take_spare(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
+{
+    struct sc_spare **link = &depth->spare, *found;
+
+    while (*link && (*link)->capacity < n)
+        link = &(*link)->next;
+    if (!*link)
+        link = &depth->spare;
+    found = *link;
+    if (!found)
+        return;
+    *link = found->next;
+    depth->spare_nbytes -= found->capacity;
+    *buffer = (struct sc_buffer){ (uint8_t *)found, found->capacity };
+}
+
+/* Keep the memory of a buffer, unless it would be more than the bound together with `used` bytes. Under the mutex. */
+static void
+keep_spare(struct sc_depth *depth, uint64_t used, struct sc_buffer *buffer)
+{
+    struct sc_spare *spare = (struct sc_spare *)(void *)buffer->data;
+    uint64_t most = depth->rules->max_nbytes;
+
+    if (!spare || buffer->capacity - SC_ALIGNMENT > most - min_u64(used, most)) /* capacities are rounded up */
+        return;
+    *spare = (struct sc_spare){ depth->spare, buffer->capacity };
+    depth->spare = spare;
+    depth->spare_nbytes += buffer->capacity;
+    *buffer = (struct sc_buffer){ 0 };
+}
+
 void
-sc_depth_enter(struct sc_depth *depth, uint64_t n)
+sc_depth_enter(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
 {
     pthread_mutex_lock(&depth->mutex);
     while (depth->nbytes && n > depth->rules->max_nbytes - min_u64(depth->nbytes, depth->rules->max_nbytes))
         pthread_cond_wait(&depth->has_room, &depth->mutex);
     depth->nbytes += n;
     depth->peak_nbytes = max_u64(depth->peak_nbytes, depth->nbytes);
+    if (!buffer->data)
+        take_spare(depth, n, buffer);
     pthread_mutex_unlock(&depth->mutex);
 }
 
 void
-sc_depth_leave(struct sc_depth *depth, uint64_t n)
+sc_depth_leave(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
 {
     pthread_mutex_lock(&depth->mutex);
+    keep_spare(depth, depth->nbytes - n + depth->spare_nbytes, buffer);
+    if (buffer->data) { /* freed before another thread allocates as much */
+        pthread_mutex_unlock(&depth->mutex);
+        sc_buffer_free(buffer);
+        pthread_mutex_lock(&depth->mutex);
+    }
     depth->nbytes -= n;
     pthread_cond_broadcast(&depth->has_room);
     pthread_mutex_unlock(&depth->mutex);

@@ -8,8 +8,9 @@
  *
  * A thread decodes only while it holds a worker, and a run has one for each of its n_threads. So never more than n_threads
  * compute, and they do not wait as long as data has arrived. The bytes of groups that are being read, or that wait for a
- * worker, are bounded. A thread holds room for one group at a time, and a holder of a worker waits for nothing, so threads
- * cannot wait for each other in a circle.
+ * worker, are bounded, and so are the bytes of indexes until the inner chunks that they name are listed. A thread holds room
+ * for one group or one index at a time. While it has room it waits for a worker, or for another thread that reads an index for
+ * the cache, and a thread that does either waits for nothing. So threads cannot wait for each other in a circle.
  *
  * A run begins flat: with n_threads, each of which keeps a worker. It becomes deep when the first of its files turns out to
  * be on a file system where a call costs more than SC_LATENCY_DEEP_NS (io/sc_latency.h), and stays so to its end.
@@ -26,6 +27,9 @@
 
 struct sc_depth {
     const struct sc_io_rules *rules;
+    struct sc_device_hint *hint; /* of the array; may be NULL */
+    struct sc_device_hint place; /* the file system of the files of this run: all are of one array */
+    atomic_bool is_placed; /* a thread has looked for it */
     unsigned n_threads; /* that decode at the same time */
     unsigned n_flat; /* threads that take part from the beginning */
     unsigned most; /* most threads that may ever join the run: it has a place for each in its lists */
@@ -39,6 +43,8 @@ struct sc_depth {
     struct sc_worker *free;
     unsigned n_workers; /* free ones and borrowed ones */
     uint64_t nbytes, peak_nbytes; /* of groups that are in memory */
+    struct sc_spare *spare; /* their memory, between groups */
+    uint64_t spare_nbytes;
 };
 
 /* Prepare a run of fn(arg). n_threads decode at the same time; n_flat of them take part from the beginning. */
@@ -49,6 +55,14 @@ void sc_depth_destroy(struct sc_depth *depth);
 /* Return the cost of a call on the file system of this file, in nanoseconds: as the rules say, or as measured. */
 uint64_t sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_id *id);
 
+/* Return the expected cost of a call before the first object of a run is opened: as the rules say, or as measured where the array
+ * was before. 0: unknown, or the object is in memory. */
+uint64_t sc_depth_expected(const struct sc_depth *depth, const struct sc_source *first);
+
+/* Return the cost of a call on the file system of a source that was opened as `file`; 0: unknown, or it is in memory. A missing
+ * file is beside the other files of the run. If it is the first of them, its folder is looked at, which is one more call. */
+uint64_t sc_depth_learn(struct sc_depth *depth, const struct sc_source *source, const struct sc_opened *file);
+
 /* Return how many bytes may be read in place of a call of this cost: reading and copying move half a byte per nanosecond. At
  * most SC_DEPTH_MAX_WORTH. */
 #define SC_DEPTH_MAX_WORTH ((uint64_t)4 << 20)
@@ -57,6 +71,17 @@ sc_depth_worth(uint64_t latency_ns)
 {
     return min_u64(latency_ns / 2, SC_DEPTH_MAX_WORTH);
 }
+
+/* The reads of an object: its inner chunks are read in groups of about group_nbytes, with gaps of at most max_gap_nbytes. */
+struct sc_read_sizes {
+    uint64_t group_nbytes, max_gap_nbytes;
+};
+
+/* Return the sizes for `nbytes` of an object where a call costs so much. They are those of a flat run, or larger where calls are
+ * costly. But each thread that decodes gets two groups, the memory suffices for one in each thread, and a call that waits beside
+ * others costs only its share. */
+struct sc_read_sizes sc_depth_sizes(const struct sc_depth *depth, uint64_t latency_ns, uint64_t nbytes,
+                                    struct sc_read_sizes flat);
 
 /* Each thread of the run holds so many bytes all the time: let fewer threads join if they are too many together. */
 void sc_depth_bound(struct sc_depth *depth, uint64_t nbytes_of_thread);
@@ -77,8 +102,10 @@ sc_depth_is_deep(const struct sc_depth *depth)
 struct sc_worker *sc_depth_borrow(struct sc_depth *depth);
 void sc_depth_return(struct sc_depth *depth, struct sc_worker *worker);
 
-/* Wait until a group of n bytes fits. One that is larger than the bound waits until it is alone. */
-void sc_depth_enter(struct sc_depth *depth, uint64_t n);
-void sc_depth_leave(struct sc_depth *depth, uint64_t n);
+/* Wait until a group of n bytes fits. One that is larger than the bound waits until it is alone. The thread that leaves gives up
+ * its buffer, which becomes empty, and a thread that enters with an empty one gets such memory. So there is memory for the groups
+ * that are in it at the same time, not for the largest group of each thread. */
+void sc_depth_enter(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer);
+void sc_depth_leave(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer);
 
 #endif

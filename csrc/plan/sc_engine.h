@@ -106,13 +106,13 @@ enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
  * them. Each present entry is checked against the size of the object, and its nbytes against the possible sizes of an
  * inner chunk.
  *
- * id (or NULL): the file when it was opened; inode 0 if there is none.
+ * file (or NULL): how it was opened; it is closed again.
  * replaced (n_chunks flags, or NULL): the inner chunks that the caller replaces. A bad entry of these becomes absent,
  * and the call succeeds; *n_bad (or NULL) counts them, because the stored index then differs from `entries`. *shard_nbytes
  * = SC_ABSENT: the object does not exist, and `entries` are unchanged. */
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
-                             struct sc_file_id *id, struct sc_where *where);
+                             struct sc_opened *file, struct sc_where *where);
 
 /* List the ranges of a shard that a box or selection needs from a remote store. The index is known (source.entries).
  * Ranges ascend. Those with gaps up to max_gap_nbytes are joined, up to max_nbytes. Up to `capacity` are stored;

@@ -3,11 +3,15 @@
 #include "plan/sc_fetch.h"
 
 #include "base/sc_alloc.h"
+#include "io/sc_latency.h"
 #include "plan/sc_depth.h"
 #include "plan/sc_run.h"
 
-/* Largest read that includes bytes between chunks. */
+/* Largest read that includes bytes between chunks, in one thread. */
 #define SPAN_NBYTES ((uint64_t)1 << 20)
+
+/* Where reads wait at the same time, they have at least so many bytes, if there are so many. */
+#define GROUP_NBYTES ((uint64_t)256 << 10)
 
 /* Read bytes of inner chunks. If they have no checksums, make sure that they were not updated in place meanwhile. */
 static enum sc_status
@@ -186,6 +190,13 @@ place_in_memory(const struct sc_fetch *fetch, struct sc_fetch_batch *batch)
     }
 }
 
+/* How inner chunks are read together. */
+struct limits {
+    uint64_t exact_nbytes; /* of chunks that lie side by side */
+    uint64_t span_nbytes; /* of a read that includes bytes between them */
+    uint64_t max_gap_nbytes;
+};
+
 /* Entries that are read together: order[begin..end). They lie side by side (`exact`), or within a short range. */
 struct span {
     uint64_t low, high, at; /* in the file; in batch->bytes */
@@ -194,21 +205,25 @@ struct span {
 };
 
 static struct span
-next_span(const struct sc_fetch_batch *batch, const uint64_t *order, size_t n, size_t begin)
+next_span(const struct sc_fetch_batch *batch, const struct limits *limits, const uint64_t *order, size_t n,
+          size_t begin)
 {
     struct sc_entry e = batch->places[order[begin]];
     struct span span = { e.offset, e.offset + e.nbytes, 0, begin, begin + 1, true };
 
     for (; span.end < n; span.end++) {
+        uint64_t high;
+        bool exact;
+
         e = batch->places[order[span.end]];
-        if (!span.exact || e.offset != span.high) {
-            if (e.offset > span.high && e.offset - span.high > batch->max_gap_nbytes)
-                break;
-            if (max_u64(span.high, e.offset + e.nbytes) - span.low > SPAN_NBYTES)
-                break;
-            span.exact = false;
-        }
-        span.high = max_u64(span.high, e.offset + e.nbytes);
+        exact = span.exact && e.offset == span.high;
+        if (e.offset > span.high && e.offset - span.high > limits->max_gap_nbytes)
+            break;
+        high = max_u64(span.high, e.offset + e.nbytes);
+        if (high - span.low > (exact ? limits->exact_nbytes : limits->span_nbytes))
+            break;
+        span.high = high;
+        span.exact = exact;
     }
     return span;
 }
@@ -220,6 +235,7 @@ struct run {
     const uint64_t *order; /* of places, by offset */
     const struct span *spans;
     size_t n_spans;
+    uint64_t latency_ns; /* of a call */
     struct sc_depth depth;
     struct sc_failure failure;
     atomic_size_t next;
@@ -277,49 +293,58 @@ run_thread(void *arg)
     pthread_mutex_unlock(&run->mutex);
 }
 
-/* The caller holds all bytes of the batch anyway, so only bytes between entries are bounded: one span for each thread. */
 static enum sc_status
 read_spans(struct run *run, struct sc_where *where)
 {
-    uint64_t latency_ns = sc_depth_latency(&run->batch->io, &run->fetch->input.file.id);
     enum sc_status status;
 
-    sc_depth_init(&run->depth, &run->batch->io, 1, 1, run_thread, run);
-    sc_depth_bound(&run->depth, SPAN_NBYTES);
     sc_failure_init(&run->failure);
     atomic_init(&run->next, 0);
     pthread_mutex_init(&run->mutex, NULL);
-    sc_depth_expect(&run->depth, latency_ns, run->n_spans);
+    sc_depth_expect(&run->depth, run->latency_ns, run->n_spans);
     sc_depth_run(&run->depth);
     pthread_mutex_destroy(&run->mutex);
-    sc_depth_destroy(&run->depth);
     status = sc_failure_end(&run->failure, where);
     where->shard = SC_NOWHERE;
     return status;
 }
 
-static enum sc_status
-read_in_order(struct sc_fetch *fetch, struct sc_fetch_batch *batch, const uint64_t *order, size_t n,
-              struct sc_where *where)
+/* Where a call is cheap, or one thread makes all of them, chunks side by side are one read. Else several threads read groups of
+ * them. The caller holds all bytes of the batch anyway, so only bytes between chunks are bounded: one read for each thread. */
+static struct limits
+limits_of(struct run *run)
 {
-    struct run run = { .fetch = fetch, .batch = batch, .order = order };
+    const struct sc_fetch_batch *batch = run->batch;
+    struct sc_read_sizes sizes = { GROUP_NBYTES, batch->max_gap_nbytes };
+
+    if (SC_LIKELY(run->latency_ns < SC_LATENCY_DEEP_NS) || run->depth.most == 1)
+        return (struct limits){ UINT64_MAX, SPAN_NBYTES, batch->max_gap_nbytes };
+    sizes = sc_depth_sizes(&run->depth, run->latency_ns, batch->nbytes, sizes);
+    sc_depth_bound(&run->depth, sizes.group_nbytes);
+    return (struct limits){ sizes.group_nbytes, sizes.group_nbytes, sizes.max_gap_nbytes };
+}
+
+static enum sc_status
+read_in_order(struct run *run, size_t n, struct sc_where *where)
+{
     struct sc_buffer memory = { 0 };
+    struct limits limits = limits_of(run);
     enum sc_status status = SC_OK;
     uint64_t at = 0;
 
     for (size_t i = 0; !status && i < n;) {
-        struct span span = next_span(batch, order, n, i);
+        struct span span = next_span(run->batch, &limits, run->order, n, i);
 
         span.at = at;
         for (; i < span.end; i++)
-            at += batch->places[order[i]].nbytes;
-        status = sc_buffer_extend(&memory, run.n_spans * sizeof span, sizeof span);
+            at += run->batch->places[run->order[i]].nbytes;
+        status = sc_buffer_extend(&memory, run->n_spans * sizeof span, sizeof span);
         if (!status)
-            ((struct span *)(void *)memory.data)[run.n_spans++] = span;
+            ((struct span *)(void *)memory.data)[run->n_spans++] = span;
     }
-    run.spans = (const struct span *)(const void *)memory.data;
+    run->spans = (const struct span *)(const void *)memory.data;
     if (!status)
-        status = read_spans(&run, where);
+        status = read_spans(run, where);
     sc_buffer_free(&memory);
     return status;
 }
@@ -328,13 +353,17 @@ static enum sc_status
 read_file(struct sc_fetch *fetch, struct sc_fetch_batch *batch, struct sc_where *where)
 {
     uint64_t *order = sc_malloc((2 * batch->n_taken + 1) * sizeof *order);
+    struct run run = { .fetch = fetch, .batch = batch, .order = order };
     enum sc_status status = SC_NO_MEMORY;
     size_t n;
 
     batch->bytes = sc_malloc((size_t)batch->nbytes + 1);
     if (order && batch->bytes) {
         sc_index_by_offset(batch->places, batch->n_taken, order, order + batch->n_taken, &n);
-        status = read_in_order(fetch, batch, order, n, where);
+        run.latency_ns = sc_depth_latency(&batch->io, &fetch->input.file.id);
+        sc_depth_init(&run.depth, &batch->io, 1, 1, run_thread, &run);
+        status = read_in_order(&run, n, where);
+        sc_depth_destroy(&run.depth);
     }
     for (size_t i = 0; i < batch->n_taken; i++)
         if (!batch->places[i].nbytes)

@@ -39,7 +39,7 @@ inner_of(const struct sc_read_object *object)
 static size_t
 group_end(const struct sc_read_object *object, size_t begin)
 {
-    uint64_t most = object->group_nbytes / inner_of(object)->nbytes, end_byte;
+    uint64_t most = object->sizes.group_nbytes / inner_of(object)->nbytes, end_byte;
     size_t i = begin + 1, limit;
 
     limit = begin + (size_t)min_u64(most ? most : 1, object->n_tasks - begin);
@@ -49,26 +49,22 @@ group_end(const struct sc_read_object *object, size_t begin)
     for (; i < limit; i++) {
         const struct sc_read_task *t = &object->tasks[i];
 
-        if (t->offset > end_byte && t->offset - end_byte > object->max_gap_nbytes)
+        if (t->offset > end_byte && t->offset - end_byte > object->sizes.max_gap_nbytes)
             break;
         end_byte = max_u64(end_byte, t->offset + t->nbytes);
-        if (end_byte - object->tasks[begin].offset > 2 * object->group_nbytes)
+        if (end_byte - object->tasks[begin].offset > 2 * object->sizes.group_nbytes)
             break;
     }
     return i;
 }
 
-/* Choose the size of groups, and of gaps in them. Where calls are costly both are larger. But each thread that decodes gets
- * two groups, the memory suffices for one in each thread, and a call that waits beside others costs only its share. */
 static void
 size_groups(const struct sc_read_run *run, struct sc_read_object *object)
 {
     uint64_t nbytes = object->n_tasks * min_u64(inner_of(object)->nbytes, UINT64_MAX >> 32);
-    uint64_t worth = sc_depth_worth(object->latency_ns), gap = worth / run->depth.most;
+    struct sc_read_sizes flat = { run->plan->group_nbytes, run->plan->max_gap_nbytes };
 
-    worth = min_u64(worth, run->depth.rules->max_nbytes / run->depth.most);
-    object->max_gap_nbytes = max_u64(run->plan->max_gap_nbytes, gap);
-    object->group_nbytes = max_u64(run->plan->group_nbytes, min_u64(worth, nbytes / (2 * run->depth.n_threads)));
+    object->sizes = sc_depth_sizes(&run->depth, object->latency_ns, nbytes, flat);
 }
 
 /* Let one more thread join for each group but the one that the owner reads. */
@@ -348,8 +344,9 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     n_flat = n_flat < SC_READ_MAX_THREADS ? n_flat : SC_READ_MAX_THREADS;
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
     sc_run_begin(&run.base, plan->n_items, n_flat);
-    if (plan->n_items > 1 && plan->hint)
-        expect_objects(&run, sc_latency_expected(plan->hint));
+    run.depth.hint = plan->hint;
+    if (plan->n_items > 1)
+        expect_objects(&run, sc_depth_expected(&run.depth, &plan->items[0].source));
     sc_depth_run(&run.depth);
     for (unsigned i = 0; i < run.base.team.next_member; i++) /* those that have joined */
         free_object(atomic_load_explicit(&run.objects[i], memory_order_relaxed));

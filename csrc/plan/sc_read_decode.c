@@ -46,13 +46,11 @@ void
 sc_read_end_decoding(struct sc_reader *reader)
 {
     stop_decoding(reader);
-    if (SC_UNLIKELY(reader->room)) {
-        sc_depth_leave(&reader->run->depth, reader->room);
-        reader->room = 0;
-    }
+    leave_room(reader);
 }
 
-/* Read the bytes of a group. In a deep run the thread has no worker meanwhile. */
+/* Read the bytes of a group. In a deep run the thread has no worker meanwhile. After a failure the next task of the group tries
+ * again. */
 static enum sc_status
 fetch_group(struct sc_reader *reader, const struct sc_read_object *object, struct span *span)
 {
@@ -60,12 +58,17 @@ fetch_group(struct sc_reader *reader, const struct sc_read_object *object, struc
     enum sc_status status;
 
     if (object->input.fd >= 0 && !object->input.whole && SC_UNLIKELY(!reader->worker)) {
-        sc_depth_enter(&reader->run->depth, n);
-        reader->room = n;
+        enter_room(reader, n);
         reader->stats.deep_reads++;
     }
     status = sc_input_fetch(&object->input, span->low, n, reader->io, &span->bytes, &reader->stats, &reader->where);
-    return status ? status : sc_read_begin_decoding(reader);
+    if (!status)
+        status = sc_read_begin_decoding(reader);
+    if (SC_UNLIKELY(status)) {
+        span->bytes = NULL;
+        leave_room(reader);
+    }
+    return status;
 }
 
 /* Return the encoded bytes of a task. Its neighbours are read with it. */
@@ -75,7 +78,8 @@ fetch_task(struct sc_reader *reader, const struct sc_read_object *object, const 
 {
     enum sc_status status = span->bytes ? SC_OK : fetch_group(reader, object, span);
 
-    *bytes = span->bytes + (t->offset - span->low);
+    if (!status)
+        *bytes = span->bytes + (t->offset - span->low);
     return status;
 }
 

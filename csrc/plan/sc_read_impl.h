@@ -37,7 +37,7 @@ struct sc_read_object {
     struct sc_read_item *item;
     struct sc_input input;
     uint64_t latency_ns; /* of a call on its file system */
-    uint64_t group_nbytes, max_gap_nbytes; /* as in the plan; more where calls are costly */
+    struct sc_read_sizes sizes; /* as in the plan; more where calls are costly */
     struct sc_buffer whole; /* all bytes, if they are read before the index is known */
     uint64_t room; /* bytes in `whole` that are counted by sc_depth_enter() */
     uint64_t range_nbytes; /* of each range that is read into `whole`; the last one may be shorter */
@@ -78,8 +78,8 @@ struct sc_reader {
     struct sc_read_run *run;
     struct sc_worker *worker; /* in a deep run only while the thread decodes */
     struct sc_buffer *io; /* bytes as they lie in a file */
-    struct sc_buffer own_io; /* used in a deep run */
-    uint64_t room; /* bytes of the group in `io` */
+    struct sc_buffer own_io; /* used in a deep run, while the thread has room */
+    uint64_t room; /* bytes that are counted by sc_depth_enter(): of an index, or of the group in `io` */
     struct sc_buffer sort_memory;
     struct sc_stats stats;
     struct sc_where where;
@@ -112,6 +112,23 @@ stop_decoding(struct sc_reader *reader)
     reader->io = &reader->own_io;
 }
 
+/* In a deep run wait for room, and memory, for bytes of the file. The thread has neither a worker nor room. */
+static inline void
+enter_room(struct sc_reader *reader, uint64_t n)
+{
+    sc_depth_enter(&reader->run->depth, n, &reader->own_io);
+    reader->room = n;
+}
+
+static inline void
+leave_room(struct sc_reader *reader)
+{
+    if (SC_LIKELY(!reader->room))
+        return;
+    sc_depth_leave(&reader->run->depth, reader->room, &reader->own_io);
+    reader->room = 0;
+}
+
 /* n_calls more calls of this cost may wait at the same time. */
 static inline void
 expect_calls(struct sc_read_run *run, uint64_t latency_ns, uint64_t n_calls)
@@ -142,6 +159,9 @@ enum sc_status sc_read_whole_end(struct sc_reader *reader, struct sc_read_object
 
 /* Take the index from the cache, or read it, or read the needed part of it. */
 enum sc_status sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *object);
+
+/* The tasks are listed, so the index is no longer needed. Call this also after a failure. */
+void sc_read_object_drop_index(struct sc_reader *reader, struct sc_read_object *object);
 
 /* ---- sc_read_fill.c ---- */
 

@@ -49,45 +49,122 @@ check_block(const struct sc_reader *reader, const struct sc_read_object *object,
     where->entry += at / 16;
 }
 
+/* In a deep run wait until n bytes of the index fit beside what other threads hold. Bytes of a whole shard have room already,
+ * and a thread that holds room, or a worker, must not wait for more. */
+static void
+enter(struct sc_reader *reader, const struct sc_read_object *object, uint64_t n)
+{
+    if (SC_UNLIKELY(!reader->worker) && !reader->room && object->input.fd >= 0 && !object->input.whole)
+        enter_room(reader, n);
+}
+
+/* Enter before the cache lets this thread load the index: other threads, which may hold room, wait for one that loads. */
+static void
+enter_for_cache(struct sc_reader *reader, const struct sc_read_object *object)
+{
+    const struct sc_chain *shard = chain_of(object);
+    struct sc_cache *cache = reader->run->plan->cache;
+    const char *name = object->item->source.path;
+
+    if (SC_UNLIKELY(!reader->worker) && cache && name && sc_cache_wants(cache, name, shard))
+        enter(reader, object, shard->index.in_c_order ? shard->index.nbytes : 2 * shard->index.nbytes);
+}
+
+/* Return how many bytes of an index are read at a time. */
+static uint64_t
+block_nbytes(const struct sc_reader *reader, const struct sc_read_object *object)
+{
+    uint64_t worth = min_u64(sc_depth_worth(object->latency_ns), reader->run->plan->io.max_nbytes);
+
+    return min_u64(max_u64(INDEX_BLOCK_NBYTES, worth), chain_of(object)->index.pairs_nbytes);
+}
+
+/* Return the buffer for bytes of the index: in a deep run the one that has room. */
+static struct sc_buffer *
+buffer_of(struct sc_reader *reader, struct sc_read_object *object)
+{
+    return SC_LIKELY(reader->worker != NULL) ? &object->index : reader->io;
+}
+
+/* Find memory for a window, which is not empty, and for a block: in a deep run in one buffer. */
+static enum sc_status
+find_memory(struct sc_reader *reader, struct sc_read_object *object, uint64_t n_window, uint64_t n_block,
+            uint8_t **window, uint8_t **block)
+{
+    struct sc_buffer *buffer = buffer_of(reader, object);
+    uint64_t n_shared = buffer == reader->io ? n_window : 0;
+    enum sc_status status = sc_buffer_reserve(buffer, (size_t)(n_window + (n_shared ? n_block : 0)));
+
+    if (!status && !n_shared)
+        status = sc_buffer_reserve(reader->io, (size_t)n_block);
+    if (status)
+        return status;
+    *window = buffer->data;
+    *block = reader->io->data + n_shared;
+    return SC_OK;
+}
+
 /* Read an index in blocks, verify its one checksum, and keep only the window. */
 static enum sc_status
-stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t first, uint64_t end)
+stream_index(struct sc_reader *reader, struct sc_read_object *object, uint64_t low, uint64_t high)
 {
     const struct sc_index_layout *index = &chain_of(object)->index;
-    uint64_t low = 8 * first, high = 8 * end;
-    struct sc_buffer *block = reader->io;
-    enum sc_status status = sc_buffer_reserve(&object->index, (size_t)(high - low));
-    enum sc_status found = SC_OK;
+    uint64_t begin = object->input.extent.offset, most = block_nbytes(reader, object);
+    enum sc_status status, found = SC_OK;
     struct sc_where bad = reader->where;
-    const uint8_t *bytes;
+    uint8_t *window = NULL, *block;
     uint32_t crc = 0;
 
+    status = find_memory(reader, object, high - low, most, &window, &block);
     for (uint64_t at = 0, n; !status && at < index->pairs_nbytes; at += n) {
-        n = min_u64(max_u64(INDEX_BLOCK_NBYTES, sc_depth_worth(object->latency_ns)), index->pairs_nbytes - at);
-        status = sc_input_fetch(&object->input, object->input.extent.offset + at, n, block, &bytes, &reader->stats,
-                                &reader->where);
+        n = min_u64(most, index->pairs_nbytes - at);
+        status = sc_input_read(&object->input, block, n, begin + at, &reader->stats, &reader->where);
         if (status)
             break;
-        crc = sc_crc32c_extend(crc, bytes, (size_t)n);
-        check_block(reader, object, bytes, at, n, &found, &bad);
+        crc = sc_crc32c_extend(crc, block, (size_t)n);
+        check_block(reader, object, block, at, n, &found, &bad);
         if (at < high && at + n > low) {
             uint64_t from = max_u64(at, low), to = min_u64(at + n, high);
 
-            memcpy(object->index.data + (from - low), bytes + (from - at), (size_t)(to - from));
+            memcpy(window + (from - low), block + (from - at), (size_t)(to - from));
         }
     }
     if (!status)
-        status = sc_input_fetch(&object->input, object->input.extent.offset + index->pairs_nbytes, 4, block, &bytes,
-                                &reader->stats, &reader->where);
+        status = sc_input_read(&object->input, block, 4, begin + index->pairs_nbytes, &reader->stats, &reader->where);
     if (!status)
-        status = sc_index_compare_checksum(bytes, crc, index->pairs_nbytes, &reader->where);
+        status = sc_index_compare_checksum(block, crc, index->pairs_nbytes, &reader->where);
     if (!status && found) {
         reader->where = bad;
         status = found;
     }
-    object->pairs = object->index.data;
-    object->first_word = first;
+    object->pairs = window;
     return status;
+}
+
+/* Read only the pairs of a large index that the box or selection can touch, and what its checksum needs. */
+static enum sc_status
+load_window(struct sc_reader *reader, struct sc_read_object *object)
+{
+    const struct sc_index_layout *index = &chain_of(object)->index;
+    struct sc_input *input = &object->input;
+    uint64_t end, n;
+
+    index_window(object, &object->first_word, &end);
+    n = 8 * (end - object->first_word);
+    enter(reader, object, n + (index->n_checksums ? block_nbytes(reader, object) : 0));
+    if (index->n_checksums)
+        return stream_index(reader, object, 8 * object->first_word, 8 * end);
+    /* checking all entries would take far longer than reading the window */
+    return sc_input_fetch(input, input->extent.offset + 8 * object->first_word, n, buffer_of(reader, object),
+                          &object->pairs, &reader->stats, &reader->where);
+}
+
+void
+sc_read_object_drop_index(struct sc_reader *reader, struct sc_read_object *object)
+{
+    sc_cached_index_release(object->input.index);
+    object->input.index = NULL;
+    leave_room(reader);
 }
 
 enum sc_status
@@ -95,27 +172,24 @@ sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *objec
 {
     const struct sc_index_layout *index = &chain_of(object)->index;
     struct sc_input *input = &object->input;
-    enum sc_status status =
-        sc_input_find_index(input, reader->run->plan->cancel, &object->index, &reader->stats, &reader->where);
-    uint64_t first, end;
+    enum sc_status status;
 
+    enter_for_cache(reader, object);
+    status = sc_input_find_index(input, reader->run->plan->cancel, buffer_of(reader, object), &reader->stats,
+                                 &reader->where);
     if (status)
         return status;
     if (input->index)
         return checks_all(reader, object)
                    ? sc_cached_index_check(input->index, chain_of(object), &input->extent, &reader->where)
                    : SC_OK;
-    if (index->in_c_order && index->n_checksums <= 1 && input->fd >= 0 && index->nbytes > INDEX_BLOCK_NBYTES) {
-        index_window(object, &first, &end);
-        if (index->n_checksums)
-            return stream_index(reader, object, first, end);
-        object->first_word = first; /* checking all entries would take far longer than reading the window */
-        return sc_input_fetch(input, input->extent.offset + 8 * first, 8 * (end - first), &object->index,
-                              &object->pairs, &reader->stats, &reader->where);
-    }
+    if (index->in_c_order && index->n_checksums <= 1 && input->fd >= 0 && !input->whole &&
+        index->nbytes > INDEX_BLOCK_NBYTES)
+        return load_window(reader, object);
+    enter(reader, object, index->nbytes);
     object->first_word = 0;
-    status = sc_input_fetch(input, input->extent.offset, index->nbytes, &object->index, &object->pairs, &reader->stats,
-                            &reader->where);
+    status = sc_input_fetch(input, input->extent.offset, index->nbytes, buffer_of(reader, object), &object->pairs,
+                            &reader->stats, &reader->where);
     if (!status)
         status = sc_index_verify(index, object->pairs, &reader->where);
     if (!status && checks_all(reader, object))
@@ -174,7 +248,7 @@ fetch_stored(const struct sc_input *input, struct sc_entry *entries, struct sc_b
 enum sc_status
 sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
               const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
-              struct sc_file_id *id, struct sc_where *where)
+              struct sc_opened *file, struct sc_where *where)
 {
     struct sc_buffer scratch = { 0 };
     struct sc_stats uncounted = { 0 };
@@ -199,8 +273,8 @@ sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool
     }
     sc_input_close(&input);
     sc_buffer_free(&scratch);
-    if (id)
-        *id = input.file.id;
+    if (file)
+        *file = input.file;
     if (n_bad)
         *n_bad = bad;
     return status;

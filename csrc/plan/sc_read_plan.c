@@ -227,7 +227,7 @@ sc_read_object_close(struct sc_read_run *run, struct sc_read_object *object)
 {
     sc_input_close(&object->input);
     if (object->room)
-        sc_depth_leave(&run->depth, object->room);
+        sc_depth_leave(&run->depth, object->room, &object->whole);
     object->room = 0;
     sc_buffer_free(&object->whole);
 }
@@ -245,9 +245,9 @@ sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object)
     object->item->missing = object->input.missing;
     if (status)
         return status;
-    object->latency_ns = object->input.fd < 0 ? 0 : sc_depth_latency(&plan->io, &object->input.file.id);
-    if (plan->hint && object->input.fd >= 0 && object->input.file.id.inode) /* not a descriptor of the caller */
-        sc_latency_hint(plan->hint, object->input.file.id.device);
+    object->latency_ns = 0;
+    if (SC_LIKELY(!object->input.missing) || plan->n_items > 1) /* a single missing object needs no other call */
+        object->latency_ns = sc_depth_learn(&reader->run->depth, &object->item->source, &object->input.file);
     expect_objects(reader->run, object->latency_ns);
     stop_decoding(reader);
     return sc_read_whole_begin(reader, object);
@@ -277,7 +277,10 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     if (object->item->source.entries)
         return for_each_touched(reader, object, plan_known_chunk);
     status = sc_read_object_load_index(reader, object);
-    return status ? status : plan_chunks(reader, object);
+    if (!status)
+        status = plan_chunks(reader, object);
+    sc_read_object_drop_index(reader, object);
+    return status;
 }
 
 /* ---- ranges to request from a remote store ---- */

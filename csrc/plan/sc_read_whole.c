@@ -53,8 +53,8 @@ sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object)
     if (reader->worker && n > 1 && nbytes > plan->io.max_nbytes / reader->run->depth.most)
         return SC_OK; /* nothing bounds the bytes of a flat run, and each of its threads may read a shard */
     if (!reader->worker) { /* a thread that holds a worker waits for nothing */
-        object->room = nbytes;
-        sc_depth_enter(&reader->run->depth, nbytes);
+        object->room = nbytes + (plan->cache ? chain_of(object)->index.nbytes : 0); /* decoded for the cache */
+        sc_depth_enter(&reader->run->depth, object->room, &object->whole);
     }
     status = sc_buffer_reserve(&object->whole, (size_t)nbytes);
     if (status)

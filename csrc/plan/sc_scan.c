@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_scan.h"
 
+#include "io/sc_latency.h"
 #include "plan/sc_depth.h"
 #include "plan/sc_run.h"
 
@@ -11,7 +12,20 @@ struct run {
     struct sc_depth depth;
     struct sc_failure failure;
     atomic_size_t next;
+    atomic_bool is_expected; /* the sources were told to `depth` */
 };
+
+/* Calls for one shard follow each other, so each shard that is left is one call at a time. */
+static void
+expect_sources(struct run *run, uint64_t latency_ns)
+{
+    uint64_t n = run->scan->n_sources, taken = min_u64(atomic_load(&run->next), n);
+
+    if (SC_LIKELY(latency_ns < SC_LATENCY_DEEP_NS))
+        return;
+    /* later calls count only because the estimate may have risen */
+    sc_depth_expect(&run->depth, latency_ns, atomic_exchange(&run->is_expected, true) ? 0 : n - taken);
+}
 
 static enum sc_status
 scan_one(struct run *run, size_t i, struct sc_buffer *memory, struct sc_where *where)
@@ -20,17 +34,18 @@ scan_one(struct run *run, size_t i, struct sc_buffer *memory, struct sc_where *w
     size_t n = (size_t)scan->shard->n_chunks;
     uint64_t *sizes = scan->sizes + i * n, shard_nbytes;
     struct sc_entry *entries = (struct sc_entry *)(void *)memory->data;
-    struct sc_file_id id;
+    struct sc_opened file;
     enum sc_status status;
 
     sc_where_clear(where);
     if (sc_cancelled(scan->cancel))
         return SC_CANCELLED;
     status = sc_read_index(scan->shard, &scan->sources[i], scan->allow_in_index, NULL, entries, &shard_nbytes, NULL,
-                           &id, where);
+                           &file, where);
     if (status)
         return status;
-    sc_depth_expect(&run->depth, sc_depth_latency(&scan->io, &id), i ? 1 : scan->n_sources - 1);
+    if (shard_nbytes != SC_ABSENT || scan->n_sources > 1)
+        expect_sources(run, sc_depth_learn(&run->depth, &scan->sources[i], &file));
     for (size_t k = 0; k < n; k++)
         sizes[k] = shard_nbytes == SC_ABSENT ? SC_ABSENT : entries[k].nbytes;
     return SC_OK;
@@ -68,9 +83,13 @@ sc_scan(struct sc_scan *scan, struct sc_where *where)
     sc_where_clear(where);
     sc_depth_init(&run.depth, &scan->io, n_threads, sc_threads_for(nbytes, scan->n_sources, n_threads), run_thread,
                   &run);
-    sc_depth_bound(&run.depth, index_nbytes);
+    sc_depth_bound(&run.depth, scan->shard->index.in_c_order ? index_nbytes : 2 * index_nbytes);
     sc_failure_init(&run.failure);
     atomic_init(&run.next, 0);
+    atomic_init(&run.is_expected, false);
+    run.depth.hint = scan->hint;
+    if (scan->n_sources > 1)
+        expect_sources(&run, sc_depth_expected(&run.depth, &scan->sources[0]));
     sc_depth_run(&run.depth);
     sc_depth_destroy(&run.depth);
     return sc_failure_end(&run.failure, where);

@@ -13,6 +13,7 @@ struct sc_scan {
     bool allow_in_index;
     unsigned n_threads;
     struct sc_io_rules io;
+    struct sc_device_hint *hint; /* of the array; may be NULL */
     struct sc_cancel *cancel;
 
     /* out */

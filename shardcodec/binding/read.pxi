@@ -231,6 +231,7 @@ def scan(Chain chain, sources, sizes, *, unsigned n_threads=1, bint allow_in_ind
         cancel = entered(cancel)
         plan.shard, plan.sources, plan.n_sources = &chain.chain, places, n
         plan.allow_in_index, plan.n_threads, plan.cancel = allow_in_index, n_threads, &cancel.cancel
+        plan.hint = &chain.hint
         with nogil:
             status = sc_scan(&plan, &where)
         cancel.raise_caught()

@@ -56,10 +56,11 @@ def set_memory_fault(uint64_t n, bint and_all_after=False):
 
 
 def end_memory_fault():
-    """Remove the memory fault, for tests; return (allocations requested, allocations alive, bytes alive)."""
+    """Remove the memory fault, for tests; return (allocations requested, allocations alive, bytes alive, most
+    bytes alive at a time)."""
     sc_worker_drop_free()
     cdef sc_fault_memory seen = sc_fault_disarm_memory()
-    return seen.n_asked, seen.n_live, seen.live_nbytes
+    return seen.n_asked, seen.n_live, seen.live_nbytes, seen.peak_nbytes
 
 
 cdef class Stamp:

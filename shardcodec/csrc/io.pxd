@@ -121,6 +121,7 @@ cdef extern from "io/sc_fault.h" nogil:
         uint64_t n_asked
         uint64_t n_live
         uint64_t live_nbytes
+        uint64_t peak_nbytes
 
     void sc_fault_arm_memory(uint64_t n, c_bool and_all_after)
     sc_fault_memory sc_fault_disarm_memory()

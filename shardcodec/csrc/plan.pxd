@@ -14,6 +14,8 @@ cdef extern from "plan/sc_cache.h" nogil:
 
     struct sc_cache
 
+    struct sc_opened
+
     struct sc_cached_index:
         uint64_t n_entries
         sc_entry *entries
@@ -103,7 +105,7 @@ cdef extern from "plan/sc_engine.h" nogil:
     sc_status sc_read(sc_read_plan *plan, sc_where *where)
     sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index,
                             const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
-                            sc_file_id *id, sc_where *where)
+                            sc_opened *file, sc_where *where)
 
     uint64_t SC_UNKNOWN_NBYTES
     sc_status sc_plan_ranges(const sc_read_item *item, const sc_index_extent *extent, bint allow_in_index,
@@ -222,6 +224,7 @@ cdef extern from "plan/sc_scan.h" nogil:
         bint allow_in_index
         unsigned n_threads
         sc_io_rules io
+        sc_device_hint *hint
         sc_cancel *cancel
         uint64_t *sizes
 

@@ -29,6 +29,7 @@ __all__ = [
     "is_prompt",
     "lock_scope",
     "name_of",
+    "seed_latency",
 ]
 
 # File systems where appends to a shard were tested with kills and power cuts. Elsewhere an append may fail: GlusterFS lost
@@ -196,7 +197,7 @@ def is_prompt(path: str) -> bool:
             return False
         else:
             try:
-                _seed_latency(fd)
+                seed_latency(fd)
                 return is_local(fd)
             finally:
                 os.close(fd)
@@ -217,7 +218,8 @@ def call_seconds(path: str) -> float:
             return float(native.load().latencies().get(device, 0.0))
 
 
-def _seed_latency(fd: int) -> None:
+def seed_latency(fd: int) -> None:
+    """Set the estimated cost of a call by the type of the file system of an open file, unless calls have been timed."""
     name = name_of(fd)
     seconds = FUSE_SECONDS if name.startswith("fuse") else REMOTE_SECONDS
     native.load().seed_latency(os.fstat(fd).st_dev, LOCAL_SECONDS if name in LOCAL_TYPES else seconds)

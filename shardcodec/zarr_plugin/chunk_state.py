@@ -34,7 +34,7 @@ from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from ..options import Options, check, resolve
 from ..storage.files import check_name
-from ..storage.kinds import at_url, locate, store_of
+from ..storage.kinds import at_url, introduce, locate, store_of
 from ..storage.renamed_store import RenamedStore, original
 from ..storage.sidecar import Sidecar
 
@@ -176,6 +176,7 @@ class _Scan:
         elif not isinstance(array, zarr.Array | zarr.AsyncArray):
             raise TypeError(f"expected a zarr array, a zarr store or a path, got {type(array).__name__}")
         self._target: StorePath = array.store_path
+        introduce(self._target.store)
         self._store, _ = locate(self._target)
         self._name = store_of(self._target.store).describe(self._target.path)
         metadata = array.metadata

@@ -90,7 +90,7 @@ def fail_each(work: Callable[[], None], after: Callable[[bool], None], and_all_a
             engine.set_memory_fault(n, and_all_after)
             done = outcome(work)
             gc.collect()
-            _, n_live, nbytes = engine.end_memory_fault()
+            _, n_live, nbytes, _ = engine.end_memory_fault()
             assert (n_live, nbytes) == (0, 0), f"allocation {n} of {n_allocations} failed"
             after(done)
     finally:

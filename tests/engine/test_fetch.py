@@ -224,6 +224,33 @@ def test_nearby_chunks_share_a_read(tmp_path: Path) -> None:
     assert [reads(gap) for gap in (0, 10, 4999, 5000)] == [3, 2, 2, 1]
 
 
+@pytest.mark.threads
+def test_groups_and_gaps_follow_the_cost_of_a_call(tmp_path: Path) -> None:
+    """Chunks side by side were one read of 16 MiB, whatever a call cost, so no reads waited at the same time. The last one lies
+    behind a gap of 100 kB."""
+    body = np.random.default_rng(0).bytes(512 << 15) + bytes(100_000) + b"end"
+    entries = [(i << 15, 1 << 15) for i in range(512)] + [((512 << 15) + 100_000, 3)]
+    path = tmp_path / "shard"
+    path.write_bytes(assemble(body, entries))
+    positions = np.random.default_rng(1).permutation(513).astype(np.uint64)
+
+    def reads(latency: float, depth: int = 0) -> tuple[int, int]:
+        """Return the number of reads, and of those at depth."""
+        shard = _native.OpenShard(opaque_chain(513), str(path))
+        before = shard.stats["reads"]
+        found = fetch_all(shard, positions.tolist(), max_nbytes=32 << 20, io_latency=latency, io_depth=depth)
+        assert found == [
+            body[offset:][:nbytes] for offset, nbytes in (entries[i] for i in positions.tolist())
+        ]
+        return int(shard.stats["reads"] - before), int(shard.stats["deep_reads"])
+
+    assert reads(0.0) == reads(19e-6) == reads(1.0, depth=1) == (2, 0)
+    assert reads(100e-6) == (65, 65), "256 KiB at least"
+    assert reads(2e-3) == (19, 19), "1 MB is worth a call: 30 chunks"
+    assert reads(10e-3) == (9, 9), "2 MiB is the share of one of 32 threads"
+    assert reads(2e-3, depth=2) == (18, 18), "the share of a thread in the price of a call is worth the gap"
+
+
 @given(data=st.data())
 def test_any_layout_is_fetched(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Overlaps, gaps, empty and absent chunks, any order of positions, any budget."""
