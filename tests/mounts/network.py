@@ -47,6 +47,7 @@ BEGIN, END = "<!-- network: begin -->\n", "<!-- network: end -->\n"
 
 STRATEGIES = ("replace", "append", "in_place")
 N_WRITERS, N_SLOT_WRITERS = 8, 4
+N_REPORTS = 5  # wrong reads of one reader that are printed
 
 
 # ---- the experiments
@@ -137,17 +138,16 @@ def read_beside_writers(row: Row, mounts: Mounts, strategy: str, seconds: float,
     def read(number: int) -> Counter[str]:
         reader = Reader(log, may_step_back=strategy == "in_place", sees_all=mounts.client is None)
         done: Counter[str] = Counter()
-        while time.monotonic() < end:
+        while not done["reads"] or time.monotonic() < end:
             try:
                 if number:
                     faults = reader.look(lambda: open_on(mounts.two, name)[...])
                 else:
                     faults = reader.look(lambda: shardcodec.open_array(mounts.two / name)[...])
             except Exception as error:
-                kind = "typed errors" if isinstance(error, ShardError | OSError) else "untyped errors"
-                faults = Counter({kind: 1})
-                print(f"  {row.kind}, {strategy}: reader: {type(error).__name__}: {error}", flush=True)
-            if faults and done["bad"] < 5:
+                kind = "a typed error" if isinstance(error, ShardError | OSError) else "an untyped error"
+                faults = Counter({f"{kind}, as {type(error).__name__}: {error}": 1})
+            if faults and done["bad"] < N_REPORTS:
                 print(f"  {row.kind}, {strategy}: reader {number}: {dict(faults)}", flush=True)
             done["bad"] += bool(faults)
             done["reads"] += 1
