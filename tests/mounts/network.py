@@ -34,7 +34,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from helpers import create, shard_path
-from mounts.network_kills import die_with_lock, kill_client, kill_writers
+from mounts.network_kills import die_with_lock, kill_client, kill_writers, last_state_faults
 from mounts.network_kinds import KINDS, Missing, Mounts
 from mounts.network_parts import Row, Team, new_array, open_on
 from mounts.stamps import N_CHUNKS, NO_SHARD, SHAPE, SIDE, Log, N, Reader, by_chunk, cell
@@ -164,6 +164,8 @@ def read_beside_writers(row: Row, mounts: Mounts, strategy: str, seconds: float,
     holds = not total or (mounts.hides_replaced and set(total) == {NO_SHARD})
     row.check(holds, f"{strategy}: {bad} of {n_reads} reads: {dict(total)}")
     row.check(n_reads > 0, f"{strategy}: the readers read")
+    last = last_state_faults(mounts.two, name, log, strategy, mounts.cache_seconds)
+    row.check(not last, f"{strategy}: the last write of each inner chunk is there: {last}")
     row.cells[f"{strategy} reads"] = f"{bad} of {n_reads}"
 
 

@@ -27,12 +27,12 @@ LOCK_SECONDS = 30.0  # within which the lock of a dead client must be free
 fork = multiprocessing.get_context("fork")
 
 
-def faults_after_kill(
+def last_state_faults(
     folder: Path, name: str, log: Log, strategy: str, patience: float
 ) -> Counter[str] | str:
-    """Read in another process what a kill has left, write there, and read again. Return the faults, or an error.
+    """Read, in another process, what writers that have ended or were killed have left; write, and read again.
 
-    `patience` is how long the caches of a client may show an older state, in seconds.
+    Return the faults, or an error. `patience` is how long the caches of a client may show an older state, in seconds.
     """
 
     def look(_: int) -> Counter[str]:
@@ -90,7 +90,7 @@ def kill_writers(row: Row, mounts: Mounts, strategy: str) -> None:
             print(f"  {row.kind}, {strategy}: the file system does not let a killed process end", flush=True)
             break
         n_kills += 1
-        answer = faults_after_kill(mounts.two, name, log, strategy, mounts.cache_seconds)
+        answer = last_state_faults(mounts.two, name, log, strategy, mounts.cache_seconds)
         bad += not report(row, strategy, "after a kill", answer)
     row.check(bad == 0, f"{strategy}: old or new after a kill: {bad} of {n_kills}")
     row.cells[f"{strategy} kills"] = f"{bad} of {n_kills}"
@@ -129,7 +129,7 @@ def kill_client(row: Row, mounts: Mounts, strategy: str, *, reaches: bool) -> No
 
 def see(row: Row, strategy: str, mounts: Mounts, where: str, folder: Path, name: str, log: Log) -> bool:
     begun = time.monotonic()
-    answer = faults_after_kill(folder, name, log, strategy, mounts.cache_seconds)
+    answer = last_state_faults(folder, name, log, strategy, mounts.cache_seconds)
     seconds = time.monotonic() - begun
     good = report(row, strategy, where, answer)
     return report(row, strategy, where, f"{seconds:.0f} s" if seconds > LOCK_SECONDS else "") and good
