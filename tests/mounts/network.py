@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers import create, shard_path
 from mounts.network_kills import die_with_lock, kill_client, kill_writers, last_state_faults
 from mounts.network_kinds import KINDS, Missing, Mounts
-from mounts.network_parts import Row, Team, new_array, open_on
+from mounts.network_parts import PATIENCE, Row, Team, new_array, open_on
 from mounts.stamps import N_CHUNKS, NO_SHARD, SHAPE, SIDE, Log, N, Reader, by_chunk, cell
 
 import shardcodec
@@ -47,6 +47,7 @@ BEGIN, END = "<!-- network: begin -->\n", "<!-- network: end -->\n"
 
 STRATEGIES = ("replace", "append", "in_place")
 N_WRITERS, N_SLOT_WRITERS = 8, 4
+LONG_SECONDS = 5.0  # a write that takes longer is printed
 N_REPORTS = 5  # wrong reads of one reader that are printed
 
 
@@ -128,12 +129,17 @@ def read_beside_writers(row: Row, mounts: Mounts, strategy: str, seconds: float,
     end = time.monotonic() + seconds
     folders = [mounts.one, mounts.one, mounts.two] if reaches else [mounts.one, mounts.one]
 
-    def write(number: int) -> None:
-        array = open_on(folders[number], name, write_strategy=strategy)
+    def write(number: int) -> tuple[int, float]:
+        # locks promise no order, so a writer may wait until the others have ended
+        patience = PATIENCE / 2 + seconds
+        array = open_on(folders[number], name, write_strategy=strategy, lock_timeout=patience)
         own = range(number, N_CHUNKS, len(folders))
         choice = random.Random(number)
-        while time.monotonic() < end:
+        n_writes, longest = 0, 0.0
+        while (begun := time.monotonic()) < end:
             log.write(array, choice.choice(own))
+            n_writes, longest = n_writes + 1, max(longest, time.monotonic() - begun)
+        return n_writes, longest
 
     def read(number: int) -> Counter[str]:
         reader = Reader(log, may_step_back=strategy == "in_place", sees_all=mounts.client is None)
@@ -164,6 +170,9 @@ def read_beside_writers(row: Row, mounts: Mounts, strategy: str, seconds: float,
     holds = not total or (mounts.hides_replaced and set(total) == {NO_SHARD})
     row.check(holds, f"{strategy}: {bad} of {n_reads} reads: {dict(total)}")
     row.check(n_reads > 0, f"{strategy}: the readers read")
+    if not failed and (longest := max(seconds for _, seconds in writers)) > LONG_SECONDS:
+        shares = ", ".join(str(n_writes) for n_writes, _ in writers)
+        print(f"  {row.kind}, {strategy}: {shares} writes; the longest took {longest:.0f} s", flush=True)
     last = last_state_faults(mounts.two, name, log, strategy, mounts.cache_seconds)
     row.check(not last, f"{strategy}: the last write of each inner chunk is there: {last}")
     row.cells[f"{strategy} reads"] = f"{bad} of {n_reads}"

@@ -37,7 +37,7 @@ def new_array(folder: Path, name: str) -> Any:
 
 def open_on(folder: Path, name: str, **options: Any) -> Any:
     with quiet():
-        return ours(folder / name, lock_timeout=PATIENCE / 2, **options)
+        return ours(folder / name, **({"lock_timeout": PATIENCE / 2} | options))
 
 
 class Team:
