@@ -49,7 +49,7 @@ class Mount:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-ESs", SERVER, backing, folder, str(theirs.fileno()), locks]
         # An environment without LD_PRELOAD: the server runs without the sanitizer of the tests.
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={"LC_ALL": "C.UTF-8"})
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={"LC_ALL": "C.UTF-8"})
         theirs.close()
         ours.settimeout(PATIENCE)
         self._control = ours
@@ -63,7 +63,7 @@ class Mount:
     @property
     def pid(self) -> int:
         """Process ID of the server."""
-        return self._process.pid
+        return self.process.pid
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         with self._mutex:
@@ -105,10 +105,10 @@ class Mount:
             self._control.close()
         _unmount(self.path)
         try:
-            self._process.wait(5)
+            self.process.wait(5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
         _unmount(self.path)
 
 

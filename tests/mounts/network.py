@@ -5,8 +5,9 @@
 For each kind of mount and each strategy, processes on two mounts of one file system
 
 - update the 64 inner chunks of one shard, and no update may be lost;
-- read the shard on the other mount while it is written, and no inner chunk may be torn;
-- are killed while they write; each inner chunk is then old or new, and the next write works.
+- read the shard on the other mount while it is written, and each inner chunk must have a value that it may have (`stamps.py`);
+- are killed while they write; each inner chunk is then old or new, and the next write works;
+- lose the client of their mount, if it is a process, while they write; the same holds for the other mount and for a new one.
 
 Four processes on both mounts write one shard with `ShardWriter.join`. Where locks do not reach the other mount, updates may be
 lost: there must be a warning, and `locking="cluster"` must refuse. The exit status is 1 if a promise is broken. A file system that
@@ -17,27 +18,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers import create, ours, quiet, shard_path
-from mounts.network_kinds import KINDS, Missing
+from helpers import create, shard_path
+from mounts.network_kills import die_with_lock, kill_client, kill_writers, last_state_faults
+from mounts.network_kinds import KINDS, Missing, Mounts
+from mounts.network_parts import PATIENCE, Row, Team, new_array, open_on
+from mounts.stamps import N_CHUNKS, NO_SHARD, SHAPE, SIDE, Log, N, Reader, by_chunk, cell
 
 import shardcodec
 from shardcodec import LockScopeError, LockScopeWarning, ShardError, ShardSpec, ShardWriter
@@ -46,105 +46,30 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
 BEGIN, END = "<!-- network: begin -->\n", "<!-- network: end -->\n"
 
 STRATEGIES = ("replace", "append", "in_place")
-SIDE, N = 8, 8  # elements and inner chunks along an axis
-N_CHUNKS = N * N
-SHAPE = (SIDE * N, SIDE * N)
-N_WRITERS, N_SLOT_WRITERS, N_KILLS = 8, 4, 10
-PATIENCE = 120.0
-STUCK_SECONDS = 30.0
-
-Both = tuple[Path, Path]
-
-
-def cell(number: int) -> tuple[slice, slice]:
-    """Return the selection of one inner chunk."""
-    row, column = divmod(number, N)
-    return np.s_[SIDE * row : SIDE * (row + 1), SIDE * column : SIDE * (column + 1)]
-
-
-def new_array(folder: Path, name: str) -> Any:
-    """Create an array of one shard whose inner chunks have checksums, and write it."""
-    checksum = {"name": "crc32c"}
-    array = create(
-        folder / name,
-        shape=SHAPE,
-        shards=SHAPE,
-        chunks=(SIDE, SIDE),
-        dtype="i4",
-        compressors=[checksum],
-        fill_value=-1,
-    )
-    array[...] = 0
-    return array
-
-
-def open_on(folder: Path, name: str, **options: Any) -> Any:
-    with quiet():
-        return ours(folder / name, lock_timeout=PATIENCE / 2, **options)
-
-
-class Team:
-    """Forked processes whose answers are collected; an exception is an answer too."""
-
-    def __init__(self, n: int, work: Callable[[int], Any]) -> None:
-        context = multiprocessing.get_context("fork")
-        self._answers = [context.Pipe(duplex=False) for _ in range(n)]
-        self.members = [
-            context.Process(target=self._run, args=(work, number), daemon=True) for number in range(n)
-        ]
-        for member in self.members:
-            member.start()
-
-    def _run(self, work: Callable[[int], Any], number: int) -> None:
-        warnings.simplefilter("ignore", LockScopeWarning)
-        try:
-            answer = work(number)
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}"
-        self._answers[number][1].send(answer)
-
-    def answers(self) -> list[Any]:
-        found = []
-        for (reading, _), member in zip(self._answers, self.members, strict=True):
-            found.append(reading.recv() if reading.poll(PATIENCE) else f"no answer within {PATIENCE:g} s")
-            member.kill()
-            member.join(STUCK_SECONDS)  # a client that hangs keeps a killed process
-        return found
-
-
-@dataclass
-class Row:
-    """The results of one kind of mount."""
-
-    kind: str
-    scope: str = ""
-    cells: dict[str, str] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
-
-    def check(self, holds: bool, promise: str) -> None:
-        if not holds:
-            self.broken.append(promise)
+N_WRITERS, N_SLOT_WRITERS = 8, 4
+LONG_SECONDS = 5.0  # a write that takes longer is printed
+N_REPORTS = 5  # wrong reads of one reader that are printed
 
 
 # ---- the experiments
 
 
-def find_scope(row: Row, both: Both) -> bool:
+def find_scope(row: Row, mounts: Mounts) -> bool:
     """Find the scope of locks; return True if they reach the other mount. Where they do not, there must be a warning."""
-    array = new_array(both[0], "scope")
+    array = new_array(mounts.one, "scope")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LockScopeWarning)
         array[0, 0] = 1
     (row.scope,) = {
         scope
         for mount, scope in shardcodec.stats()["lock_scopes"].items()
-        if mount.startswith(f"{both[0]} (")
+        if mount.startswith(f"{mounts.one} (")
     }
     busy = shardcodec.native.load().FileLock()
     other = shardcodec.native.load().FileLock()
     reaches = (
         busy.try_acquire(str(shard_path(array))) == "held"
-        and other.try_acquire(str(both[1] / "scope" / shard_path(array).relative_to(both[0] / "scope")))
+        and other.try_acquire(str(mounts.two / "scope" / shard_path(array).relative_to(mounts.one / "scope")))
         == "busy"
     )
     busy.release()
@@ -152,12 +77,14 @@ def find_scope(row: Row, both: Both) -> bool:
     warned = any(issubclass(one.category, LockScopeWarning) for one in caught)
     row.check(reaches or warned, "a warning where locks do not reach the other mount")
     row.check(reaches or row.scope == "node", "the scope `node` where locks do not reach the other mount")
-    row.check(reaches or refuses(both), 'locking="cluster" refuses where locks do not reach the other mount')
+    row.check(
+        reaches or refuses(mounts), 'locking="cluster" refuses where locks do not reach the other mount'
+    )
     return reaches
 
 
-def refuses(both: Both) -> bool:
-    array = open_on(both[1], "scope", locking="cluster")
+def refuses(mounts: Mounts) -> bool:
+    array = open_on(mounts.two, "scope", locking="cluster")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LockScopeWarning)
         try:
@@ -167,23 +94,25 @@ def refuses(both: Both) -> bool:
     return False
 
 
-def update(row: Row, both: Both, strategy: str, *, reaches: bool) -> None:
+def update(row: Row, mounts: Mounts, strategy: str, *, reaches: bool) -> None:
     """Update the inner chunks of one shard from processes on both mounts."""
     name = f"update-{strategy}"
-    new_array(both[0], name)
+    new_array(mounts.one, name)
+    folders = mounts.one, mounts.two
+    new = 64 * N_CHUNKS  # beyond the values of `new_array`
 
     def work(number: int) -> dict[str, int]:
-        array = open_on(both[number % 2], name, write_strategy=strategy)
+        array = open_on(folders[number % 2], name, write_strategy=strategy)
         shardcodec.stats.reset()
         for i in range(number, N_CHUNKS, N_WRITERS):
-            array[cell(i)] = i + 1
+            array[cell(i)] = new + i
         return dict(shardcodec.stats()["strategy_refused"])
 
     answers = Team(N_WRITERS, work).answers()
     failed = [answer for answer in answers if isinstance(answer, str)]
     # another process, whose client has cached nothing of the shard
-    found = Team(1, lambda _: open_on(both[1], name)[::SIDE, ::SIDE].ravel().tolist()).answers()[0]
-    lost = [i for i in range(N_CHUNKS) if isinstance(found, str) or found[i] != i + 1]
+    found = Team(1, lambda _: by_chunk(open_on(mounts.two, name)[...])).answers()[0]
+    lost = [i for i in range(N_CHUNKS) if isinstance(found, str) or (found[i] != new + i).any()]
     row.check(not failed or not reaches, f"{strategy}: updates without errors: {failed[:1]}")
     row.check(not lost or not reaches, f"{strategy}: no lost update: {len(lost)} of {N_CHUNKS}")
     is_refused = any(answer for answer in answers if isinstance(answer, dict))
@@ -192,118 +121,72 @@ def update(row: Row, both: Both, strategy: str, *, reaches: bool) -> None:
         row.cells[strategy] += f", {len(failed)} of {N_WRITERS} writers failed"
 
 
-def read_beside_writers(row: Row, both: Both, strategy: str, seconds: float, *, reaches: bool) -> None:
+def read_beside_writers(row: Row, mounts: Mounts, strategy: str, seconds: float, *, reaches: bool) -> None:
     """Read on one mount while processes write on the other; where locks reach, also a writer on the reader's mount."""
     name = f"read-{strategy}"
-    new_array(both[0], name)
+    new_array(mounts.one, name)
+    log = Log()
     end = time.monotonic() + seconds
-    folders = [both[0], both[0], both[1]] if reaches else [both[0], both[0]]
+    folders = [mounts.one, mounts.one, mounts.two] if reaches else [mounts.one, mounts.one]
 
-    def write(number: int) -> int:
-        array = open_on(folders[number], name, write_strategy=strategy)
-        values = random.Random(number)
-        n_writes = 0
-        while time.monotonic() < end:
-            array[cell(values.randrange(N_CHUNKS))] = n_writes = n_writes + 1
-        return n_writes
+    def write(number: int) -> tuple[int, float]:
+        # locks promise no order, so a writer may wait until the others have ended
+        patience = PATIENCE / 2 + seconds
+        array = open_on(folders[number], name, write_strategy=strategy, lock_timeout=patience)
+        own = range(number, N_CHUNKS, len(folders))
+        choice = random.Random(number)
+        n_writes, longest = 0, 0.0
+        while (begun := time.monotonic()) < end:
+            log.write(array, choice.choice(own))
+            n_writes, longest = n_writes + 1, max(longest, time.monotonic() - begun)
+        return n_writes, longest
 
     def read(number: int) -> Counter[str]:
-        done: Counter[str] = Counter(reads=0, torn=0, typed=0, untyped=0)
-        while time.monotonic() < end:
+        reader = Reader(log, may_step_back=strategy == "in_place", sees_all=mounts.client is None)
+        done: Counter[str] = Counter()
+        while not done["reads"] or time.monotonic() < end:
             try:
                 if number:
-                    array = open_on(both[1], name)
-                    values = array[...]
+                    faults = reader.look(lambda: open_on(mounts.two, name)[...])
                 else:
-                    values = shardcodec.open_array(both[1] / name)[...]
-            except (ShardError, OSError) as error:
-                done["typed"] += 1
-                print(f"  {row.kind}, {strategy}: reader: {type(error).__name__}: {error}", flush=True)
-                continue
+                    faults = reader.look(lambda: shardcodec.open_array(mounts.two / name)[...])
             except Exception as error:
-                done["untyped"] += 1
-                print(f"  {row.kind}, {strategy}: reader: {type(error).__name__}: {error}", flush=True)
-                continue
+                kind = "a typed error" if isinstance(error, ShardError | OSError) else "an untyped error"
+                faults = Counter({f"{kind}, as {type(error).__name__}: {error}": 1})
+            if faults and done["bad"] < N_REPORTS:
+                print(f"  {row.kind}, {strategy}: reader {number}: {dict(faults)}", flush=True)
+            done["bad"] += bool(faults)
             done["reads"] += 1
-            chunks = values.reshape(N, SIDE, N, SIDE).transpose(0, 2, 1, 3).reshape(N_CHUNKS, -1)
-            done["torn"] += int((chunks != chunks[:, :1]).any())
+            done.update(dict.fromkeys(faults, 1))
         return done
 
     readers = Team(2, read)
-    writers = Team(len(folders), write).answers()
-    answers = readers.answers()
+    writers = Team(len(folders), write).answers(seconds)
+    answers = readers.answers(seconds)
     failed = [answer for answer in [*answers, *writers] if isinstance(answer, str)]
     row.check(not failed, f"{strategy}: readers and writers without errors: {failed[:1]}")
     total: Counter[str] = sum((one for one in answers if not isinstance(one, str)), Counter())
-    row.check(
-        total["torn"] == 0, f"{strategy}: no torn inner chunk: {total['torn']} of {total['reads']} reads"
-    )
-    row.check(total["untyped"] == 0, f"{strategy}: no untyped error: {total['untyped']}")
-    row.check(total["typed"] == 0, f"{strategy}: no error of a reader: {total['typed']}")
-    row.check(total["reads"] > 0, f"{strategy}: the readers read")
-    row.cells[f"{strategy} reads"] = (
-        str(total["torn"] + total["untyped"] + total["typed"]) + f" of {total['reads']}"
-    )
+    bad, n_reads = total.pop("bad", 0), total.pop("reads", 0)
+    holds = not total or (mounts.hides_replaced and set(total) == {NO_SHARD})
+    row.check(holds, f"{strategy}: {bad} of {n_reads} reads: {dict(total)}")
+    row.check(n_reads > 0, f"{strategy}: the readers read")
+    if not failed and (longest := max(seconds for _, seconds in writers)) > LONG_SECONDS:
+        shares = ", ".join(str(n_writes) for n_writes, _ in writers)
+        print(f"  {row.kind}, {strategy}: {shares} writes; the longest took {longest:.0f} s", flush=True)
+    last = last_state_faults(mounts.two, name, log, strategy, mounts.cache_seconds)
+    row.check(not last, f"{strategy}: the last write of each inner chunk is there: {last}")
+    row.cells[f"{strategy} reads"] = f"{bad} of {n_reads}"
 
 
-def kill_writers(row: Row, both: Both, strategy: str) -> None:
-    """Kill a writer on one mount; read and write on the other.
-
-    The mounts are for this experiment alone. In GlusterFS 10.3 a request for a lock that is interrupted may block a thread of
-    the client for ever, and two of them block the mount (gluster/glusterfs#4371).
-    """
-    name = f"kill-{strategy}"
-    new_array(both[0], name)
-    bad = n_kills = 0
-    delays = random.Random(5)
-
-    def write(_: int) -> None:
-        array = open_on(both[0], name, write_strategy=strategy)
-        ready.set()
-        for value in range(1, 10**9):
-            array[cell(value % N_CHUNKS)] = value
-
-    def look(_: int) -> bool:
-        array = open_on(both[1], name, write_strategy=strategy)
-        for _again in range(2):
-            values = array[...].reshape(N, SIDE, N, SIDE).transpose(0, 2, 1, 3).reshape(N_CHUNKS, -1)
-            if (values != values[:, :1]).any():
-                return False
-            array[cell(0)] = -5
-        return bool((array[cell(0)] == -5).all())
-
-    for _ in range(N_KILLS):
-        ready = multiprocessing.get_context("fork").Event()
-        victim = Team(1, write).members[0]
-        ready.wait(PATIENCE)
-        time.sleep(delays.uniform(0.0, 0.1))
-        if victim.pid is not None:
-            os.kill(victim.pid, signal.SIGKILL)
-        victim.join(STUCK_SECONDS)
-        # the kernel waits for the client, and later kills would say nothing
-        if victim.is_alive():
-            print(f"  {row.kind}, {strategy}: the file system does not let a killed process end", flush=True)
-            break
-        n_kills += 1
-        answer = Team(1, look).answers()[0]
-        if answer is not True:
-            bad += 1
-            print(f"  {row.kind}, {strategy}: after a kill: {answer}", flush=True)
-    row.check(bad == 0, f"{strategy}: old or new after a kill: {bad} of {n_kills}")
-    row.cells[f"{strategy} kills"] = f"{bad} of {n_kills}"
-
-
-def write_slots(row: Row, both: Both) -> None:
+def write_slots(row: Row, mounts: Mounts) -> None:
     """Write one shard from processes on both mounts, without locks."""
     array = create(
-        both[0] / "slots", shape=SHAPE, shards=SHAPE, chunks=(SIDE, SIDE), dtype="i4", compressors=None
+        mounts.one / "slots", shape=SHAPE, shards=SHAPE, chunks=(SIDE, SIDE), dtype="i4", compressors=None
     )
     spec = ShardSpec.from_metadata(array.metadata.to_dict())
     token = ShardWriter.create(shard_path(array), spec)
-    tokens = [
-        token,
-        token.replace(json.dumps(str(both[0]))[1:-1].encode(), json.dumps(str(both[1]))[1:-1].encode()),
-    ]
+    one, two = (json.dumps(str(folder))[1:-1].encode() for folder in (mounts.one, mounts.two))
+    tokens = [token, token.replace(one, two)]
 
     def work(number: int) -> list[list[int]]:
         with ShardWriter.join(tokens[number % 2]) as part:
@@ -316,7 +199,7 @@ def write_slots(row: Row, both: Both) -> None:
     row.check(not failed, f"slots: writers without errors: {failed[:1]}")
     if not failed:
         ShardWriter.join(token).commit(np.concatenate([np.asarray(answer) for answer in answers]))
-        found = Team(1, lambda _: open_on(both[1], "slots")[...].tolist()).answers()[0]
+        found = Team(1, lambda _: open_on(mounts.two, "slots")[...].tolist()).answers()[0]
         expected = np.arange(1, N_CHUNKS + 1).reshape(N, N).repeat(SIDE, 0).repeat(SIDE, 1).tolist()
         row.check(found == expected, "slots: each inner chunk arrives")
     row.cells["slots"] = "failed" if any("slots" in one for one in row.broken) else "complete"
@@ -324,36 +207,43 @@ def write_slots(row: Row, both: Both) -> None:
 
 def run_kind(kind: str, seconds: float) -> Row:
     row = Row(kind)
-    with two_mounts(kind) as both:
-        reaches = find_scope(row, both)
+    with two_mounts(kind) as mounts:
+        reaches = find_scope(row, mounts)
         for strategy in STRATEGIES:
-            update(row, both, strategy, reaches=reaches)
-            read_beside_writers(row, both, strategy, seconds, reaches=reaches)
-        write_slots(row, both)
+            update(row, mounts, strategy, reaches=reaches)
+            read_beside_writers(row, mounts, strategy, seconds, reaches=reaches)
+        write_slots(row, mounts)
     for strategy in STRATEGIES:
-        with two_mounts(kind) as both:
-            kill_writers(row, both, strategy)
+        with two_mounts(kind) as mounts:
+            kill_writers(row, mounts, strategy)
+        with two_mounts(kind) as mounts:
+            kill_client(row, mounts, strategy, reaches=reaches)
+    if reaches:
+        with two_mounts(kind) as mounts:
+            die_with_lock(row, mounts)
     return row
 
 
 @contextmanager
-def two_mounts(kind: str) -> Iterator[Both]:
+def two_mounts(kind: str) -> Iterator[Mounts]:
     """Mount a file system of its own twice."""
     with (
         tempfile.TemporaryDirectory(prefix="network", ignore_cleanup_errors=True) as folder,
-        KINDS[kind](Path(folder)) as both,
+        KINDS[kind](Path(folder)) as mounts,
     ):
-        yield both
+        yield mounts
 
 
 # ---- the table
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], seconds: float) -> str:
+    """Return the table, below the seconds for which the readers read."""
     head = ["file system", "locks", *(f"`{one}`: {N_CHUNKS} updates" for one in STRATEGIES)]
     head += [
         "wrong or failed reads",
         "bad after a kill",
+        "bad after a kill of the client",
         f"{N_SLOT_WRITERS} slot writers",
     ]
     lines = [head, ["---"] * len(head)]
@@ -365,15 +255,20 @@ def table(rows: list[Row]) -> str:
                 *(row.cells.get(one, "") for one in STRATEGIES),
                 added(row, "reads"),
                 added(row, "kills"),
+                added(row, "client kills"),
                 row.cells.get("slots", ""),
             ]
         )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    caption = f"Beside the writers, two readers read for {seconds:g} s with each strategy.\n\n"
+    return caption + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def added(row: Row, what: str) -> str:
-    """Return the sum of the cells "a of b" of all strategies."""
-    pairs = [row.cells[f"{one} {what}"].split(" of ") for one in STRATEGIES]
+    """Return the sum of the cells "a of b" of all strategies, or a dash."""
+    cells = [row.cells[f"{one} {what}"] for one in STRATEGIES]
+    if "-" in cells:
+        return "-"
+    pairs = [one.split(" of ") for one in cells]
     return f"{sum(int(a) for a, _ in pairs)} of {sum(int(b) for _, b in pairs):,}"
 
 
@@ -400,10 +295,10 @@ def main() -> int:
             f"{kind}: {time.monotonic() - begun:.0f} s, {'; '.join(row.broken) or 'all promises hold'}",
             flush=True,
         )
-    print(table(rows))
+    print(table(rows, given.seconds))
     if given.write_table:
         before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(before + BEGIN + table(rows) + END + rest.partition(END)[2])
+        PAGE.write_text(before + BEGIN + table(rows, given.seconds) + END + rest.partition(END)[2])
     return int(any(row.broken for row in rows))
 
 

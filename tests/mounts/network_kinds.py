@@ -1,10 +1,11 @@
 # network_kinds.py - two mounts of one file system, of every kind that this machine can make
 # SPDX-License-Identifier: MIT
-"""`KINDS` maps a name to a function that mounts a file system twice below a folder. It needs root.
+"""`KINDS` maps a name to a function that mounts a file system twice below a folder, as `Mounts`. It needs root.
 
 Local file systems are mounted once, and shown a second time by a bind mount. Network file systems have two clients, as two nodes
-have. No daemon of the system is used: sshfs talks to a server over a socket pair, and GlusterFS has a brick and two clients of
-its own, with volume files. What is missing raises `Missing`.
+have; they are processes, and the first one can be killed and started again. No daemon of the system is used: sshfs talks to a
+server over a socket pair, and GlusterFS has a brick and two clients of its own, with volume files. What is missing raises
+`Missing`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ import pytest
 from faults.loop_devices import formatted, mounted, run
 from mounts import fuse
 
-__all__ = ["KINDS", "Missing"]
+__all__ = ["KINDS", "Client", "Missing", "Mounts"]
 
 PATIENCE = 20.0
+CACHE_SECONDS = 3.0  # GlusterFS and FUSE keep names, attributes and small files for one second
 
 SFTP_SERVERS = (
     "/usr/lib/openssh/sftp-server",
@@ -88,21 +91,73 @@ class Missing(Exception):
     """This machine cannot mount the file system."""
 
 
+class Client:
+    """A process that serves a mount.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the mount is.
+    start : callable
+        Mounts it, and returns the process.
+    """
+
+    def __init__(self, folder: Path, start: Callable[[Path], subprocess.Popen[Any]]) -> None:
+        self.folder = folder
+        self._start = start
+        self._process = start(folder)
+
+    def kill(self) -> None:
+        """Kill the process. Every use of the mount is an error then."""
+        self._process.kill()
+        self._process.wait()
+
+    def mount_again(self) -> None:
+        """Start a new process for the folder of a killed one. No process may use the old mount: it would see what is below."""
+        run("umount", "-l", self.folder)
+        self._process = self._start(self.folder)
+
+
+@dataclass
+class Mounts:
+    """Two mounts of one file system.
+
+    Parameters
+    ----------
+    one, two : Path
+        The mounts.
+    client : Client, optional
+        Serves the first one, if a process does.
+    hides_replaced : bool
+        True if a client gives an open file another name before it replaces it, so that no file has the name for a moment.
+    """
+
+    one: Path
+    two: Path
+    client: Client | None = None
+    hides_replaced: bool = False
+
+    @property
+    def cache_seconds(self) -> float:
+        """How long a read on one mount may miss what was written through the other one."""
+        return 0.0 if self.client is None else CACHE_SECONDS
+
+
 @contextmanager
-def _bound(folder: Path, one: Path) -> Iterator[tuple[Path, Path]]:
+def _bound(folder: Path, one: Path) -> Iterator[Mounts]:
     """Show a mounted folder a second time."""
     two = folder / "two"
     two.mkdir()
     if not run("mount", "--bind", one, two):
         raise Missing("a bind mount is not permitted")
     try:
-        yield one, two
+        yield Mounts(one, two)
     finally:
         run("umount", "-l", two)
 
 
 @contextmanager
-def _on_loop_device(folder: Path, system: str) -> Iterator[tuple[Path, Path]]:
+def _on_loop_device(folder: Path, system: str) -> Iterator[Mounts]:
     with ExitStack() as stack:
         try:
             # btrfs frees replaced blocks with its next commit, up to 30 s later.
@@ -115,7 +170,7 @@ def _on_loop_device(folder: Path, system: str) -> Iterator[tuple[Path, Path]]:
 
 
 @contextmanager
-def _tmpfs(folder: Path) -> Iterator[tuple[Path, Path]]:
+def _tmpfs(folder: Path) -> Iterator[Mounts]:
     one = folder / "one"
     one.mkdir()
     with ExitStack() as stack:
@@ -127,7 +182,7 @@ def _tmpfs(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 @contextmanager
-def _overlay(folder: Path) -> Iterator[tuple[Path, Path]]:
+def _overlay(folder: Path) -> Iterator[Mounts]:
     for name in ("lower", "upper", "work", "one"):
         (folder / name).mkdir()
     options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
@@ -140,15 +195,18 @@ def _overlay(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 @contextmanager
-def _test_mounts(folder: Path, locks: str) -> Iterator[tuple[Path, Path]]:
-    try:
-        with (
-            fuse.mount(folder / "backing", folder / "one", locks=locks) as one,
-            fuse.mount(folder / "backing", folder / "two", locks=locks) as two,
-        ):
-            yield one.path, two.path
-    except pytest.skip.Exception as error:
-        raise Missing(str(error)) from None
+def _test_mounts(folder: Path, locks: str) -> Iterator[Mounts]:
+    with ExitStack() as stack:
+
+        def start(where: Path) -> subprocess.Popen[Any]:
+            try:
+                return stack.enter_context(fuse.mount(folder / "backing", where, locks=locks)).process
+            except pytest.skip.Exception as error:
+                raise Missing(str(error)) from None
+
+        client = Client(folder / "one", start)
+        start(folder / "two")
+        yield Mounts(folder / "one", folder / "two", client)
 
 
 def _wait_for_mount(folder: Path, process: subprocess.Popen[Any]) -> None:
@@ -183,27 +241,27 @@ def _serve(stack: ExitStack, command: list[Any], **how: Any) -> subprocess.Popen
 
 
 @contextmanager
-def _sshfs(folder: Path) -> Iterator[tuple[Path, Path]]:
+def _sshfs(folder: Path) -> Iterator[Mounts]:
     program, server = _program("sshfs"), _program(*SFTP_SERVERS)
     (folder / "backing").mkdir()
     with ExitStack() as stack:
-        for name in ("one", "two"):
-            (folder / name).mkdir()
+
+        def start(where: Path) -> subprocess.Popen[Any]:
+            where.mkdir(exist_ok=True)
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 _serve(stack, [server], stdin=ours, stdout=ours)
-                command = [
-                    program,
-                    "-f",
-                    "-o",
-                    "passive,allow_other",
-                    f"node:{folder}/backing",
-                    folder / name,
-                ]
+                options = ["-f", "-o", "passive,allow_other"]
+                command = [program, *options, f"node:{folder}/backing", where]
                 client = _serve(stack, command, stdin=theirs, stdout=theirs)
-            stack.callback(run, "umount", "-l", folder / name)
-            _wait_for_mount(folder / name, client)
-        yield folder / "one", folder / "two"
+            stack.callback(run, "umount", "-l", where)
+            _wait_for_mount(where, client)
+            return client
+
+        client = Client(folder / "one", start)
+        start(folder / "two")
+        # libfuse renames an open file to .fuse_hiddenNAME before another one takes its name
+        yield Mounts(folder / "one", folder / "two", client, hides_replaced=True)
 
 
 def _free_port() -> int:
@@ -213,8 +271,8 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _glusterfs(folder: Path) -> Iterator[tuple[Path, Path]]:
-    server, client = _program("glusterfsd"), _program("glusterfs")
+def _glusterfs(folder: Path) -> Iterator[Mounts]:
+    server, program = _program("glusterfsd"), _program("glusterfs")
     port = _free_port()
     (folder / "brick").mkdir()
     (folder / "brick.vol").write_text(BRICK.format(folder=folder, port=port))
@@ -238,23 +296,21 @@ def _glusterfs(folder: Path) -> Iterator[tuple[Path, Path]]:
             if brick.poll() is not None or time.monotonic() > end:
                 raise Missing("glusterfsd does not start")
             time.sleep(0.05)
-        for name in ("one", "two"):
-            (folder / name).mkdir()
-            command = [
-                client,
-                "-N",
-                "-f",
-                folder / "client.vol",
-                f"--log-file={folder}/{name}.log",
-                folder / name,
-            ]
-            process = _serve(stack, command)
-            stack.callback(run, "umount", "-l", folder / name)
-            _wait_for_mount(folder / name, process)
-        yield folder / "one", folder / "two"
+
+        def start(where: Path) -> subprocess.Popen[Any]:
+            where.mkdir(exist_ok=True)
+            log = f"--log-file={folder}/{where.name}.log"
+            process = _serve(stack, [program, "-N", "-f", folder / "client.vol", log, where])
+            stack.callback(run, "umount", "-l", where)
+            _wait_for_mount(where, process)
+            return process
+
+        client = Client(folder / "one", start)
+        start(folder / "two")
+        yield Mounts(folder / "one", folder / "two", client)
 
 
-KINDS: dict[str, Callable[[Path], AbstractContextManager[tuple[Path, Path]]]] = {
+KINDS: dict[str, Callable[[Path], AbstractContextManager[Mounts]]] = {
     "ext4": lambda folder: _on_loop_device(folder, "ext4"),
     "XFS": lambda folder: _on_loop_device(folder, "xfs"),
     "btrfs": lambda folder: _on_loop_device(folder, "btrfs"),
