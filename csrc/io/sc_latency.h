@@ -8,7 +8,7 @@
  *     log2(estimate) += clamp(log2(time) - log2(estimate), -2 .. 2) / (4 downwards, 8 upwards)
  *
  * Four slow calls of a thread in a row raise it at once to the fastest of them. An open that finds no file is only one of
- * these: a fast one says nothing, because the kernel may remember that the name does not exist.
+ * these. A fast one does not show that calls are cheap, because the kernel may remember that the name does not exist.
  *
  * Threads update the table without a lock. A lost update costs nothing. A forked child keeps the table.
  * SPDX-License-Identifier: MIT */

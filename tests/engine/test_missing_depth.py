@@ -134,6 +134,6 @@ assert 0.01 <= engine.latencies()[device] < 10, engine.latencies()
 
 @pytest.mark.slow
 @both
-def test_missing_shards_teach_that_calls_wait(folder: Path, delays: str, call: str) -> None:
+def test_slow_opens_of_missing_shards_raise_the_estimate(folder: Path, delays: str, call: str) -> None:
     """Opens that find nothing were not timed. Four slow ones of a thread in a row are enough."""
     run_delayed(BEGIN + DELAYED.format(call=call), delays, folder, 10_000)
