@@ -287,10 +287,11 @@ def test_buffered_bytes_stay_within_the_budget(tmp_path: Path) -> None:
 def test_cancelled_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory was not counted but was subtracted at the flush, so later writes could exceed the budget."""
     array = create(tmp_path, shape=(1024, 1024), shards=(1024, 1024), chunks=(64, 64))._async_array
-    started, write = threading.Event(), Overlay.write
+    started, cancelled, write = threading.Event(), threading.Event(), Overlay.write
 
     def note_start(*arguments: Any) -> None:
         started.set()
+        cancelled.wait(10)
         write(*arguments)
 
     async def cancel_write() -> None:
@@ -298,6 +299,7 @@ def test_cancelled_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         while not started.is_set():
             await asyncio.sleep(0.001)
         task.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
