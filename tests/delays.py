@@ -1,6 +1,6 @@
-# delays.py - other interpreters in which each open and read of a file, or every call of a writer, takes some time
+# delays.py - other interpreters in which calls to files take some time, or writes wait for each other
 # SPDX-License-Identifier: MIT
-"""Calls are delayed by a preloaded library (tests/mounts/round_trip.c)."""
+"""Calls are delayed by a preloaded library (tests/mounts/round_trip.c), or recorded and held by one (tests/mounts/writes.c)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from helpers import run_python
 
-SOURCE = Path(__file__).parent / "mounts" / "round_trip.c"
+SOURCES = Path(__file__).parent / "mounts"
 
 
-def build_library(folder: Path) -> str:
-    """Compile the library that delays calls; skip the test where that is not possible."""
+def build_library(folder: Path, name: str = "round_trip") -> str:
+    """Compile a library that delays calls; skip the test where that is not possible."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or "SHARDCODEC_SANITIZE" in os.environ or "LD_PRELOAD" in os.environ:
         pytest.skip("needs a C compiler, and no other preloaded library")
-    library = folder / "round_trip.so"
+    library, source = folder / f"{name}.so", SOURCES / f"{name}.c"
     done = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=False
+        [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=False
     )
     if done.returncode:
         pytest.skip("the library that delays calls needs Linux")
@@ -53,3 +54,25 @@ def _run(code: str, library: str, folder: Path, us: float, **more: str) -> subpr
     done = run_python(f"folder = {str(folder)!r}\n" + code, **environment)
     assert done.returncode == 0, done.stderr
     return done
+
+
+class Writes(NamedTuple):
+    """The writes of another interpreter: where each began and how long it was, and how many waited together at most."""
+
+    calls: list[tuple[int, int]]
+    together: int
+
+
+def run_with_held_writes(code: str, library: str, folder: Path, **settings: object) -> Writes:
+    """Run code with `folder` in another interpreter, and record the writes to files below the folder.
+
+    `settings` are those of tests/mounts/writes.c, in lower case.
+    """
+    told = {f"WRITES_{name.upper()}": str(value) for name, value in settings.items()}
+    done = run_python(
+        f"folder = {str(folder)!r}\n" + code, LD_PRELOAD=library, WRITES_FOLDER=str(folder), **told
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stderr.splitlines()]
+    (together,) = [int(line[1]) for line in lines if line[:1] == ["together"]]
+    return Writes([(int(line[1]), int(line[2])) for line in lines if line[:1] == ["write"]], together)

@@ -217,7 +217,7 @@ finish_timed(struct sc_writer *writer, struct sc_write_object *object)
     enum sc_status status;
 
     sc_write_end_encoding(writer);
-    status = sc_write_object_flush(writer, object);
+    status = object->in_pieces ? sc_write_file_flush(writer, object) : SC_OK;
     if (!status)
         status = finish(writer, object);
     if (writer->run->plan->sync) /* otherwise a commit takes long because a removed file was large */
@@ -244,7 +244,8 @@ object_reset(struct sc_write_object *object, size_t item_no, struct sc_write_ite
     object->item = item;
     object->failed = object->all_claimed = false;
     object->n_claimed = object->n_placed = 0;
-    object->slots.n = object->slots.used = object->pending.n = 0;
+    object->slots.n = object->slots.used = 0;
+    object->in_pieces = false;
     object->given = item->encoded;
     object->n_given = item->n_encoded;
     object->next_given = 0;
@@ -269,6 +270,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
     status = sc_write_object_stopped(run, object) ? SC_CANCELLED : open_old(writer, object);
     if (!status && shared)
         status = begin_shard(writer, object);
+    object->in_pieces = shared && !in_memory(item) && sc_write_uses_pieces(run);
     if (!status && shared)
         status = sc_write_object_carry(writer, object);
     if (status || !shared)
@@ -284,6 +286,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
         status = finish_timed(writer, object);
     if (status && !object->failed)
         sc_failure_note(&run->base.failure, status, &writer->where, item_no);
+    sc_write_file_drop(run, object);
     sc_newfile_abort(&object->file);
     if (object->file.staged)
         atomic_store_explicit(&run->staged, true, memory_order_relaxed);
@@ -293,27 +296,37 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
 
 /* ---- threads ---- */
 
+/* Help with the object of a thread, if it needs help at once or, with `later`, in a while. */
+static bool
+help_with(struct sc_writer *writer, struct sc_write_object *object, bool later)
+{
+    bool join, helped;
+
+    pthread_mutex_lock(&object->shared.mutex);
+    join = sc_write_object_wants_help(writer->run, object, later);
+    object->shared.n_helpers += join;
+    pthread_mutex_unlock(&object->shared.mutex);
+    if (!join)
+        return false;
+    helped = sc_write_object_work(writer, object);
+    sc_shared_leave(&object->shared);
+    return helped;
+}
+
 static bool
 help(void *arg)
 {
     struct sc_writer *writer = arg;
     struct sc_write_run *run = writer->run;
+    unsigned n = run->base.team.n_members, n_turns = sc_write_uses_pieces(run) ? 2 * n : n;
     bool helped = false;
 
-    for (unsigned i = 0; i < run->base.team.n_members && !helped; i++) {
-        struct sc_write_object *object = atomic_load_explicit(&run->objects[i], memory_order_acquire);
-        bool join;
+    for (unsigned i = 0; i < n_turns && !helped; i++) {
+        bool later = i >= n; /* then threads wait for different objects */
+        struct sc_write_object *object =
+            atomic_load_explicit(&run->objects[later ? (i + writer->number) % n : i], memory_order_acquire);
 
-        if (!object)
-            continue;
-        pthread_mutex_lock(&object->shared.mutex);
-        join = object->shared.is_open && !object->all_claimed && !object->failed;
-        object->shared.n_helpers += join;
-        pthread_mutex_unlock(&object->shared.mutex);
-        if (!join)
-            continue;
-        helped = sc_write_object_work(writer, object);
-        sc_shared_leave(&object->shared);
+        helped = object && help_with(writer, object, later);
     }
     if (!helped)
         sc_write_end_encoding(writer);
@@ -322,15 +335,15 @@ help(void *arg)
 
 /* Make the object of a thread. NULL: no memory. */
 static struct sc_write_object *
-make_object(struct sc_write_run *run)
+make_object(struct sc_write_run *run, unsigned *number)
 {
     struct sc_write_object *object = sc_calloc(1, sizeof *object);
 
     if (!object)
         return NULL;
     sc_shared_init(&object->shared);
-    pthread_mutex_init(&object->pending.mutex, NULL);
-    atomic_store_explicit(&run->objects[sc_team_join(&run->base.team)], object, memory_order_release);
+    *number = sc_team_join(&run->base.team);
+    atomic_store_explicit(&run->objects[*number], object, memory_order_release);
     return object;
 }
 
@@ -344,9 +357,7 @@ free_object(struct sc_write_object *object)
     sc_buffer_free(&object->given_memory);
     sc_buffer_free(&object->slots.places);
     sc_buffer_free(&object->slots.bytes);
-    sc_buffer_free(&object->pending.bytes);
     sc_touches_free(&object->touches);
-    pthread_mutex_destroy(&object->pending.mutex);
     sc_shared_destroy(&object->shared);
     sc_free(object);
 }
@@ -357,7 +368,7 @@ run_thread(void *arg)
     struct sc_write_run *run = arg;
     struct sc_team *team = &run->base.team;
     struct sc_writer writer = { .run = run, .io = &writer.own_io };
-    struct sc_write_object *object = make_object(run);
+    struct sc_write_object *object = make_object(run, &writer.number);
     enum sc_status status = object ? SC_OK : SC_NO_MEMORY;
     size_t item_no;
 
@@ -396,41 +407,6 @@ batch_capacity(const struct sc_write_plan *plan)
     return (size_t)min_u64(most, MAX_BATCH_CHUNKS);
 }
 
-/* Estimate the work of an item, for the number of threads. */
-static uint64_t
-item_nbytes(const struct sc_write_item *item)
-{
-    uint64_t nbytes = 0;
-
-    if (item->selection)
-        return sc_selection_nbytes(item->selection, item->chain);
-    if (!item->encoded)
-        return sc_box_nbytes(item->chain, &item->box);
-    for (size_t i = 0; i < item->n_encoded; i++)
-        nbytes += item->encoded[i].nbytes;
-    return nbytes;
-}
-
-/* Return about how many bytes a thread of the plan holds: an encoded batch, pending bytes, the old and the new index. */
-static uint64_t
-nbytes_of_thread(const struct sc_write_plan *plan)
-{
-    uint64_t index_nbytes = 0, chunk_nbytes = 0;
-
-    for (size_t i = 0; i < plan->n_items; i++) {
-        const struct sc_chain *chain = plan->items[i].chain;
-
-        if (sc_chain_is_shard(chain)) {
-            index_nbytes = max_u64(index_nbytes, chain->index.pairs_nbytes);
-            chunk_nbytes = max_u64(chunk_nbytes, chain->inner->nbytes);
-        } else {
-            chunk_nbytes = max_u64(chunk_nbytes, chain->nbytes);
-        }
-    }
-    chunk_nbytes = max_u64(plan->batch_nbytes, min_u64(chunk_nbytes, UINT64_MAX / 8));
-    return 2 * (chunk_nbytes + min_u64(index_nbytes, UINT64_MAX / 8) + SC_PIECE_NBYTES);
-}
-
 static void
 run_free(struct sc_write_run *run)
 {
@@ -443,6 +419,7 @@ run_free(struct sc_write_run *run)
         sc_write_batch_free(run->free_batches);
         run->free_batches = next;
     }
+    sc_write_file_free_pieces(run);
 }
 
 enum sc_status
@@ -450,17 +427,13 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
 {
     struct sc_write_run run = { .plan = plan, .batch_capacity = batch_capacity(plan) };
     enum sc_status status;
-    uint64_t nbytes = 0;
     unsigned n_threads, n_flat;
 
     sc_where_clear(where);
-    for (size_t i = 0; i < plan->n_items; i++)
-        nbytes += item_nbytes(&plan->items[i]);
     n_threads = plan->n_threads ? plan->n_threads : 1;
-    n_flat = sc_threads_for(nbytes, plan->n_items, n_threads);
+    n_flat = sc_threads_for(sc_write_count(&run), plan->n_items, n_threads);
     n_flat = n_flat < SC_WRITE_MAX_THREADS ? n_flat : SC_WRITE_MAX_THREADS;
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
-    sc_depth_bound(&run.depth, nbytes_of_thread(plan));
     sc_run_begin(&run.base, plan->n_items, n_flat);
     sc_write_expect_plan(&run);
     sc_depth_run(&run.depth);

@@ -156,7 +156,7 @@ carry_in_files(struct sc_writer *writer, struct sc_write_object *object)
     const struct sc_carry *body = largest(item);
     struct sc_buffer memory = { 0 };
     size_t n_patches = 0;
-    enum sc_status status = sc_write_object_begin_file(writer, object);
+    enum sc_status status = sc_write_file_begin(writer, object);
 
     if (!status && item->encoded)
         status = part_given(writer, object, body, &memory, &n_patches);

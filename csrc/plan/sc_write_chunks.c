@@ -10,6 +10,17 @@
  * The window limits how far the encoding runs ahead, and so the memory. A thread prefers an object of its own to helping:
  * the kernel serialises writes to one file.
  *
+ * Where calls wait, the object is written in pieces (sc_write_file.c). Then each thread does the first of these steps that is
+ * possible, again and again:
+ *
+ *     move     place the batches that have no gap before them, and copy them into pieces; one thread at a time
+ *     write    a complete piece
+ *     claim    a batch, and encode it
+ *     wait     for another thread; never with a worker
+ *
+ * A thread claims a batch only if no complete piece waits for a thread, and if there is memory or nothing of the object is on
+ * its way to the file. So the pieces are bounded, and the object goes on even if those of other objects have all the memory.
+ *
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_write_impl.h"
 
@@ -125,10 +136,24 @@ note_failure(struct sc_writer *writer, struct sc_write_object *object, enum sc_s
     pthread_mutex_unlock(&object->shared.mutex);
 }
 
+/* Write some chunks of a batch. In pieces: *batch becomes NULL if a piece has taken the batch. */
+static enum sc_status
+put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *bytes, size_t n, uint64_t offset,
+    struct sc_write_batch **batch)
+{
+    bool is_all = n == (*batch)->used;
+
+    if (!object->in_pieces)
+        return sc_write_object_put(writer, object, bytes, n, offset);
+    writer->stats.bytes_written += n;
+    return sc_write_file_add(writer, object, bytes, n, offset, is_all ? batch : NULL);
+}
+
 /* Write the chunks of a placed batch; neighbours with one call. */
 static enum sc_status
-write_batch(struct sc_writer *writer, struct sc_write_object *object, const struct sc_write_batch *batch)
+write_batch(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch **owned)
 {
+    const struct sc_write_batch *batch = *owned;
     const uint8_t *bytes = batch->bytes.data;
     uint64_t offset = 0;
     size_t n = 0;
@@ -140,7 +165,7 @@ write_batch(struct sc_writer *writer, struct sc_write_object *object, const stru
         if (batch->sizes[i] == SC_ABSENT || !batch->sizes[i])
             continue;
         if (n && to != offset + n) {
-            status = sc_write_object_put(writer, object, bytes, n, offset);
+            status = put(writer, object, bytes, n, offset, owned);
             bytes += n;
             n = 0;
         }
@@ -148,7 +173,7 @@ write_batch(struct sc_writer *writer, struct sc_write_object *object, const stru
             offset = to;
         n += (size_t)batch->sizes[i];
     }
-    return status || !n ? status : sc_write_object_put(writer, object, bytes, n, offset);
+    return status || !n ? status : put(writer, object, bytes, n, offset, owned);
 }
 
 /* Write placed batches. A result in memory may move when it grows, so this is done under the mutex. */
@@ -157,27 +182,52 @@ write_batches(struct sc_writer *writer, struct sc_write_object *object, struct s
 {
     while (batches) {
         struct sc_write_batch *next = batches->next;
-        bool memory = in_memory(object);
+        bool memory = in_memory(object->item);
         enum sc_status status;
 
         if (memory)
             pthread_mutex_lock(&object->shared.mutex);
-        status = write_batch(writer, object, batches);
+        status = write_batch(writer, object, &batches);
         if (memory)
             pthread_mutex_unlock(&object->shared.mutex);
         if (status)
             note_failure(writer, object, status);
-        sc_write_batch_put(writer->run, batches);
+        if (batches)
+            sc_write_batch_put(writer->run, batches);
         batches = next;
     }
 }
 
-bool
-sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
+static void
+give_back(struct sc_write_run *run, struct sc_write_batch *batches)
+{
+    while (batches) {
+        struct sc_write_batch *next = batches->next;
+
+        sc_write_batch_put(run, batches);
+        batches = next;
+    }
+}
+
+/* Encode a claimed batch, or leave it empty if the result does not count. */
+static void
+encode(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch)
+{
+    if (sc_write_object_stopped(writer->run, object)) {
+        batch->n = batch->used = 0; /* it still takes its place, or the other threads would wait for it */
+        note_failure(writer, object, SC_CANCELLED);
+    } else {
+        sc_write_batch_encode(writer, object, batch);
+    }
+}
+
+/* ---- whole batches ---- */
+
+static bool
+work_in_batches(struct sc_writer *writer, struct sc_write_object *object)
 {
     struct sc_write_batch *batch = sc_write_batch_take(writer->run), *placed;
 
-    sc_where_clear(&writer->where);
     if (!batch) {
         note_failure(writer, object, SC_NO_MEMORY);
         return false;
@@ -196,12 +246,7 @@ sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
         return false;
     }
 
-    if (sc_write_object_stopped(writer->run, object)) {
-        batch->n = batch->used = 0; /* it still takes its place, or the other threads would wait for it */
-        note_failure(writer, object, SC_CANCELLED);
-    } else {
-        sc_write_batch_encode(writer, object, batch);
-    }
+    encode(writer, object, batch);
     pthread_mutex_lock(&object->shared.mutex);
     object->window[batch->number % SC_WRITE_WINDOW] = batch;
     placed = place(object);
@@ -210,4 +255,163 @@ sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
     pthread_mutex_unlock(&object->shared.mutex);
     write_batches(writer, object, placed);
     return true;
+}
+
+/* ---- pieces ---- */
+
+enum step { LEAVE, WAIT, MOVE, WRITE, CLAIM };
+
+/* Under the mutex of the object: what a thread does next. */
+static enum step
+next_step(const struct sc_write_run *run, const struct sc_write_object *object)
+{
+    uint64_t n_unplaced = object->n_claimed - object->n_placed;
+
+    if (!object->is_moving && object->window[object->n_placed % SC_WRITE_WINDOW])
+        return MOVE; /* also after a failure: the batches are given back */
+    if (object->failed)
+        return LEAVE;
+    if (object->pieces.first)
+        return WRITE;
+    if (object->all_claimed && !n_unplaced && !object->is_moving)
+        return LEAVE;
+    if (object->all_claimed || n_unplaced >= SC_WRITE_WINDOW)
+        return WAIT;
+    return object->pieces.n_writing && sc_write_pieces_full(run) ? WAIT : CLAIM;
+}
+
+/* Under the mutex, after each step that may be the last one: nothing is left to do, so no thread must wait. */
+static void
+release_if_done(const struct sc_write_run *run, struct sc_write_object *object)
+{
+    if (next_step(run, object) == LEAVE)
+        pthread_cond_broadcast(&object->shared.changed);
+}
+
+/* Place the batches that have no gap before them, and copy them into pieces. is_moving is set, so no other thread does so. */
+static void
+move(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_batch *placed;
+
+    sc_write_end_encoding(writer); /* the first bytes begin the file, which waits */
+    pthread_mutex_lock(&object->shared.mutex);
+    for (;;) {
+        uint64_t before = object->n_placed;
+        bool failed = object->failed;
+
+        placed = place(object);
+        if (!placed)
+            break;
+        for (; before < object->n_placed; before++)
+            pthread_cond_signal(&object->shared.changed); /* the window has room */
+        pthread_mutex_unlock(&object->shared.mutex);
+        if (failed)
+            give_back(writer->run, placed);
+        else
+            write_batches(writer, object, placed);
+        pthread_mutex_lock(&object->shared.mutex);
+    }
+    object->is_moving = false;
+    release_if_done(writer->run, object);
+    pthread_mutex_unlock(&object->shared.mutex);
+}
+
+/* Encode a claimed batch, and move it if it is the next one. */
+static void
+add(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch)
+{
+    bool moves;
+
+    encode(writer, object, batch);
+    pthread_mutex_lock(&object->shared.mutex);
+    object->window[batch->number % SC_WRITE_WINDOW] = batch;
+    moves = next_step(writer->run, object) == MOVE;
+    object->is_moving |= moves;
+    pthread_mutex_unlock(&object->shared.mutex);
+    if (moves)
+        move(writer, object);
+}
+
+/* Under the mutex: claim a batch. NULL: there is none, or no memory. */
+static struct sc_write_batch *
+claim_next(struct sc_write_run *run, struct sc_write_object *object, enum sc_status *status)
+{
+    struct sc_write_batch *batch = sc_write_batch_take(run);
+
+    *status = batch ? SC_OK : SC_NO_MEMORY;
+    if (!batch)
+        return NULL;
+    claim(object, batch);
+    if (batch->n)
+        return batch;
+    sc_write_batch_put(run, batch);
+    return NULL;
+}
+
+static void
+write_piece(struct sc_writer *writer, struct sc_write_object *object, struct sc_piece *piece)
+{
+    enum sc_status status = sc_write_object_stopped(writer->run, object) ? SC_CANCELLED : SC_OK;
+
+    sc_write_end_encoding(writer);
+    status = sc_write_file_piece(writer, object, piece, status);
+    if (status)
+        note_failure(writer, object, status);
+}
+
+static bool
+work_in_pieces(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_batch *batch = NULL;
+    struct sc_piece *piece = NULL;
+    enum sc_status status = SC_OK;
+    enum step step;
+
+    pthread_mutex_lock(&object->shared.mutex);
+    while ((step = next_step(writer->run, object)) == WAIT) {
+        sc_write_end_encoding(writer);
+        pthread_cond_wait(&object->shared.changed, &object->shared.mutex);
+    }
+    if (step == MOVE)
+        object->is_moving = true;
+    else if (step == WRITE)
+        piece = sc_write_file_take(object);
+    else if (step == CLAIM)
+        batch = claim_next(writer->run, object, &status);
+    if (step != LEAVE)
+        release_if_done(writer->run, object);
+    pthread_mutex_unlock(&object->shared.mutex);
+
+    if (step == MOVE)
+        move(writer, object);
+    else if (piece)
+        write_piece(writer, object, piece);
+    else if (batch)
+        add(writer, object, batch);
+    else if (status)
+        note_failure(writer, object, status);
+    return step != LEAVE;
+}
+
+/* ---- both ---- */
+
+bool
+sc_write_object_wants_help(const struct sc_write_run *run, const struct sc_write_object *object, bool later)
+{
+    enum step step;
+
+    if (!object->shared.is_open)
+        return false;
+    if (!object->in_pieces)
+        return !object->all_claimed && !object->failed;
+    step = next_step(run, object);
+    return step != LEAVE && (later || step != WAIT);
+}
+
+bool
+sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
+{
+    sc_where_clear(&writer->where);
+    return object->in_pieces ? work_in_pieces(writer, object) : work_in_batches(writer, object);
 }

@@ -7,9 +7,10 @@
  *     sc_write_carry.c       what a new object keeps of the old one
  *     sc_write_inplace.c     the end of an update that overwrites inner chunks
  *     sc_write_append.c      the end of an update that appends
- *     sc_write_batch.c       encode one batch of inner chunks
  *     sc_write_tail.c        layout of the bytes behind the last inner chunk
  *     sc_write_object.c      where the bytes of an object go
+ *     sc_write_file.c        its new file, written in pieces where calls wait
+ *     sc_write_batch.c       encode one batch of inner chunks
  *     sc_write_depth.c       more threads where calls wait
  *
  * SPDX-License-Identifier: MIT */
@@ -37,6 +38,24 @@ struct sc_write_batch {
     struct sc_write_batch *next;
 };
 
+/* Bytes of a new file that one call writes. */
+struct sc_piece {
+    struct sc_buffer memory;
+    const uint8_t *bytes; /* in the memory of the piece, or of its batch */
+    size_t n;
+    uint64_t at; /* where they go */
+    uint64_t held_nbytes; /* of memory, as counted in run->pieces_nbytes */
+    struct sc_write_batch *batch; /* has the bytes; NULL: the piece has them */
+    struct sc_piece *next;
+};
+
+/* The pieces of one object that are not written yet. */
+struct sc_pieces {
+    struct sc_piece *open; /* gets the next bytes; belongs to the thread that moves bytes */
+    struct sc_piece *first, **last; /* complete ones, which any thread may write; under the mutex of the object */
+    unsigned n_writing; /* under the mutex of the object */
+};
+
 /* New bytes for slots, held until all are encoded. */
 struct sc_slots {
     struct sc_buffer places; /* n pairs: offset in the file, nbytes */
@@ -44,17 +63,10 @@ struct sc_slots {
     size_t n, used;
 };
 
-/* Pieces of files in a deep run have this size and this alignment: the default stripe of Lustre, and a part or a multiple of
- * the blocks of other cluster file systems. */
+/* Where calls wait, files are written in pieces of at least this size and with this alignment: the default stripe of Lustre,
+ * and a part or a multiple of the blocks of other cluster file systems. A file system with larger blocks gets larger pieces. */
 #define SC_PIECE_NBYTES ((uint64_t)1 << 20)
-
-/* Bytes that a file gets next, in a deep run: less than two pieces. */
-struct sc_pending {
-    pthread_mutex_t mutex;
-    struct sc_buffer bytes;
-    size_t n;
-    uint64_t at; /* where they go */
-};
+#define SC_MAX_PIECE_NBYTES ((uint64_t)4 << 20)
 
 /* An object that is written. Each thread of a run owns one; other threads help to encode its batches. */
 struct sc_write_object {
@@ -80,7 +92,9 @@ struct sc_write_object {
     struct sc_entry *entries;
     struct sc_buffer entries_memory, index, result;
     struct sc_slots slots; /* in_place: new bytes that overwrite old ones */
-    struct sc_pending pending;
+    bool in_pieces; /* the new file is written in pieces */
+    bool is_moving; /* a thread moves bytes into pieces; under the mutex of `shared` */
+    struct sc_pieces pieces;
 };
 
 #define SC_WRITE_MAX_THREADS 256u
@@ -97,12 +111,16 @@ struct sc_write_run {
     struct sc_run base;
     struct sc_write_plan *plan;
     struct sc_depth depth;
-    atomic_bool is_expected; /* the objects that are left were told to `depth` */
+    uint64_t n_calls; /* that write the files, about */
+    atomic_bool is_slow; /* calls that change the file system are known to wait, and `depth` was told so */
     struct sc_timed_step begins, commits; /* of files */
+    _Atomic uint64_t piece_nbytes; /* size and alignment of pieces; 0: no file has been looked at */
+    _Atomic uint64_t pieces_nbytes; /* memory of all pieces */
     struct sc_write_object
         *_Atomic objects[SC_WRITE_MAX_THREADS]; /* one for each thread that has joined; the others: NULL */
     size_t batch_capacity; /* number of positions in each batch */
     struct sc_write_batch *free_batches; /* under the mutex of `base` */
+    struct sc_piece *free_pieces; /* under the mutex of `base` */
     atomic_bool staged; /* the staging folder was used */
     atomic_bool journals; /* for undo journals */
 };
@@ -110,6 +128,7 @@ struct sc_write_run {
 /* One thread in one run. */
 struct sc_writer {
     struct sc_write_run *run;
+    unsigned number; /* in the team */
     struct sc_worker *worker; /* in a deep run only while the thread encodes */
     struct sc_buffer *io; /* bytes as they lie in a file */
     struct sc_buffer own_io; /* used in a deep run */
@@ -117,18 +136,18 @@ struct sc_writer {
     struct sc_where where;
 };
 
-/* True if the object, or the part from data_offset on that is appended to it, is made in memory. */
-static inline bool
-in_memory(const struct sc_write_object *object)
-{
-    return !object->item->path || object->item->append != SC_APPEND_NOT || object->item->in_place;
-}
-
 /* True if the object is updated in its own file: the memory then holds the bytes that are appended. */
 static inline bool
 in_own_file(const struct sc_write_item *item)
 {
     return item->append != SC_APPEND_NOT || item->in_place;
+}
+
+/* True if the object, or the part from data_offset on that is appended to it, is made in memory. */
+static inline bool
+in_memory(const struct sc_write_item *item)
+{
+    return !item->path || in_own_file(item);
 }
 
 /* True if the result is not a whole object, but the part from data_offset on. */
@@ -154,12 +173,36 @@ bool sc_write_object_stopped(const struct sc_write_run *run, const struct sc_wri
 enum sc_status sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src,
                                    size_t n, uint64_t offset);
 
-/* Write what is pending. */
-enum sc_status sc_write_object_flush(struct sc_writer *writer, struct sc_write_object *object);
+/* ---- sc_write_file.c ---- */
 
 /* Begin the new file, if it is not begun. This happens with its first byte, so an object that becomes empty leaves
  * no trace. */
-enum sc_status sc_write_object_begin_file(struct sc_writer *writer, struct sc_write_object *object);
+enum sc_status sc_write_file_begin(struct sc_writer *writer, struct sc_write_object *object);
+
+/* Write bytes to the new file; or, in pieces, add them, and write the pieces that are complete. The latter only in the thread
+ * of the object while no other thread helps. */
+enum sc_status sc_write_file_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
+                                 uint64_t offset);
+
+/* Add bytes to the pieces of the file, only in one thread at a time. *batch (or NULL): has exactly these bytes; it becomes NULL
+ * if a piece has taken it and gives it back when it is written. */
+enum sc_status sc_write_file_add(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
+                                 uint64_t offset, struct sc_write_batch **batch);
+
+/* Under the mutex of the object: take the first complete piece. Every piece that is taken must be written. */
+struct sc_piece *sc_write_file_take(struct sc_write_object *object);
+
+/* Write a piece that was taken, unless `status` is a failure, and give its memory back. Return the status. */
+enum sc_status sc_write_file_piece(struct sc_writer *writer, struct sc_write_object *object, struct sc_piece *piece,
+                                   enum sc_status status);
+
+/* Write all bytes that are not written yet. Only while no other thread helps. */
+enum sc_status sc_write_file_flush(struct sc_writer *writer, struct sc_write_object *object);
+
+/* Give back the pieces of an object that has failed. */
+void sc_write_file_drop(struct sc_write_run *run, struct sc_write_object *object);
+
+void sc_write_file_free_pieces(struct sc_write_run *run);
 
 /* ---- sc_write_depth.c ---- */
 
@@ -169,7 +212,10 @@ enum sc_status sc_write_begin_encoding(struct sc_writer *writer);
 /* If the run is deep, give the worker back: other threads encode while this one reads, writes or waits. */
 void sc_write_end_encoding(struct sc_writer *writer);
 
-/* Before the run: if calls are known to wait, let many objects be written at a time from the beginning. */
+/* Return about how many bytes the plan writes, and count the calls that this takes. */
+uint64_t sc_write_count(struct sc_write_run *run);
+
+/* Before the run: bound its threads. If calls are known to wait, let many pieces be written at a time from the beginning. */
 void sc_write_expect_plan(struct sc_write_run *run);
 
 /* A step of an object has taken so long. If its calls wait, let more objects be written at a time. */
@@ -177,6 +223,15 @@ void sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *ste
 
 /* The object needs the old bytes of up to n inner chunks. If reading waits, let more threads help with it. */
 enum sc_status sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n);
+
+/* True if an object whose writing begins now is written in pieces. */
+bool sc_write_uses_pieces(const struct sc_write_run *run);
+
+/* Return the size and alignment of the pieces of the run, as the file system of this new file prefers. */
+uint64_t sc_write_piece_nbytes(struct sc_write_run *run, int fd);
+
+/* True if the pieces of the run have as many bytes as may be in memory. */
+bool sc_write_pieces_full(const struct sc_write_run *run);
 
 /* ---- sc_write_tail.c ---- */
 
@@ -225,8 +280,11 @@ void sc_write_object_pack_old(struct sc_write_object *object);
 
 /* ---- sc_write_chunks.c ---- */
 
-/* Encode one batch of the object, then place and write all batches that can be placed. False: nothing is left to
- * claim. */
+/* Encode one batch of the object, then place and write all batches that can be placed; or, in pieces, do the next of these
+ * steps, and wait for it if need be. False: nothing is left to do. */
 bool sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object);
+
+/* Under the mutex of the object: true if another thread can help, at once or, with `later`, in a while. */
+bool sc_write_object_wants_help(const struct sc_write_run *run, const struct sc_write_object *object, bool later);
 
 #endif

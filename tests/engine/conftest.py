@@ -12,3 +12,9 @@ from delays import build_library
 def delays(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The library that delays calls."""
     return build_library(tmp_path_factory.mktemp("delays"))
+
+
+@pytest.fixture(scope="module")
+def held_writes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The library that records and holds writes."""
+    return build_library(tmp_path_factory.mktemp("writes"), "writes")

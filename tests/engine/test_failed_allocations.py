@@ -154,15 +154,16 @@ def test_update_without_memory_leaves_the_old_or_the_new_shard(
 
 
 @codecs
+@pytest.mark.parametrize("latency", [0.0, 1.0], ids=["batches", "pieces"])
 def test_whole_shard_write_without_memory_leaves_the_old_or_the_new_shard(
-    tmp_path: Path, name: str, and_all_after: bool
+    tmp_path: Path, name: str, latency: float, and_all_after: bool
 ) -> None:
-    """Overwrites of stored shards, and new shards."""
+    """Overwrites of stored shards, and new shards. Where calls wait, they are written in pieces by more threads."""
     array = new_array(tmp_path, name)
     (first, second) = (shard_path(array, key) for key in ("c/0/0", "c/1/0"))
 
     def write() -> None:
-        with shardcodec.options(threads=2):
+        with shardcodec.options(threads=2, io_latency=latency):
             array[...] = NEW
 
     def check(done: bool) -> None:

@@ -119,30 +119,6 @@ def test_forked_child_writes_deep(tmp_path: Path) -> None:
     write()
 
 
-@pytest.mark.parametrize("index_location", ["end", "start"])
-def test_files_are_written_in_large_aligned_pieces(tmp_path: Path, index_location: str) -> None:
-    """Four shards of 4 MiB in batches of 512 KiB: 8 calls for each and one for the index, or 4 pieces of 1 MiB and the rest."""
-    values = np.random.default_rng(0).integers(0, 256, (4096, 4096)).astype("u1")
-    codec = zarr.codecs.ShardingCodec(chunk_shape=(64, 1024), index_location=index_location)  # type: ignore[arg-type]
-    n_calls = {}
-    for name, how in (("deep", DEEP), ("flat", FLAT)):
-        array = zarr.create_array(
-            tmp_path / name,
-            shape=values.shape,
-            dtype="u1",
-            chunks=(2048, 2048),
-            serializer=codec,
-            compressors=None,
-        )
-        with shardcodec.options(**how):
-            native.load().set_fault(0, "count")
-            shardcodec.attach(array)[...] = values
-            n_calls[name] = native.load().end_fault().count("pwrite")
-    assert stored(tmp_path / "deep") == stored(tmp_path / "flat")
-    # a thread that helps may write its batch before an earlier one
-    assert n_calls["flat"] == 4 * 9 and n_calls["deep"] <= 4 * 8
-
-
 def test_a_flat_run_writes_batches_also_where_calls_wait(tmp_path: Path) -> None:
     """With depth 1 the inner chunks of an old shard are not divided among threads, so each batch stays one call."""
     n_calls = {}

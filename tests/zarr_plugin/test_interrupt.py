@@ -54,6 +54,12 @@ def n_times(work):
 
 def interrupted(work, **more):
     fds = len(os.listdir("/proc/self/fd"))
+    def more_fds(seconds=10):
+        "A thread of the plan that gets no processor closes its files late; a leak stays."
+        end = time.monotonic() + seconds
+        while len(os.listdir("/proc/self/fd")) > fds and time.monotonic() < end:
+            time.sleep(0.05)
+        return len(os.listdir("/proc/self/fd")) - fds
     print("running", flush=True)
     try:
         work()
@@ -65,7 +71,7 @@ def interrupted(work, **more):
             time.sleep(0.2)
             busy = time.process_time() - begin
         print(json.dumps({"at": at, "busy": busy,
-                          "fds": len(os.listdir("/proc/self/fd")) - fds, **more}), flush=True)
+                          "fds": more_fds(), **more}), flush=True)
         return
     print("not interrupted", flush=True)
 
@@ -174,6 +180,27 @@ def test_interrupt_stops_a_write_through_zarr(tmp_path: Path) -> None:
     assert array.nchunks_initialized < array.shape[0] // 512 * 64
     litter = [name for name in files_below(tmp_path / "a") if "shardcodec" in name]
     assert litter == []
+
+
+@pytest.mark.slow
+def test_interrupt_stops_a_write_of_one_shard_in_pieces(tmp_path: Path) -> None:
+    """Many threads take turns, that of the caller among them. The shard stays as it was."""
+    code = """
+    def shard(path, n):
+        return zarr.create_array(path, shape=(n * 512, 512), shards=(n * 512, 512), chunks=(64, 64), dtype="u1",
+                                 compressors=zarr.codecs.GzipCodec(level=9), fill_value=0)
+
+    shardcodec.enable(threads=2, io_latency=0.01)
+    probe = shard(folder + "/probe", 2)
+    n = 2 * n_times(lambda: probe.__setitem__(..., np.tile(values, (2, 1))))
+    array = shard(folder + "/a", n)
+    array[...] = 7
+    everything = np.tile(values, (n, 1))
+    interrupted(lambda: array.__setitem__(..., everything))
+    """
+    assert_stopped(*interrupt(tmp_path, code))
+    assert np.unique(ours(tmp_path / "a")[...]).tolist() == [7]
+    assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
 
 
 def test_cancelled_task_stops_its_plan(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+# test_write_pieces.py - files written in large pieces, several at a time, where a call waits (csrc/plan/sc_write_file.c)
+# SPDX-License-Identifier: MIT
+"""The option ``io_latency`` tells the engine that calls wait. A preloaded library (tests/mounts/writes.c) records the writes and
+holds them until several are on their way, so no result depends on the speed of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from delays import run_with_held_writes
+from helpers import bits, ours, shard_path
+
+import shardcodec
+from shardcodec import native
+
+pytestmark = pytest.mark.threads
+
+MIB = 1 << 20
+SLOW: dict[str, Any] = {"io_latency": 1.0, "threads": 2}
+FAST: dict[str, Any] = {"io_latency": 0.0, "threads": 2}
+
+Array = np.ndarray[Any, Any]
+
+
+def new_array(
+    folder: Path,
+    shape: tuple[int, int],
+    shard: tuple[int, int] = (2048, 2048),
+    chunk: tuple[int, int] = (64, 1024),
+    index_location: str = "end",
+    codecs: Any = None,
+) -> Any:
+    codec = zarr.codecs.ShardingCodec(
+        chunk_shape=chunk,
+        codecs=codecs or [zarr.codecs.BytesCodec()],
+        index_location=index_location,  # type: ignore[arg-type]
+    )
+    zarr.create_array(
+        folder, shape=shape, dtype="u1", chunks=shard, serializer=codec, compressors=None, fill_value=0
+    )
+    return ours(folder)
+
+
+def stored(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def n_writes(array: Any, box: Any, values: Array, **options: Any) -> int:
+    """Write a box and return the number of write calls."""
+    with shardcodec.options(**options):
+        native.load().set_fault(0, "count")
+        array[box] = values
+        return native.load().end_fault().count("pwrite")
+
+
+def noise(shape: tuple[int, int]) -> Array:
+    return np.random.default_rng(0).integers(0, 256, shape).astype("u1")
+
+
+# ---- the calls
+
+
+@pytest.mark.parametrize("n_shards", [1, 4])
+@pytest.mark.parametrize("index_location", ["end", "start"])
+def test_files_are_written_in_large_pieces(tmp_path: Path, index_location: str, n_shards: int) -> None:
+    """Shards of 4 MiB in batches of 512 KiB: 8 calls for each and one for the index, or 4 pieces of 1 MiB and the rest."""
+    values = noise((n_shards * 2048, 2048))
+    n = {}
+    for name, how in (("slow", SLOW), ("fast", FAST)):
+        array = new_array(tmp_path / name, values.shape, index_location=index_location)
+        n[name] = n_writes(array, ..., values, **how)
+    assert stored(tmp_path / "slow") == stored(tmp_path / "fast")
+    rest = 1 if index_location == "end" else 2
+    assert n == {"fast": 9 * n_shards, "slow": (4 + rest) * n_shards}
+
+
+@pytest.mark.parametrize("how", [{"threads": 1, "io_depth": 1}, {"threads": 8}], ids=["one thread", "many"])
+def test_pieces_need_no_more_threads_than_encode(tmp_path: Path, how: Any) -> None:
+    """Each of the `threads` writes, if they are as many as may wait."""
+    array = new_array(tmp_path / "a", (2048, 2048))
+    assert n_writes(array, ..., noise((2048, 2048)), **SLOW | how) == 5
+
+
+def test_a_part_of_a_shard_is_added_in_pieces(tmp_path: Path) -> None:
+    """New chunks of another size go behind the ones that are kept."""
+    codecs = [zarr.codecs.BytesCodec(), zarr.codecs.ZstdCodec(level=1)]
+    n = {}
+    for name, how in (("slow", SLOW), ("fast", FAST)):
+        array = new_array(tmp_path / name, (4096, 2048), shard=(4096, 2048), codecs=codecs)
+        array[...] = noise((4096, 2048)) % 16
+        n[name] = n_writes(array, np.s_[:2000], noise((2000, 2048)) // 4, **how)
+        assert bits(array[:2000]) == bits(noise((2000, 2048)) // 4)
+        assert bits(array[2000:]) == bits((noise((4096, 2048)) % 16)[2000:])
+    assert stored(tmp_path / "slow") == stored(tmp_path / "fast")
+    assert n["slow"] <= 6 < 8 <= n["fast"]
+
+
+@pytest.mark.parametrize("index_location", ["end", "start"])
+@pytest.mark.parametrize("most", [4, 256], ids=["small", "incompressible"])
+def test_large_inner_chunks_are_stored_as_without_pieces(
+    tmp_path: Path, index_location: str, most: int
+) -> None:
+    """Inner chunks of 4 MiB are pieces themselves, but for what belongs to the pieces before and behind."""
+    values = noise((4096, 4096)) & (most - 1)
+    codecs = [zarr.codecs.BytesCodec(), zarr.codecs.ZstdCodec(level=1)]
+    for name, how in (("slow", SLOW), ("fast", FAST)):
+        array = new_array(
+            tmp_path / name,
+            values.shape,
+            shard=values.shape,
+            chunk=(1024, 4096),
+            index_location=index_location,
+            codecs=codecs,
+        )
+        n = n_writes(array, ..., values, **how)
+        assert n <= 10
+        assert bits(array[...]) == bits(values)
+    assert stored(tmp_path / "slow") == stored(tmp_path / "fast")
+
+
+# ---- several on their way
+
+WRITE = """
+import numpy as np, zarr, shardcodec
+codec = zarr.codecs.ShardingCodec(chunk_shape=(64, 1024))
+array = zarr.create_array(folder, shape=shape, dtype="u1", chunks=shard, serializer=codec, compressors=None, fill_value=0)
+values = np.random.default_rng(0).integers(0, 256, shape, "u1")
+with shardcodec.options(io_latency=1.0, threads=threads):
+    shardcodec.attach(array)[...] = values
+assert (zarr.open_array(folder)[...] == values).all()
+"""
+
+
+def write(shape: tuple[int, int], shard: tuple[int, int] = (4096, 4096), threads: int = 2) -> str:
+    return f"shape, shard, threads = {shape}, {shard}, {threads}\n{WRITE}"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pieces_of_one_shard_are_written_at_a_time(tmp_path: Path, held_writes: str, threads: int) -> None:
+    """No write of a shard of 16 MiB ends before 12 wait. So the batches of 12 pieces are encoded while the first piece waits."""
+    seen = run_with_held_writes(
+        write((4096, 4096), threads=threads), held_writes, tmp_path / "a", together=12, nbytes=MIB
+    )
+    assert seen.together >= 12
+    assert sorted(seen.calls) == [*((n * MIB, MIB) for n in range(16)), (16 * MIB, 4100)]
+
+
+@pytest.mark.parametrize(
+    ("block", "n_shards", "piece"),
+    [
+        (4096, 1, MIB),
+        (3 << 16, 1, 6 * (3 << 16)),
+        (4 * MIB, 1, 4 * MIB),
+        (6 * MIB, 1, 3 * MIB),
+        (64 * MIB, 1, 4 * MIB),
+        (4 * MIB, 2, 4 * MIB),
+        (4 * MIB, 16, MIB),
+    ],
+)
+def test_pieces_are_multiples_of_blocks(
+    tmp_path: Path, held_writes: str, block: int, n_shards: int, piece: int
+) -> None:
+    """Blocks that are too large, for pieces or for the memory of so many files, are divided."""
+    shard = (4096 if n_shards < 16 else 512, 4096)
+    code = write((shard[0] * n_shards, shard[1]), shard)
+    seen = run_with_held_writes(code, held_writes, tmp_path / "a", block=block)
+    assert all(offset % piece == 0 for offset, _ in seen.calls)
+    assert sum(nbytes != piece for _, nbytes in seen.calls) == n_shards, "only the last one is smaller"
+    assert max(nbytes for _, nbytes in seen.calls) == piece
+
+
+@pytest.mark.slow
+def test_pieces_on_their_way_are_bounded(tmp_path: Path, held_writes: str) -> None:
+    """Pieces of 4 MiB have half of the 64 MiB of a run: more are not begun while the first ones wait."""
+    code = write((16384, 4096), (16384, 4096))
+    seen = run_with_held_writes(code, held_writes, tmp_path / "a", together=17, seconds=3, block=4 * MIB)
+    assert len(seen.calls) == 17
+    assert 7 <= seen.together <= 9
+
+
+# ---- failures
+
+
+def test_the_lowest_damaged_chunk_is_named(tmp_path: Path) -> None:
+    """Old inner chunks of a shard are damaged; the error names the first of them, whatever is written meanwhile."""
+    codecs = [zarr.codecs.BytesCodec(), zarr.codecs.Crc32cCodec()]
+    array = new_array(tmp_path / "a", (4096, 1024), shard=(4096, 1024), codecs=codecs)
+    array[...] = noise((4096, 1024))
+    path = shard_path(array, "c/0/0")
+    data = bytearray(path.read_bytes())
+    for chunk in (23, 24, 40, 63):
+        data[chunk * (65536 + 4) + 100] ^= 1
+    path.write_bytes(data)
+    told = set()
+    for how in (FAST, *[SLOW] * 5):
+        with shardcodec.options(**how), pytest.raises(shardcodec.ShardError) as caught:
+            array[:, 1:] = 1
+        told.add((caught.value.shard, caught.value.entry))
+    assert told == {("c/0/0", 23)}
+    assert path.read_bytes() == data
