@@ -216,6 +216,15 @@ sc_latency_seed(uint64_t device, uint64_t ns)
     atomic_compare_exchange_strong(&mount->level, &none, level_of(ns));
 }
 
+void
+sc_latency_raise(uint64_t device, uint64_t ns)
+{
+    struct mount *mount = find(device, true);
+
+    if (atomic_load(&mount->level) < level_of(ns))
+        atomic_store(&mount->level, level_of(ns));
+}
+
 size_t
 sc_latency_list(uint64_t *devices, uint64_t *ns)
 {

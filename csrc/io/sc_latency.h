@@ -61,6 +61,9 @@ void sc_latency_hint(struct sc_device_hint *hint, uint64_t device);
 /* Set the estimate of a device that has none. */
 void sc_latency_seed(uint64_t device, uint64_t ns);
 
+/* Raise the estimate to a time that the caller has measured more than once. */
+void sc_latency_raise(uint64_t device, uint64_t ns);
+
 /* Store up to SC_LATENCY_MOUNTS devices and their estimates; return their number. */
 size_t sc_latency_list(uint64_t *devices, uint64_t *ns);
 

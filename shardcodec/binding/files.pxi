@@ -58,6 +58,11 @@ def seed_latency(uint64_t device, double seconds):
     sc_latency_seed(device, <uint64_t>(1e9 * seconds))
 
 
+def raise_latency(uint64_t device, double seconds):
+    """Raise the estimate to a time that the caller has measured more than once."""
+    sc_latency_raise(device, <uint64_t>(1e9 * seconds))
+
+
 def latencies():
     """Return the estimated cost of a call in seconds, for each device number."""
     cdef uint64_t devices[SC_LATENCY_MOUNTS]

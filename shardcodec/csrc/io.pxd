@@ -97,6 +97,7 @@ cdef extern from "io/sc_latency.h" nogil:
         pass
 
     void sc_latency_seed(uint64_t device, uint64_t ns)
+    void sc_latency_raise(uint64_t device, uint64_t ns)
     size_t sc_latency_list(uint64_t *devices, uint64_t *ns)
     void sc_latency_reset()
 

@@ -61,6 +61,9 @@ MOVED = -2
 # Most locks of one write; each keeps a file open. When the process has reached `_most_locks`, a write takes one lock.
 MAX_LOCKS = 256
 
+# Two attempts in a row of at least this duration show what a call costs; a busy processor seldom delays both so much.
+SURE_SECONDS = 1e-3
+
 # The pause between two attempts: this share of the time waited so far, within bounds in seconds, reduced at random.
 WAIT_SHARE = 0.1
 MIN_WAIT = 0.0005
@@ -102,6 +105,8 @@ class FileLocks:
         self.held: list[int | None] = []
         self._locks: list[Any] = []  # of the same files as `held`, and of those that are being tried
         self._attempts_wait = self._native and len(paths) > 1 and calls_wait(paths[0], options)
+        self._is_cost_known = self._attempts_wait
+        self._waited = 0.0  # seconds of the attempts before, if their cost was not known
         self._is_busy = False  # the next lock, when it was last tried
 
     def advance(self) -> bool:
@@ -127,13 +132,21 @@ class FileLocks:
         self._locks += locks  # from here on `release` finds them, also after an interrupt
         begin = time.perf_counter()
         outcomes = call_all(lambda i: locks[i].try_acquire(paths[i]), range(len(paths)))
-        self._attempts_wait |= time.perf_counter() - begin >= COSTLY_SECONDS
+        self._note_duration(time.perf_counter() - begin)
         taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
         self._is_busy = taken < len(outcomes)
         if self._is_busy:  # a writer that waits for a lock holds none of a later path
             self._release_from(len(self.held) + taken)
         self._add([self._taken(engine, *one) for one in zip(locks, paths, outcomes[:taken], strict=False)])
         return not self._is_busy
+
+    def _note_duration(self, seconds: float) -> None:
+        """Try several locks at the same time from now on if attempts wait; after two of them, the write also knows the cost."""
+        self._attempts_wait |= seconds >= COSTLY_SECONDS
+        if not self._is_cost_known and min(self._waited, seconds) >= SURE_SECONDS:
+            file_system.raise_call_seconds(self._paths[0], min(self._waited, seconds))
+            self._is_cost_known = True
+        self._waited = seconds
 
     def _next_paths(self, engine: Any) -> Sequence[str]:
         """Return the paths whose locks are tried at the same time: one, unless the attempts wait and the next is not busy."""

@@ -205,17 +205,27 @@ def is_prompt(path: str) -> bool:
 
 def call_seconds(path: str) -> float:
     """Return the estimated cost of a call to the file system of a path, which need not exist yet; 0.0: none is known."""
+    device = _device_of(path)
+    return 0.0 if device is None else float(native.load().latencies().get(device, 0.0))
+
+
+def raise_call_seconds(path: str, seconds: float) -> None:
+    """Raise the estimated cost of a call to the file system of a path to what calls have taken."""
+    if (device := _device_of(path)) is not None:
+        native.load().raise_latency(device, seconds)
+
+
+def _device_of(path: str) -> int | None:
+    """Return the device of a path, or of the nearest folder above it that exists; None if it cannot be told."""
     while True:
         try:
-            device = os.stat(path).st_dev
+            return os.stat(path).st_dev
         except (FileNotFoundError, NotADirectoryError):
             path, below = os.path.dirname(path), path
             if path == below:
-                return 0.0
+                return None
         except OSError:
-            return 0.0
-        else:
-            return float(native.load().latencies().get(device, 0.0))
+            return None
 
 
 def seed_latency(fd: int) -> None:

@@ -45,6 +45,35 @@ def test_cost_of_a_call_is_that_of_the_nearest_folder(
     assert file_system.call_seconds(str(tmp_path / "file/below")) == 0.25
 
 
+@pytest.mark.parametrize(
+    ("durations", "cost"), [((0.01, 0.02), 0.01), ((0.01, 0.0002), None), ((0.0, 0.01), None)]
+)
+def test_two_slow_attempts_show_what_a_call_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durations: tuple[float, ...], cost: float | None
+) -> None:
+    """Before, the first write of a new array on such a mount made its files one after the other."""
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr(file_system, "call_seconds", lambda path: 2e-6)
+    monkeypatch.setattr(file_system, "raise_call_seconds", lambda *cost: told.append(cost))
+    locks = file_locks.FileLocks([str(tmp_path / "a"), str(tmp_path / "b")], resolve())
+    for seconds in (*durations, 0.03, 0.03)[: 4 if cost else 2]:
+        locks._note_duration(seconds)
+    assert told == ([] if cost is None else [(str(tmp_path / "a"), cost)])
+
+
+def test_estimate_is_raised_and_never_lowered(tmp_path: Path) -> None:
+    device = tmp_path.stat().st_dev
+    try:
+        _native.reset_latencies()
+        file_system.raise_call_seconds(str(tmp_path / "no/such/file"), 0.01)
+        high = _native.latencies()[device]
+        assert 0.01 <= high < 0.0101
+        file_system.raise_call_seconds(str(tmp_path), 0.001)
+        assert _native.latencies()[device] == high
+    finally:
+        _native.reset_latencies()
+
+
 @pytest.fixture
 def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Six files, in a file system where each attempt to lock seems to wait."""
