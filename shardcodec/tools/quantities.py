@@ -8,7 +8,7 @@ import re
 
 from ..drawing.byte_scale import BINARY_UNITS, format_nbytes
 
-__all__ = ["format_nbytes", "format_share", "parse_nbytes"]
+__all__ = ["format_count", "format_nbytes", "format_share", "parse_nbytes"]
 
 _UNITS = {"": 1, "b": 1}
 for _power, _unit in enumerate(BINARY_UNITS, 1):
@@ -32,6 +32,12 @@ def parse_nbytes(text: str | int) -> int:
     if nbytes <= 0:
         raise ValueError(f"expected a size such as 512MiB or 4GB, got {text!r}")
     return nbytes
+
+
+def format_count(number: float, noun: str, spec: str = "") -> str:
+    """Return a number of things, such as ``1 shard`` or ``2 shards``; `spec` is the format of the number."""
+    shown = f"{number:{spec}}"
+    return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
 
 
 def format_share(part: float, whole: float) -> str:

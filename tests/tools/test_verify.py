@@ -139,7 +139,7 @@ def test_array_with_malformed_metadata_is_a_finding(
     (one,) = report.shards
     assert one.findings[0].recoverable is (False if code else None)
     assert run(["verify", str(tmp_path / "g.zarr")]) == code
-    assert "1 arrays were not verified" in capsys.readouterr().out
+    assert "1 array was not verified" in capsys.readouterr().out
 
 
 def test_foreign_files_are_a_warning(tmp_path: Path) -> None:
