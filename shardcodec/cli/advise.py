@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from typer import Argument, BadParameter, Option
@@ -17,7 +17,7 @@ from ..tools.advise_report import AdviseReport, Bounds, Proposal, Trial
 from ..tools.array_target import ArrayTarget
 from ..tools.inspect import chunk_shape_of_shards
 from ..tools.monitor import Monitor
-from ..tools.quantities import format_nbytes, parse_nbytes
+from ..tools.quantities import format_count, format_nbytes, parse_nbytes
 from ..tools.targets import find_arrays
 from ..tools.trial import try_proposal
 from .exit_codes import ExitCode
@@ -55,11 +55,22 @@ def advise(
     chunk: Annotated[
         int,
         Option(
-            "--chunk-size", metavar="SIZE", parser=parse_nbytes, help="Target of an inner chunk, decoded."
+            "--chunk-size",
+            metavar="SIZE",
+            parser=parse_nbytes,
+            show_default="1MiB",
+            help="Target of an inner chunk, decoded.",
         ),
     ] = 1 << 20,
     shard: Annotated[
-        int, Option("--shard-size", metavar="SIZE", parser=parse_nbytes, help="Largest shard, decoded.")
+        int,
+        Option(
+            "--shard-size",
+            metavar="SIZE",
+            parser=parse_nbytes,
+            show_default="512MiB",
+            help="Largest shard, decoded.",
+        ),
     ] = 512 << 20,
     max_files: Annotated[
         int | None, Option("--max-files", metavar="N", min=1, help="Shards at most.")
@@ -100,7 +111,7 @@ def advise(
             ratio=ratio,
         )
         if path is None:
-            sizes, kind, target, present = _shape(shape or ""), np.dtype(dtype), None, None
+            sizes, kind, target, present = _shape(shape or ""), _dtype(dtype), None, None
         else:
             target = _one_array(path, array, storage_option)
             assert target.layout is not None
@@ -127,9 +138,19 @@ def advise(
 
 def _shape(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        shape = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"--shape: expected numbers, such as 1000,2048,2048, got {text!r}") from None
+        shape = (0,)
+    if min(shape) < 1:
+        raise ValueError(f"--shape: expected positive numbers, such as 1000,2048,2048, got {text!r}")
+    return shape
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(text)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError(f"--dtype: expected a data type of numpy, such as uint16, got {text!r}") from error
 
 
 def _one_array(path: str, array: str | None, storage_option: list[str] | None) -> ArrayTarget:
@@ -162,12 +183,12 @@ def _text(shape: tuple[int, ...]) -> str:
 def _proposal(name: str, one: Proposal) -> Iterator[str]:
     yield f"{name}: inner chunks of {_text(one.chunk_shape)} ({format_nbytes(one.chunk_nbytes)}), shards of {_text(one.shard_shape)}"
     yield (
-        f"  {one.n_files:,} files of {format_nbytes(one.shard_nbytes)} decoded, {one.chunks_per_shard:,} inner chunks each, index "
+        f"  {format_count(one.n_files, 'file', ',')} of {format_nbytes(one.shard_nbytes)} decoded, {format_count(one.chunks_per_shard, 'inner chunk', ',')} each, index "
         f"{format_nbytes(one.index_nbytes)}, a writer needs {format_nbytes(one.writer_nbytes)}"
     )
     for cost in one.accesses:
         yield (
-            f"  {cost.access:14} {cost.n_requests:.3g} requests ({cost.n_shards:.3g} shards), reads "
+            f"  {cost.access:14} {format_count(cost.n_requests, 'request', '.3g')} ({format_count(cost.n_shards, 'shard', '.3g')}), reads "
             f"{format_nbytes(cost.read_nbytes)}, {100 * cost.useful_share:.3g} % useful, memory {format_nbytes(cost.memory_nbytes)}"
         )
 
@@ -176,6 +197,6 @@ def _trial(name: str, one: Trial) -> Iterator[str]:
     yield f"{name}: inner chunks of {_text(one.chunk_shape)}, on a sample of {_text(one.sample_shape)}, ratio {one.ratio:.3g}"
     for access in one.accesses:
         yield (
-            f"  {access.access:14} {1000 * access.seconds:.3g} ms, {access.requests:.3g} reads of files, "
+            f"  {access.access:14} {1000 * access.seconds:.3g} ms, {format_count(access.requests, 'read', '.3g')} of files, "
             f"{format_nbytes(access.read_nbytes)}"
         )

@@ -12,7 +12,7 @@ from typer import Option
 from ..tools.array_report import ArrayReport, LayoutRecord, StoredRecord
 from ..tools.inspect import inspect as inspect_arrays
 from ..tools.monitor import Monitor
-from ..tools.quantities import format_nbytes, format_share
+from ..tools.quantities import format_count, format_nbytes, format_share
 from ..tools.size_summary import SizeSummary
 from .exit_codes import ExitCode
 from .options import (
@@ -136,7 +136,7 @@ def _stored_lines(stored: StoredRecord, layout: LayoutRecord) -> Iterator[str]:
     total = stored.shards.nbytes
     yield _line("shards", f"{stored.n_shards} of {stored.n_grid_shards}, {format_nbytes(total)}")
     if stored.n_damaged:
-        yield _line("damaged", f"{stored.n_damaged} shards")
+        yield _line("damaged", format_count(stored.n_damaged, "shard"))
     if stored.n_foreign:
         yield _line("other files", str(stored.n_foreign))
     if stored.n_shards == stored.n_damaged:
@@ -165,13 +165,18 @@ def _stored_lines(stored: StoredRecord, layout: LayoutRecord) -> Iterator[str]:
         ("footer", stored.n_with_footer, stored.footer_nbytes),
     ):
         if n:
-            yield _line(name, f"in {n} shards, {format_nbytes(nbytes)}")
+            yield _line(name, f"in {format_count(n, 'shard')}, {format_nbytes(nbytes)}")
     yield _line(
         "order",
-        ", ".join(f"{_ORDERS.get(name, name)} ({n} shards)" for name, n in sorted(stored.orders.items())),
+        ", ".join(
+            f"{_ORDERS.get(name, name)} ({format_count(n, 'shard')})"
+            for name, n in sorted(stored.orders.items())
+        ),
     )
     if stored.n_without_index_checksum:
-        yield _line("no checksum", f"of the index in {stored.n_without_index_checksum} shards")
+        yield _line(
+            "no checksum", f"of the index in {format_count(stored.n_without_index_checksum, 'shard')}"
+        )
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -13,7 +13,7 @@ from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.status import StatusReport
 from ..tools.jobs.status import status as job_status
 from ..tools.monitor import Monitor
-from ..tools.quantities import format_nbytes, format_share
+from ..tools.quantities import format_count, format_nbytes, format_share
 from .convert import convert_lines
 from .exit_codes import ExitCode
 from .options import JsonOption, ProgressKind, ProgressOption, ThreadsOption
@@ -81,9 +81,12 @@ def _lines(report: StatusReport) -> Iterator[str]:
     yield f"{report.source} to {report.destination}"
     for one in report.arrays:
         share = format_share(one.n_finished, one.n_shards)
-        yield f"  {one.name or 'array':20} {one.n_finished} of {one.n_shards} shards ({share}), {format_nbytes(one.nbytes)}"
+        yield f"  {one.name or 'array':20} {one.n_finished} of {format_count(one.n_shards, 'shard')} ({share}), {format_nbytes(one.nbytes)}"
     if report.n_damaged_lines or report.n_foreign_ledgers:
-        yield f"left out: {report.n_damaged_lines} damaged lines, {report.n_foreign_ledgers} ledgers that are not of this plan"
+        yield (
+            f"left out: {format_count(report.n_damaged_lines, 'damaged line')}, "
+            f"not of this plan: {format_count(report.n_foreign_ledgers, 'ledger')}"
+        )
     if report.parts_left:
         shown = ",".join(map(str, report.parts_left[:MOST_PARTS]))
         more = ",..." if len(report.parts_left) > MOST_PARTS else ""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..tools.monitor import Monitor, Stopped
+from ..tools.quantities import format_count
 from .options import ProgressKind
 from .signals import StopRequests
 
@@ -50,8 +51,9 @@ class _Lines(_Silent):
         self._done += n
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PAUSE
-            of = "" if self._total is None else f" of {self._total}"
-            print(f"{self._name}: {self._done}{of} shards", file=sys.stderr, flush=True)
+            of = "" if self._total is None else f"{self._done} of "
+            shards = format_count(self._done if self._total is None else self._total, "shard")
+            print(f"{self._name}: {of}{shards}", file=sys.stderr, flush=True)
 
 
 class _Bar(_Silent):

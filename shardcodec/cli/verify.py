@@ -11,7 +11,7 @@ from typer import Option
 
 from ..tools.chunk_check import Level
 from ..tools.monitor import Monitor
-from ..tools.quantities import format_nbytes, format_share
+from ..tools.quantities import format_count, format_nbytes, format_share
 from ..tools.verify import verify as verify_shards
 from ..tools.verify_report import ShardFindings, VerifiedArray, VerifyReport
 from .exit_codes import ExitCode
@@ -47,7 +47,11 @@ def verify(
     sample: Annotated[
         float,
         Option(
-            "--sample", metavar="SHARE", parser=parse_share, help="Check a share of the shards, such as 1%."
+            "--sample",
+            metavar="SHARE",
+            parser=parse_share,
+            show_default="100%",
+            help="Check a share of the shards, such as 1%.",
         ),
     ] = 1.0,
     since: Annotated[
@@ -87,7 +91,7 @@ def verify(
         output.part(found)
         output.text(map(finding_line, found.findings))
         n_more = found.n_findings - sum(not one.is_warning for one in found.findings)
-        output.text([f"{found.shard}: {n_more} further findings"] if n_more > 0 else [])
+        output.text([f"{found.shard}: {format_count(n_more, 'further finding')}"] if n_more > 0 else [])
 
     def work(monitor: Monitor) -> ExitCode:
         report = verify_shards(
@@ -120,8 +124,9 @@ def _lines(report: VerifyReport) -> Iterator[str]:
     if not report.is_complete:
         yield "stopped at the first finding"
     n_left = sum(one.problem is not None for one in report.arrays)
-    left = f"; {n_left} arrays were not verified" if n_left else ""
-    yield (f"{report.n_findings} findings" if report.n_findings else "no damage found") + left
+    were = "was" if n_left == 1 else "were"
+    left = f"; {format_count(n_left, 'array')} {were} not verified" if n_left else ""
+    yield (format_count(report.n_findings, "finding") if report.n_findings else "no damage found") + left
 
 
 def _array_lines(one: VerifiedArray, report: VerifyReport) -> Iterator[str]:

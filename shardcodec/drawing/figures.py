@@ -63,5 +63,6 @@ def new_figure(width: float, height: float, layout: Any = "compressed") -> Any:
 def save(figure: Any, file: str | os.PathLike[str] | None) -> Any:
     """Save a figure, if there is a file, and return it."""
     if file is not None:
-        figure.savefig(check_file(file), dpi=150)
+        # a long title may be wider than the figure
+        figure.savefig(check_file(file), dpi=150, bbox_inches="tight", pad_inches=0.1)
     return figure

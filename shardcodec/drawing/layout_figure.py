@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .byte_scale import byte_scale, format_nbytes
 from .figures import COLORS, new_figure
 
 __all__ = ["draw_layout", "layout_figure"]
@@ -53,7 +54,7 @@ def draw_layout(
         Name of the shard.
     """
     from matplotlib.patches import Patch
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     kinds, order = panels
     shown = {kind: own for kind, own in ranges.items() if len(own)}
@@ -64,7 +65,11 @@ def draw_layout(
     kinds.set(ylim=(0, 1), yticks=[], xlim=(0, max(nbytes, 1)))
     kinds.set_title(f"{title}\n{len(places):,} of {n_chunks:,} inner chunks exist", fontsize=10)
     handles = [
-        Patch(facecolor=COLORS[kind], edgecolor="#666666", label=f"{kind} ({_total(own)})")
+        Patch(
+            facecolor=COLORS[kind],
+            edgecolor="#666666",
+            label=f"{kind} ({format_nbytes(int(own[:, 1].sum()))})",
+        )
         for kind, own in shown.items()
     ]
     kinds.legend(
@@ -75,14 +80,9 @@ def draw_layout(
         ylim=(n_chunks - 0.5, -0.5), xlabel="offset in the shard (bytes)", ylabel="position in the index"
     )
     order.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    order.xaxis.set_major_formatter(EngFormatter(unit="B"))
-
-
-def _total(ranges: Numbers) -> str:
-    from matplotlib.ticker import EngFormatter
-
-    nbytes = int(ranges[:, 1].sum())
-    return str(EngFormatter(unit="B", places=0 if nbytes < 1000 else 1)(nbytes))
+    locator, formatter = byte_scale(0, nbytes)
+    order.xaxis.set_major_locator(locator)
+    order.xaxis.set_major_formatter(formatter)
 
 
 def _draw_ranges(panel: Any, shown: Mapping[str, Numbers]) -> None:

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from .byte_scale import byte_scale
 from .chunk_map import ChunkMap
 from .figures import COLORS, new_figure
 
@@ -34,30 +36,59 @@ def n_panels(found: ChunkMap) -> int:
 
 def draw_map(figure: Any, panels: Any, found: ChunkMap, title: str) -> None:
     """Draw a map into one panel or two: sizes, and the share that exists."""
-    from matplotlib.ticker import EngFormatter, PercentFormatter
-
     n, total = found.total_stored, int(found.n_grid.sum())
     text = f"{title}\n{n:,} of {total:,} inner chunks exist{found.hidden()}"
-    sizes = _panel(panels[0], found, found.mean_nbytes, _norm(found.mean_nbytes))
     panels[0].set_title(text, fontsize=10, pad=22)
+    if not found.n_grid.size:
+        _empty_panel(panels[0], found)
+        return
+    sizes = _panel(panels[0], found, found.mean_nbytes, _norm(found.mean_nbytes))
     if n:
-        figure.colorbar(sizes, ax=panels[0], label="encoded inner chunk", format=EngFormatter(unit="B"))
+        _size_bar(figure, panels[0], sizes)
     if len(panels) > 1:
         from matplotlib.colors import Normalize
+        from matplotlib.ticker import PercentFormatter
 
         share = np.where(found.n_stored > 0, found.share, np.nan)
         mesh = _panel(panels[1], found, share, Normalize(0, 1))
         panels[1].set_title("Share of the inner chunks that exists", fontsize=10, pad=22)
-        figure.colorbar(mesh, ax=panels[1], format=PercentFormatter(1))
+        figure.colorbar(mesh, cax=_beside(panels[1]), format=PercentFormatter(1))
+
+
+def _empty_panel(panel: Any, found: ChunkMap) -> None:
+    panel.set(xticks=[], yticks=[], facecolor=COLORS["absent"])
+    text = f"the array has no elements: its shape is {found.shape}"
+    panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes)
+
+
+def _size_bar(figure: Any, panel: Any, sizes: Any) -> None:
+    """Draw the scale of the sizes."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import LogLocator
+
+    norm = sizes.norm
+    ticks, text = byte_scale(norm.vmin, norm.vmax)
+    if isinstance(norm, LogNorm):
+        ticks = LogLocator(base=2)
+    bar = figure.colorbar(sizes, cax=_beside(panel), label="encoded inner chunk", ticks=ticks, format=text)
+    bar.minorticks_off()
+
+
+def _beside(panel: Any) -> Any:
+    """Return new axes for a scale, which stay beside a panel wherever its aspect places it."""
+    (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
+    is_square = panel.get_aspect() != "auto"
+    tall = max(1.0, abs((top - bottom) / (right - left))) if is_square else 0.5
+    return panel.inset_axes((1 + 0.03 * tall, 0, 0.03 * tall, 1))
 
 
 def _norm(sizes: Any) -> Any:
     from matplotlib.colors import LogNorm, Normalize
 
     present = sizes[~np.isnan(sizes)]
-    low, high = (float(present.min()), float(present.max())) if present.size else (0.0, 1.0)
+    low, high = (math.floor(present.min()), math.ceil(present.max())) if present.size else (0, 1)
     if low == high:  # one colour for one size
-        return Normalize(0, max(high, 1.0))
+        return Normalize(0, max(high, 1))
     return LogNorm(low, high) if low > 0 and high > LOG_FACTOR * low else Normalize(low, high)
 
 
@@ -87,7 +118,8 @@ def _panel(panel: Any, found: ChunkMap, values: Any, norm: Any) -> Any:
         panel.set_ylabel(found.label(0))
         panel.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         long, short = max(np.ptp(x), np.ptp(y)), min(np.ptp(x), np.ptp(y))
-        panel.set_aspect("equal" if long <= 4 * short else "auto")
+        # at the top of its place, because the layout reserves the room of the title before the aspect is applied
+        panel.set_aspect("equal" if long <= 4 * short else "auto", anchor="N")
     else:
         panel.set_aspect("auto")
         panel.set_yticks([])

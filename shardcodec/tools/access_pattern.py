@@ -83,6 +83,8 @@ def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
     ValueError
         The text is malformed, or it does not fit the shape.
     """
+    if shape and min(shape) < 1:
+        raise ValueError(f"access: expected an array with elements, got shape {tuple(shape)}")
     body, _, weight = text.partition("@")
     parts = [part.strip() for part in body.split(",")] if shape else []
     if len(parts) != len(shape):

@@ -66,7 +66,7 @@ def advise(
     """
     shape, bounds = tuple(int(n) for n in shape), bounds or Bounds()
     itemsize = np.dtype(dtype).itemsize
-    if not shape or 0 in shape or not accesses:
+    if not shape or min(shape) < 1 or not accesses:
         raise ValueError(f"expected an array with elements and at least one access, got shape {shape}")
     _check_bounds(shape, itemsize, bounds)
     found: list[Proposal] = []

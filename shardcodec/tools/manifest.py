@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import quote
+
+from .documents import DOCUMENTS
 
 __all__ = ["Manifest", "ManifestRow", "OldManifest"]
 
@@ -53,10 +56,19 @@ class Manifest:
     Parameters
     ----------
     path : str
-        The new file; an old one is replaced.
+        The new file; an old manifest is replaced.
+
+    Raises
+    ------
+    FileNotFoundError
+        Its folder does not exist.
+    ValueError
+        It is inside of a zarr hierarchy, or another file than a manifest has its name.
     """
 
     def __init__(self, path: str) -> None:
+        _check_outside_of_hierarchies(path)
+        _check_replaceable(path)
         self._path = os.path.abspath(path)
         self._part = f"{self._path}.{os.getpid()}.part"
         with open(self._part, "xb"):  # the folder must exist, and an error names the file
@@ -86,10 +98,41 @@ class Manifest:
         """Give the file its name; after an exception remove it."""
         self._rows.commit()
         self._rows.close()
-        if kind is None:
-            os.replace(self._part, self._path)
-        else:
-            os.unlink(self._part)
+        try:
+            if kind is None:
+                _check_replaceable(self._path)  # another process may have made a file of this name
+                os.replace(self._part, self._path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(self._part)
+
+
+def _check_outside_of_hierarchies(path: str) -> None:
+    """Refuse a file in the folder of an array or a group, or below it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    # the link itself is replaced, not the file that it leads to, but users expect neither in a hierarchy
+    for file in (os.path.join(os.path.realpath(folder), name), os.path.realpath(path)):
+        above = os.path.dirname(file)
+        while True:
+            if any(os.path.lexists(os.path.join(above, document)) for document in DOCUMENTS):
+                raise ValueError(
+                    f"manifest: expected a file outside of the zarr hierarchy {above}, got {path}"
+                )
+            if above == os.path.dirname(above):
+                break
+            above = os.path.dirname(above)
+
+
+def _check_replaceable(path: str) -> None:
+    """Refuse the name of an object that is not a manifest; a new name is fine."""
+    if not os.path.lexists(path):
+        return
+    if not os.path.isfile(path):
+        raise ValueError(f"manifest: expected a new file or an old manifest, but {path} is no regular file")
+    try:
+        OldManifest(path).close()
+    except ValueError as error:
+        raise ValueError(f"manifest: expected a new file or an old manifest to replace: {error}") from error
 
 
 class OldManifest:
@@ -138,6 +181,12 @@ class OldManifest:
         query = "SELECT shard FROM old.shards WHERE array = ? EXCEPT SELECT shard FROM seen WHERE array = ?"
         for (shard,) in self._rows.execute(query, (array, array)):
             yield shard
+
+    def of_other_arrays(self, arrays: Container[str]) -> Iterator[tuple[str, str]]:
+        """Yield array and shard of the rows of all arrays but these, in order."""
+        for array, shard in self._rows.execute("SELECT array, shard FROM old.shards ORDER BY array, shard"):
+            if array not in arrays:
+                yield array, shard
 
     def close(self) -> None:
         """Close the file."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["format_nbytes", "format_share", "parse_nbytes"]
+from ..drawing.byte_scale import BINARY_UNITS, format_nbytes
 
-_BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
+__all__ = ["format_count", "format_nbytes", "format_share", "parse_nbytes"]
+
 _UNITS = {"": 1, "b": 1}
-for _power, _unit in enumerate(_BINARY, 1):
+for _power, _unit in enumerate(BINARY_UNITS, 1):
     _UNITS[_unit.lower()] = _UNITS[_unit[0].lower()] = 1024**_power
     _UNITS[f"{_unit[0]}B".lower()] = 1000**_power
 
@@ -33,16 +34,10 @@ def parse_nbytes(text: str | int) -> int:
     return nbytes
 
 
-def format_nbytes(nbytes: float) -> str:
-    """Return a number of bytes for readers, such as ``1.5 MiB``."""
-    if nbytes < 1024:
-        return f"{int(nbytes)} B"
-    value = float(nbytes)
-    for unit in _BINARY:
-        value /= 1024
-        if value < 1024 or unit == _BINARY[-1]:
-            break
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+def format_count(number: float, noun: str, spec: str = "") -> str:
+    """Return a number of things, such as ``1 shard`` or ``2 shards``; `spec` is the format of the number."""
+    shown = f"{number:{spec}}"
+    return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
 
 
 def format_share(part: float, whole: float) -> str:

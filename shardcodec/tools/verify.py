@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from ..checksum import crc32c
@@ -66,9 +68,11 @@ def verify(
         Share of the shards to check, in (0, 1]; the same shards each time, and at least one of each array.
     since : str, optional
         The manifest of an earlier run. Shards that it found whole at this level, and whose state has not changed, are
-        skipped. Shards of the manifest that do not exist any more are findings.
+        skipped, but not with `against`. Shards of the manifest that do not exist any more are findings, also those of arrays
+        that do not exist any more, unless `target` is itself an array or `array` is given.
     manifest : str, optional
-        Write a manifest to this local file. It is an SQLite database.
+        Write a manifest to this local file, outside of zarr hierarchies. It is an SQLite database. An old manifest of this
+        name is replaced; any other file is refused.
     against : path-like, URL or zarr store, optional
         An array with the same elements, in any layout. All elements of the checked shards are compared, bit by bit.
     array : str, optional
@@ -132,6 +136,8 @@ def verify(
             run.add(one)
             if run.is_stopped:
                 break
+        if array is None:
+            run.find_lost_arrays()
         return run.report(str(target))
 
 
@@ -195,6 +201,24 @@ class _VerifyRun:
         if not self.is_stopped:
             self._find_missing(array, work.comparison)
 
+    def find_lost_arrays(self) -> None:
+        """Report the shards of arrays that are in the manifest, and that this run has not found in its group."""
+        names = {one.name for one in self._arrays}
+        if (
+            self._old is None or self.is_stopped or "" in names
+        ):  # an array at the root has no others beside it
+            return
+        lost = groupby(self._old.of_other_arrays(names), key=itemgetter(0))
+        for name, rows in lost:
+            self._arrays.append(VerifiedArray(name, "it does not exist any more"))
+            for _, relative in rows:
+                self._monitor.check()
+                detail = "an earlier run has verified this shard, and its array does not exist any more"
+                shard = f"{name}/{relative}" if name else relative
+                self._note(Finding(FindingKind.MISSING_SHARD, shard, detail, name, recoverable=False))
+                if self.is_stopped:
+                    return
+
     # ---- shards
 
     def _chosen(self, array: ArrayTarget, counts: Counter[str]) -> Iterator[ShardTarget]:
@@ -221,7 +245,8 @@ class _VerifyRun:
             return False
         row = self._old.find(shard.array.name, shard.relative)
         if (
-            row is None
+            self._task.against is not None  # no earlier run shows that the elements are still equal
+            or row is None
             or row.n_findings
             or row.state is None
             or Level(row.level).rank < self._task.level.rank

@@ -80,7 +80,9 @@ def test_findings_have_exit_code_1(array: Any, capsys: pytest.CaptureFixture[str
     shard_path(array).write_bytes(b"torn")
     assert run(["inspect", str(array.store.root)]) == 1
     out = capsys.readouterr().out
-    assert str(shard_path(array)) in out and "1 shards" in out
+    assert str(shard_path(array)) in out and "1 shard\n" in out
+    assert run(["verify", str(array.store.root)]) == 1
+    assert "\n1 finding\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from helpers import (
 
 import shardcodec
 from shardcodec.access.shard_layout import KINDS
+from shardcodec.drawing.array_figure import array_figure
+from shardcodec.drawing.byte_scale import byte_scale
 from shardcodec.drawing.chunk_map import ChunkMap
 from shardcodec.drawing.html import facts_table
 from shardcodec.drawing.layout_figure import _covered, layout_figure
@@ -121,6 +123,76 @@ def test_map_of_ten_and_of_a_million_inner_chunks(tmp_path: Path, grid: tuple[in
     figure.savefig(file)
     check_picture(file)
     assert file.stat().st_size < 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("grid", "shard"), [((100, 45), True), ((45, 100), True), ((5000, 5000), True), ((9, 36), False)]
+)
+def test_title_and_scale_are_inside_of_the_figure(grid: tuple[int, int], shard: bool) -> None:
+    sizes = sizes_of((10, 5), absent=0)
+    sizes[0, 0] = ABSENT
+    steps = tuple(-(-n // cells) for n, cells in zip(grid, sizes.shape, strict=True))
+    found = ChunkMap(grid, steps, (0, 0), sizes.shape, max_cells=4)  # cells that exist in part: two panels
+    found.add((0, 0), sizes)
+    one = ChunkMap(grid, steps, (0, 0), sizes.shape)
+    one.add((0, 0), sizes)
+    places = np.array([[0, 0, 8]])
+    below = (3000, {"inner chunks": places[:, 1:]}, places, 1, "c/0") if shard else None
+    for each in (found, one):
+        figure = array_figure(each, "a map", below)
+        figure.draw_without_rendering()
+        whole = figure.bbox
+        for panel in figure.axes:
+            inside = panel.title.get_window_extent()
+            assert inside.y1 <= whole.y1 and inside.x0 >= whole.x0, panel.get_title()
+            assert panel.get_tightbbox().x1 <= whole.x1 + 1
+
+
+def test_narrow_panel_is_in_the_middle_with_its_scale_beside_it() -> None:
+    found = ChunkMap((100, 45), (10, 9), (0, 0), (10, 5))
+    found.add((0, 0), sizes_of((10, 5), absent=0))
+    places = np.array([[0, 0, 8]])
+    figure = array_figure(found, "a map", (3000, {"inner chunks": places[:, 1:]}, places, 1, "c/0"))
+    figure.draw_without_rendering()
+    panel = figure.axes[0].get_window_extent()
+    assert abs((panel.x0 + panel.x1) / 2 - figure.bbox.width / 2) < 0.1 * figure.bbox.width
+    (scale,) = figure.axes[0].child_axes
+    assert 0 < scale.get_window_extent().x0 - panel.x1 < panel.width / 4
+
+
+def test_pictures_have_the_units_of_the_texts() -> None:
+    found = ChunkMap((20, 20), (10, 10), (0, 0), (2, 2))
+    found.add((0, 0), np.array([[1000, 5000], [9000, 20000]], np.uint64))
+    places = np.array([[0, 0, 3000]])
+    figure = array_figure(found, "a map", (20000, {"inner chunks": places[:, 1:]}, places, 1, "c/0"))
+    figure.draw_without_rendering()
+    panel, kinds, order = figure.axes
+    assert [text.get_text() for text in kinds.get_legend().get_texts()] == ["inner chunks (2.93 KiB)"]
+    assert {"0 B", "4 KiB", "16 KiB"} <= {text.get_text() for text in order.get_xticklabels()}
+    (scale,) = panel.child_axes
+    assert {"8 KiB", "16 KiB"} <= {text.get_text() for text in scale.get_yticklabels()}
+
+
+@pytest.mark.parametrize("high", [0, 1, 7, 9, 1000, 1025, 10**6, 2**40 + 1])
+def test_ticks_of_bytes_are_few_and_differ(high: int) -> None:
+    for low in (0, 10**7):
+        locator, text = byte_scale(low, low + high)
+        ticks = [at for at in locator.tick_values(low, low + high) if low <= at <= low + high]
+        texts = [text(at, 0) for at in ticks]
+        assert len(set(texts)) == len(texts) <= 9 and (texts or not high)
+
+
+@pytest.mark.parametrize("shape", [(0, 100), (100, 0), (0,), (3, 0, 3)])
+def test_array_without_elements_has_a_picture_that_says_so(shape: tuple[int, ...], tmp_path: Path) -> None:
+    n = len(shape)
+    create(tmp_path / "a.zarr", shape=shape, shards=(20,) * n, chunks=(10,) * n)
+    inspect(tmp_path / "a.zarr", plot=tmp_path / "a.png")
+    check_picture(tmp_path / "a.png")
+    for handle in (shardcodec.open_array(tmp_path / "a.zarr"), shardcodec.chunk_state(tmp_path / "a.zarr")):
+        (panel,) = handle.plot(tmp_path / "b.svg").axes
+        assert [text.get_text() for text in panel.texts] == [
+            f"the array has no elements: its shape is {shape}"
+        ]
 
 
 def check_picture(file: Path) -> None:

@@ -150,10 +150,21 @@ def test_bounds_that_exclude_everything_are_told(bounds: Bounds, error: str) -> 
         advise(SHAPE, "uint16", [parse_access("1,:,:", SHAPE)], bounds)
 
 
-@pytest.mark.parametrize("shape", [(), (0, 4)])
+@pytest.mark.parametrize("shape", [(), (0, 4), (3, -4)])
 def test_array_without_elements_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="expected an array with elements"):
         advise(shape, "uint16", [])
+    if shape:
+        with pytest.raises(ValueError, match="expected an array with elements"):
+            parse_access("1,1", shape)
+
+
+def test_help_shows_defaults_as_users_write_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["advise", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[default: (1MiB)]" in shown and "[default: (512MiB)]" in shown
+    assert run(["verify", "--help"]) == 0
+    assert "[default: (100%)]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_small_array_is_one_inner_chunk() -> None:
@@ -245,10 +256,18 @@ def test_command_for_an_array_with_a_trial(tmp_path: Path, capsys: pytest.Captur
     [
         (["--shape", "10,10"], "--access"),
         (["--access", "1,:"], "expected PATH or --shape"),
-        (["--access", "1,:", "--shape", "10,x"], "expected numbers, such as 1000,2048,2048"),
+        (["--access", "1,:", "--shape", "10,x"], "expected positive numbers, such as 1000,2048,2048"),
+        (
+            ["--access", "1,:", "--shape", "0,10"],
+            "expected positive numbers, such as 1000,2048,2048, got '0,10'",
+        ),
+        (
+            ["--access", "1,:", "--shape=-5,10"],
+            "expected positive numbers, such as 1000,2048,2048, got '-5,10'",
+        ),
         (["--access", "1,:", "--shape", "10,10", "--try"], "expected PATH, an array with the data"),
         (["--access", "1", "--shape", "10,10"], "expected 2 numbers or colons"),
-        (["--access", "1,:", "--shape", "10,10", "--dtype", "no"], "no"),
+        (["--access", "1,:", "--shape", "10,10", "--dtype", "no"], "--dtype: expected a data type"),
     ],
 )
 def test_wrong_use_of_the_command(

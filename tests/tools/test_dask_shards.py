@@ -137,6 +137,14 @@ def test_workers_verify_as_one_process_does(
     assert again.shards == expected.shards
 
 
+def test_shards_of_an_array_that_is_gone_are_found(client: Any, group: Path, tmp_path: Path) -> None:
+    verify(group, dask=client, manifest=str(tmp_path / "m"))
+    shutil.rmtree(group / "deep/b")
+    report = verify(group, dask=client, since=str(tmp_path / "m"))
+    assert report == verify(group, since=str(tmp_path / "m"))
+    assert report.kinds == {FindingKind.MISSING_SHARD: N_SHARDS}
+
+
 def test_workers_compare_elements(client: Any, group: Path, sound: Path) -> None:
     (group / "a/c/0/0").unlink()
     with quiet():

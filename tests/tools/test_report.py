@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from shardcodec.tools.quantities import format_nbytes, format_share, parse_nbytes
+from shardcodec.tools.quantities import format_count, format_nbytes, format_share, parse_nbytes
 from shardcodec.tools.report import Record, Report
 
 
@@ -89,6 +89,15 @@ def test_wrong_sizes_are_told(text: str) -> None:
 )
 def test_sizes_for_readers(nbytes: int, text: str) -> None:
     assert format_nbytes(nbytes) == text
+
+
+def test_counts() -> None:
+    shown = [format_count(n, "shard") for n in (0, 1, 2)]
+    assert shown == ["0 shards", "1 shard", "2 shards"]
+    assert (
+        format_count(1000, "file", ",") == "1,000 files"
+        and format_count(1.5, "request", ".3g") == "1.5 requests"
+    )
 
 
 def test_shares() -> None:

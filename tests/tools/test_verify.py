@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import sqlite3
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -135,7 +139,7 @@ def test_array_with_malformed_metadata_is_a_finding(
     (one,) = report.shards
     assert one.findings[0].recoverable is (False if code else None)
     assert run(["verify", str(tmp_path / "g.zarr")]) == code
-    assert "1 arrays were not verified" in capsys.readouterr().out
+    assert "1 array was not verified" in capsys.readouterr().out
 
 
 def test_foreign_files_are_a_warning(tmp_path: Path) -> None:
@@ -262,6 +266,102 @@ def test_other_files_are_no_manifest(tmp_path: Path) -> None:
         verify(tmp_path / "a.zarr", since=str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError):
         verify(tmp_path / "a.zarr", manifest=str(tmp_path / "none/manifest"))
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "c/0/0", "new", "c/link", "../link"])
+def test_manifest_inside_of_a_hierarchy_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "g.zarr"
+    with quiet():
+        group = zarr.create_group(folder)
+    filled(group.store, name="a")
+    (folder / "a/c/link").symlink_to(tmp_path / "new")
+    (tmp_path / "g.zarr/link").symlink_to(folder / "a/new")
+    before = contents(tmp_path)
+    seen: list[ShardFindings] = []
+    with pytest.raises(ValueError, match=r"expected a file outside of the zarr hierarchy .*g\.zarr"):
+        verify(folder / "a/c/0/1", manifest=str(folder / "a" / name), on_shard=seen.append)
+    assert run(["verify", str(folder), "--manifest", str(folder / "a" / name)]) == 2
+    assert contents(tmp_path) == before and not seen
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("kind", ["text", "empty", "another database", "folder", "dangling link"])
+def test_manifest_replaces_no_other_file(kind: str, tmp_path: Path) -> None:
+    filled(tmp_path / "a.zarr")
+    place = tmp_path / "place"
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "dangling link":
+        place.symlink_to(tmp_path / "none")
+    elif kind == "another database":
+        with contextlib.closing(sqlite3.connect(place)) as rows:
+            rows.execute("CREATE TABLE about (name TEXT)")
+    else:
+        place.write_bytes(b"precious" if kind == "text" else b"")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="expected a new file or an old manifest"):
+        verify(tmp_path / "a.zarr", manifest=str(place))
+    assert contents(tmp_path) == before and os.path.lexists(place)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.zarr", "place"}
+
+
+def test_manifest_replaces_no_file_that_appears_during_the_run(tmp_path: Path) -> None:
+    class Writing(Monitor):
+        def advance(self, n: int = 1) -> None:
+            (tmp_path / "m").write_text("precious")
+
+    filled(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match="expected a new file or an old manifest"):
+        verify(tmp_path / "a.zarr", manifest=str(tmp_path / "m"), monitor=Writing())
+    assert (tmp_path / "m").read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"a.zarr", "m"}
+
+
+def test_manifest_replaces_an_old_manifest(tmp_path: Path) -> None:
+    filled(tmp_path / "a.zarr")
+    manifest = tmp_path / "m"
+    verify(tmp_path / "a.zarr", level="index", manifest=str(manifest))
+    old = manifest.read_bytes()
+    verify(tmp_path / "a.zarr", level="decode", since=str(manifest), manifest=str(manifest))
+    assert manifest.read_bytes() != old
+
+
+@pytest.mark.usefixtures("settled_times")
+def test_comparison_skips_no_shard_of_the_manifest(tmp_path: Path) -> None:
+    filled(tmp_path / "a.zarr")
+    manifest = str(tmp_path / "m")
+    verify(tmp_path / "a.zarr", manifest=manifest)
+    filled(tmp_path / "b.zarr")[15, 23] += 1
+    assert verify(tmp_path / "a.zarr", since=manifest).arrays[0].n_unchanged == 4
+    report = verify(tmp_path / "a.zarr", since=manifest, against=tmp_path / "b.zarr")
+    assert report.arrays[0].n_unchanged == 0
+    assert [one[:2] for one in found(report)] == [("different", "1/1")]
+
+
+def test_shards_of_an_array_that_is_gone_are_found(tmp_path: Path) -> None:
+    folder, manifest = tmp_path / "g.zarr", str(tmp_path / "m")
+    with quiet():
+        group = zarr.create_group(folder)
+    for name in ("a", "b/c"):
+        filled(group.store, name=name)
+    verify(folder, manifest=manifest)
+    shutil.rmtree(folder / "b/c")
+    report = verify(folder, since=manifest)
+    assert [(one.array, one.shard) for one in report.shards] == [
+        ("b/c", f"b/c/c/{i}/{j}") for i in range(2) for j in range(2)
+    ]
+    assert report.kinds == {FindingKind.MISSING_SHARD: 4} and report.n_findings == 4
+    assert report.arrays[-1].problem == "it does not exist any more"
+    assert run(["verify", str(folder), "--since", manifest]) == 1
+    assert verify(folder, since=manifest, array="a").n_findings == 0
+    assert verify(folder / "a", since=manifest).n_findings == 0, "the other arrays are outside of the target"
+    assert verify(folder, since=manifest, fail_fast=True).n_findings == 1
+    shutil.rmtree(folder / "a")
+    assert verify(folder, since=manifest).n_findings == 8, "no array is left"
 
 
 def test_stopped_run_leaves_no_manifest(tmp_path: Path) -> None:
