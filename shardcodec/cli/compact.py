@@ -13,6 +13,7 @@ from ..tools.compact_report import CompactAction, CompactedShard
 from ..tools.monitor import Monitor
 from ..tools.quantities import format_nbytes
 from .exit_codes import ExitCode
+from .left_line import left_line
 from .options import (
     ArrayOption,
     DaskOption,
@@ -75,7 +76,7 @@ def compact(
     """Pack shards: remove dead bytes, order inner chunks, add index checksums. Nothing is decoded.
 
     Each shard is replaced in one step, or written to a new hierarchy (--to). The exit code is 1 if a shard is damaged and was
-    not packed.
+    not packed, or the metadata of an array cannot be read.
 
     Example:
 
@@ -104,6 +105,7 @@ def compact(
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,
         )
+        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
         would = "would be " if dry_run else ""
         freed = format_nbytes(abs(report.freed_nbytes))
         sign = "-" if report.freed_nbytes < 0 else ""
@@ -113,7 +115,7 @@ def compact(
             ]
         )
         output.end(report)
-        return ExitCode.FINDINGS if report.n_failed else ExitCode.CLEAN
+        return ExitCode.FINDINGS if report.n_failed or report.n_unreadable_arrays else ExitCode.CLEAN
 
     run_command(work, progress)
 

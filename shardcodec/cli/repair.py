@@ -14,6 +14,7 @@ from ..tools.repair import repair as repair_shards
 from ..tools.repair_report import RepairAction, RepairedShard, RepairReport
 from .exit_codes import ExitCode
 from .finding_line import finding_line
+from .left_line import left_line
 from .options import (
     ArrayOption,
     DaskOption,
@@ -72,7 +73,7 @@ def repair(
 
     Stop all writers first. The only copy of a shard is never changed: the result is a new hierarchy (--to), or each old
     object is copied to a backup before it is replaced (--in-place --backup). The exit code is 1 if something is lost; with
-    --dry-run, if something is damaged.
+    --dry-run, if something is damaged; and if the metadata of an array cannot be read.
 
     Example:
 
@@ -103,10 +104,11 @@ def repair(
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,
         )
+        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
         output.text([_last_line(report)])
         output.end(report)
         is_clean = not report.n_damaged if dry_run else report.n_restored == report.n_damaged
-        return ExitCode.CLEAN if is_clean else ExitCode.FINDINGS
+        return ExitCode.CLEAN if is_clean and not report.n_unreadable_arrays else ExitCode.FINDINGS
 
     run_command(work, progress)
 

@@ -16,6 +16,7 @@ from .array_target import ArrayTarget, ForeignObject
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .compact_work import CompactTask, CompactWork
 from .jobs.shard_pool import ShardPool, absolute_place
+from .left_array import LeftArray
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
@@ -130,8 +131,8 @@ def compact(
         for one in arrays:
             if one.is_sharded:
                 run.add(one)
-            elif new is not None:
-                new.copy_all(one)
+            else:
+                run.leave(one)
     if new is not None:
         has_groups = array is None and spec is None
         new.finish(find_groups(target, storage_options) if has_groups else ())
@@ -165,11 +166,12 @@ class _CompactRun:
         self._monitor, self._on_shard = monitor, on_shard
         self._n_shards = self._n_packed = self._n_failed = self._freed = 0
         self._listed: list[CompactedShard] = []
+        self._left: list[LeftArray] = []
 
     def report(self, target: str, to: str | None) -> CompactReport:
         """Return the result."""
         counts = self._n_shards, self._n_packed, self._n_failed, self._freed
-        return CompactReport(target, to, self._task.dry_run, *counts, tuple(self._listed))
+        return CompactReport(target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left))
 
     def add(self, array: ArrayTarget) -> None:
         """Pack the shards of one array."""
@@ -184,6 +186,12 @@ class _CompactRun:
             self._n_shards += 1
             self._note(done)
             self._monitor.advance()
+
+    def leave(self, array: ArrayTarget) -> None:
+        """Report an array without readable shards; a new hierarchy gets its objects as they are."""
+        if self._to is not None:
+            self._to.copy_all(array)
+        self._left.append(LeftArray.of(array))
 
     def _note(self, done: CompactedShard | None) -> None:
         if done is None:

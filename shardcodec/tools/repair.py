@@ -19,6 +19,7 @@ from ..storage.urls import is_url
 from .array_target import ArrayTarget, ForeignObject
 from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
+from .left_array import LeftArray
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
@@ -140,8 +141,8 @@ def repair(
         for one in arrays:
             if one.is_sharded:
                 run.add(one)
-            elif new is not None:
-                new.copy_all(one)
+            else:
+                run.leave(one)
     if new is not None:
         has_groups = array is None and spec is None
         new.finish(find_groups(target, storage_options) if has_groups else ())
@@ -192,11 +193,12 @@ class _RepairRun:
         self._monitor, self._on_shard = monitor, on_shard
         self._n_shards = self._n_damaged = self._n_restored = self._n_lost = 0
         self._listed: list[RepairedShard] = []
+        self._left: list[LeftArray] = []
 
     def report(self, target: str, to: str | None) -> RepairReport:
         """Return the result."""
         counts = self._n_shards, self._n_damaged, self._n_restored, self._n_lost
-        return RepairReport(target, to, self._task.dry_run, *counts, tuple(self._listed))
+        return RepairReport(target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left))
 
     def add(self, array: ArrayTarget) -> None:
         """Repair the shards of one array."""
@@ -211,6 +213,12 @@ class _RepairRun:
             self._n_shards += 1
             self._note(done)
             self._monitor.advance()
+
+    def leave(self, array: ArrayTarget) -> None:
+        """Report an array without readable shards; a new hierarchy gets its objects as they are."""
+        if self._to is not None:
+            self._to.copy_all(array)
+        self._left.append(LeftArray.of(array))
 
     def _note(self, done: RepairedShard | None) -> None:
         if done is None:
