@@ -85,6 +85,11 @@ def repair(
         output.part(done)
         output.text(_shard_lines(done, dry_run))
 
+    def show(report: RepairReport) -> None:
+        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
+        output.text([_last_line(report)])
+        output.end(report)
+
     def work(monitor: Monitor) -> ExitCode:
         if in_place != (backup is not None) and not dry_run:
             raise ValueError("--in-place needs --backup DIR, and --backup needs --in-place")
@@ -104,13 +109,11 @@ def repair(
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,
         )
-        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
-        output.text([_last_line(report)])
-        output.end(report)
+        show(report)
         is_clean = not report.n_damaged if dry_run else report.n_restored == report.n_damaged
         return ExitCode.CLEAN if is_clean and not report.n_unreadable_arrays else ExitCode.FINDINGS
 
-    run_command(work, progress)
+    run_command(work, progress, show)
 
 
 def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
@@ -136,4 +139,5 @@ def _last_line(report: RepairReport) -> str:
     return (
         f"{report.n_shards} shards, {report.n_damaged} damaged, {report.n_restored} {would}restored completely, "
         f"{report.n_lost_chunks} inner chunks lost"
+        f"{'' if report.is_complete else '; stopped before the end'}"
     )

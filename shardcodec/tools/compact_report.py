@@ -77,6 +77,8 @@ class CompactReport(Report):
         The first `MOST_SHARDS` packed or failed shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
+    is_complete : bool
+        False if the work was stopped before the end.
     """
 
     schema: ClassVar[str] = "shardcodec.compact"
@@ -91,6 +93,7 @@ class CompactReport(Report):
     freed_nbytes: int
     shards: tuple[CompactedShard, ...]
     left_arrays: tuple[LeftArray, ...] = ()
+    is_complete: bool = True
 
     @property
     def n_unreadable_arrays(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +20,7 @@ from .array_target import ArrayTarget, ForeignObject
 from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
 from .left_array import LeftArray
-from .monitor import Monitor
+from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
 from .repair_report import RepairedShard, RepairReport
@@ -113,6 +113,8 @@ def repair(
         An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
     ConflictError
         A worker of dask reaches other metadata.
+    Stopped
+        `monitor` stopped the work; the error has a `report` of what was done.
     """
     monitor = monitor or Monitor()
     to, copy = absolute_place(to), absolute_place(copy)
@@ -138,11 +140,11 @@ def repair(
         if (notes := task.notes()) is not None:
             stack.enter_context(notes)
         run = _RepairRun(new, task, pool, monitor, on_shard)
-        for one in arrays:
-            if one.is_sharded:
-                run.add(one)
-            else:
-                run.leave(one)
+        try:
+            run.add_all(arrays)
+        except Stopped as stop:
+            stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
+            raise
     if new is not None:
         has_groups = array is None and spec is None
         new.finish(find_groups(target, storage_options) if has_groups else ())
@@ -195,10 +197,20 @@ class _RepairRun:
         self._listed: list[RepairedShard] = []
         self._left: list[LeftArray] = []
 
-    def report(self, target: str, to: str | None) -> RepairReport:
+    def report(self, target: str, to: str | None, *, is_complete: bool = True) -> RepairReport:
         """Return the result."""
         counts = self._n_shards, self._n_damaged, self._n_restored, self._n_lost
-        return RepairReport(target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left))
+        return RepairReport(
+            target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left), is_complete
+        )
+
+    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
+        """Work on all arrays."""
+        for one in arrays:
+            if one.is_sharded:
+                self.add(one)
+            else:
+                self.leave(one)
 
     def add(self, array: ArrayTarget) -> None:
         """Repair the shards of one array."""

@@ -95,6 +95,8 @@ class RepairReport(Report):
         The first `MOST_SHARDS` damaged shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
+    is_complete : bool
+        False if the work was stopped before the end.
     """
 
     schema: ClassVar[str] = "shardcodec.repair"
@@ -109,6 +111,7 @@ class RepairReport(Report):
     n_lost_chunks: int
     shards: tuple[RepairedShard, ...]
     left_arrays: tuple[LeftArray, ...] = ()
+    is_complete: bool = True
 
     @property
     def n_unreadable_arrays(self) -> int:
