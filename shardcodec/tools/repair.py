@@ -8,6 +8,7 @@ of requests, one shard.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -130,6 +131,9 @@ def repair(
     )
     _check_arguments(target, to, backup, order, dry_run)
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+    if backup is not None and (first := next(arrays, None)) is not None:
+        _check_is_outside(backup, first)
+        arrays = itertools.chain([first], arrays)
     with ExitStack() as stack:
         stack.enter_context(pool)
         new = None if to is None or dry_run else pool.new_hierarchy(to)
@@ -167,6 +171,30 @@ def _check_arguments(target: Any, to: Any, backup: Any, order: str | None, dry_r
     hierarchy, folder = os.path.realpath(target), os.path.realpath(backup)
     if folder == hierarchy or folder.startswith(hierarchy + os.sep):
         raise ValueError(f"backup: expected a folder outside of {os.fspath(target)}, got {os.fspath(backup)}")
+
+
+def _check_is_outside(backup: str | os.PathLike[str], array: ArrayTarget) -> None:
+    """Refuse a folder inside the hierarchy of an array, also if only a shard or an array of a group was given."""
+    path = array.store.path(array.folder.prefix if array.only is None else array.only[0])
+    if path is None:
+        return
+    hierarchy, folder = _hierarchy_of(os.path.realpath(path)), os.path.realpath(backup)
+    if hierarchy is not None and os.path.commonpath([hierarchy, folder]) == hierarchy:
+        raise ValueError(f"backup: expected a folder outside of {hierarchy}, got {os.fspath(backup)}")
+
+
+def _hierarchy_of(path: str) -> str | None:
+    """Return the outermost folder of the hierarchy that a path is in; None if no folder above has metadata."""
+    found = None
+    while True:
+        if any(os.path.lexists(os.path.join(path, name)) for name in DOCUMENTS):
+            found = path
+        elif found is not None:
+            return found
+        above = os.path.dirname(path)
+        if above == path:
+            return found
+        path = above
 
 
 def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:

@@ -444,3 +444,16 @@ def test_array_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.Captu
     assert left["x"]["is_unreadable"] and left["x"]["problem"]
     assert not left["plain"]["is_unreadable"]
     assert (tmp_path / "new.zarr/x/zarr.json").read_text() == "{bad"
+
+
+@pytest.mark.parametrize("target", ["g.zarr/x/c/0/1", "g.zarr/x", "link/x/c/0/1"])
+@pytest.mark.parametrize("backup", ["g.zarr/x/c/0", "g.zarr/x/old", "g.zarr/old", "link/x/c"])
+def test_backup_inside_the_hierarchy_is_refused(tmp_path: Path, target: str, backup: str) -> None:
+    zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
+    array = filled(tmp_path / "g.zarr/x")
+    flip(array.store, "c/0/1", 5)
+    (tmp_path / "link").symlink_to(tmp_path / "g.zarr")
+    before = snapshot(tmp_path / "g.zarr")
+    with pytest.raises(ValueError, match="backup: expected a folder outside of"):
+        repair(tmp_path / target, backup=tmp_path / backup)
+    assert snapshot(tmp_path / "g.zarr") == before
