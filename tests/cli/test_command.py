@@ -237,6 +237,27 @@ def test_report_of_a_stopped_command(
     assert (found["n_shards"], found["is_complete"]) == (1, False)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("arguments", [["run-part", "job.json", "0"], ["inspect", "a.zarr"], ["--json"]])
+def test_signal_while_the_command_starts_ends_it(number: int, arguments: list[str]) -> None:
+    done = child(f"""
+        import os
+        import sys
+        from shardcodec.__main__ import main
+
+        class Signal:
+            def find_spec(self, name, path=None, target=None):
+                if name == "zarr":
+                    os.kill(os.getpid(), {int(number)})
+
+        assert "zarr" not in sys.modules
+        sys.meta_path.insert(0, Signal())
+        sys.argv = ["shardcodec", *{arguments!r}]
+        sys.exit(main())
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_second_signal_ends_the_process_at_once() -> None:
     done = child("""
         import os
