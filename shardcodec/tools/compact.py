@@ -111,7 +111,7 @@ def compact(
         raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")
     if index_crc and to is None and not dry_run:
         raise ValueError(
-            "index_crc: expected `to`, a new place: the metadata name the index codecs of all shards"
+            "index_crc: expected `to` (--to), a new place: the metadata name the index codecs of all shards"
         )
     monitor = monitor or Monitor()
     to = absolute_place(to)
