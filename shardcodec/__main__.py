@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .build_info import build_info, unknown_variables
-from .compat import config, max_workers, options_of_zarr
+from .early_stop import EarlyStop
 from .errors import UnsupportedError
 from .options import settings, thread_limits
 
@@ -35,6 +35,8 @@ def describe() -> dict[str, Any]:
     TypeError, ValueError
         An option in the configuration or the environment is invalid.
     """
+    from .compat import config, max_workers, options_of_zarr  # it imports zarr, so signals are handled before
+
     found = settings(options_of_zarr(), max_workers())
     return {
         **build_info(),
@@ -111,7 +113,11 @@ def main() -> int:
         Exit status. Without a command: 0, or 1 if the extension module cannot be loaded or an option is invalid. With a
         command: see `shardcodec.cli.exit_codes`.
     """
-    arguments = sys.argv[1:]
+    with EarlyStop():
+        return _main(sys.argv[1:])
+
+
+def _main(arguments: list[str]) -> int:
     if arguments and arguments != ["--json"]:
         return _run_command(arguments)
     try:

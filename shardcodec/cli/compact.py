@@ -9,10 +9,11 @@ from typing import Annotated
 from typer import Option
 
 from ..tools.compact import compact as compact_shards
-from ..tools.compact_report import CompactAction, CompactedShard
+from ..tools.compact_report import CompactAction, CompactedShard, CompactReport
 from ..tools.monitor import Monitor
 from ..tools.quantities import format_nbytes
 from .exit_codes import ExitCode
+from .left_line import left_line
 from .options import (
     ArrayOption,
     DaskOption,
@@ -75,7 +76,7 @@ def compact(
     """Pack shards: remove dead bytes, order inner chunks, add index checksums. Nothing is decoded.
 
     Each shard is replaced in one step, or written to a new hierarchy (--to). The exit code is 1 if a shard is damaged and was
-    not packed.
+    not packed, or the metadata of an array cannot be read.
 
     Example:
 
@@ -86,6 +87,11 @@ def compact(
     def on_shard(done: CompactedShard) -> None:
         output.part(done)
         output.text([_line(done, dry_run)])
+
+    def show(report: CompactReport) -> None:
+        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
+        output.text([_last_line(report)])
+        output.end(report)
 
     def work(monitor: Monitor) -> ExitCode:
         report = compact_shards(
@@ -104,18 +110,20 @@ def compact(
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,
         )
-        would = "would be " if dry_run else ""
-        freed = format_nbytes(abs(report.freed_nbytes))
-        sign = "-" if report.freed_nbytes < 0 else ""
-        output.text(
-            [
-                f"{report.n_shards} shards, {report.n_packed} {would}packed, {report.n_failed} failed, {sign}{freed} {would}freed"
-            ]
-        )
-        output.end(report)
-        return ExitCode.FINDINGS if report.n_failed else ExitCode.CLEAN
+        show(report)
+        return ExitCode.FINDINGS if report.n_failed or report.n_unreadable_arrays else ExitCode.CLEAN
 
-    run_command(work, progress)
+    run_command(work, progress, show)
+
+
+def _last_line(report: CompactReport) -> str:
+    would = "would be " if report.dry_run else ""
+    freed = format_nbytes(abs(report.freed_nbytes))
+    sign = "-" if report.freed_nbytes < 0 else ""
+    return (
+        f"{report.n_shards} shards, {report.n_packed} {would}packed, {report.n_failed} failed, {sign}{freed} {would}freed"
+        f"{'' if report.is_complete else '; stopped before the end'}"
+    )
 
 
 def _line(done: CompactedShard, dry_run: bool) -> str:

@@ -154,7 +154,7 @@ def convert(
         report = convert_arrays(
             source,
             destination,
-            **_layout(chunks, shards, codecs, like, only),
+            **_layout(chunks, shards, codecs, like, only, array),
             array=array,
             verify=verify.value,
             memory=memory,
@@ -213,7 +213,7 @@ def plan(
             destination,
             file,
             n_parts=parts,
-            **_layout(chunks, shards, codecs, like, only),
+            **_layout(chunks, shards, codecs, like, only, array),
             array=array,
             verify=verify.value,
             memory=memory,
@@ -229,9 +229,16 @@ def plan(
 
 
 def _layout(
-    chunks: str | None, shards: str | None, codecs: str | None, like: str | None, only: list[str] | None
+    chunks: str | None,
+    shards: str | None,
+    codecs: str | None,
+    like: str | None,
+    only: list[str] | None,
+    array: str | None,
 ) -> dict[str, Any]:
     """Return the arguments of `convert` that describe the new arrays."""
+    if only and array is not None:
+        raise ValueError("expected one of --array and --only, got both")
     return {
         "chunks": None if chunks is None else parse_shape(chunks),
         "shards": None if shards is None else parse_shards(shards),
@@ -249,7 +256,7 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
     if one.method == "copy":
         yield f"  copied        object by object: {one.reason}"
         return
-    chunks, shards = (" x ".join(map(str, shape)) for shape in (one.chunk_shape, one.shard_shape))
+    chunks, shards = (" x ".join(map(str, shape)) or "scalar" for shape in (one.chunk_shape, one.shard_shape))
     yield f"  new           {one.n_shards} shards of {shards}, inner chunks of {chunks}, {one.dtype}"
     how = "moved without decoding" if one.method == "move" else f"decoded and encoded: {one.reason}"
     yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"

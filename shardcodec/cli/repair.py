@@ -14,6 +14,7 @@ from ..tools.repair import repair as repair_shards
 from ..tools.repair_report import RepairAction, RepairedShard, RepairReport
 from .exit_codes import ExitCode
 from .finding_line import finding_line
+from .left_line import left_line
 from .options import (
     ArrayOption,
     DaskOption,
@@ -72,7 +73,7 @@ def repair(
 
     Stop all writers first. The only copy of a shard is never changed: the result is a new hierarchy (--to), or each old
     object is copied to a backup before it is replaced (--in-place --backup). The exit code is 1 if something is lost; with
-    --dry-run, if something is damaged.
+    --dry-run, if something is damaged; and if the metadata of an array cannot be read.
 
     Example:
 
@@ -83,6 +84,11 @@ def repair(
     def on_shard(done: RepairedShard) -> None:
         output.part(done)
         output.text(_shard_lines(done, dry_run))
+
+    def show(report: RepairReport) -> None:
+        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
+        output.text([_last_line(report)])
+        output.end(report)
 
     def work(monitor: Monitor) -> ExitCode:
         if in_place != (backup is not None) and not dry_run:
@@ -103,12 +109,11 @@ def repair(
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,
         )
-        output.text([_last_line(report)])
-        output.end(report)
+        show(report)
         is_clean = not report.n_damaged if dry_run else report.n_restored == report.n_damaged
-        return ExitCode.CLEAN if is_clean else ExitCode.FINDINGS
+        return ExitCode.CLEAN if is_clean and not report.n_unreadable_arrays else ExitCode.FINDINGS
 
-    run_command(work, progress)
+    run_command(work, progress, show)
 
 
 def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
@@ -134,4 +139,5 @@ def _last_line(report: RepairReport) -> str:
     return (
         f"{report.n_shards} shards, {report.n_damaged} damaged, {report.n_restored} {would}restored completely, "
         f"{report.n_lost_chunks} inner chunks lost"
+        f"{'' if report.is_complete else '; stopped before the end'}"
     )

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from typer import BadParameter, Exit
 from zarr.errors import BaseZarrError
@@ -25,7 +25,11 @@ __all__ = ["run_command"]
 _FAILURES = (ShardError, OSError, ImportError, MemoryError, BaseZarrError)
 
 
-def run_command(work: Callable[[Monitor], ExitCode], progress: ProgressKind) -> NoReturn:
+def run_command(
+    work: Callable[[Monitor], ExitCode],
+    progress: ProgressKind,
+    show: Callable[[Any], None] | None = None,
+) -> NoReturn:
     """Run a command and leave with its exit code.
 
     Parameters
@@ -34,6 +38,8 @@ def run_command(work: Callable[[Monitor], ExitCode], progress: ProgressKind) -> 
         Gets the monitor, prints the report and returns the exit code. `Stopped` and errors are handled here.
     progress : ProgressKind
         How progress is shown.
+    show : callable, optional
+        Prints the report of what was done before a stop, if the tool has one.
 
     Raises
     ------
@@ -41,8 +47,22 @@ def run_command(work: Callable[[Monitor], ExitCode], progress: ProgressKind) -> 
         Always.
     """
     with StopRequests() as stop:
-        code = _code_of(work, progress, stop)
+        code = _code_of(_showing(work, show), progress, stop)
     raise Exit(code)
+
+
+def _showing(
+    work: Callable[[Monitor], ExitCode], show: Callable[[Any], None] | None
+) -> Callable[[Monitor], ExitCode]:
+    def shown_work(monitor: Monitor) -> ExitCode:
+        try:
+            return work(monitor)
+        except Stopped as stop:
+            if show is not None and stop.report is not None:
+                show(stop.report)
+            raise
+
+    return shown_work
 
 
 def _code_of(work: Callable[[Monitor], ExitCode], progress: ProgressKind, stop: StopRequests) -> ExitCode:

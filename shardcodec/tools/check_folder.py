@@ -52,16 +52,30 @@ def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
     Raises
     ------
     OSError
-        The folder cannot be read, or the file cannot be made in a folder that seems writable.
+        The folder cannot be read.
     """
     is_writable = os.access(folder, os.W_OK | os.X_OK)
-    known = lock_scopes.scope_at(folder, probe=probe and is_writable)
     yield _permissions(folder, is_writable=is_writable)
+    known, failed = _known(folder, probe=probe and is_writable)
+    if failed is not None:
+        yield failed
     yield _file_system(folder, known)
     yield _locks(known)
     yield _strategies(folder)
-    yield _clock(known, is_probed=probe and is_writable)
+    yield _clock(known, is_probed=probe and is_writable and failed is None)
     yield from _space(folder)
+
+
+def _known(folder: str, *, probe: bool) -> tuple[Known, Check | None]:
+    """Return how far locks reach, and a problem if the file of the probe cannot be made."""
+    try:
+        return lock_scopes.scope_at(folder, probe=probe), None
+    except OSError as error:
+        advice = "Choose a folder that takes new files."
+        failed = Check(
+            "probe", Status.PROBLEM, f"a file in {folder} cannot be made and locked: {error}", advice
+        )
+        return lock_scopes.scope_at(folder, probe=False), failed
 
 
 def _permissions(folder: str, *, is_writable: bool) -> Check:

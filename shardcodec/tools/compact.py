@@ -8,7 +8,7 @@ requests, one shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..format.spec import ShardSpec
@@ -16,7 +16,8 @@ from .array_target import ArrayTarget, ForeignObject
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .compact_work import CompactTask, CompactWork
 from .jobs.shard_pool import ShardPool, absolute_place
-from .monitor import Monitor
+from .left_array import LeftArray
+from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
 from .targets import find_arrays, find_groups
@@ -101,6 +102,8 @@ def compact(
         An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
     ConflictError
         A worker of dask reaches other metadata.
+    Stopped
+        `monitor` stopped the work; the error has a `report` of what was done.
     """
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
@@ -108,7 +111,7 @@ def compact(
         raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")
     if index_crc and to is None and not dry_run:
         raise ValueError(
-            "index_crc: expected `to`, a new place: the metadata name the index codecs of all shards"
+            "index_crc: expected `to` (--to), a new place: the metadata name the index codecs of all shards"
         )
     monitor = monitor or Monitor()
     to = absolute_place(to)
@@ -127,11 +130,11 @@ def compact(
         new = None if to is None or dry_run else pool.new_hierarchy(to)
         task = CompactTask(min_dead, order, index_crc, dry_run, None if new is None else new.place)
         run = _CompactRun(new, task, pool, monitor, on_shard)
-        for one in arrays:
-            if one.is_sharded:
-                run.add(one)
-            elif new is not None:
-                new.copy_all(one)
+        try:
+            run.add_all(arrays)
+        except Stopped as stop:
+            stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
+            raise
     if new is not None:
         has_groups = array is None and spec is None
         new.finish(find_groups(target, storage_options) if has_groups else ())
@@ -165,11 +168,22 @@ class _CompactRun:
         self._monitor, self._on_shard = monitor, on_shard
         self._n_shards = self._n_packed = self._n_failed = self._freed = 0
         self._listed: list[CompactedShard] = []
+        self._left: list[LeftArray] = []
 
-    def report(self, target: str, to: str | None) -> CompactReport:
+    def report(self, target: str, to: str | None, *, is_complete: bool = True) -> CompactReport:
         """Return the result."""
         counts = self._n_shards, self._n_packed, self._n_failed, self._freed
-        return CompactReport(target, to, self._task.dry_run, *counts, tuple(self._listed))
+        return CompactReport(
+            target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left), is_complete
+        )
+
+    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
+        """Work on all arrays."""
+        for one in arrays:
+            if one.is_sharded:
+                self.add(one)
+            else:
+                self.leave(one)
 
     def add(self, array: ArrayTarget) -> None:
         """Pack the shards of one array."""
@@ -184,6 +198,12 @@ class _CompactRun:
             self._n_shards += 1
             self._note(done)
             self._monitor.advance()
+
+    def leave(self, array: ArrayTarget) -> None:
+        """Report an array without readable shards; a new hierarchy gets its objects as they are."""
+        if self._to is not None:
+            self._to.copy_all(array)
+        self._left.append(LeftArray.of(array))
 
     def _note(self, done: CompactedShard | None) -> None:
         if done is None:

@@ -8,6 +8,7 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .left_array import LeftArray
 from .report import Report
 
 __all__ = ["CompactAction", "CompactReport", "CompactedShard"]
@@ -74,6 +75,10 @@ class CompactReport(Report):
         Bytes by which the packed objects became smaller; in a dry run, their dead bytes.
     shards : tuple of CompactedShard
         The first `MOST_SHARDS` packed or failed shards; empty if each was reported on its own.
+    left_arrays : tuple of LeftArray
+        Arrays without readable shards; a new hierarchy has their objects as they are.
+    is_complete : bool
+        False if the work was stopped before the end.
     """
 
     schema: ClassVar[str] = "shardcodec.compact"
@@ -87,3 +92,10 @@ class CompactReport(Report):
     n_failed: int
     freed_nbytes: int
     shards: tuple[CompactedShard, ...]
+    left_arrays: tuple[LeftArray, ...] = ()
+    is_complete: bool = True
+
+    @property
+    def n_unreadable_arrays(self) -> int:
+        """Number of arrays that no program can read."""
+        return sum(one.is_unreadable for one in self.left_arrays)

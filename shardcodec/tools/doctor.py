@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..access.box_reader import Folder, folder_at
 from ..compat import on_zarrs_loop
-from ..errors import LockScopeError
+from ..errors import LockScopeError, ShardError
 from ..storage.file_system import CLUSTER
 from ..storage.kinds import at_url
 from ..storage.store import Store
@@ -46,10 +47,25 @@ def doctor(
     ------
     TypeError, ValueError, ImportError
         An argument is invalid, or no package can open the URL.
-    OSError
-        The folder cannot be read.
     """
-    return DoctorReport(str(target), (*_place(target, probe, storage_options), *check_process()))
+    return DoctorReport(str(target), (*_reached(target, probe, storage_options), *check_process()))
+
+
+def _reached(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:
+    """Yield facts about the place; a place that fails is a problem, and the facts about this process follow."""
+    try:
+        yield from _place(target, probe, storage_options)
+    except _failures() as error:
+        # obstore appends the structure of its error, which says nothing more
+        message = str(error).partition("\n\nDebug source:")[0] or type(error).__name__
+        advice = "Check that the place exists, can be reached and takes new files, or run it with --dry-run."
+        yield Check("place", Status.PROBLEM, f"a check failed: {message}", advice)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return the classes of errors of a place, with those of obstore if it is in use."""
+    obstore = sys.modules.get("obstore.exceptions")
+    return (ShardError, OSError) if obstore is None else (ShardError, OSError, obstore.BaseError)
 
 
 def _place(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:

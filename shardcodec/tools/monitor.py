@@ -4,11 +4,21 @@
 
 from __future__ import annotations
 
+from .report import Report
+
 __all__ = ["Incomplete", "Monitor", "Stopped"]
 
 
 class Stopped(Exception):
-    """The user asked the tool to stop; the current shard was finished or dropped."""
+    """The user asked the tool to stop; the current shard was finished or dropped.
+
+    Attributes
+    ----------
+    report : Report or None
+        What `repair` and `compact` did before; None from the other tools.
+    """
+
+    report: Report | None = None
 
 
 class Incomplete(Exception):

@@ -8,9 +8,10 @@ of requests, one shard.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,7 +20,8 @@ from ..storage.urls import is_url
 from .array_target import ArrayTarget, ForeignObject
 from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
-from .monitor import Monitor
+from .left_array import LeftArray
+from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
 from .repair_report import RepairedShard, RepairReport
@@ -112,6 +114,8 @@ def repair(
         An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
     ConflictError
         A worker of dask reaches other metadata.
+    Stopped
+        `monitor` stopped the work; the error has a `report` of what was done.
     """
     monitor = monitor or Monitor()
     to, copy = absolute_place(to), absolute_place(copy)
@@ -127,6 +131,9 @@ def repair(
     )
     _check_arguments(target, to, backup, order, dry_run)
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+    if backup is not None and (first := next(arrays, None)) is not None:
+        _check_is_outside(backup, first)
+        arrays = itertools.chain([first], arrays)
     with ExitStack() as stack:
         stack.enter_context(pool)
         new = None if to is None or dry_run else pool.new_hierarchy(to)
@@ -137,11 +144,11 @@ def repair(
         if (notes := task.notes()) is not None:
             stack.enter_context(notes)
         run = _RepairRun(new, task, pool, monitor, on_shard)
-        for one in arrays:
-            if one.is_sharded:
-                run.add(one)
-            elif new is not None:
-                new.copy_all(one)
+        try:
+            run.add_all(arrays)
+        except Stopped as stop:
+            stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
+            raise
     if new is not None:
         has_groups = array is None and spec is None
         new.finish(find_groups(target, storage_options) if has_groups else ())
@@ -164,6 +171,30 @@ def _check_arguments(target: Any, to: Any, backup: Any, order: str | None, dry_r
     hierarchy, folder = os.path.realpath(target), os.path.realpath(backup)
     if folder == hierarchy or folder.startswith(hierarchy + os.sep):
         raise ValueError(f"backup: expected a folder outside of {os.fspath(target)}, got {os.fspath(backup)}")
+
+
+def _check_is_outside(backup: str | os.PathLike[str], array: ArrayTarget) -> None:
+    """Refuse a folder inside the hierarchy of an array, also if only a shard or an array of a group was given."""
+    path = array.store.path(array.folder.prefix if array.only is None else array.only[0])
+    if path is None:
+        return
+    hierarchy, folder = _hierarchy_of(os.path.realpath(path)), os.path.realpath(backup)
+    if hierarchy is not None and os.path.commonpath([hierarchy, folder]) == hierarchy:
+        raise ValueError(f"backup: expected a folder outside of {hierarchy}, got {os.fspath(backup)}")
+
+
+def _hierarchy_of(path: str) -> str | None:
+    """Return the outermost folder of the hierarchy that a path is in; None if no folder above has metadata."""
+    found = None
+    while True:
+        if any(os.path.lexists(os.path.join(path, name)) for name in DOCUMENTS):
+            found = path
+        elif found is not None:
+            return found
+        above = os.path.dirname(path)
+        if above == path:
+            return found
+        path = above
 
 
 def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:
@@ -192,11 +223,22 @@ class _RepairRun:
         self._monitor, self._on_shard = monitor, on_shard
         self._n_shards = self._n_damaged = self._n_restored = self._n_lost = 0
         self._listed: list[RepairedShard] = []
+        self._left: list[LeftArray] = []
 
-    def report(self, target: str, to: str | None) -> RepairReport:
+    def report(self, target: str, to: str | None, *, is_complete: bool = True) -> RepairReport:
         """Return the result."""
         counts = self._n_shards, self._n_damaged, self._n_restored, self._n_lost
-        return RepairReport(target, to, self._task.dry_run, *counts, tuple(self._listed))
+        return RepairReport(
+            target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left), is_complete
+        )
+
+    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
+        """Work on all arrays."""
+        for one in arrays:
+            if one.is_sharded:
+                self.add(one)
+            else:
+                self.leave(one)
 
     def add(self, array: ArrayTarget) -> None:
         """Repair the shards of one array."""
@@ -211,6 +253,12 @@ class _RepairRun:
             self._n_shards += 1
             self._note(done)
             self._monitor.advance()
+
+    def leave(self, array: ArrayTarget) -> None:
+        """Report an array without readable shards; a new hierarchy gets its objects as they are."""
+        if self._to is not None:
+            self._to.copy_all(array)
+        self._left.append(LeftArray.of(array))
 
     def _note(self, done: RepairedShard | None) -> None:
         if done is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .findings import Finding
+from .left_array import LeftArray
 from .report import Report
 
 __all__ = ["RepairAction", "RepairReport", "RepairedShard"]
@@ -92,6 +93,10 @@ class RepairReport(Report):
         Lost inner chunks.
     shards : tuple of RepairedShard
         The first `MOST_SHARDS` damaged shards; empty if each was reported on its own.
+    left_arrays : tuple of LeftArray
+        Arrays without readable shards; a new hierarchy has their objects as they are.
+    is_complete : bool
+        False if the work was stopped before the end.
     """
 
     schema: ClassVar[str] = "shardcodec.repair"
@@ -105,3 +110,10 @@ class RepairReport(Report):
     n_restored: int
     n_lost_chunks: int
     shards: tuple[RepairedShard, ...]
+    left_arrays: tuple[LeftArray, ...] = ()
+    is_complete: bool = True
+
+    @property
+    def n_unreadable_arrays(self) -> int:
+        """Number of arrays that no program can read."""
+        return sum(one.is_unreadable for one in self.left_arrays)

@@ -25,7 +25,7 @@ from shardcodec.cli.exit_codes import ExitCode
 from shardcodec.cli.options import ProgressKind
 from shardcodec.cli.session import run_command
 from shardcodec.cli.signals import StopRequests
-from shardcodec.tools.monitor import Monitor
+from shardcodec.tools.monitor import Monitor, Stopped
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +217,47 @@ def test_first_signal_stops_after_the_current_shard(number: int) -> None:
     assert done.returncode == 130, done.stderr
     assert done.stdout == "the shard is finished\n"
     assert "stopping after the current shard" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("compact", ["--order", "lexicographic"]), ("repair", ["--dry-run"])],
+)
+def test_report_of_a_stopped_command(
+    array: Any,
+    name: str,
+    more: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(monitor: Any, n: int = 1) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(Monitor, "advance", stop)
+    assert run([name, str(array.store.root), *more, "--json", "--progress", "none"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n_shards"], found["is_complete"]) == (1, False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("arguments", [["run-part", "job.json", "0"], ["inspect", "a.zarr"], ["--json"]])
+def test_signal_while_the_command_starts_ends_it(number: int, arguments: list[str]) -> None:
+    done = child(f"""
+        import os
+        import sys
+        from shardcodec.__main__ import main
+
+        class Signal:
+            def find_spec(self, name, path=None, target=None):
+                if name == "zarr":
+                    os.kill(os.getpid(), {int(number)})
+
+        assert "zarr" not in sys.modules
+        sys.meta_path.insert(0, Signal())
+        sys.argv = ["shardcodec", *{arguments!r}]
+        sys.exit(main())
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_second_signal_ends_the_process_at_once() -> None:

@@ -213,3 +213,20 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard_path_of(tmp_path / "a.zarr").write_bytes(b"torn")
     assert run(["compact", path]) == 1
     assert "not packed: the index or an entry is damaged" in capsys.readouterr().out
+
+
+def test_array_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
+    group.create_array("plain", shape=(4,), chunks=(2,), dtype="u1")
+    path, new = str(tmp_path / "g.zarr"), str(tmp_path / "new.zarr")
+    assert run(["compact", path, "--dry-run"]) == 0
+    assert "plain: skipped: it is not sharded" in capsys.readouterr().out
+    (tmp_path / "g.zarr/x").mkdir()
+    (tmp_path / "g.zarr/x/zarr.json").write_text("{bad")
+    assert run(["compact", path, "--dry-run"]) == 1
+    assert "x: unreadable, skipped: " in capsys.readouterr().out
+    assert run(["compact", path, "--to", new, "--json"]) == 1
+    left = {one["name"]: one for one in json.loads(capsys.readouterr().out)["left_arrays"]}
+    assert left["x"]["is_unreadable"] and left["x"]["problem"]
+    assert not left["plain"]["is_unreadable"]
+    assert (tmp_path / "new.zarr/x/zarr.json").read_text() == "{bad"

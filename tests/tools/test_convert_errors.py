@@ -405,3 +405,18 @@ def test_estimate_looks_at_few_objects(n_chunks: int, tmp_path: Path) -> None:
     (opened,) = open_source(tmp_path / "old", resolve()).arrays
     looked_at = opened.object_nbytes(64)
     assert looked_at is not None and min(n_chunks, 32) <= looked_at[0] <= min(n_chunks, 64)
+
+
+def test_array_and_only_are_not_given_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
+    group.create_array("x", shape=(4,), chunks=(2,), dtype="u1")
+    new = tmp_path / "new.zarr"
+    assert run(["convert", str(tmp_path / "g.zarr"), str(new), "--array", "x", "--only", "a"]) == 2
+    assert "one of --array and --only" in capsys.readouterr().err
+    assert not new.exists()
+
+
+def test_scalar_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zarr.create_array(tmp_path / "s.zarr", shape=(), dtype="u1", zarr_format=3)[...] = 1
+    assert run(["convert", str(tmp_path / "s.zarr"), str(tmp_path / "new.zarr"), "--dry-run"]) == 0
+    assert " shards of scalar, inner chunks of scalar" in capsys.readouterr().out

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from servers.http_objects import serving
 
 import shardcodec
 from shardcodec.mounts import Mount
+from shardcodec.storage import lock_scopes
 from shardcodec.storage.file_system import CLUSTER, NODE, NONE, UNKNOWN
 from shardcodec.storage.lock_scopes import FileTime, Known
 from shardcodec.tools import check_folder, doctor
@@ -211,3 +213,29 @@ def test_invalid_option_is_a_problem() -> None:
 
 def test_versions() -> None:
     assert process()["versions"].details["zarr"] == zarr.__version__
+
+
+def test_probe_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = lock_scopes.scope_at(str(tmp_path), probe=False)
+
+    def scope_at(folder: str, *, probe: bool) -> Known:
+        if probe:
+            raise FileNotFoundError(2, "No such file or directory", f"{folder}/lock")
+        return known
+
+    monkeypatch.setattr(lock_scopes, "scope_at", scope_at)
+    checks = by_name(doctor(tmp_path))
+    assert checks["probe"].status is Status.PROBLEM and "/lock" in checks["probe"].text
+    assert {"locks", "clock", "versions"} <= set(checks)
+
+
+def test_place_that_fails_is_a_problem_and_the_process_is_still_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("no route to the service")
+
+    monkeypatch.setattr(importlib.import_module("shardcodec.tools.doctor"), "check_folder", refuse)
+    checks = by_name(doctor(tmp_path))
+    assert "no route to the service" in checks["place"].text
+    assert checks["place"].status is Status.PROBLEM and "versions" in checks

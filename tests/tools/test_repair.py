@@ -427,3 +427,33 @@ def test_command_exits_with_0_if_nothing_is_lost(tmp_path: Path, capsys: pytest.
     assert last["n_restored"] == 1
     assert (elements(tmp_path / "b.zarr") == CONTENT).all()
     assert shard_path(array, "c/0/1").exists()
+
+
+def test_array_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
+    group.create_array("plain", shape=(4,), chunks=(2,), dtype="u1")
+    path, new = str(tmp_path / "g.zarr"), str(tmp_path / "new.zarr")
+    assert run(["repair", path, "--dry-run"]) == 0
+    assert "plain: skipped: it is not sharded" in capsys.readouterr().out
+    (tmp_path / "g.zarr/x").mkdir()
+    (tmp_path / "g.zarr/x/zarr.json").write_text("{bad")
+    assert run(["repair", path, "--dry-run"]) == 1
+    assert "x: unreadable, skipped: " in capsys.readouterr().out
+    assert run(["repair", path, "--to", new, "--json"]) == 1
+    left = {one["name"]: one for one in json.loads(capsys.readouterr().out)["left_arrays"]}
+    assert left["x"]["is_unreadable"] and left["x"]["problem"]
+    assert not left["plain"]["is_unreadable"]
+    assert (tmp_path / "new.zarr/x/zarr.json").read_text() == "{bad"
+
+
+@pytest.mark.parametrize("target", ["g.zarr/x/c/0/1", "g.zarr/x", "link/x/c/0/1"])
+@pytest.mark.parametrize("backup", ["g.zarr/x/c/0", "g.zarr/x/old", "g.zarr/old", "link/x/c"])
+def test_backup_inside_the_hierarchy_is_refused(tmp_path: Path, target: str, backup: str) -> None:
+    zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
+    array = filled(tmp_path / "g.zarr/x")
+    flip(array.store, "c/0/1", 5)
+    (tmp_path / "link").symlink_to(tmp_path / "g.zarr")
+    before = snapshot(tmp_path / "g.zarr")
+    with pytest.raises(ValueError, match="backup: expected a folder outside of"):
+        repair(tmp_path / target, backup=tmp_path / backup)
+    assert snapshot(tmp_path / "g.zarr") == before

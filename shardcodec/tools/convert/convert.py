@@ -189,7 +189,7 @@ def convert(
             plan, owner = job_file.plan, job_file.job
             options = replace(options, threads=min(options.threads, plan.n_threads))
         elif resume:
-            raise ValueError("resume: expected `job`, the file of the plan that is resumed")
+            raise ValueError("resume: expected `job` (--job), the file of the plan that is resumed")
         else:
             new.check_free()
         totals, is_complete, n_damaged = _carry_out_or_give_up(

@@ -121,7 +121,9 @@ class NewTree:
         if path is not None and os.path.lexists(path) and not os.path.isdir(path):
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
         if path is not None and os.path.isdir(path) and _has_files(path):
-            raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files")
+            raise FileExistsError(
+                f"{path}: expected a new path or an empty folder, but it has files; after a stopped conversion remove it, or resume its job"
+            )
         if path is None and self.root.store.supports_listing:
             for key in self.root.store.keys(self.root.prefix):
                 raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")

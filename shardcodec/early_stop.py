@@ -1,0 +1,41 @@
+# early_stop.py - Ctrl-C and SIGTERM before a command works
+# SPDX-License-Identifier: MIT
+"""`EarlyStop`: a signal while the command imports its modules ends the process; nothing was begun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, Self
+
+__all__ = ["EarlyStop"]
+
+# The exit code INTERRUPTED of `shardcodec.cli.exit_codes`, which must not be imported yet.
+INTERRUPTED = 130
+
+
+class EarlyStop:
+    """End the process at the first signal in a with block. Outside of the main thread it does nothing."""
+
+    def __init__(self) -> None:
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End without an exception, which an import could swallow or print."""
+    with contextlib.suppress(Exception):  # it may be interrupted in a flush
+        sys.stdout.flush()  # after the work: the report
+    os._exit(INTERRUPTED)
