@@ -121,7 +121,9 @@ def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
     found = list(itertools.islice(arrays, 4))
     if len(found) > 1:
         names = ", ".join(array.name for array in found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(f"plot: expected a single array, got {names}; choose one of them with array")
+        raise ValueError(
+            f"plot: expected a single array, got {names}; choose one of them as --array (in Python: array)"
+        )
     return found
 
 

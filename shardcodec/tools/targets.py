@@ -157,7 +157,7 @@ def _nearest(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[Fo
     shown = target if isinstance(target, str | os.PathLike) else repr(target)
     raise FileNotFoundError(
         f"{shown}: expected a zarr group, an array or a shard of one, but neither it nor a folder above has a zarr.json, "
-        ".zarray or .zgroup; for a shard without its array give its metadata"
+        ".zarray or .zgroup; for a shard outside of its array, give its zarr.json as --metadata (in Python: spec)"
     )
 
 
