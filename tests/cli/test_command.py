@@ -20,6 +20,7 @@ import typer
 from helpers import create, letters, letters_spec, python_environment, shard_path
 from servers.http_objects import serving
 
+import shardcodec
 from shardcodec.cli.app import app, run
 from shardcodec.cli.exit_codes import ExitCode
 from shardcodec.cli.options import ProgressKind
@@ -142,6 +143,9 @@ def test_without_typer_the_way_to_install_it_is_told(
 ) -> None:
     from shardcodec.__main__ import main
 
+    monkeypatch.setattr(
+        shardcodec, "cli", sys.modules["shardcodec.cli"]
+    )  # the import below makes another module
     for name in [name for name in sys.modules if name.startswith("shardcodec.cli")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
