@@ -97,7 +97,7 @@ class Log:
 
 
 class Reader:
-    """What one reader has seen of chunks that are being written.
+    """The values that one reader has seen of chunks that are being written.
 
     Parameters
     ----------
