@@ -128,7 +128,9 @@ def _check_replaceable(path: str) -> None:
     if not os.path.lexists(path):
         return
     if not os.path.isfile(path):
-        raise ValueError(f"manifest: expected a new file or an old manifest, but {path} is not a regular file")
+        raise ValueError(
+            f"manifest: expected a new file or an old manifest, but {path} is not a regular file"
+        )
     try:
         OldManifest(path).close()
     except ValueError as error:
