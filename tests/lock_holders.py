@@ -1,6 +1,6 @@
 # lock_holders.py - another process that holds the lock of a file
 # SPDX-License-Identifier: MIT
-"""The other process is a forked child that takes a lock and keeps it until it is told to end, or is killed."""
+"""A forked child takes a lock and keeps it until the test stops or kills it."""
 
 from __future__ import annotations
 

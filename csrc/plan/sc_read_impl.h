@@ -160,7 +160,7 @@ enum sc_status sc_read_whole_end(struct sc_reader *reader, struct sc_read_object
 /* Take the index from the cache, or read it, or read the needed part of it. */
 enum sc_status sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *object);
 
-/* The tasks are listed, so the index is no longer needed. Call this also after a failure. */
+/* Release the index, after the tasks are listed or listing them has failed. */
 void sc_read_object_drop_index(struct sc_reader *reader, struct sc_read_object *object);
 
 /* ---- sc_read_fill.c ---- */

@@ -144,13 +144,13 @@ cdef class Hold:
 
     cdef LockTable table
     cdef object keys
-    cdef list taken
+    cdef dict taken  # the keys, in the order in which they were taken
     cdef object token
 
     def __init__(self, LockTable table, keys):
         self.table = table
         self.keys = keys
-        self.taken = []
+        self.taken = {}
 
     def missing(self):
         """Return the keys to take, in ascending order, so that two blocks cannot wait for each other."""
@@ -159,18 +159,18 @@ cdef class Hold:
     def take(self, str key):
         """Wait for a lock and take it."""
         self.table.acquire(key)
-        self.taken.append(key)
+        self.taken[key] = True
 
     def try_take(self, str key):
         """Take a lock if it is free; return True on success."""
         if not self.table.enter(key, None):
             return False
-        self.taken.append(key)
+        self.taken[key] = True
         return True
 
     def took(self, str key):
         """Record a lock that was granted."""
-        self.taken.append(key)
+        self.taken[key] = True
 
     def begin(self):
         """Begin the block: the taken locks now belong to this thread or task."""
@@ -181,7 +181,7 @@ cdef class Hold:
         interrupt = None
         while self.taken:
             try:
-                self.table.release(self.taken.pop())
+                self.table.release(self.taken.popitem()[0])
             except BaseException as error:
                 interrupt = error
         if interrupt is not None:

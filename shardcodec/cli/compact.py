@@ -11,7 +11,7 @@ from typer import Option
 from ..tools.compact import compact as compact_shards
 from ..tools.compact_report import CompactAction, CompactedShard, CompactReport
 from ..tools.monitor import Monitor
-from ..tools.quantities import format_nbytes
+from ..tools.quantities import format_count, format_nbytes
 from .exit_codes import ExitCode
 from .left_line import left_line
 from .options import (
@@ -45,6 +45,7 @@ def compact(
             "--min-dead",
             metavar="SHARE",
             parser=parse_share,
+            show_default="10%",
             help="Pack shards with this share of dead bytes.",
         ),
     ] = 0.1,
@@ -121,7 +122,7 @@ def _last_line(report: CompactReport) -> str:
     freed = format_nbytes(abs(report.freed_nbytes))
     sign = "-" if report.freed_nbytes < 0 else ""
     return (
-        f"{report.n_shards} shards, {report.n_packed} {would}packed, {report.n_failed} failed, {sign}{freed} {would}freed"
+        f"{format_count(report.n_shards, 'shard')}, {report.n_packed} {would}packed, {report.n_failed} failed, {sign}{freed} {would}freed"
         f"{'' if report.is_complete else '; stopped before the end'}"
     )
 

@@ -16,7 +16,7 @@ from ..tools.convert.convert_report import ConvertedArray, ConvertReport, Cost
 from ..tools.convert.estimate import Prices
 from ..tools.convert.layout import parse_codec_list, parse_shape, parse_shards
 from ..tools.monitor import Monitor
-from ..tools.quantities import format_nbytes
+from ..tools.quantities import format_count, format_nbytes
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,
@@ -221,7 +221,7 @@ def plan(
             storage_options=storage_options_from(storage_option),
         )
         output.text(line for one in report.arrays for line in _array_lines(one))
-        output.text([f"{report.n_shards} shards in {parts} parts: {file}"])
+        output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
         output.end(report)
         return ExitCode.CLEAN
 
@@ -257,7 +257,7 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
         yield f"  copied        object by object: {one.reason}"
         return
     chunks, shards = (" x ".join(map(str, shape)) or "scalar" for shape in (one.chunk_shape, one.shard_shape))
-    yield f"  new           {one.n_shards} shards of {shards}, inner chunks of {chunks}, {one.dtype}"
+    yield f"  new           {format_count(one.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {one.dtype}"
     how = "moved without decoding" if one.method == "move" else f"decoded and encoded: {one.reason}"
     yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"
     if one.via_chunk_shape is not None:
@@ -268,8 +268,8 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
 
 def _cost_lines(cost: Cost) -> Iterator[str]:
     size = ["unknown" if n is None else format_nbytes(n) for n in (cost.read_nbytes, cost.write_nbytes)]
-    yield f"  reads         {cost.n_reads:,} requests, about {size[0]}, amplification {cost.amplification:.3g}"
-    yield f"  writes        {cost.n_writes:,} requests, about {size[1]}, {cost.n_files:,} files"
+    yield f"  reads         {format_count(cost.n_reads, 'request', ',')}, about {size[0]}, amplification {cost.amplification:.3g}"
+    yield f"  writes        {format_count(cost.n_writes, 'request', ',')}, about {size[1]}, {format_count(cost.n_files, 'file', ',')}"
     if cost.price is not None:
         yield f"  price         {cost.price:.2f} for the requests"
 
@@ -279,13 +279,13 @@ def convert_lines(report: ConvertReport) -> Iterator[str]:
     for one in report.failures:
         yield f"{one.shard}: not written: {one.detail}"
     if report.dry_run:
-        yield f"{report.n_shards} shards; memory of the data {format_nbytes(report.memory_nbytes)} at most"
+        yield f"{format_count(report.n_shards, 'shard')}; memory of the data {format_nbytes(report.memory_nbytes)} at most"
         return
     yield (
-        f"{report.n_written} shards written ({format_nbytes(report.written_nbytes)}), {report.n_skipped} finished before, "
-        f"{report.n_failed} failed, {report.n_moved_chunks} inner chunks moved"
+        f"{format_count(report.n_written, 'shard')} written ({format_nbytes(report.written_nbytes)}), {report.n_skipped} finished before, "
+        f"{report.n_failed} failed, {format_count(report.n_moved_chunks, 'inner chunk')} moved"
     )
     if report.n_damaged_lines:
-        yield f"{report.n_damaged_lines} damaged lines of ledgers were left out"
+        yield f"left out: {format_count(report.n_damaged_lines, 'damaged line')} of ledgers"
     if not report.is_complete:
         yield "incomplete: the new hierarchy has no metadata yet"

@@ -10,6 +10,7 @@ from typing import Annotated
 from typer import Option
 
 from ..tools.monitor import Monitor
+from ..tools.quantities import format_count
 from ..tools.repair import repair as repair_shards
 from ..tools.repair_report import RepairAction, RepairedShard, RepairReport
 from .exit_codes import ExitCode
@@ -125,7 +126,7 @@ def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
         RepairAction.SETTLED: "an unfinished update was rolled back",
         RepairAction.LEFT: "nothing can be restored",
     }
-    kept = f"{done.n_kept} inner chunks kept, {done.n_from_copy} from the copy, {done.n_lost} lost"
+    kept = f"{format_count(done.n_kept, 'inner chunk')} kept, {done.n_from_copy} from the copy, {done.n_lost} lost"
     yield f"{done.shard}: {'would be ' if dry_run else ''}{done.action.value}: {what.get(done.action, kept)}"
     if done.lost:
         more = f" and {done.n_lost - len(done.lost)} more" if done.n_lost > len(done.lost) else ""
@@ -137,7 +138,7 @@ def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
 def _last_line(report: RepairReport) -> str:
     would = "would be " if report.dry_run else ""
     return (
-        f"{report.n_shards} shards, {report.n_damaged} damaged, {report.n_restored} {would}restored completely, "
-        f"{report.n_lost_chunks} inner chunks lost"
+        f"{format_count(report.n_shards, 'shard')}, {report.n_damaged} damaged, {report.n_restored} {would}restored completely, "
+        f"{format_count(report.n_lost_chunks, 'inner chunk')} lost"
         f"{'' if report.is_complete else '; stopped before the end'}"
     )

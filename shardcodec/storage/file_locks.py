@@ -12,7 +12,7 @@ tries several at the same time; if one is busy, it releases those of later paths
 busy one until it has it. So the writer that holds the first lock seldom finds that a waiting one holds a later lock.
 Several locks are released at the same time, too.
 
-The kernel does not report when a lock becomes free, so a waiting writer polls, with pauses that grow with the time waited.
+The kernel does not report when a lock becomes free, so a waiting writer polls, with random pauses whose bound grows with the time waited.
 In a coroutine the pause is a sleep of the event loop, not of a thread.
 """
 
@@ -64,7 +64,7 @@ MAX_LOCKS = 256
 # Two attempts in a row of at least this duration show what a call costs; a busy processor seldom delays both so much.
 SURE_SECONDS = 1e-3
 
-# The pause between two attempts: this share of the time waited so far, within bounds in seconds, reduced at random.
+# The longest pause between two attempts: this share of the time waited so far, within bounds in seconds.
 WAIT_SHARE = 0.1
 MIN_WAIT = 0.0005
 MAX_WAIT = 0.1
@@ -203,8 +203,8 @@ class FileLocks:
         waited = time.monotonic() - self._begun
         if waited >= self._timeout:
             raise self._error(self._paths[len(self.held)])
-        wait = min(max(WAIT_SHARE * waited, MIN_WAIT), MAX_WAIT)
-        return min(wait * random.uniform(0.5, 1.0), max(self._timeout - waited, MIN_WAIT))
+        longest = min(max(WAIT_SHARE * waited, MIN_WAIT), MAX_WAIT)
+        return min(_pause(longest), max(self._timeout - waited, MIN_WAIT))
 
     def _error(self, path: str) -> LockError:
         holders = _holders(path)
@@ -242,6 +242,15 @@ def _checked(name: str, path: str, fd: int | None) -> int | None:
     except OSError:  # the write itself will raise it
         return fd
     return fd if is_there else MOVED
+
+
+def _pause(longest: float) -> float:
+    """Return a pause of at most so many seconds, of any order of magnitude with the same probability.
+
+    A lock that another node takes again and again is free only for moments, so a writer must also ask twice in a short time.
+    """
+    shortest = MIN_WAIT / 2
+    return float(shortest * (longest / shortest) ** random.random())
 
 
 def calls_wait(path: str, options: Options) -> bool:

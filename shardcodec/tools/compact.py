@@ -8,24 +8,21 @@ requests, one shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..format.spec import ShardSpec
-from .array_target import ArrayTarget, ForeignObject
+from .array_target import ArrayTarget
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .compact_work import CompactTask, CompactWork
 from .jobs.shard_pool import ShardPool, absolute_place
-from .left_array import LeftArray
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
+from .shard_run import ShardRun
 from .targets import find_arrays, find_groups
 
 __all__ = ["compact"]
-
-# Shards that a report lists.
-MOST_SHARDS = 1000
 
 OnCompact = Callable[[CompactedShard], None]
 
@@ -153,7 +150,7 @@ def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "codecs": codecs}
 
 
-class _CompactRun:
+class _CompactRun(ShardRun[CompactedShard]):
     """One run over several arrays."""
 
     def __init__(
@@ -164,56 +161,29 @@ class _CompactRun:
         monitor: Monitor,
         on_shard: OnCompact | None,
     ) -> None:
-        self._to, self._task, self._pool = to, task, pool
-        self._monitor, self._on_shard = monitor, on_shard
-        self._n_shards = self._n_packed = self._n_failed = self._freed = 0
-        self._listed: list[CompactedShard] = []
-        self._left: list[LeftArray] = []
+        super().__init__(to, pool, monitor, on_shard)
+        self._task = task
+        self._n_packed = self._n_failed = self._freed = 0
 
     def report(self, target: str, to: str | None, *, is_complete: bool = True) -> CompactReport:
         """Return the result."""
-        counts = self._n_shards, self._n_packed, self._n_failed, self._freed
-        return CompactReport(
-            target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left), is_complete
-        )
+        counts = self.n_shards, self._n_packed, self._n_failed, self._freed
+        lists = tuple(self.listed), tuple(self.left)
+        return CompactReport(target, to, self._task.dry_run, *counts, *lists, is_complete)
 
-    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
-        """Work on all arrays."""
-        for one in arrays:
-            if one.is_sharded:
-                self.add(one)
-            else:
-                self.leave(one)
-
-    def add(self, array: ArrayTarget) -> None:
-        """Pack the shards of one array."""
+    def _add(self, array: ArrayTarget) -> None:
         if self._task.index_crc and array.only is not None:
             raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array, _with_index_checksum if self._task.index_crc else None)
-        work = CompactWork(array, self._task, self._pool.options, self._pool.budget)
-        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        for _, done in self._pool.results(self._task, work, array, shards):
-            self._n_shards += 1
-            self._note(done)
-            self._monitor.advance()
+        self._work_on(
+            array, self._task, CompactWork(array, self._task, self._pool.options, self._pool.budget)
+        )
 
-    def leave(self, array: ArrayTarget) -> None:
-        """Report an array without readable shards; a new hierarchy gets its objects as they are."""
-        if self._to is not None:
-            self._to.copy_all(array)
-        self._left.append(LeftArray.of(array))
-
-    def _note(self, done: CompactedShard | None) -> None:
-        if done is None:
-            return
+    def _count(self, done: CompactedShard) -> None:
         if done.action is CompactAction.PACKED:
             self._n_packed += 1
             self._freed += done.dead_nbytes if done.new_nbytes is None else done.nbytes - done.new_nbytes
         else:
             self._n_failed += 1
-        if self._on_shard is not None:
-            self._on_shard(done)
-        elif len(self._listed) < MOST_SHARDS:
-            self._listed.append(done)

@@ -11,27 +11,24 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from ..format.spec import ShardSpec
 from ..storage.urls import is_url
-from .array_target import ArrayTarget, ForeignObject
+from .array_target import ArrayTarget
 from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
-from .left_array import LeftArray
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
 from .repair_report import RepairedShard, RepairReport
 from .repair_work import RepairTask, RepairWork
+from .shard_run import ShardRun
 from .targets import find_arrays, find_groups
 
 __all__ = ["repair"]
-
-# Damaged shards that a report lists.
-MOST_SHARDS = 1000
 
 OnRepair = Callable[[RepairedShard], None]
 
@@ -208,7 +205,7 @@ def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:
             )
 
 
-class _RepairRun:
+class _RepairRun(ShardRun[RepairedShard]):
     """One run over several arrays."""
 
     def __init__(
@@ -219,54 +216,26 @@ class _RepairRun:
         monitor: Monitor,
         on_shard: OnRepair | None,
     ) -> None:
-        self._to, self._task, self._pool = to, task, pool
-        self._monitor, self._on_shard = monitor, on_shard
-        self._n_shards = self._n_damaged = self._n_restored = self._n_lost = 0
-        self._listed: list[RepairedShard] = []
-        self._left: list[LeftArray] = []
+        super().__init__(to, pool, monitor, on_shard)
+        self._task = task
+        self._n_damaged = self._n_restored = self._n_lost = 0
 
     def report(self, target: str, to: str | None, *, is_complete: bool = True) -> RepairReport:
         """Return the result."""
-        counts = self._n_shards, self._n_damaged, self._n_restored, self._n_lost
-        return RepairReport(
-            target, to, self._task.dry_run, *counts, tuple(self._listed), tuple(self._left), is_complete
-        )
+        counts = self.n_shards, self._n_damaged, self._n_restored, self._n_lost
+        lists = tuple(self.listed), tuple(self.left)
+        return RepairReport(target, to, self._task.dry_run, *counts, *lists, is_complete)
 
-    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
-        """Work on all arrays."""
-        for one in arrays:
-            if one.is_sharded:
-                self.add(one)
-            else:
-                self.leave(one)
-
-    def add(self, array: ArrayTarget) -> None:
-        """Repair the shards of one array."""
+    def _add(self, array: ArrayTarget) -> None:
         if self._task.backup is not None:
             _check_is_no_hierarchy(self._task.backup, array)
         work = RepairWork(array, self._task, self._pool.options, self._pool.budget)
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)
-        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        for _, done in self._pool.results(self._task, work, array, shards):
-            self._n_shards += 1
-            self._note(done)
-            self._monitor.advance()
+        self._work_on(array, self._task, work)
 
-    def leave(self, array: ArrayTarget) -> None:
-        """Report an array without readable shards; a new hierarchy gets its objects as they are."""
-        if self._to is not None:
-            self._to.copy_all(array)
-        self._left.append(LeftArray.of(array))
-
-    def _note(self, done: RepairedShard | None) -> None:
-        if done is None:
-            return
+    def _count(self, done: RepairedShard) -> None:
         self._n_damaged += 1
         self._n_restored += done.is_restored
         self._n_lost += done.n_lost
-        if self._on_shard is not None:
-            self._on_shard(done)
-        elif len(self._listed) < MOST_SHARDS:
-            self._listed.append(done)

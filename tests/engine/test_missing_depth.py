@@ -87,8 +87,8 @@ def test_fast_opens_of_missing_shards_do_not_lower_the_estimate(folder: Path) ->
 
 
 def test_scan_remembers_the_file_system_for_the_next_one(folder: Path) -> None:
-    """Of two shards the second is no reason for another thread after the first one; so only a scan that is deep from its beginning
-    has one."""
+    """While the first of two shards is read, only one is left, and no thread joins for it. So a second thread shows that the scan
+    was deep from its beginning."""
     run(
         folder,
         """

@@ -1,0 +1,98 @@
+# shard_run.py - one run of a tool that writes shards, over several arrays
+# SPDX-License-Identifier: MIT
+"""`ShardRun`: what `repair` and `compact` do with each array and each shard, and the results that their reports list."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from .array_target import ArrayTarget, ForeignObject
+from .jobs.shard_pool import ShardPool
+from .jobs.shard_task import ShardTask, ShardWork
+from .left_array import LeftArray
+from .monitor import Monitor
+from .new_hierarchy import NewHierarchy
+
+__all__ = ["ShardRun"]
+
+# Shards that a report lists.
+MOST_SHARDS = 1000
+
+R = TypeVar("R")
+
+
+class ShardRun(ABC, Generic[R]):
+    """One run over several arrays.
+
+    Parameters
+    ----------
+    to : NewHierarchy or None
+        The new hierarchy, which gets the arrays without readable shards as they are.
+    pool : ShardPool
+        It works on the shards.
+    monitor : Monitor
+    on_shard : callable or None
+        Called with each result, which the report does not list then.
+
+    Attributes
+    ----------
+    n_shards : int
+        Shards that were looked at.
+    listed : list
+        The first `MOST_SHARDS` results.
+    left : list of LeftArray
+        Arrays without readable shards.
+    """
+
+    def __init__(
+        self, to: NewHierarchy | None, pool: ShardPool, monitor: Monitor, on_shard: Callable[[R], None] | None
+    ) -> None:
+        self._to, self._pool, self._monitor, self._on_shard = to, pool, monitor, on_shard
+        self.n_shards = 0
+        self.listed: list[R] = []
+        self.left: list[LeftArray] = []
+
+    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
+        """Work on all arrays.
+
+        Raises
+        ------
+        Stopped
+            `monitor` stopped the work.
+        """
+        for one in arrays:
+            if one.is_sharded:
+                self._add(one)
+            else:
+                self._leave(one)
+
+    @abstractmethod
+    def _add(self, array: ArrayTarget) -> None:
+        """Work on one array, by `_work_on`."""
+
+    @abstractmethod
+    def _count(self, done: R) -> None:
+        """Count the result of one shard."""
+
+    def _work_on(self, array: ArrayTarget, task: ShardTask[R | None], work: ShardWork[R | None]) -> None:
+        """Work on the shards of one array; those with the result None need nothing."""
+        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
+        for _, done in self._pool.results(task, work, array, shards):
+            self.n_shards += 1
+            if done is not None:
+                self._note(done)
+            self._monitor.advance()
+
+    def _note(self, done: R) -> None:
+        self._count(done)
+        if self._on_shard is not None:
+            self._on_shard(done)
+        elif len(self.listed) < MOST_SHARDS:
+            self.listed.append(done)
+
+    def _leave(self, array: ArrayTarget) -> None:
+        if self._to is not None:
+            self._to.copy_all(array)
+        self.left.append(LeftArray.of(array))
