@@ -26,7 +26,12 @@ class EarlyStop:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._old = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (
+                    signal.SIG_IGN,
+                    None,
+                ):  # None: a handler that is not of Python
+                    self._old[number] = signal.signal(number, _end)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -180,7 +180,7 @@ sc_latency_end_missing(uint64_t begin)
 void
 sc_latency_note_missing(uint64_t device, uint64_t ns)
 {
-    if (ns >= SC_LATENCY_DEEP_NS)
+    if (ns)
         note_slow(device, ns);
 }
 

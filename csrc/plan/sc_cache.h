@@ -80,7 +80,7 @@ void sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_f
 /* True if an index of that name is kept, even if the object has changed since. It is neither a hit nor a miss. */
 bool sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
-/* True if the next reading of that index is for the cache: it is not kept, and small or seen before. */
+/* True if the cache would keep this index at its next read: it is not cached, and it is small or was read before. */
 bool sc_cache_wants(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
 /* Return the cached index without waiting or loading; NULL if it is not cached. */

@@ -9,7 +9,7 @@
 #define WAKE_NS 4000
 #define AUTO_DEPTH 32
 
-/* Memory that no thread holds. This is at its beginning. */
+/* Free memory of the run; this header is in its first bytes. */
 struct sc_spare {
     struct sc_spare *next;
     size_t capacity;
@@ -42,11 +42,20 @@ set_place(struct sc_depth *depth, uint64_t device)
         sc_latency_hint(depth->hint, device);
 }
 
+/* Return the device of the files of this run, or of the array before, plus 1; 0: unknown. */
+static uint64_t
+known_place(const struct sc_depth *depth)
+{
+    uint64_t known = atomic_load_explicit(&depth->place.device, memory_order_relaxed);
+
+    return known || !depth->hint ? known : atomic_load_explicit(&depth->hint->device, memory_order_relaxed);
+}
+
 /* Note how long the open of a missing file took, and return what a call costs there; 0: unknown. */
 static uint64_t
 learn_missing(struct sc_depth *depth, const char *path, uint64_t ns)
 {
-    uint64_t known = atomic_load_explicit(&depth->place.device, memory_order_relaxed), device = known - 1;
+    uint64_t known = known_place(depth), device = known - 1;
 
     if (!known && (atomic_exchange(&depth->is_placed, true) || !sc_file_device_of(path, &device)))
         return 0;

@@ -4,7 +4,7 @@
  * there: readers of the pool (base/sc_pool.h). All threads do the same work, with two limits:
  *
  *     wait for room -> read a group -> wait for a worker -> decode -> give both back
- *     (n_nbytes)                       (n_threads)
+ *     (max_nbytes)                     (n_threads)
  *
  * A thread decodes only while it holds a worker, and a run has one for each of its n_threads. So never more than n_threads
  * compute, and they do not wait as long as data has arrived. The bytes of groups that are being read, or that wait for a
@@ -60,7 +60,8 @@ uint64_t sc_depth_latency(const struct sc_io_rules *rules, const struct sc_file_
 uint64_t sc_depth_expected(const struct sc_depth *depth, const struct sc_source *first);
 
 /* Return the cost of a call on the file system of a source that was opened as `file`; 0: unknown, or it is in memory. A missing
- * file is beside the other files of the run. If it is the first of them, its folder is looked at, which is one more call. */
+ * file counts as on the file system of the other files of the run, or of the array before. If there were none, its folder is
+ * looked at, which is one more call. */
 uint64_t sc_depth_learn(struct sc_depth *depth, const struct sc_source *source, const struct sc_opened *file);
 
 /* Return how many bytes may be read in place of a call of this cost: reading and copying move half a byte per nanosecond. At

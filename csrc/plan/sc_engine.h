@@ -195,7 +195,7 @@ struct sc_write_plan {
     const char *staging; /* folder for temporary names (sc_staging.h); NULL: none */
     unsigned n_threads;
     uint64_t batch_nbytes; /* decoded bytes encoded at a time, about */
-    struct sc_io_rules io; /* max_nbytes bounds the threads of a deep run */
+    struct sc_io_rules io; /* max_nbytes bounds the threads of a deep run; half of it bounds its pieces */
     bool sync;
     bool allow_in_index; /* for nested shards that are decoded; the caller checks the outermost entries */
     struct sc_cancel *cancel; /* may be NULL; finished items stay, the others are unchanged */

@@ -10,7 +10,7 @@
 /* Largest read that includes bytes between chunks, in one thread. */
 #define SPAN_NBYTES ((uint64_t)1 << 20)
 
-/* Where reads wait at the same time, they have at least so many bytes, if there are so many. */
+/* Least size of a read where several wait at the same time, if the chunks have that many bytes. */
 #define GROUP_NBYTES ((uint64_t)256 << 10)
 
 /* Read bytes of inner chunks. If they have no checksums, make sure that they were not updated in place meanwhile. */

@@ -49,8 +49,8 @@ check_block(const struct sc_reader *reader, const struct sc_read_object *object,
     where->entry += at / 16;
 }
 
-/* In a deep run wait until n bytes of the index fit beside what other threads hold. Bytes of a whole shard have room already,
- * and a thread that holds room, or a worker, must not wait for more. */
+/* In a deep run wait until n more bytes are within the bound. Bytes of a whole shard are counted already, and a thread that
+ * holds room, or a worker, must not wait for more. */
 static void
 enter(struct sc_reader *reader, const struct sc_read_object *object, uint64_t n)
 {
@@ -70,13 +70,13 @@ enter_for_cache(struct sc_reader *reader, const struct sc_read_object *object)
         enter(reader, object, shard->index.in_c_order ? shard->index.nbytes : 2 * shard->index.nbytes);
 }
 
-/* Return how many bytes of an index are read at a time. */
+/* Return how many bytes of an index are read at a time: whole pairs, because each block is checked alone. */
 static uint64_t
 block_nbytes(const struct sc_reader *reader, const struct sc_read_object *object)
 {
     uint64_t worth = min_u64(sc_depth_worth(object->latency_ns), reader->run->plan->io.max_nbytes);
 
-    return min_u64(max_u64(INDEX_BLOCK_NBYTES, worth), chain_of(object)->index.pairs_nbytes);
+    return min_u64(max_u64(INDEX_BLOCK_NBYTES, worth / 16 * 16), chain_of(object)->index.pairs_nbytes);
 }
 
 /* Return the buffer for bytes of the index: in a deep run the one that has room. */

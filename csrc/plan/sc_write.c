@@ -296,7 +296,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
 
 /* ---- threads ---- */
 
-/* Help with the object of a thread, if it needs help at once or, with `later`, in a while. */
+/* Help with the object of a thread, if it needs help. `later`: also if this thread must first wait for another one. */
 static bool
 help_with(struct sc_writer *writer, struct sc_write_object *object, bool later)
 {

@@ -280,7 +280,7 @@ next_step(const struct sc_write_run *run, const struct sc_write_object *object)
     return object->pieces.n_writing && sc_write_pieces_full(run) ? WAIT : CLAIM;
 }
 
-/* Under the mutex, after each step that may be the last one: nothing is left to do, so no thread must wait. */
+/* Under the mutex, after each step that may be the last one: if nothing is left to do, wake all waiting threads. */
 static void
 release_if_done(const struct sc_write_run *run, struct sc_write_object *object)
 {
@@ -303,8 +303,8 @@ move(struct sc_writer *writer, struct sc_write_object *object)
         placed = place(object);
         if (!placed)
             break;
-        for (; before < object->n_placed; before++)
-            pthread_cond_signal(&object->shared.changed); /* the window has room */
+        if (before < object->n_placed)
+            pthread_cond_broadcast(&object->shared.changed); /* the window has room */
         pthread_mutex_unlock(&object->shared.mutex);
         if (failed)
             give_back(writer->run, placed);

@@ -9,7 +9,7 @@
  *                     written      waits for    is being
  *                                  a thread     written
  *
- * So up to as many pieces are on their way as the run has threads, while others encode. The last piece stays open, until the
+ * So each thread of the run can write a piece while other threads encode. The last piece stays open, until the
  * thread of the object adds the index to it. A batch of several pieces is not copied: it becomes one piece, from the first
  * multiple to the last one in it.
  *
@@ -102,7 +102,7 @@ complete(struct sc_write_object *object, struct sc_piece *piece)
         pieces->last = &pieces->first;
     *pieces->last = piece;
     pieces->last = &piece->next;
-    pthread_cond_signal(&object->shared.changed);
+    pthread_cond_broadcast(&object->shared.changed); /* pthread_cond_signal() of glibc before 2.41 may wake no thread */
     pthread_mutex_unlock(&object->shared.mutex);
 }
 
@@ -228,7 +228,7 @@ sc_write_file_piece(struct sc_writer *writer, struct sc_write_object *object, st
     give_back(writer->run, piece);
     pthread_mutex_lock(&object->shared.mutex);
     object->pieces.n_writing--;
-    pthread_cond_signal(&object->shared.changed); /* a thread may wait for the memory */
+    pthread_cond_broadcast(&object->shared.changed); /* threads may wait for the memory */
     pthread_mutex_unlock(&object->shared.mutex);
     return status;
 }
@@ -245,24 +245,26 @@ write_complete(struct sc_writer *writer, struct sc_write_object *object)
 }
 
 enum sc_status
-sc_write_file_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
-                  uint64_t offset)
-{
-    enum sc_status status = object->in_pieces ? sc_write_file_add(writer, object, src, n, offset, NULL)
-                                              : sc_write_file_begin(writer, object);
-
-    if (status)
-        return status;
-    if (object->in_pieces)
-        return write_complete(writer, object);
-    return sc_file_write(object->file.fd, object->file.path, src, n, offset, &writer->where);
-}
-
-enum sc_status
 sc_write_file_flush(struct sc_writer *writer, struct sc_write_object *object)
 {
     complete_open(object);
     return write_complete(writer, object);
+}
+
+enum sc_status
+sc_write_file_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
+                  uint64_t offset)
+{
+    enum sc_status status;
+
+    if (object->in_pieces && n < 2 * SC_MAX_PIECE_NBYTES) {
+        status = sc_write_file_add(writer, object, src, n, offset, NULL);
+        return status ? status : write_complete(writer, object);
+    }
+    status = sc_write_file_begin(writer, object);
+    if (!status && object->in_pieces)
+        status = sc_write_file_flush(writer, object);
+    return status ? status : sc_file_write(object->file.fd, object->file.path, src, n, offset, &writer->where);
 }
 
 void

@@ -180,7 +180,8 @@ enum sc_status sc_write_object_put(struct sc_writer *writer, struct sc_write_obj
 enum sc_status sc_write_file_begin(struct sc_writer *writer, struct sc_write_object *object);
 
 /* Write bytes to the new file; or, in pieces, add them, and write the pieces that are complete. The latter only in the thread
- * of the object while no other thread helps. */
+ * of the object while no other thread helps. Many bytes are written by one call, because this thread would wait for each
+ * piece. */
 enum sc_status sc_write_file_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
                                  uint64_t offset);
 
@@ -189,7 +190,7 @@ enum sc_status sc_write_file_put(struct sc_writer *writer, struct sc_write_objec
 enum sc_status sc_write_file_add(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
                                  uint64_t offset, struct sc_write_batch **batch);
 
-/* Under the mutex of the object: take the first complete piece. Every piece that is taken must be written. */
+/* Under the mutex of the object: take the first complete piece. Every piece that is taken goes to sc_write_file_piece(). */
 struct sc_piece *sc_write_file_take(struct sc_write_object *object);
 
 /* Write a piece that was taken, unless `status` is a failure, and give its memory back. Return the status. */
@@ -281,10 +282,10 @@ void sc_write_object_pack_old(struct sc_write_object *object);
 /* ---- sc_write_chunks.c ---- */
 
 /* Encode one batch of the object, then place and write all batches that can be placed; or, in pieces, do the next of these
- * steps, and wait for it if need be. False: nothing is left to do. */
+ * steps, for which the thread may have to wait. False: nothing is left to do. */
 bool sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object);
 
-/* Under the mutex of the object: true if another thread can help, at once or, with `later`, in a while. */
+/* Under the mutex of the object: true if another thread can help. `later`: also if it must first wait for another one. */
 bool sc_write_object_wants_help(const struct sc_write_run *run, const struct sc_write_object *object, bool later);
 
 #endif

@@ -93,6 +93,9 @@ cdef int read_update(Batch batch, object update, sc_write_item *item, size_t num
                 not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
             raise ValueError(f"expected an update of an open file by one of {sorted(UPDATE_WAYS)}, got {way!r}")
         item.append, item.in_place = UPDATE_WAYS[way]
+    elif item.path != NULL and source is not None and not item.old.is_open:
+        # its bytes would be written first, and those of new inner chunks over them, perhaps by two threads at the same time
+        raise ValueError("expected an open file as the old object of a file, got one in memory")
     if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
     if stamp is not None:

@@ -48,7 +48,12 @@ class StopRequests:
         self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="shardcodec-signals", daemon=True)
         self._thread.start()
-        self._old = {number: signal.signal(number, _ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) not in (
+                signal.SIG_IGN,
+                None,
+            ):  # None: a handler that is not of Python
+                self._old[number] = signal.signal(number, _ignore)
         return self
 
     def __exit__(

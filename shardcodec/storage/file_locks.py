@@ -64,6 +64,9 @@ MAX_LOCKS = 256
 # Two attempts in a row of at least this duration show what a call costs; a busy processor seldom delays both so much.
 SURE_SECONDS = 1e-3
 
+# An attempt opens the file, locks it, and looks whether its name still leads to it.
+CALLS_PER_ATTEMPT = 3
+
 # The longest pause between two attempts: this share of the time waited so far, within bounds in seconds.
 WAIT_SHARE = 0.1
 MIN_WAIT = 0.0005
@@ -100,12 +103,13 @@ class FileLocks:
         self._names = paths if names is None else names
         self._native = options.locking != "thread"
         self._wants_cluster = options.locking == "cluster"
+        self._options = options
         self._timeout = options.lock_timeout
         self._begun = time.monotonic()
+        self._has_tried = False
         self.held: list[int | None] = []
         self._locks: list[Any] = []  # of the same files as `held`, and of those that are being tried
-        self._attempts_wait = self._native and len(paths) > 1 and calls_wait(paths[0], options)
-        self._is_cost_known = self._attempts_wait
+        self._attempts_wait = self._is_cost_known = False
         self._waited = 0.0  # seconds of the attempts before, if their cost was not known
         self._is_busy = False  # the next lock, when it was last tried
 
@@ -118,6 +122,11 @@ class FileLocks:
             ``locking`` is "cluster", and a lock does not reach other nodes.
         """
         engine = native.load() if self._native else None
+        if (
+            engine is not None and not self._has_tried and len(self._paths) > 1
+        ):  # a call to the file system: not in __init__
+            self._attempts_wait = self._is_cost_known = calls_wait(self._paths[0], self._options)
+        self._has_tried = True
         while len(self.held) < len(self._paths) and not self._enough(engine):
             if engine is None:
                 self._add([None])
@@ -130,9 +139,9 @@ class FileLocks:
         paths = self._next_paths(engine)
         locks = [engine.FileLock() for _ in paths]
         self._locks += locks  # from here on `release` finds them, also after an interrupt
-        begin = time.perf_counter()
-        outcomes = call_all(lambda i: locks[i].try_acquire(paths[i]), range(len(paths)))
-        self._note_duration(time.perf_counter() - begin)
+        tried = call_all(lambda i: _timed(locks[i], paths[i]), range(len(paths)))
+        outcomes = [outcome for outcome, _ in tried]
+        self._note_duration(min(seconds for _, seconds in tried))
         taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
         self._is_busy = taken < len(outcomes)
         if self._is_busy:  # a writer that waits for a lock holds none of a later path
@@ -141,10 +150,11 @@ class FileLocks:
         return not self._is_busy
 
     def _note_duration(self, seconds: float) -> None:
-        """Try several locks at the same time from now on if attempts wait; after two of them, the write also knows the cost."""
+        """Try several locks at the same time from now on if an attempt waits; after two slow ones raise the estimate of a call."""
         self._attempts_wait |= seconds >= COSTLY_SECONDS
-        if not self._is_cost_known and min(self._waited, seconds) >= SURE_SECONDS:
-            file_system.raise_call_seconds(self._paths[0], min(self._waited, seconds))
+        least = min(self._waited, seconds)
+        if not self._is_cost_known and least >= SURE_SECONDS:
+            file_system.raise_call_seconds(self._paths[0], least / CALLS_PER_ATTEMPT)
             self._is_cost_known = True
         self._waited = seconds
 
@@ -242,6 +252,13 @@ def _checked(name: str, path: str, fd: int | None) -> int | None:
     except OSError:  # the write itself will raise it
         return fd
     return fd if is_there else MOVED
+
+
+def _timed(lock: Any, path: str) -> tuple[str, float]:
+    """Try to take a lock; return the outcome and the seconds."""
+    begin = time.perf_counter()
+    outcome: str = lock.try_acquire(path)
+    return outcome, time.perf_counter() - begin
 
 
 def _pause(longest: float) -> float:

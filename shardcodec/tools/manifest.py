@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -183,6 +183,11 @@ class OldManifest:
         query = "SELECT shard FROM old.shards WHERE array = ? EXCEPT SELECT shard FROM seen WHERE array = ?"
         for (shard,) in self._rows.execute(query, (array, array)):
             yield shard
+
+    def has_any_of(self, arrays: Iterable[str]) -> bool:
+        """Return True if one of these arrays has a row."""
+        query = "SELECT 1 FROM old.shards WHERE array = ? LIMIT 1"
+        return any(self._rows.execute(query, (array,)).fetchone() for array in arrays)
 
     def of_other_arrays(self, arrays: Container[str]) -> Iterator[tuple[str, str]]:
         """Yield array and shard of the rows of all arrays but these, in order."""

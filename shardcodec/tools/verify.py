@@ -208,6 +208,8 @@ class _VerifyRun:
             self._old is None or self.is_stopped or "" in names
         ):  # an array at the root has no others beside it
             return
+        if names and not self._old.has_any_of(names):  # the manifest is of another group, with other paths
+            return
         lost = groupby(self._old.of_other_arrays(names), key=itemgetter(0))
         for name, rows in lost:
             self._arrays.append(VerifiedArray(name, "it does not exist any more"))
