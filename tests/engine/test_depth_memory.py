@@ -70,6 +70,16 @@ def test_indexes_count_within_the_bound_of_a_deep_run(folder: Path, bound: int) 
     assert least <= counters["peak_nbytes"] <= max(bound, least)
 
 
+@pytest.mark.parametrize(
+    "how",
+    [{"io_latency": 570e-6}, {"io_latency": 1e-3, "io_nbytes": 300_008}],
+    ids=["285,000 bytes", "300,008 bytes"],
+)
+def test_blocks_of_an_index_have_whole_pairs(folder: Path, how: dict[str, Any]) -> None:
+    """Each block is checked alone. Blocks that began in the middle of a pair made a sound index half empty."""
+    read(folder, **how)
+
+
 @pytest.mark.parametrize("bound", [1, 1_200_000])
 def test_indexes_that_are_kept_count_while_they_are_read(folder: Path, bound: int) -> None:
     """A large index is kept at its second reading, as a whole."""

@@ -99,6 +99,17 @@ def test_a_part_of_a_shard_is_added_in_pieces(tmp_path: Path) -> None:
     assert n["slow"] <= 6 < 8 <= n["fast"]
 
 
+def test_a_large_index_is_written_by_one_call(tmp_path: Path) -> None:
+    """The thread of the shard writes its index of 16 MiB alone, so each piece of it was a round trip after the other."""
+    values = noise((1, MIB))
+    for name, how in (("slow", SLOW), ("fast", FAST)):
+        array = new_array(tmp_path / name, values.shape, shard=values.shape, chunk=(1, 1))
+        n = n_writes(array, ..., values, **how)
+        assert bits(array[...]) == bits(values)
+        assert n <= 3
+    assert stored(tmp_path / "slow") == stored(tmp_path / "fast")
+
+
 @pytest.mark.parametrize("index_location", ["end", "start"])
 @pytest.mark.parametrize("most", [4, 256], ids=["small", "incompressible"])
 def test_large_inner_chunks_are_stored_as_without_pieces(

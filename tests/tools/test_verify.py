@@ -364,6 +364,17 @@ def test_shards_of_an_array_that_is_gone_are_found(tmp_path: Path) -> None:
     assert verify(folder, since=manifest).n_findings == 8, "no array is left"
 
 
+def test_manifest_of_another_group_has_no_lost_arrays(tmp_path: Path) -> None:
+    """Its arrays have other paths. All of them were reported as lost."""
+    folder, manifest = tmp_path / "all.zarr", str(tmp_path / "m")
+    with quiet():
+        group = zarr.create_group(folder)
+        group.create_group("part")
+    filled(group.store, name="part/a")
+    verify(folder, manifest=manifest)
+    assert verify(folder / "part", since=manifest).n_findings == 0
+
+
 def test_stopped_run_leaves_no_manifest(tmp_path: Path) -> None:
     class Stopping(Monitor):
         def check(self) -> None:
