@@ -26,6 +26,7 @@ from shardcodec.cli.exit_codes import ExitCode
 from shardcodec.cli.options import ProgressKind
 from shardcodec.cli.session import run_command
 from shardcodec.cli.signals import StopRequests
+from shardcodec.early_stop import EarlyStop
 from shardcodec.tools.monitor import Monitor, Stopped
 
 pytestmark = pytest.mark.slow
@@ -289,6 +290,19 @@ def test_handlers_are_restored_after_a_command(array: Any) -> None:
     old = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(old)
     assert old == -1
+
+
+@pytest.mark.parametrize("block", [EarlyStop, StopRequests])
+def test_ignored_signal_stays_ignored(block: Any) -> None:
+    """Shells start background jobs with SIGINT ignored; Ctrl-C is then for the program in the foreground."""
+    old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with block():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def test_no_signal_is_no_request() -> None:
