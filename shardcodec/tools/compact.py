@@ -19,7 +19,7 @@ from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
-from .shard_run import ShardRun
+from .run_over_arrays import RunOverArrays
 from .targets import find_arrays, find_groups
 
 __all__ = ["compact"]
@@ -150,7 +150,7 @@ def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "codecs": codecs}
 
 
-class _CompactRun(ShardRun[CompactedShard]):
+class _CompactRun(RunOverArrays[CompactedShard]):
     """One run over several arrays."""
 
     def __init__(

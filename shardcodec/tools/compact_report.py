@@ -74,7 +74,7 @@ class CompactReport(Report):
     freed_nbytes : int
         Bytes by which the packed objects became smaller; in a dry run, their dead bytes.
     shards : tuple of CompactedShard
-        The first `shard_run.MOST_SHARDS` packed or failed shards; empty if each was reported on its own.
+        The first `run_over_arrays.MOST_SHARDS` packed or failed shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool

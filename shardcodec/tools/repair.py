@@ -25,7 +25,7 @@ from .new_hierarchy import NewHierarchy
 from .rebuilt_index import ORDERS
 from .repair_report import RepairedShard, RepairReport
 from .repair_work import RepairTask, RepairWork
-from .shard_run import ShardRun
+from .run_over_arrays import RunOverArrays
 from .targets import find_arrays, find_groups
 
 __all__ = ["repair"]
@@ -205,7 +205,7 @@ def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:
             )
 
 
-class _RepairRun(ShardRun[RepairedShard]):
+class _RepairRun(RunOverArrays[RepairedShard]):
     """One run over several arrays."""
 
     def __init__(

@@ -92,7 +92,7 @@ class RepairReport(Report):
     n_lost_chunks : int
         Lost inner chunks.
     shards : tuple of RepairedShard
-        The first `shard_run.MOST_SHARDS` damaged shards; empty if each was reported on its own.
+        The first `run_over_arrays.MOST_SHARDS` damaged shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool

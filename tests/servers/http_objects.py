@@ -25,7 +25,7 @@ class Objects:
         self.requests: list[tuple[str, str, str | None]] = []
         self.n_refused = 0  # requests whose condition failed
         self.checks_conditions = True
-        self.permits_writes = True
+        self.status_of_writes = 200
         self.url = ""
 
     def chunk_requests(self) -> list[tuple[str, str | None]]:
@@ -87,8 +87,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         blob = self.rfile.read(int(self.headers["Content-Length"]))
-        if not self.objects.permits_writes:
-            self.answer(403)
+        if self.objects.status_of_writes != 200:
+            self.answer(self.objects.status_of_writes)
             return
         with self.objects.mutex:
             holds = self.holds(self.objects.blobs.get(self.path))

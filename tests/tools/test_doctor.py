@@ -180,12 +180,12 @@ def test_service_that_refuses_writes_is_a_problem_in_one_line() -> None:
     """obstore's errors have several lines, of which only the first one says what happened."""
     pytest.importorskip("obstore", reason="obstore is not installed")
     with serving() as objects:
-        objects.permits_writes = False
+        objects.status_of_writes = 400
         options = {"endpoint": objects.url, "region": "nowhere", "skip_signature": True}
         checks = by_name(
             doctor("s3://bucket/a.zarr", storage_options={**options, "client_options": {"allow_http": True}})
         )
-    assert checks["place"].status is Status.PROBLEM and "403" in checks["place"].text
+    assert checks["place"].status is Status.PROBLEM and "400" in checks["place"].text
     assert "\n" not in checks["place"].text and "versions" in checks
 
 

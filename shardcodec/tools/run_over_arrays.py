@@ -1,6 +1,6 @@
-# shard_run.py - one run of a tool that writes shards, over several arrays
+# run_over_arrays.py - one run of a tool that writes shards, over several arrays
 # SPDX-License-Identifier: MIT
-"""`ShardRun`: what `repair` and `compact` do with each array and each shard, and the results that their reports list."""
+"""`RunOverArrays`: what `repair` and `compact` do with each array and each shard, and the results that their reports list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .left_array import LeftArray
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
 
-__all__ = ["ShardRun"]
+__all__ = ["RunOverArrays"]
 
 # Shards that a report lists.
 MOST_SHARDS = 1000
@@ -23,7 +23,7 @@ MOST_SHARDS = 1000
 R = TypeVar("R")
 
 
-class ShardRun(ABC, Generic[R]):
+class RunOverArrays(ABC, Generic[R]):
     """One run over several arrays.
 
     Parameters
