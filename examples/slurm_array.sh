@@ -8,7 +8,7 @@
 set -euo pipefail
 
 # An error instead of lost updates, if the locks of the file system do not reach other nodes.
-export ZARR_SHARDCODEC__LOCKING=${ZARR_SHARDCODEC__LOCKING:-cluster}
+export SHARDCODEC_LOCKING=${SHARDCODEC_LOCKING:-cluster}
 
 # sbatch runs a copy of this file, so the program is found from the folder in which sbatch was called.
 exec python examples/slurm_array.py write "$1"

@@ -136,7 +136,7 @@ def _run_command(arguments: list[str]) -> int:
         if (error.name or "").partition(".")[0] != "typer":
             raise
         sys.stderr.write(
-            "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
+            "shardcodec: its commands need typer (extra cli); install it with: pip install typer\n"
         )
         if arguments[0] not in ("-h", "--help"):
             return 3

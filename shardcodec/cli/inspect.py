@@ -54,7 +54,7 @@ def inspect(
     progress: ProgressOption = ProgressKind.AUTO,
     keep_going: KeepGoingOption = True,
 ) -> None:
-    """Show what is stored: shapes, codecs, sizes, order and lost space.
+    """Show what is stored: shapes, codecs, sizes, order and dead bytes.
 
     Only metadata and indexes are read. The exit code is 1 if a shard is damaged.
 

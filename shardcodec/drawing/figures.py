@@ -55,7 +55,7 @@ def new_figure(width: float, height: float, layout: Any = "compressed") -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "pictures need matplotlib; install it with: pip install 'shardcodec[plot]'"
+            "pictures need matplotlib (extra plot); install it with: pip install matplotlib"
         ) from error
     return Figure(figsize=(width, height), layout=layout)
 

@@ -1,6 +1,6 @@
 # inspect.py - what is stored of arrays and shards
 # SPDX-License-Identifier: MIT
-"""`inspect`: shapes, codecs, sizes, order and lost space of arrays and shards. Only metadata and indexes are read.
+"""`inspect`: shapes, codecs, sizes, order and dead bytes of arrays and shards. Only metadata and indexes are read.
 
 Memory is bounded: of the shards only sums, a histogram of sizes and the first damaged ones are kept.
 """

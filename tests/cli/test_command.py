@@ -153,7 +153,7 @@ def test_without_typer_the_way_to_install_it_is_told(
     monkeypatch.setattr(sys, "argv", ["shardcodec", argument])
     assert main() == status
     out, err = capsys.readouterr()
-    assert err == "shardcodec: its commands need typer; install it with: pip install 'shardcodec[cli]'\n"
+    assert err == "shardcodec: its commands need typer (extra cli); install it with: pip install typer\n"
     assert ("--json" in out) == (status == 0)
 
 

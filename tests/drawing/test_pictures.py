@@ -278,7 +278,9 @@ def test_matplotlib_is_imported_by_plot_alone(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     state = shardcodec.chunk_state(tmp_path / "a.zarr")
     assert state._repr_html_()
-    with pytest.raises(ImportError, match=r"pip install 'shardcodec\[plot\]'"):
+    with pytest.raises(
+        ImportError, match=r"matplotlib \(extra plot\); install it with: pip install matplotlib"
+    ):
         state.plot()
 
 

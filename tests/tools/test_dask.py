@@ -448,5 +448,8 @@ def test_missing_package_is_named_with_its_extra(
     monkeypatch.delitem(sys.modules, "shardcodec.tools.jobs.dask_workers")
     monkeypatch.delattr("shardcodec.tools.jobs.dask_workers")
     assert run(["convert", str(source), str(new), "--dask", "local:2"]) == 3
-    assert "pip install 'shardcodec[dask]'" in capsys.readouterr().err
+    assert (
+        "distributed (extra dask); install it with: pip install 'distributed>=2025.5'"
+        in capsys.readouterr().err
+    )
     assert convert(source, new, shards=SHARDS).is_complete  # without dask it is not needed

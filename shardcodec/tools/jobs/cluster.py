@@ -90,6 +90,6 @@ def _dask() -> ModuleType:
         if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
             raise
         raise ImportError(
-            "dask: workers need the package distributed; install it with: pip install 'shardcodec[dask]'"
+            "dask: workers need the package distributed (extra dask); install it with: pip install 'distributed>=2025.5'"
         ) from error
     return dask_workers
