@@ -53,7 +53,7 @@ def buffered_nbytes() -> int:
 
 
 def test_task_started_by_a_flush_is_no_part_of_it_afterwards() -> None:
-    """Before, its later writes were buffered after the last block, and stored only at the end of the process."""
+    """Before the fix, its later writes were buffered after the last block, and stored only at the end of the process."""
     contexts = []
 
     class KeepsContext(OtherMemoryStore):
@@ -67,6 +67,9 @@ def test_task_started_by_a_flush_is_no_part_of_it_afterwards() -> None:
         array[2:10, 5:20] = 7
     assert contexts and all(is_flushing for _, is_flushing in contexts)
     assert not any(context.run(process_buffer._is_flushing) for context, _ in contexts)
+    context, _ = contexts[0]
+    context.run(array.__setitem__, (0, 0), 9)
+    assert stored_values(array)[0, 0] == 9
 
 
 # ---- visibility and flushes
@@ -285,19 +288,19 @@ def test_buffered_bytes_stay_within_the_budget(tmp_path: Path) -> None:
 
 
 def test_cancelled_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory was not counted but was subtracted at the flush, so later writes could exceed the budget."""
+    """Before the fix, its memory was not counted but was subtracted at the flush, so later writes could exceed the budget."""
     array = create(tmp_path, shape=(1024, 1024), shards=(1024, 1024), chunks=(64, 64))._async_array
     started, cancelled, write = threading.Event(), threading.Event(), Overlay.write
+    has_waited = []
 
     def note_start(*arguments: Any) -> None:
         started.set()
-        cancelled.wait(10)
+        has_waited.append(cancelled.wait(60))
         write(*arguments)
 
     async def cancel_write() -> None:
         task = asyncio.ensure_future(array.setitem((slice(0, 600), slice(0, 1000)), 2))
-        while not started.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(started.wait, 60)
         task.cancel()
         cancelled.set()
         with pytest.raises(asyncio.CancelledError):
@@ -315,6 +318,7 @@ def test_cancelled_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert blocks.active() is None
 
     asyncio.run(main())
+    assert has_waited and all(has_waited)
 
 
 def test_flush_takes_complete_shards_first_then_the_least_recent(tmp_path: Path) -> None:
