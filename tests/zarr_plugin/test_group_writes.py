@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import zarr
 from helpers import (
     KINDS_OF_STORE,
     ZARR_IS_31,
-    OtherMemoryStore,
     RecordingStore,
     create,
     in_child,
@@ -33,7 +31,6 @@ from zarr.storage import LocalStore, MemoryStore
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
 from shardcodec.access.buffer import open_buffer as blocks
-from shardcodec.access.buffer import process_buffer
 from shardcodec.access.buffer.overlay import Overlay
 
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3
@@ -50,26 +47,6 @@ def buffered_nbytes() -> int:
     assert buffer is not None
     assert buffer.nbytes == sum(one.writes.nbytes for one in buffer._objects.values())
     return buffer.nbytes
-
-
-def test_task_started_by_a_flush_is_no_part_of_it_afterwards() -> None:
-    """Before the fix, its later writes were buffered after the last block, and stored only at the end of the process."""
-    contexts = []
-
-    class KeepsContext(OtherMemoryStore):
-        async def set(self, key: str, value: Any, byte_range: Any = None) -> None:
-            if not key.endswith("zarr.json"):
-                contexts.append((copy_context(), process_buffer._is_flushing()))
-            await super().set(key, value)
-
-    array = create(KeepsContext())
-    with group_writes():
-        array[2:10, 5:20] = 7
-    assert contexts and all(is_flushing for _, is_flushing in contexts)
-    assert not any(context.run(process_buffer._is_flushing) for context, _ in contexts)
-    context, _ = contexts[0]
-    context.run(array.__setitem__, (0, 0), 9)
-    assert stored_values(array)[0, 0] == 9
 
 
 # ---- visibility and flushes
