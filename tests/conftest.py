@@ -1,4 +1,4 @@
-# conftest.py - the effort of property tests, and checks that no test leaves settings behind
+# conftest.py - the effort of property tests, checks that no test leaves settings behind, and a library that delays calls
 # SPDX-License-Identifier: MIT
 """Hypothesis profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
@@ -57,6 +57,14 @@ def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
             patch.setattr(file_system, "APPEND_TYPES", file_system.APPEND_TYPES | {file_system.name_of(fd)})
         os.close(fd)
         yield
+
+
+@pytest.fixture(scope="session")
+def delays(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The library that delays calls (tests/mounts/round_trip.c)."""
+    from delays import build_library
+
+    return build_library(tmp_path_factory.mktemp("delays"))
 
 
 @pytest.fixture(autouse=True)

@@ -5,34 +5,36 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from helpers import run_python
+from helpers import run_checked
 
 SOURCES = Path(__file__).parent / "mounts"
 
 
 def build_library(folder: Path, name: str = "round_trip") -> str:
     """Compile a library that delays calls; skip the test where that is not possible."""
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        pytest.skip("needs Linux with glibc")
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or "SHARDCODEC_SANITIZE" in os.environ or "LD_PRELOAD" in os.environ:
         pytest.skip("needs a C compiler, and no other preloaded library")
     library, source = folder / f"{name}.so", SOURCES / f"{name}.c"
-    done = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=False
-    )
-    if done.returncode:
-        pytest.skip("the library that delays calls needs Linux")
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return str(library)
 
 
 def run_delayed(code: str, library: str, folder: Path, us: float) -> str:
-    """Run code with `folder` and `measure` in another interpreter, where each open and read below the folder takes so long."""
+    """Run code with `folder` in another interpreter, where each open and read below the folder takes so many microseconds."""
     return _run(code, library, folder, us).stdout
 
 
@@ -51,9 +53,7 @@ def _run(code: str, library: str, folder: Path, us: float, **more: str) -> subpr
         "ROUND_TRIP_US": str(us),
         **more,
     }
-    done = run_python(f"folder = {str(folder)!r}\n" + code, **environment)
-    assert done.returncode == 0, done.stderr
-    return done
+    return run_checked(f"folder = {str(folder)!r}\n" + code, **environment)
 
 
 class Writes(NamedTuple):
@@ -69,10 +69,9 @@ def run_with_held_writes(code: str, library: str, folder: Path, **settings: obje
     `settings` are those of tests/mounts/writes.c, in lower case.
     """
     told = {f"WRITES_{name.upper()}": str(value) for name, value in settings.items()}
-    done = run_python(
+    done = run_checked(
         f"folder = {str(folder)!r}\n" + code, LD_PRELOAD=library, WRITES_FOLDER=str(folder), **told
     )
-    assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stderr.splitlines()]
     (together,) = [int(line[1]) for line in lines if line[:1] == ["together"]]
     return Writes([(int(line[1]), int(line[2])) for line in lines if line[:1] == ["write"]], together)

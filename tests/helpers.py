@@ -238,6 +238,11 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
 
 
+def bytes_of_files(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of all files in a folder by their relative names."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 # ---- stores
 
 
@@ -333,6 +338,13 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     env = python_environment(**environment)
     command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def run_checked(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in another interpreter. The test fails if the code does."""
+    done = run_python(code, **environment)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def write_and_read_row(array: Any, row: int) -> bytes:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 import time
@@ -12,7 +13,12 @@ from typing import Any, Self
 class Interrupting:
     """Work for several threads. Another thread than the main one interrupts the main thread several times during a call.
 
-    Outside of its `with` block the signal does nothing, so that a test which fails does not stop the others.
+    The signal raises KeyboardInterrupt only inside of the `with` block, so that a test which fails does not stop the others.
+
+    Attributes
+    ----------
+    begun, ended : list of int
+        The items of the calls that other threads than the main one have begun and ended.
     """
 
     def __init__(self) -> None:
@@ -20,13 +26,15 @@ class Interrupting:
         self.ended: list[int] = []
         self._turn = threading.Lock()
         self._has_begun, self._has_ended = threading.Event(), threading.Event()
+        self._handled: queue.SimpleQueue[None] = queue.SimpleQueue()  # its `put` may interrupt itself
         self._raises = False
 
     def __call__(self, i: int) -> None:
-        self.begun.append(i)
         if threading.current_thread() is threading.main_thread():
             assert self._has_begun.wait(60)
-        elif self._turn.acquire(blocking=False):
+            return  # the interrupt may end this call
+        self.begun.append(i)
+        if self._turn.acquire(blocking=False):
             self._has_begun.set()
             self._interrupt()
         self.ended.append(i)
@@ -37,10 +45,12 @@ class Interrupting:
         for _ in range(3):
             time.sleep(0.02)  # the main thread waits meanwhile, and once more after the first signal
             signal.pthread_kill(main, signal.SIGINT)
-        time.sleep(0.1)
+            self._handled.get(timeout=60)
+        time.sleep(0.1)  # a main thread that does not wait for this call has time to go on
         self._has_ended.set()
 
     def _handle(self, *_: Any) -> None:
+        self._handled.put(None)
         if self._raises:
             raise KeyboardInterrupt
 
@@ -51,5 +61,7 @@ class Interrupting:
 
     def __exit__(self, *_: object) -> None:
         self._raises = False
-        assert self._has_ended.wait(60)
-        signal.signal(signal.SIGINT, self._old)
+        try:
+            assert self._has_ended.wait(60)
+        finally:
+            signal.signal(signal.SIGINT, self._old)

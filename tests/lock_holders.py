@@ -1,4 +1,4 @@
-# lock_holders.py - another process that holds the lock of a file
+# lock_holders.py - another process that holds the lock of a file, and locks that cannot be taken
 # SPDX-License-Identifier: MIT
 """A forked child takes a lock and keeps it until the test stops or kills it."""
 
@@ -18,6 +18,21 @@ def take(path: str) -> str:
     outcome = lock.try_acquire(path)
     lock.release()
     return outcome
+
+
+def refusing_lock(outcome: str, mount: tuple[int, int] = (0, 0)) -> type:
+    """Return a class of locks that cannot be taken: each attempt has this outcome."""
+
+    class RefusingLock:
+        fd = -1
+
+        def __init__(self) -> None:
+            self.mount = mount
+
+        def try_acquire(self, path: str) -> str:
+            return outcome
+
+    return RefusingLock
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from helpers import (
     letters_spec,
     number_spec,
     numbers,
+    run_checked,
     run_python,
     text_of,
     zarrs_view,
@@ -55,9 +56,7 @@ def write_as_rank(token: bytes, rank: int, n_ranks: int) -> list[list[int]]:
                     part.write_chunk((r, c), array[r * 8 : r * 8 + 8, c * 8 : c * 8 + 8])
         print(json.dumps(part.present.tolist()))
     """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return json.loads(run_checked(code).stdout)  # type: ignore[no-any-return]
 
 
 def names_below(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import run_python
+from helpers import run_checked
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,8 +51,7 @@ PROGRAM = """
 @pytest.mark.parametrize(("kind", "most_mib"), [("whole", 40), ("buffered", 80)])
 def test_memory_beside_the_array_is_bounded(tmp_path: Path, kind: str, most_mib: int) -> None:
     """For an array of 96 MiB, the encoder holds a few units per thread; buffered writes stay within their budget."""
-    done = run_python(PROGRAM.format(arguments=(str(tmp_path / "a"), kind, "4")))
-    assert done.returncode == 0, done.stderr
+    done = run_checked(PROGRAM.format(arguments=(str(tmp_path / "a"), kind, "4")))
     peak_mib, _ = map(int, done.stdout.split())
     assert peak_mib <= most_mib
 
@@ -60,7 +59,6 @@ def test_memory_beside_the_array_is_bounded(tmp_path: Path, kind: str, most_mib:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_all_threads_take_part_in_a_write(tmp_path: Path, threads: int) -> None:
     """The pool creates no thread before it is needed."""
-    done = run_python(PROGRAM.format(arguments=(str(tmp_path / "a"), "whole", str(threads))))
-    assert done.returncode == 0, done.stderr
+    done = run_checked(PROGRAM.format(arguments=(str(tmp_path / "a"), "whole", str(threads))))
     _, helpers = map(int, done.stdout.split())
     assert helpers == threads - 1

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+import zarr
 from helpers import create, letters, letters_spec, python_environment, shard_path
 from servers.http_objects import serving
 
@@ -242,6 +243,26 @@ def test_report_of_a_stopped_command(
     assert run([name, str(array.store.root), *more, "--json", "--progress", "none"]) == 130
     found = json.loads(capsys.readouterr().out)
     assert (found["n_shards"], found["is_complete"]) == (1, False)
+
+
+@pytest.mark.parametrize("name", ["compact", "repair"])
+def test_array_that_cannot_be_read_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
+    group.create_array("plain", shape=(4,), chunks=(2,), dtype="u1")
+    path, new = str(tmp_path / "g.zarr"), str(tmp_path / "new.zarr")
+    assert run([name, path, "--dry-run"]) == 0
+    assert "plain: skipped: it is not sharded" in capsys.readouterr().out
+    (tmp_path / "g.zarr/x").mkdir()
+    (tmp_path / "g.zarr/x/zarr.json").write_text("{bad")
+    assert run([name, path, "--dry-run"]) == 1
+    assert "x: unreadable, skipped: " in capsys.readouterr().out
+    assert run([name, path, "--to", new, "--json"]) == 1
+    left = {one["name"]: one for one in json.loads(capsys.readouterr().out)["left_arrays"]}
+    assert left["x"]["is_unreadable"] and left["x"]["problem"]
+    assert not left["plain"]["is_unreadable"]
+    assert (tmp_path / "new.zarr/x/zarr.json").read_text() == "{bad"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

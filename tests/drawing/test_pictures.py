@@ -183,7 +183,7 @@ def test_ticks_of_bytes_are_few_and_differ(high: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 100), (100, 0), (0,), (3, 0, 3)])
-def test_array_without_elements_has_a_picture_that_says_so(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_picture_of_an_empty_array_has_a_note(shape: tuple[int, ...], tmp_path: Path) -> None:
     n = len(shape)
     create(tmp_path / "a.zarr", shape=shape, shards=(20,) * n, chunks=(10,) * n)
     inspect(tmp_path / "a.zarr", plot=tmp_path / "a.png")

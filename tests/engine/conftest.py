@@ -4,17 +4,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from delays import build_library
-
-
-@pytest.fixture(scope="module")
-def delays(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The library that delays calls."""
-    return build_library(tmp_path_factory.mktemp("delays"))
+from helpers import create
 
 
 @pytest.fixture(scope="module")
 def held_writes(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The library that records and holds writes."""
     return build_library(tmp_path_factory.mktemp("writes"), "writes")
+
+
+@pytest.fixture
+def missing_shards(tmp_path: Path) -> Path:
+    """The folder of an array of 40 shards, none of which exists; not even their folder does."""
+    create(tmp_path / "a", shape=(40, 8), dtype="u1", shards=(1, 8), chunks=(1, 4), fill_value=0)
+    return tmp_path / "a"

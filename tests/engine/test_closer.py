@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from helpers import run_python
+from helpers import run_checked
 
 import shardcodec
 
@@ -81,5 +81,4 @@ def test_forked_child_holds_no_replaced_file(tmp_path: Path) -> None:
         inspect.getsource(large_shard),
         FORK,
     ]
-    done = run_python("\n".join(program))
-    assert done.returncode == 0, done.stderr
+    run_checked("\n".join(program))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from delays import run_delayed
-from helpers import bits, create, in_child, ours, python_environment, run_python, shard_path
+from helpers import bits, create, in_child, ours, run_checked, shard_path
 from workers import in_threads
 
 import shardcodec
@@ -209,7 +209,7 @@ def test_readers_are_shared_by_calls_and_limited(tmp_path: Path) -> None:
 
 def test_depth_bounds_all_threads_of_a_call(tmp_path: Path) -> None:
     """Also if it is known before the call that the file system waits."""
-    done = run_python(
+    run_checked(
         f"""
         import numpy as np, shardcodec, zarr
         from shardcodec import native
@@ -219,10 +219,8 @@ def test_depth_bounds_all_threads_of_a_call(tmp_path: Path) -> None:
             array[...] = 1
             assert (array[...] == 1).all()
         assert native.load().pool_size() <= 8, native.load().pool_size()
-        """,
-        **python_environment(),
+        """
     )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("depth", ["auto", 1000])
@@ -343,7 +341,7 @@ def test_ctrl_c_stops_a_delayed_read(tmp_path: Path, delays: str) -> None:
 
 
 def test_estimates_are_listed_by_mount_point(tmp_path: Path) -> None:
-    done = run_python(
+    run_checked(
         f"""
         import os
         import shardcodec
@@ -356,10 +354,8 @@ def test_estimates_are_listed_by_mount_point(tmp_path: Path) -> None:
         assert 0.0039 < seconds < 0.0041, seconds
         native.load().reset_latencies()
         assert not shardcodec.stats()["io_latency"]
-        """,
-        **python_environment(),
+        """
     )
-    assert done.returncode == 0, done.stderr
 
 
 LARGE = """
@@ -402,8 +398,7 @@ def test_estimate_falls_where_all_reads_are_large(tmp_path: Path) -> None:
         fill_value=0,
     )
     array[...] = values
-    done = run_python(f"folder = {str(tmp_path)!r}\n" + LARGE, **python_environment())
-    assert done.returncode == 0, done.stderr
+    run_checked(f"folder = {str(tmp_path)!r}\n" + LARGE)
 
 
 # ---- small shards

@@ -64,7 +64,7 @@ def read(folder: Path, **how: Any) -> Counters:
 
 @pytest.mark.parametrize("bound", [1, 700_000, 1_500_000, 64 << 20])
 def test_indexes_count_within_the_bound_of_a_deep_run(folder: Path, bound: int) -> None:
-    """Each thread held the needed part of an index and a block of it besides the bound."""
+    """Before the fix, each thread held the needed part of an index and a block of it besides the bound."""
     counters = read(folder, io_nbytes=bound)
     least = WINDOW_NBYTES + (300_000 if bound > 1 else 256 << 10)
     assert least <= counters["peak_nbytes"] <= max(bound, least)
@@ -91,9 +91,7 @@ def test_indexes_that_are_kept_count_while_they_are_read(folder: Path, bound: in
 
 
 @pytest.mark.parametrize("max_nbytes", [0, 600_000, 16 << 20])
-def test_runs_that_share_a_cache_and_have_no_room_do_not_wait_for_each_other_for_ever(
-    folder: Path, max_nbytes: int
-) -> None:
+def test_runs_that_share_a_cache_do_not_deadlock(folder: Path, max_nbytes: int) -> None:
     """A thread may wait for an index that another run loads, while it has the only room of its own run; one loads for all."""
     cache = IndexCache(max_nbytes, _grain_ns=0)
 
@@ -119,14 +117,14 @@ def peak_of(call: Callable[[], Any]) -> int:
 
 
 def test_memory_of_indexes_is_that_of_one_if_one_fits(folder: Path) -> None:
-    """Blocks were as large as a call is worth, 500 kB here, in each thread and to the end of the run."""
+    """Before the fix, blocks were as large as a call is worth, 500 kB here, in each thread and to the end of the run."""
     peak = peak_of(lambda: read(folder, io_latency=1e-3, io_nbytes=1))
     least = WINDOW_NBYTES + (256 << 10)
     assert least < peak < least + (150 << 10), "the rest: lists, objects and a worker"
 
 
 def test_memory_of_large_inner_chunks_is_that_of_one_if_one_fits(tmp_path: Path) -> None:
-    """Their checksum needs all bytes for one element of each. Each thread kept its buffer to the end of the run."""
+    """Their checksum needs all bytes for one element of each. Before the fix, each thread kept its buffer to the end of the run."""
     array = create(
         tmp_path / "a",
         shape=(64, 1 << 19),
@@ -152,8 +150,8 @@ def test_memory_of_large_inner_chunks_is_that_of_one_if_one_fits(tmp_path: Path)
     "how", [{"io_latency": 0.0}, {"io_latency": 100e-6, "io_depth": 4}], ids=["flat", "deep"]
 )
 def test_group_that_could_not_be_read_is_not_decoded(tmp_path: Path, how: dict[str, Any]) -> None:
-    """The files are truncated, and there is no memory to sort the inner chunks of a group, so each of them is read alone. They were
-    decoded from bytes that were never read, and in a deep run without a worker."""
+    """The files are truncated, and there is no memory to sort the inner chunks of a group, so each of them is read alone. Before
+    the fix, they were decoded from bytes that were never read, and in a deep run without a worker."""
     spec = shardcodec.ShardSpec((32, 1024), (1, 1024), "u1", 0, [{"name": "bytes"}, {"name": "crc32c"}])
     chain, engine = compiled(spec.chain), native.load()
     stored = bytes(shardcodec.encode(np.ones((32, 1024), "u1"), spec))[: 32 * 1028]

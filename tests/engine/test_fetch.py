@@ -226,8 +226,8 @@ def test_nearby_chunks_share_a_read(tmp_path: Path) -> None:
 
 @pytest.mark.threads
 def test_groups_and_gaps_follow_the_cost_of_a_call(tmp_path: Path) -> None:
-    """Chunks side by side were one read of 16 MiB, whatever a call cost, so no reads waited at the same time. The last one lies
-    behind a gap of 100 kB."""
+    """Before the fix, chunks side by side were one read of 16 MiB, whatever a call cost, so no reads waited at the same time. The
+    last one lies behind a gap of 100 kB."""
     body = np.random.default_rng(0).bytes(512 << 15) + bytes(100_000) + b"end"
     entries = [(i << 15, 1 << 15) for i in range(512)] + [((512 << 15) + 100_000, 3)]
     path = tmp_path / "shard"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from delays import run_delayed
-from helpers import bits, create, in_child, ours, shard_path
+from helpers import bits, bytes_of_files, create, in_child, ours, shard_path
 
 import shardcodec
 from shardcodec import native
@@ -40,10 +40,6 @@ def new_array(folder: Path, **options: Any) -> Any:
     return ours(folder, **options)
 
 
-def stored(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 def test_deep_writes_store_what_flat_writes_store(tmp_path: Path, strategy: str) -> None:
     """Whole shards, parts of shards, index lists, fill values: each file has the same bytes, and each array numpy's values."""
@@ -67,7 +63,7 @@ def test_deep_writes_store_what_flat_writes_store(tmp_path: Path, strategy: str)
         with shardcodec.options(**how):
             arrays[name].oindex[[3, 9, 20], [0, 5, 23], [1, 30]] = 7
         assert bits(arrays[name][...]) == bits(values)
-    assert stored(tmp_path / "deep") == stored(tmp_path / "flat")
+    assert bytes_of_files(tmp_path / "deep") == bytes_of_files(tmp_path / "flat")
 
 
 def test_the_lowest_failure_is_reported(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from faults.loop_devices import formatted, mounted, run
 from mounts import fuse
+from mounts.stamps import NO_SHARD
 
 __all__ = ["KINDS", "Client", "Missing", "Mounts"]
 
@@ -141,6 +142,10 @@ class Mounts:
     def cache_seconds(self) -> float:
         """How long a read on one mount may miss what was written through the other one."""
         return 0.0 if self.client is None else CACHE_SECONDS
+
+    def permits(self, faults: Collection[str]) -> bool:
+        """Return True if these faults break no promise: there are none, or the name of a replaced file was hidden."""
+        return not faults or (self.hides_replaced and set(faults) == {NO_SHARD})
 
 
 @contextmanager

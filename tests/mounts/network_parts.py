@@ -72,6 +72,16 @@ class Team:
             writing.close()
         return found
 
+    def kill(self) -> list[int | None]:
+        """Kill the processes, and return their exit codes; None for one that does not end."""
+        for member in self.members:
+            member.kill()
+        for (reading, writing), member in zip(self._answers, self.members, strict=True):
+            member.join(STUCK_SECONDS)
+            reading.close()
+            writing.close()
+        return [member.exitcode for member in self.members]
+
 
 @dataclass
 class Row:

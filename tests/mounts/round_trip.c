@@ -3,8 +3,8 @@
  *     gcc -O2 -shared -fPIC -o round_trip.so round_trip.c -ldl
  *     ROUND_TRIP_FOLDER=/data ROUND_TRIP_US=200 LD_PRELOAD=./round_trip.so python ...
  *
- * With ROUND_TRIP_WRITES=1 all calls wait that a writer makes, too: locks (fcntl, flock), writes and copies, fsync, changes of
- * names, closes, and looks (stat of a name). fstat does not wait: a client knows the attributes of an open file.
+ * With ROUND_TRIP_WRITES=1 the other calls of a writer wait, too: locks (fcntl, flock), writes and copies, fsync, changes of
+ * names, closes, and stat of a name. fstat does not wait, because a client knows the attributes of an open file.
  *
  * ROUND_TRIP_COUNTS=1 prints the number of calls of each kind, and how many of them waited at the same time, to standard error
  * at exit. Calls wait independently of each other, and bytes cost nothing. io_uring, ioctl and listings are not seen.
@@ -32,11 +32,11 @@ struct kind {
     atomic_ulong n, now, most;
 };
 
-enum { OPENS, READS, LOCKS, UNLOCKS, WRITES, SYNCS, NAMES, CLOSES, LOOKS, N_KINDS };
+enum { OPENS, READS, LOCKS, UNLOCKS, WRITES, SYNCS, NAMES, CLOSES, STATS, N_KINDS };
 
 static struct kind kinds[N_KINDS] = {
     { .name = "opens" }, { .name = "reads" }, { .name = "locks" },  { .name = "unlocks" }, { .name = "writes" },
-    { .name = "syncs" }, { .name = "names" }, { .name = "closes" }, { .name = "looks" },
+    { .name = "syncs" }, { .name = "names" }, { .name = "closes" }, { .name = "stats" },
 };
 static atomic_bool is_slow[MAX_FDS];
 static char folder[4096];
@@ -256,23 +256,23 @@ ON_NAME(mkdir, (const char *path, mode_t mode), (path, mode), NAMES)
 ON_NAME_AT(mkdirat, (int at, const char *path, mode_t mode), (at, path, mode), NAMES)
 
 /* Programs that were built with an older C library use the names with underscores. */
-ON_NAME(stat, (const char *path, void *found), (path, found), LOOKS)
-ON_NAME(stat64, (const char *path, void *found), (path, found), LOOKS)
-ON_NAME(lstat, (const char *path, void *found), (path, found), LOOKS)
-ON_NAME(lstat64, (const char *path, void *found), (path, found), LOOKS)
-ON_NAME(__xstat, (int version, const char *path, void *found), (version, path, found), LOOKS)
-ON_NAME(__xstat64, (int version, const char *path, void *found), (version, path, found), LOOKS)
-ON_NAME(__lxstat, (int version, const char *path, void *found), (version, path, found), LOOKS)
-ON_NAME(__lxstat64, (int version, const char *path, void *found), (version, path, found), LOOKS)
-ON_NAME_AT(fstatat, (int at, const char *path, void *found, int flags), (at, path, found, flags), LOOKS)
-ON_NAME_AT(fstatat64, (int at, const char *path, void *found, int flags), (at, path, found, flags), LOOKS)
+ON_NAME(stat, (const char *path, void *found), (path, found), STATS)
+ON_NAME(stat64, (const char *path, void *found), (path, found), STATS)
+ON_NAME(lstat, (const char *path, void *found), (path, found), STATS)
+ON_NAME(lstat64, (const char *path, void *found), (path, found), STATS)
+ON_NAME(__xstat, (int version, const char *path, void *found), (version, path, found), STATS)
+ON_NAME(__xstat64, (int version, const char *path, void *found), (version, path, found), STATS)
+ON_NAME(__lxstat, (int version, const char *path, void *found), (version, path, found), STATS)
+ON_NAME(__lxstat64, (int version, const char *path, void *found), (version, path, found), STATS)
+ON_NAME_AT(fstatat, (int at, const char *path, void *found, int flags), (at, path, found, flags), STATS)
+ON_NAME_AT(fstatat64, (int at, const char *path, void *found, int flags), (at, path, found, flags), STATS)
 ON_NAME_AT(__fxstatat, (int version, int at, const char *path, void *found, int flags),
-           (version, at, path, found, flags), LOOKS)
+           (version, at, path, found, flags), STATS)
 ON_NAME_AT(__fxstatat64, (int version, int at, const char *path, void *found, int flags),
-           (version, at, path, found, flags), LOOKS)
+           (version, at, path, found, flags), STATS)
 ON_NAME_AT(statx, (int at, const char *path, int flags, unsigned mask, void *found), (at, path, flags, mask, found),
-           LOOKS)
-ON_NAME(access, (const char *path, int mode), (path, mode), LOOKS)
+           STATS)
+ON_NAME(access, (const char *path, int mode), (path, mode), STATS)
 
 int
 close(int fd)

@@ -1,4 +1,4 @@
-# stamps.py - values that say which inner chunk they belong to, and which write of it they come from
+# stamps.py - values that identify the inner chunk and the write that they come from
 # SPDX-License-Identifier: MIT
 """All elements of an inner chunk have one value: `turn * N_CHUNKS + number`. The turns of a chunk are counted by a `Log`.
 
@@ -105,19 +105,19 @@ class Reader:
         The turns that writers count.
     may_step_back : bool
         True if a read may return the turn before the one that an earlier read has returned, as beside updates in place.
-    sees_all : bool
-        True if a read that begins after the end of a write must return its turn; on a network file system that depends on caches.
+    is_coherent : bool
+        True if a read that begins after a write has ended must return its turn; caches of network clients do not guarantee this.
     """
 
-    def __init__(self, log: Log, *, may_step_back: bool, sees_all: bool) -> None:
+    def __init__(self, log: Log, *, may_step_back: bool, is_coherent: bool) -> None:
         self._log = log
         self._may_step_back = may_step_back
-        self._sees_all = sees_all
+        self._is_coherent = is_coherent
         self._seen = np.zeros(N_CHUNKS, "i8")
 
     def look(self, read: Callable[[], Array]) -> Counter[str]:
         """Read, and return the faults."""
-        ended = self._log.ended.copy() if self._sees_all else np.zeros(N_CHUNKS, "i8")
+        ended = self._log.ended.copy() if self._is_coherent else np.zeros(N_CHUNKS, "i8")
         masks, turns = examine(read())
         begun = self._log.begun.copy()
         known = turns >= 0

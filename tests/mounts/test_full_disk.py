@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import checked, create
+from helpers import bytes_of_files, checked, create
 from mounts.fuse import FILE_SYSTEM, Mount, mount
 from spec_json import LITTLE
 
@@ -39,9 +39,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mount]:
 
 
 def stored(mounted: Mount) -> dict[str, bytes]:
-    """All files that there are behind the mount."""
-    backing = mounted.path.with_name("backing")
-    return {str(p.relative_to(backing)): p.read_bytes() for p in backing.rglob("*") if p.is_file()}
+    """Return all files of the server of a mount."""
+    return bytes_of_files(mounted.path.with_name("backing"))
 
 
 def is_refused(mounted: Mount, write: Callable[[], None], name: str) -> None:

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from mounts import fuse, network
+from mounts import fuse, network, network_kills
 from mounts.network_kinds import Mounts
 from mounts.network_parts import Row
 from mounts.stamps import FILL, N_CHUNKS, NO_SHARD, OLDER, SHAPE, Log, Reader, cell, stamped
@@ -29,8 +32,8 @@ class Memory:
     def write(self, number: int) -> None:
         self.log.write(self, number)
 
-    def reader(self, *, may_step_back: bool = False, sees_all: bool = True) -> Reader:
-        return Reader(self.log, may_step_back=may_step_back, sees_all=sees_all)
+    def reader(self, *, may_step_back: bool = False, is_coherent: bool = True) -> Reader:
+        return Reader(self.log, may_step_back=may_step_back, is_coherent=is_coherent)
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_a_reader_does_not_go_back(memory: Memory) -> None:
     memory.write(3)
     after = memory.values.copy()
     for may_step_back in (False, True):
-        reader = memory.reader(may_step_back=may_step_back, sees_all=False)
+        reader = memory.reader(may_step_back=may_step_back, is_coherent=False)
         assert not reader.look(lambda: before)
         assert not reader.look(lambda: after)
         assert bool(reader.look(lambda: before)) is not may_step_back
@@ -122,11 +125,68 @@ def test_stamps_say_their_chunk() -> None:
     ]
 
 
+# ---- the kills
+
+
+@pytest.fixture
+def kills_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each experiment kills once, after all processes that it has started have ended; the last state is right."""
+
+    def join_all(_: float) -> None:
+        for process in multiprocessing.active_children():
+            process.join(60)
+
+    monkeypatch.setattr(network_kills, "N_KILLS", 1)
+    monkeypatch.setattr(network_kills, "N_CLIENT_KILLS", 1)
+    monkeypatch.setattr(network_kills, "time", SimpleNamespace(sleep=join_all, monotonic=time.monotonic))
+    monkeypatch.setattr(network_kills, "last_state_faults", lambda *_: Counter())
+
+
+@pytest.fixture
+def writes_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no lock")
+
+    monkeypatch.setattr(Log, "write", fail)
+
+
+@pytest.mark.usefixtures("kills_once", "writes_fail")
+def test_a_writer_that_ends_before_the_kill_breaks_a_promise(tmp_path: Path) -> None:
+    row = Row("test")
+    network_kills.kill_writers(row, Mounts(tmp_path, tmp_path), "replace")
+    assert row.broken == ["replace: the writer still wrote when it was killed: exit code 0"]
+
+
+@pytest.mark.usefixtures("kills_once")
+def test_no_kill_at_all_breaks_a_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_kills, "N_KILLS", 0)
+    row = Row("test")
+    network_kills.kill_writers(row, Mounts(tmp_path, tmp_path), "replace")
+    assert row.broken == ["replace: old or new after a kill: 0 of 0"]
+
+
+@pytest.mark.usefixtures("kills_once", "writes_fail")
+def test_an_error_before_the_client_is_killed_breaks_a_promise(tmp_path: Path) -> None:
+    client: Any = SimpleNamespace(kill=lambda: None, mount_again=lambda: None)
+    row = Row("test")
+    network_kills.kill_client(row, Mounts(tmp_path, tmp_path, client), "replace", reaches=False)
+    (broken,) = row.broken
+    assert "failed before the kill: OSError: no lock" in broken
+
+
+def test_a_client_that_hides_replaced_files_may_show_no_shard_and_nothing_else() -> None:
+    for hides in (False, True):
+        mounts = Mounts(Path("one"), Path("two"), hides_replaced=hides)
+        assert mounts.permits(set())
+        assert mounts.permits({NO_SHARD}) is hides
+        assert not mounts.permits({NO_SHARD, "torn"}) and not mounts.permits({"fill"})
+
+
 @pytest.mark.slow
 def test_a_client_that_takes_the_shard_for_missing_breaks_a_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every inner chunk reads as the fill value then, which is whole; so it passed as long as only torn chunks were looked for."""
+    """Every inner chunk reads as the fill value then, which is whole. Before the fix, only torn chunks were found, so it passed."""
     with (
         fuse.mount(tmp_path / "backing", tmp_path / "one") as one,
         fuse.mount(tmp_path / "backing", tmp_path / "two") as two,

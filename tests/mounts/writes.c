@@ -1,12 +1,13 @@
-/* writes.c - a preloaded library that records each write to files below a folder, and can hold writes until several wait
+/* writes.c - a preloaded library that records each pwrite() to files below a folder, and can hold them until several wait
  *
  *     gcc -O2 -shared -fPIC -o writes.so writes.c -ldl
  *     WRITES_FOLDER=/data WRITES_TOGETHER=8 LD_PRELOAD=./writes.so python ...
  *
- * WRITES_TOGETHER=n holds each write of WRITES_NBYTES bytes or more until n of them wait at the same time, once; writes that
- * come later are not held. If that does not happen within WRITES_SECONDS (default: 20), they go on nevertheless. WRITES_BLOCK
- * is what fstat() says of st_blksize for files below the folder. At exit a line on standard error for each write, "write OFFSET
- * NBYTES", and one that says how many waited together at most, "together N". io_uring is not seen.
+ * WRITES_TOGETHER=n holds each write of WRITES_NBYTES bytes or more until n of them wait at the same time, once, and then for
+ * WRITES_MORE_SECONDS (default: 0), with those that come meanwhile; writes that come later are not held. If n do not wait within
+ * WRITES_SECONDS (default: 20), they go on nevertheless. WRITES_BLOCK is what fstat() says of st_blksize for files below the
+ * folder. At exit a line on standard error for each write, "write OFFSET NBYTES", and one that says how many waited together at
+ * most, "together N". write(), pwritev() and io_uring are not seen.
  *
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
@@ -29,10 +30,11 @@
 
 static atomic_bool is_below[MAX_FDS];
 static const char *folder;
-static unsigned long wanted, held_nbytes, block, most_seconds;
+static unsigned long wanted, held_nbytes, block, most_seconds, more_seconds;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed; /* its clock is CLOCK_MONOTONIC */
+static struct timespec released_at;
 static struct {
     long long offset;
     size_t n;
@@ -50,10 +52,17 @@ number(const char *name, unsigned long otherwise)
 __attribute__((constructor)) static void
 begin(void)
 {
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &attributes);
+    pthread_condattr_destroy(&attributes);
     folder = getenv("WRITES_FOLDER");
     wanted = number("WRITES_TOGETHER", 0);
     held_nbytes = number("WRITES_NBYTES", 0);
     most_seconds = number("WRITES_SECONDS", 20);
+    more_seconds = number("WRITES_MORE_SECONDS", 0);
     block = number("WRITES_BLOCK", 0);
 }
 
@@ -79,28 +88,48 @@ opened(int fd, const char *path)
     return fd;
 }
 
+static struct timespec
+after(unsigned long seconds)
+{
+    struct timespec moment;
+
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    moment.tv_sec += (time_t)seconds;
+    return moment;
+}
+
+/* Wait until enough writes wait, and then for some time more. The caller holds the mutex. */
+static void
+hold(void)
+{
+    struct timespec until = after(most_seconds);
+
+    n_waiting++;
+    if (most < n_waiting) {
+        most = n_waiting;
+        if (most == wanted)
+            released_at = after(more_seconds);
+    }
+    pthread_cond_broadcast(&changed);
+    while (most < wanted)
+        if (pthread_cond_timedwait(&changed, &mutex, &until) == ETIMEDOUT)
+            wanted = 0;
+    while (wanted && pthread_cond_timedwait(&changed, &mutex, &released_at) != ETIMEDOUT)
+        ;
+    n_waiting--;
+}
+
 static void
 before_write(size_t n, long long offset)
 {
-    struct timespec until;
-
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)most_seconds;
     pthread_mutex_lock(&mutex);
     if (n_writes < MAX_WRITES) {
         writes[n_writes].offset = offset;
         writes[n_writes].n = n;
     }
     n_writes++;
-    if (n >= held_nbytes) {
-        n_waiting++;
-        most = most > n_waiting ? most : n_waiting;
-        pthread_cond_broadcast(&changed);
-        while (most < wanted)
-            if (pthread_cond_timedwait(&changed, &mutex, &until) == ETIMEDOUT)
-                wanted = 0;
-        n_waiting--;
-    }
+    if (n >= held_nbytes)
+        hold();
     pthread_mutex_unlock(&mutex);
 }
 

@@ -54,7 +54,7 @@ def test_text_names_the_build() -> None:
     (line,) = (line for line in run().stdout.splitlines() if line.startswith("build "))
     build = build_info()["build"]
     assert f"{build['libraries']} libraries" in line and build["compiler"] in line
-    assert ("stable ABI" in line) == (build["abi3"]) == (native.load().__file__ or "").endswith(".abi3.so")
+    assert ("stable ABI" in line) == build["abi3"] == (native.load().__file__ or "").endswith(".abi3.so")
     assert line.endswith("; the GIL is on") == build_info()["gil"]
 
 
@@ -74,7 +74,7 @@ def test_invalid_option_is_told_and_the_status_is_1() -> None:
 
 
 def test_misspelt_variable_is_named() -> None:
-    """The processes of a job ignored it silently."""
+    """Before the fix, the processes of a job ignored it silently."""
     given = {"SHARDCODEC_THREADS": "1", "SHARDCODEC_BOGUS": "1", "SHARDCODEC_CPU": "portable"}
     done = run(**given, SHARDCODEC_TEST_SANITIZER="thread")
     assert [line for line in done.stdout.splitlines() if line.startswith("unknown")] == [

@@ -74,7 +74,7 @@ async def test_requests_within_a_request_to_a_store_of_the_same_name_do_not_wait
 
 
 async def test_task_that_outlives_the_block_is_counted() -> None:
-    """Before, it had the amount of its starter without a limit, for all its life."""
+    """Before the fix, it had the amount of its starter without a limit, for all its life."""
     shared = Budget()
     over = asyncio.Event()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from interrupts import Interrupting
@@ -129,8 +130,17 @@ def test_interrupt_comes_before_other_errors() -> None:
         call_all(work, range(2))
 
 
+@pytest.fixture
+def raises_on_sigint() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also if the tests run in the background of a shell, which ignores the signal."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("raises_on_sigint")
 @pytest.mark.parametrize("waits", [False, True])
-def test_all_calls_are_finished_in_spite_of_an_interrupt(waits: bool) -> None:
+def test_interrupt_does_not_stop_finish_each(waits: bool) -> None:
     ended: set[int] = set()
 
     def work(i: int) -> None:

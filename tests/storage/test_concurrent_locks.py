@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import zarr
-from delays import build_library, count_delayed
+from delays import count_delayed
 from helpers import create, zarrs_view
 from interrupts import Interrupting
 from lock_holders import holder, take
@@ -46,17 +46,18 @@ def test_cost_of_a_call_is_that_of_the_nearest_folder(
 
 
 @pytest.mark.parametrize(
-    ("durations", "cost"), [((0.01, 0.02), 0.01), ((0.01, 0.0002), None), ((0.0, 0.01), None)]
+    ("durations", "cost"),
+    [((0.01, 0.02, 0.03, 0.03), 0.01), ((0.01, 0.0002), None), ((0.0, 0.01), None)],
 )
 def test_two_slow_attempts_show_what_a_call_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durations: tuple[float, ...], cost: float | None
 ) -> None:
-    """Before, the first write of a new array on such a mount made its files one after the other."""
+    """Before the fix, the first write of a new array on such a mount made its files one after the other."""
     told: list[tuple[str, float]] = []
     monkeypatch.setattr(file_system, "call_seconds", lambda path: 2e-6)
-    monkeypatch.setattr(file_system, "raise_call_seconds", lambda *cost: told.append(cost))
+    monkeypatch.setattr(file_system, "raise_call_seconds", lambda *given: told.append(given))
     locks = file_locks.FileLocks([str(tmp_path / "a"), str(tmp_path / "b")], resolve())
-    for seconds in (*durations, 0.03, 0.03)[: 4 if cost else 2]:
+    for seconds in durations:
         locks._note_duration(seconds)
     assert told == ([] if cost is None else [(str(tmp_path / "a"), cost)])
 
@@ -84,15 +85,19 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_locks_are_tried_at_the_same_time(shards: list[str]) -> None:
+def test_locks_are_tried_at_the_same_time(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No attempt ends before all six have begun."""
     os.remove(shards[4])
+    monkeypatch.setattr(_native, "FileLock", WatchedLock)
+    monkeypatch.setattr(WatchedLock, "attempt", threading.Barrier(6, timeout=60).wait)
     with file_locks.hold(shards, resolve()) as held:
         assert [fd == file_locks.NO_FILE for fd in held] == [False] * 4 + [True, False]
-        assert [
+        assert all(
             os.path.samestat(os.fstat(fd), os.stat(path))
             for fd, path in zip(held, shards, strict=True)
-            if fd != -1
-        ]
+            if fd != file_locks.NO_FILE
+        )
+        monkeypatch.undo()
         assert [take(path) for path in shards] == ["busy"] * 4 + ["no file", "busy"]
     assert [take(path) for path in shards] == ["held"] * 4 + ["no file", "held"]
 
@@ -152,7 +157,7 @@ def test_an_error_releases_all_locks_of_a_group(shards: list[str]) -> None:
 
 
 class Together:
-    """A function of which several calls end only after all of them have begun; before these, some calls are made alone."""
+    """A function whose first calls (`alone`) work at once. Of the next `n` calls none ends before all have begun."""
 
     def __init__(self, work: Callable[..., Any], n: int, *, alone: int = 1) -> None:
         self._work = work
@@ -167,8 +172,8 @@ class Together:
         return self._work(*arguments)
 
 
-class SlowLock:
-    """A lock whose calls can be watched."""
+class WatchedLock:
+    """A lock that calls a function before each attempt, and one before its release."""
 
     attempt: Callable[[], None] = staticmethod(lambda: None)
     end: Callable[[], None] = staticmethod(lambda: None)
@@ -192,10 +197,10 @@ RealLock = _native.FileLock
 
 
 def test_locks_are_released_at_the_same_time(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 locks at 2 ms each took half a second. A file that is not there has no lock, and costs no call."""
+    """No release ends before all five have begun. A file that does not exist has no lock, so it needs no call."""
     os.remove(shards[4])
-    monkeypatch.setattr(_native, "FileLock", SlowLock)
-    monkeypatch.setattr(SlowLock, "end", threading.Barrier(5, timeout=60).wait)
+    monkeypatch.setattr(_native, "FileLock", WatchedLock)
+    monkeypatch.setattr(WatchedLock, "end", threading.Barrier(5, timeout=60).wait)
     with file_locks.hold(shards, resolve(argument={"io_latency": 1.0})) as held:
         assert len(held) == 6
     monkeypatch.undo()
@@ -210,8 +215,8 @@ def test_locks_on_a_local_disk_are_released_without_threads(
     for path in paths:
         Path(path).touch()
     monkeypatch.setattr(file_locks, "COSTLY_SECONDS", 1e9)
-    monkeypatch.setattr(_native, "FileLock", SlowLock)
-    monkeypatch.setattr(SlowLock, "end", lambda _: released.append(threading.get_ident()))
+    monkeypatch.setattr(_native, "FileLock", WatchedLock)
+    monkeypatch.setattr(WatchedLock, "end", lambda _: released.append(threading.get_ident()))
     with file_locks.hold(paths, resolve(argument={"io_latency": 0.0})):
         pass
     assert released == [threading.get_ident()] * 6
@@ -220,11 +225,11 @@ def test_locks_on_a_local_disk_are_released_without_threads(
 def test_interrupt_leaves_no_lock_that_another_thread_was_taking(
     shards: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a lock was held until the traceback was forgotten."""
-    monkeypatch.setattr(_native, "FileLock", SlowLock)
+    """Before the fix, the lock stayed held as long as the traceback of the interrupt existed."""
+    monkeypatch.setattr(_native, "FileLock", WatchedLock)
     locks = file_locks.FileLocks(shards, resolve(argument={"io_latency": 1.0}))
     with Interrupting() as work:
-        monkeypatch.setattr(SlowLock, "attempt", lambda _: work(0))
+        monkeypatch.setattr(WatchedLock, "attempt", lambda _: work(0))
         with pytest.raises(KeyboardInterrupt) as caught:  # `caught` keeps the traceback
             locks.advance()
         locks.release()
@@ -240,7 +245,7 @@ def test_names_are_compared_at_the_same_time(tmp_path: Path, monkeypatch: pytest
         Path(path).touch()
     monkeypatch.setattr(file_locks, "_checked", Together(file_locks._checked, 6, alone=0))
     with file_locks.hold(real, resolve(argument={"io_latency": 1.0}), names) as held:
-        assert [os.path.samestat(os.fstat(fd), os.stat(path)) for fd, path in zip(held, real, strict=True)]
+        assert all(os.path.samestat(os.fstat(fd), os.stat(path)) for fd, path in zip(held, real, strict=True))
 
 
 def test_names_are_resolved_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +288,13 @@ array[:, :2] = 5
 
 
 @pytest.mark.slow
-def test_calls_of_an_update_wait_at_the_same_time(tmp_path: Path) -> None:
-    library = build_library(tmp_path)
+def test_calls_of_an_update_wait_at_the_same_time(tmp_path: Path, delays: str) -> None:
+    """More than two of each kind, as two threads encode: they alone would make two calls wait."""
     create(tmp_path / "a", shape=(24 * 8, 8), shards=(8, 8), chunks=(4, 4), dtype="i4", fill_value=0)[...] = 1
-    calls = count_delayed(UPDATE, library, tmp_path / "a", 20_000)
+    calls = count_delayed(UPDATE, delays, tmp_path / "a", 20_000)
     assert zarrs_view(zarr.open_array(tmp_path / "a"))[:, :2].min() == 5
     assert (calls["locks"][0], calls["unlocks"][0]) == (24, 24)
-    assert {name for name, (n, most) in calls.items() if n >= 24 and most > 1} == {
+    assert {name for name, (n, most) in calls.items() if n >= 24 and most > 2} == {
         "opens",
         "reads",
         "locks",
@@ -297,6 +302,6 @@ def test_calls_of_an_update_wait_at_the_same_time(tmp_path: Path) -> None:
         "writes",
         "names",
         "closes",
-        "looks",
+        "stats",
     }
     assert calls["syncs"] == (0, 0)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import create, files_below, in_child, ours, shard_path, zarrs_view
-from lock_holders import end, holder, take
+from lock_holders import end, holder, refusing_lock, take
 
 import shardcodec
 from shardcodec import LockError, _native
@@ -353,13 +353,7 @@ def test_waits_grow_up_to_the_time_out(shard: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("outcome", ["unsupported", "denied"])
 def test_missing_locks_warn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
-    class NoLock:
-        fd, mount = -1, (0, 0)
-
-        def try_acquire(self, path: str) -> str:
-            return outcome
-
-    engine = SimpleNamespace(FileLock=NoLock, file_locks_held=lambda: 0)
+    engine = SimpleNamespace(FileLock=refusing_lock(outcome), file_locks_held=lambda: 0)
     monkeypatch.setattr(file_locks, "native", SimpleNamespace(load=lambda: engine))
     monkeypatch.setattr(lock_scopes, "_told", set())
     monkeypatch.setattr(lock_scopes, "_known", {})

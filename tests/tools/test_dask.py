@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import zarr
-from helpers import python_environment, quiet
+from helpers import bytes_of_files, python_environment, quiet
 from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger
 
 from shardcodec.cli.app import run
@@ -119,10 +119,6 @@ def stop() -> None:
     raise Stopped
 
 
-def contents(new: Path) -> dict[str, bytes]:
-    return {name: (new / name).read_bytes() for name in [*files(new), "zarr.json"]}
-
-
 # ---- the result
 
 
@@ -136,7 +132,7 @@ def test_workers_store_the_bytes_that_one_process_stores(
     assert report.is_complete and report.arrays[0].method == local.arrays[0].method
     assert (report.n_written, report.n_moved_chunks) == (N_SHARDS, local.n_moved_chunks)
     assert (report.read_nbytes, report.written_nbytes) == (local.read_nbytes, local.written_nbytes)
-    assert contents(new) == contents(tmp_path / "local.zarr") and not (new / MARK).exists()
+    assert bytes_of_files(new) == bytes_of_files(tmp_path / "local.zarr") and not (new / MARK).exists()
     assert status(job).is_complete
     # the main process has a ledger of its own, in which it notes the end
     written = {pid: shards for pid, shards in shards_by_ledger(job).items() if int(pid) != os.getpid()}
@@ -163,19 +159,27 @@ def test_whole_group_and_default_job_beside_the_destination(client: Any, new: Pa
 
 @pytest.mark.slow
 def test_window_bounds_the_tasks_in_the_scheduler(
-    client: Any, source: Path, new: Path, small_batches: None
+    client: Any, source: Path, new: Path, small_batches: None, tmp_path: Path
 ) -> None:
+    """The workers wait until the window is full."""
+    window = 2 * dask_run.WINDOW
     seen = []
+    end = time.monotonic() + 60
 
     class Look(Monitor):
         def check(self) -> None:
-            states = list(client.futures.values())  # of finished tasks too, until their results are taken
-            seen.append((sum(state.status == "pending" for state in states), len(states)))
+            seen.append(sum(state.status == "pending" for state in list(client.futures.values())))
+            if max(seen) >= window:
+                (tmp_path / "opened").touch()
+            else:
+                assert time.monotonic() < end, seen[-1]
 
-    report = convert(source, new, chunks=(2, 2), shards=(8, 4), dask=client, memory=1 << 20, monitor=Look())
+    with held_workers(client, tmp_path / "opened"):
+        report = convert(
+            source, new, chunks=(2, 2), shards=(8, 4), dask=client, memory=1 << 20, monitor=Look()
+        )
     assert report.is_complete and report.n_written == 8 * 12
-    pending, known = (max(column) for column in zip(*seen, strict=True))
-    assert pending <= 2 * dask_run.WINDOW <= known
+    assert max(seen) == window
 
 
 # ---- workers and processes that end
@@ -201,7 +205,7 @@ def test_kill_of_a_worker_costs_only_its_own_shards(
     assert len(written) == N_SHARDS
     assert {shard for shard, n in written.items() if n > 1} <= set(found[killed[0]])
     convert(source, tmp_path / "local.zarr", shards=SHARDS)
-    assert contents(new) == contents(tmp_path / "local.zarr")
+    assert bytes_of_files(new) == bytes_of_files(tmp_path / "local.zarr")
 
 
 @pytest.mark.nightly

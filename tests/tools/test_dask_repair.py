@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import quiet
+from helpers import bytes_of_files, quiet
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 from shardcodec.cli.app import run
@@ -116,11 +116,6 @@ def group(sound: Path, tmp_path: Path) -> Path:
     return path
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    found = (file for file in folder.rglob("*") if file.is_file())
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in found}
-
-
 def arguments(kind: str, folder: Path, sound: Path) -> dict[str, Any]:
     if kind == "to":
         return {"to": folder / "new.zarr"}
@@ -130,7 +125,7 @@ def arguments(kind: str, folder: Path, sound: Path) -> dict[str, Any]:
 def of_one_process(work: Any, group: Path, **how: Any) -> tuple[Any, dict[str, bytes]]:
     """Return the report of one process and all that it stores, and restore what was there."""
     before = Path(shutil.copytree(group.parent, group.parent.parent / f"{group.parent.name}-before"))
-    report, stored = work(group, threads=1, **how), contents(group.parent)
+    report, stored = work(group, threads=1, **how), bytes_of_files(group.parent)
     shutil.rmtree(group.parent)
     before.rename(group.parent)
     return report, stored
@@ -146,7 +141,7 @@ def test_workers_repair_as_one_process_does(
     expected, stored = of_one_process(repair, group, **how)
     report = repair(group, dask=client, **how)
     assert report == expected and report.to_json() == expected.to_json()
-    assert contents(tmp_path) == stored
+    assert bytes_of_files(tmp_path) == stored
     assert report.n_damaged == 6 and (report.n_restored == 6) == (kind == "from copy")
     left = {one.shard for one in report.shards if one.action is RepairAction.LEFT}
     found = {one.shard for one in verify(how.get("to", group), level="decode").shards}
@@ -159,7 +154,7 @@ def test_workers_pack_to_a_new_hierarchy_as_one_process_does(
     how = {"to": tmp_path / "new.zarr", "order": "lexicographic", "min_dead": 0}
     expected, stored = of_one_process(compact, group, **how)
     assert compact(group, dask=client, **how) == expected and expected.n_packed > 10 < expected.n_shards
-    assert contents(tmp_path) == stored and f"new.zarr/{MARK}" not in stored
+    assert bytes_of_files(tmp_path) == stored and f"new.zarr/{MARK}" not in stored
 
 
 def run_all(place: ArrayPlace, task: ShardTask[Any], names: Any) -> ShardBatch:
@@ -199,7 +194,7 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
             found = client.run(run_all, place, task, names)
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert len(found) == 2, "both workers run"
-    assert contents(tmp_path) == stored
+    assert bytes_of_files(tmp_path) == stored
     for batch in found.values():
         assert batch.error is None and not batch.missing
         assert tuple(done for _, done in batch.results if done is not None) == expected.shards
@@ -220,7 +215,7 @@ def test_worker_that_goes_on_after_the_end_stores_nothing(group: Path, tmp_path:
         late.copy(array, shard.key)
     with pytest.raises(OSError, match="the job is over"), late.writer(shard, array.shard_spec):
         pass
-    assert sorted(contents(tmp_path / "new.zarr")) == ["a/zarr.json", "zarr.json"]
+    assert sorted(bytes_of_files(tmp_path / "new.zarr")) == ["a/zarr.json", "zarr.json"]
     with pytest.raises(
         FileNotFoundError, match="all workers must reach the new hierarchy under the same path"
     ):
@@ -243,7 +238,7 @@ def test_run_that_ends_during_a_copy_gets_no_object(
     monkeypatch.setattr(backup, "_blocks", slow_blocks)
     with pytest.raises(OSError, match="the job is over"):
         new.objects.copy(array, next(iter(array.shards())).key)
-    assert sorted(contents(tmp_path / "new.zarr")) == ["a/zarr.json", "zarr.json"]
+    assert sorted(bytes_of_files(tmp_path / "new.zarr")) == ["a/zarr.json", "zarr.json"]
 
 
 @pytest.mark.parametrize("tool", [repair, compact])
@@ -300,7 +295,7 @@ def test_repair_goes_on_after_a_lost_scheduler(group: Path, sound: Path, tmp_pat
     assert not list(old.glob(f"{NAME}*"))
     time.sleep(1)  # the workers end with the scheduler
     assert run(command) == 0
-    assert contents(tmp_path) == stored and expected.n_restored == 6
+    assert bytes_of_files(tmp_path) == stored and expected.n_restored == 6
 
 
 def kill_when_begun(process: Any, old: Path) -> None:
@@ -322,7 +317,7 @@ def test_command_repairs_with_workers_of_its_own(
     assert run([*command, "--dask", "local:1"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document == {**json.loads(json.dumps(expected.to_json())), "shards": document["shards"]}
-    assert len(document["shards"]) == 6 and contents(tmp_path) == stored
+    assert len(document["shards"]) == 6 and bytes_of_files(tmp_path) == stored
 
 
 # ---- workers that end; the last tests, because a new worker needs some time
@@ -349,4 +344,4 @@ def test_kill_of_a_worker_does_not_change_report_and_shards(
     report = repair(group, array="a", dask=client, **how)
     client.run(exec, RESTORED.format(module=module, name=name), {})
     assert flag.exists(), "no worker was killed"
-    assert report == expected and contents(tmp_path) == stored
+    assert report == expected and bytes_of_files(tmp_path) == stored

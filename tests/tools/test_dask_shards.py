@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import bits, quiet
+from helpers import bits, bytes_of_files, quiet
 
 import shardcodec
 from shardcodec import options
@@ -115,12 +115,6 @@ def damage(group: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def contents(group: Path) -> dict[str, bytes]:
-    return {
-        file.relative_to(group).as_posix(): file.read_bytes() for file in group.rglob("*") if file.is_file()
-    }
-
-
 # ---- equal results
 
 
@@ -184,7 +178,7 @@ def test_workers_pack_as_one_process_does(
     assert [one.shard.removeprefix(str(group)) for one in report.shards] == [
         one.shard.removeprefix(str(other)) for one in expected.shards
     ]
-    assert contents(group) == contents(other)
+    assert bytes_of_files(group) == bytes_of_files(other)
     assert compact(group, dask=client, array="a").n_packed == 0
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from faults.test_in_place import Case, Shard, kill_after_the_last_slot
-from helpers import KINDS_OF_STORE, checked, create, quiet, shard_path, store_of
+from helpers import KINDS_OF_STORE, bytes_of_files, checked, create, quiet, shard_path, store_of
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -276,17 +276,12 @@ def test_manifest_inside_of_a_hierarchy_is_refused_before_any_work(name: str, tm
     filled(group.store, name="a")
     (folder / "a/c/link").symlink_to(tmp_path / "new")
     (tmp_path / "g.zarr/link").symlink_to(folder / "a/new")
-    before = contents(tmp_path)
+    before = bytes_of_files(tmp_path)
     seen: list[ShardFindings] = []
     with pytest.raises(ValueError, match=r"expected a file outside of the zarr hierarchy .*g\.zarr"):
         verify(folder / "a/c/0/1", manifest=str(folder / "a" / name), on_shard=seen.append)
     assert run(["verify", str(folder), "--manifest", str(folder / "a" / name)]) == 2
-    assert contents(tmp_path) == before and not seen
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return {str(path): path.read_bytes() for path in files}
+    assert bytes_of_files(tmp_path) == before and not seen
 
 
 @pytest.mark.parametrize("kind", ["text", "empty", "another database", "folder", "dangling link"])
@@ -302,10 +297,10 @@ def test_manifest_replaces_no_other_file(kind: str, tmp_path: Path) -> None:
             rows.execute("CREATE TABLE about (name TEXT)")
     else:
         place.write_bytes(b"precious" if kind == "text" else b"")
-    before = contents(tmp_path)
+    before = bytes_of_files(tmp_path)
     with pytest.raises(ValueError, match="expected a new file or an old manifest"):
         verify(tmp_path / "a.zarr", manifest=str(place))
-    assert contents(tmp_path) == before and os.path.lexists(place)
+    assert bytes_of_files(tmp_path) == before and os.path.lexists(place)
     assert {path.name for path in tmp_path.iterdir()} == {"a.zarr", "place"}
 
 

@@ -1,4 +1,4 @@
-# test_blocks.py - chunks written inside of `group_writes`
+# test_groups.py - chunks written inside of `group_writes`
 # SPDX-License-Identifier: MIT
 """Writes through a transformer inside of `group_writes`: readers see them at once, and each shard is stored once."""
 
@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from helpers import RecordingStore, in_child
+from helpers import OtherMemoryStore, RecordingStore, create, in_child
 from spec_json import CHECKED_INDEX
 from transformer_stores import KINDS, below, buffer, keys, names, value, values
 from zarr.storage import LocalStore, MemoryStore
@@ -264,3 +265,32 @@ async def test_discarded_block_writes_nothing(tmp_path: Path) -> None:
     async with group_writes():
         with pytest.raises(ValueError, match="read-only"):
             await readonly.set("c/0/0", buffer(b"abc"))
+
+
+def test_task_started_by_a_flush_is_no_part_of_it_afterwards() -> None:
+    """While one shard is flushed at the end of the block, a task that the flush of another one has started writes a chunk. Before
+    the fix, it was buffered, though no block was open."""
+    contexts: list[Context] = []
+    written: list[str] = []
+    shards = MemoryStore()
+
+    class KeepsContext(OtherMemoryStore):
+        async def set(self, key: str, value: Any, byte_range: Any = None) -> None:
+            await super().set(key, value)
+            if not key.endswith("zarr.json"):
+                contexts.append(copy_context())
+                if len(contexts) == 2:
+                    await write_after_the_first_flush()
+
+    async def write_after_the_first_flush() -> None:
+        async with asyncio.timeout(60):
+            while (open_buffer := blocks.active()) is not None and len(open_buffer.names()) > 1:
+                await asyncio.sleep(0.001)
+            write = over(shards).set("c/0/0", buffer(b"late"))
+            await asyncio.create_task(write, context=contexts[0])
+        written.extend(await keys(shards))
+
+    array = create(KeepsContext())
+    with group_writes():
+        array[0, 0] = array[15, 23] = 7
+    assert len(contexts) == 2 and written == ["c/0/0"]

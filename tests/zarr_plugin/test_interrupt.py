@@ -54,9 +54,9 @@ def n_times(work):
 
 def interrupted(work, **more):
     fds = len(os.listdir("/proc/self/fd"))
-    def more_fds(seconds=10):
+    def more_fds():
         "A thread of the plan that gets no processor closes its files late; a leak stays."
-        end = time.monotonic() + seconds
+        end = time.monotonic() + 10
         while len(os.listdir("/proc/self/fd")) > fds and time.monotonic() < end:
             time.sleep(0.05)
         return len(os.listdir("/proc/self/fd")) - fds

@@ -172,7 +172,7 @@ def test_options_are_compared_and_printed_as_values() -> None:
 
 
 def test_page_has_a_row_for_each_option() -> None:
-    """`allow_in_index` had none."""
+    """Before the fix, `allow_in_index` had none."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(options_module.NAMES)
 

@@ -18,8 +18,8 @@ import zarr
 from helpers import (
     ZARR_IS_31,
     bits,
+    bytes_of_files,
     create,
-    files_below,
     in_child,
     ours,
     quiet,
@@ -52,13 +52,13 @@ def filled(store: Any, **arguments: Any) -> tuple[Any, np.ndarray[Any, Any]]:
 
 def test_read_only_array_refuses_writes(tmp_path: Path) -> None:
     filled(tmp_path)
-    before = {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)}
+    before = bytes_of_files(tmp_path)
     array = ours(tmp_path, mode="r")
     for selection in (np.s_[...], np.s_[0, 0], np.s_[:8, :12]):
         for value in (3, -1):
             with pytest.raises(ValueError, match=r"read.only"):
                 array[selection] = value
-    assert {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)} == before
+    assert bytes_of_files(tmp_path) == before
 
 
 @pytest.mark.parametrize("kind", [LocalStore, MemoryStore])

@@ -119,7 +119,7 @@ def test_fallback_of_an_array_gives_its_reason(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_estimates_are_named_as_lock_scopes_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mount with bytes that are no UTF-8 made the call raise; a space was shown as the kernel escapes it."""
+    """Before the fix, a mount with bytes that are no UTF-8 made the call raise; a space was shown as the kernel escapes it."""
     table = tmp_path / "mountinfo"
     table.write_bytes(b"50 1 0:40 / /a\\040b rw - nfs srv:/a rw\n51 1 0:41 / /byte\xff rw - tmpfs tmpfs rw\n")
     monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
