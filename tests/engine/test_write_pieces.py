@@ -104,7 +104,7 @@ def test_a_large_index_is_written_by_one_call(tmp_path: Path) -> None:
         n[name] = n_writes(array, ..., values, **how)
         assert bits(array[...]) == bits(values)
     assert n["slow"] <= 4, "three pieces of inner chunks at most, and the index"
-    assert stored(tmp_path / "slow") == stored(tmp_path / "fast")
+    assert bytes_of_files(tmp_path / "slow") == bytes_of_files(tmp_path / "fast")
 
 
 @pytest.mark.parametrize("index_location", ["end", "start"])
