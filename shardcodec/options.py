@@ -297,7 +297,7 @@ def resolve(
 ) -> Options:
     """Return the value of every option, from the sources in the head of this file.
 
-    Only `option_sources.current_options`, which knows zarr's configuration, calls this.
+    Other modules call `option_sources`, which knows zarr's configuration.
 
     Parameters
     ----------

@@ -120,9 +120,8 @@ def _spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
 def _write(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
     Path(folder, "zarr.json").write_text(json.dumps(spec.to_metadata(shape)), encoding="utf-8")
     array: Any = attach(zarr.open_array(folder, mode="r+"))
-    with options(
-        locking="thread"
-    ):  # nobody else writes there, and locks of a local disk do not reach other nodes
+    # nobody else writes there, and locks of a local disk do not reach other nodes
+    with options(locking="thread"):
         array[...] = source[tuple(slice(n) for n in shape)]
 
 
