@@ -21,6 +21,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,11 +31,12 @@ from typing import Any, NamedTuple
 __all__ = [
     "NAMES",
     "Options",
-    "Resolver",
     "Setting",
     "active",
     "available_cpus",
     "check",
+    "environment",
+    "in_force",
     "options",
     "resolve",
     "settings",
@@ -265,6 +267,21 @@ def options(**choices: Any) -> Iterator[None]:
         _active.reset(token)
 
 
+def in_force(resolved: Options) -> AbstractContextManager[None]:
+    """Set all options for a block, in a thread or process that does a part of some work, to those of the whole work.
+
+    Parameters
+    ----------
+    resolved : Options
+        What the process that began the work has resolved.
+
+    Returns
+    -------
+    context manager
+    """
+    return options(**vars(resolved))
+
+
 # Returns the choices of the `options` blocks around the caller; the same object until a block begins or ends. It is no function
 # of Python, because each small read calls it.
 active: Callable[[], Choices] = _active.get
@@ -279,6 +296,8 @@ def resolve(
     n_cpus: int | None = None,
 ) -> Options:
     """Return the value of every option, from the sources in the head of this file.
+
+    Other modules call `option_sources`, which knows zarr's configuration.
 
     Parameters
     ----------
@@ -299,7 +318,7 @@ def resolve(
         A name or a value in the configuration or the environment is invalid.
     """
     chosen = {
-        **_environment(),
+        **environment(),
         **check(config, where="zarr.config shardcodec:"),
         **attached,
         **_active.get(),
@@ -340,7 +359,7 @@ def settings(config: Choices = NOTHING, max_workers: int | None = None) -> dict[
     sources = [
         ("shardcodec.options", _active.get()),
         ("zarr.config", check(config, where="zarr.config shardcodec:")),
-        ("environment", _environment()),
+        ("environment", environment()),
     ]
     found = {}
     for name, value in vars(resolve(config=config, max_workers=max_workers)).items():
@@ -353,67 +372,14 @@ def settings(config: Choices = NOTHING, max_workers: int | None = None) -> dict[
     return found
 
 
-class Resolver:
-    """A memoised `resolve`, recomputed only when an input has changed.
-
-    Parameters
-    ----------
-    attached, argument : mapping
-        Options that `check` has parsed: those attached to an array, and those passed when a reader was opened.
-    """
-
-    def __init__(self, attached: Choices = NOTHING, *, argument: Choices = NOTHING) -> None:
-        self._attached = attached
-        self._argument = argument
-        self._known: tuple[tuple[Any, ...], int, Options] | None = None
-
-    def resolve(self, config: Choices, max_workers: int | None, *, any_threads: bool = False) -> Options:
-        """Return the value of every option, from the sources in the head of this file; memoised.
-
-        Parameters
-        ----------
-        config : mapping
-            The options in zarr's configuration. It is kept, so the caller must not change it later.
-        max_workers : int or None
-            Upper bound of ``threads``; None: no bound.
-        any_threads : bool
-            True if the caller does not need a current value of ``threads``. The number of available processors, which may
-            change at run time, is then not determined again.
-
-        Returns
-        -------
-        Options
-
-        Raises
-        ------
-        TypeError, ValueError
-            A name or a value in the configuration or the environment is invalid.
-        """
-        said = (config, _active.get(), max_workers, _environment())
-        known = self._known
-        if any_threads and known is not None and known[0] == said:
-            return known[2]
-        n_cpus = available_cpus()
-        if known is not None and known[:2] == (said, n_cpus):
-            return known[2]
-        found = resolve(
-            argument=self._argument,
-            attached=self._attached,
-            config=config,
-            max_workers=max_workers,
-            n_cpus=n_cpus,
-        )
-        self._known = said, n_cpus, found
-        return found
-
-
 def variable_of(name: str) -> str:
     """Return the environment variable that sets an option."""
     return f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}"
 
 
 @functools.cache
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """Return the options that environment variables set, parsed."""
     given = {}
     for name in NAMES:
         variable = variable_of(name)

@@ -20,7 +20,8 @@ from ..errors import ShardError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
 from ..format.checks import bounded_depth
-from ..options import check, resolve
+from ..option_sources import current_options
+from ..options import check
 from ..storage import index_cache as index_caches
 from ..storage.index_cache import IndexCache
 from ..storage.kinds import at_url
@@ -165,7 +166,7 @@ class ArrayReader:
         choices = {"threads": threads, "immutable": immutable or None}
         if not isinstance(index_cache, IndexCache):
             choices["index_cache"] = index_cache
-        self._options = resolve(argument=check(choices))
+        self._options = current_options(argument=check(choices))
         if index_cache is None:
             index_cache = index_caches.shared(self._options.index_cache, self._options.open_files)
         elif not isinstance(index_cache, IndexCache):

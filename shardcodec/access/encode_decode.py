@@ -13,7 +13,8 @@ from ..format.chain_spec import ChainSpec
 from ..format.checks import show
 from ..format.fill import fill_bytes, fill_scalar
 from ..format.spec import ShardSpec
-from ..options import check, resolve
+from ..option_sources import current_options
+from ..options import check
 from .chunk_codec import compiled, memory_order, output_array
 from .read import ReadItem, read
 from .regions import Box, whole
@@ -73,7 +74,7 @@ def encode(
     Source: Zarr v3 ``sharding_indexed``, "Implementation notes", encoding.
     """
     chain = _chain(spec)
-    options = resolve(argument=check({"order": order, "threads": threads}))
+    options = current_options(argument=check({"order": order, "threads": threads}))
     values = _scalar(array, chain.dtype) if _is_scalar(array) else np.asarray(array)
     native_order = memory_order(values.dtype, chain.dtype)
     if native_order is None:
@@ -156,7 +157,7 @@ def decode(
     Source: Zarr v3 ``sharding_indexed``, "Implementation notes", decoding.
     """
     chain = _chain(spec)
-    options = resolve(argument=check({"threads": threads}))
+    options = current_options(argument=check({"threads": threads}))
     box, axes, shape = parse_selection(selection, chain.shape)
     out, native_order = output_array(out, shape, chain.dtype)
     memoryview(buffer)  # raises for None and str, which the engine takes for an absent object and a path

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
-from ..options import NOTHING, Options, Resolver, check, resolve
+from ..option_sources import Resolver, current_options
+from ..options import Options, check
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
 from .inner_chunks import coordinates, positions
@@ -387,8 +388,8 @@ class ShardReader:
 
     def _options(self, **choices: Any) -> Options:
         if not choices:
-            return self._resolver.resolve(NOTHING, None)
-        return resolve(argument=self._choices | check(choices))
+            return self._resolver.resolve()
+        return current_options(argument=self._choices | check(choices))
 
     def _coords(self, position: int) -> tuple[int, ...]:
         return coordinates(position, self.grid_shape)

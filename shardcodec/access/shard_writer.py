@@ -21,7 +21,8 @@ from .. import native
 from ..compat import StorePath
 from ..errors import LockError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..options import check, resolve
+from ..option_sources import current_options
+from ..options import check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
 from ..storage.upload import Upload
@@ -126,7 +127,7 @@ class ShardWriter(ChunkWriter):
         full_path = None if target is None else target[0].path(target[1])
         super().__init__(
             spec,
-            resolve(argument=check(choices)),
+            current_options(argument=check(choices)),
             name=full_path or ("" if target is None else target[1]),
             alignment=check_alignment(alignment),
             header_nbytes=memoryview(header).nbytes,

@@ -29,7 +29,8 @@ import numpy as np
 from .. import native
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
-from ..options import check, resolve
+from ..option_sources import current_options
+from ..options import check
 from ..storage.files import check_name
 from ..storage.temp_folder import staging_for
 from .chunk_codec import compiled
@@ -133,7 +134,7 @@ def create(
             "sharding_indexed"
         )
     choices = check({"order": order, "durability": durability, "threads": threads})
-    options = resolve(argument=choices)
+    options = current_options(argument=choices)
     kept = {"order": options.order, "durability": options.durability} | choices
     check_alignment(alignment)
     full = check_name(os.path.abspath(path))
@@ -182,7 +183,7 @@ class SlotWriter(ChunkWriter):
         spec = content.spec
         super().__init__(
             spec,
-            resolve(argument=check(content.choices)),
+            current_options(argument=check(content.choices)),
             name=content.path,
             alignment=content.alignment,
             header_nbytes=content.header_nbytes,

@@ -16,7 +16,8 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import NOTHING, Options, Resolver
+from ..option_sources import Resolver
+from ..options import Options
 from ..storage.retry import Patience, retried
 from .buffer import buffered_chunks
 from .inner_chunks import decode_chunks
@@ -70,7 +71,7 @@ class Snapshot:
     def _opened(self) -> OpenObject:
         if self._view is None:
             buffered_chunks.flush(self._object)
-            options = self._resolver.resolve(NOTHING, None)
+            options = self._resolver.resolve()
             self._view = retried(lambda: self._try(self._object.open, self._chain, options))
         return self._view
 

@@ -24,8 +24,10 @@ from ..access.placement import ABSENT
 from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, Found, change
 from ..access.shard_object import OpenObject, ShardObject, cut_out, joined
+from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
-from ..options import Options, active, resolve
+from ..option_sources import current_options
+from ..options import Options, active
 from ..storage import index_cache, locks
 from ..storage.retry import retried
 from .arguments import ByteRange
@@ -67,8 +69,8 @@ class Entries:
         self._is_prompt = target.is_prompt and not isinstance(target, NestedObject)
         self._path = None if target.path is None else os.fsencode(target.path)
         self._read = native.load().read_encoded
-        # memoised for `value`: options, index cache, allow_in_index; recomputed when the options change
-        self._known: tuple[Any, Any, bool] = (None, None, False)
+        # memoised for `value`: options of blocks and of zarr, index cache, allow_in_index; recomputed when the options change
+        self._known: tuple[Any, Any, Any, bool] = (None, None, None, False)
 
     @property
     def key(self) -> str:
@@ -99,7 +101,7 @@ class Entries:
         A shard with its index at the start is replaced. An erasure by an append could leave size and time of its file
         unchanged, and the generation would not show the change.
         """
-        return resolve(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
+        return current_options(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
 
     def cache(self, options: Options) -> index_cache.IndexCache | None:
         """Return the index cache; None if the cache is off."""
@@ -117,12 +119,14 @@ class Entries:
         """Return a value; None if it is absent."""
         if self._path is not None:
             buffered_chunks.flush(self.target)
-            choices = active()
-            if self._known[0] is not choices:
-                options = resolve()
+            choices, configured = active(), options_of_zarr()
+            known = self._known
+            if known[0] is not choices or known[1] != configured:
+                options = current_options()
                 kept = self.cache(options)
-                self._known = choices, None if kept is None else kept.native, options.allow_in_index
-            _, kept_indexes, allow = self._known
+                known = choices, configured, None if kept is None else kept.native, options.allow_in_index
+                self._known = known
+            _, _, kept_indexes, allow = known
             try:
                 return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
             except (ShardError, OSError):
@@ -153,7 +157,7 @@ class Entries:
         return retried(lambda: self._look(work, whole))
 
     def _look(self, work: Callable[[OpenObject], T], whole: bool) -> T:
-        options = resolve()
+        options = current_options()
         for tries_left in reversed(range(MAX_TRIES if self.target.is_near else MAX_TRIES + 1)):
             begin = self.target.open_whole if whole else self.target.open
             # the last attempt locks out writers of an object whose replacement cannot be detected otherwise

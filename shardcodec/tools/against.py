@@ -13,7 +13,7 @@ import numpy as np
 
 from ..access.array_reader import ArrayReader
 from ..errors import ShardError
-from ..options import resolve
+from ..option_sources import current_options
 from .array_target import ArrayTarget, ShardTarget
 from .findings import Finding, FindingKind
 from .stored_bytes import open_object
@@ -59,7 +59,7 @@ class Comparison:
         """Memory of a comparison in bytes: blocks of one inner chunk, and the inner chunks that are decoded for them."""
         readers = self._own, self._reference
         sizes = [math.prod(one.chunks) * one.dtype.itemsize for one in readers]
-        return 4 * sizes[0] + sum(sizes) * resolve().threads
+        return 4 * sizes[0] + sum(sizes) * current_options().threads
 
     def limit_blocks(self, nbytes: int) -> None:
         """Compare blocks of at most so many decoded bytes, or of one inner chunk."""

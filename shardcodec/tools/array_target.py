@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..access.box_reader import Folder
 from ..access.shard import Shard
@@ -24,7 +23,6 @@ from ..format.checks import bounded_depth
 from ..format.keys import KeyEncoding
 from ..format.metadata import ArrayLayout
 from ..format.spec import ShardSpec
-from ..options import NOTHING
 from ..storage.store import Store
 from .documents import DOCUMENTS, Document
 
@@ -91,15 +89,13 @@ class ShardTarget:
         """The object in the store."""
         return StoreObject(self.array.store, self.key, self.name)
 
-    def open(self, mode: str = "r", choices: Mapping[str, Any] = NOTHING) -> Shard:
+    def open(self, mode: str = "r") -> Shard:
         """Open the shard.
 
         Parameters
         ----------
         mode : {"r", "r+"}
             Read only, or read and write.
-        choices : mapping
-            Options of the handle.
 
         Returns
         -------
@@ -114,7 +110,7 @@ class ShardTarget:
         """
         if mode != "r":
             self.array.store.check_writable()
-        return Shard(self.place, self.array.shard_spec, mode, choices)
+        return Shard(self.place, self.array.shard_spec, mode)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..access.shard_layout import ShardLayout, shard_layout
 from ..access.shard_writer import ShardWriter
 from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import Options
+from ..options import Options, in_force
 from .array_target import ArrayTarget, ShardTarget
 from .compact_report import CompactAction, CompactedShard
 from .index_layout import bad_entries, is_absent, wrong_sizes
@@ -79,6 +79,10 @@ class CompactWork:
 
     def _treat(self, shard: ShardTarget) -> CompactedShard | None:
         """Pack one shard; return None if it stays, or is copied, as it is."""
+        with in_force(self._options):
+            return self._look(shard)
+
+    def _look(self, shard: ShardTarget) -> CompactedShard | None:
         failed = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0)
         view: StoredBytes | None = None
         try:
@@ -151,7 +155,7 @@ class CompactWork:
         if self._to is not None:
             writer = self._to.writer(shard, spec, **user._asdict())
         elif self._task.order is None:
-            with shard.open("r+", {"threads": 1}) as handle:
+            with shard.open("r+") as handle:
                 handle.compact()
                 return handle.nbytes
         elif shard.place.path is not None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import ConflictError, ShardError
-from ..options import Options
+from ..options import Options, in_force
 from ..storage.journals import pending_journal
 from .array_target import ArrayTarget, ShardTarget
 from .backup import Backup
@@ -83,7 +83,7 @@ class RepairWork:
         self._notes = task.notes()
         if self._notes is not None:
             self._notes.check()
-        one_thread = replace(options, threads=1)
+        self._options = replace(options, threads=1)
         source, wanted = None, options.threads
         if task.copy is not None:
             source = CopySource(array, task.copy, options, task.storage_options, budget)
@@ -91,8 +91,8 @@ class RepairWork:
         holds_whole = holds_whole_shards(array, self._to)
         share = budget.share(array.shard_spec, array.place, wanted, holds_whole=holds_whole)
         can_decode = array.foreign_codec is None
-        checks = ChunkCheck(array.shard_spec, one_thread, can_decode=can_decode, share=share)
-        self._repair = ShardRepair(checks, one_thread, source, task.order, budget)
+        checks = ChunkCheck(array.shard_spec, self._options, can_decode=can_decode, share=share)
+        self._repair = ShardRepair(checks, self._options, source, task.order, budget)
         self.n_threads = share.n_threads
 
     def run(
@@ -104,6 +104,10 @@ class RepairWork:
 
     def _treat(self, shard: ShardTarget) -> RepairedShard | None:
         """Repair one shard; return None if it is whole, and this run has not repaired it before."""
+        with in_force(self._options):
+            return self._settle(shard)
+
+    def _settle(self, shard: ShardTarget) -> RepairedShard | None:
         done = self._look(shard)
         is_over = done is None or done.action is RepairAction.UNREADABLE
         if self._notes is None or not is_over or not self._notes.has(shard):

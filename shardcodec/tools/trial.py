@@ -25,6 +25,7 @@ from ..errors import UnsupportedError
 from ..format.chain_spec import ChainSpec
 from ..format.codecs import Transpose
 from ..format.spec import ShardSpec
+from ..options import options
 from ..statistics import stats
 from ..zarr_plugin.enable import attach
 from .access_pattern import AccessPattern
@@ -119,7 +120,9 @@ def _spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
 def _write(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
     Path(folder, "zarr.json").write_text(json.dumps(spec.to_metadata(shape)), encoding="utf-8")
     array: Any = attach(zarr.open_array(folder, mode="r+"))
-    array[...] = source[tuple(slice(n) for n in shape)]
+    # nobody else writes there, and locks of a local disk do not reach other nodes
+    with options(locking="thread"):
+        array[...] = source[tuple(slice(n) for n in shape)]
 
 
 def _measure(reader: ArrayReader, access: AccessPattern, shape: Ints, monitor: Monitor) -> TrialAccess:

@@ -13,16 +13,11 @@ from ..access.chunk_codec import byte_map
 from ..access.placement import ABSENT
 from ..access.shard_grid import scan_files
 from ..access.shard_object import NativeShard
-from ..compat import (
-    Store,
-    buffer_from,
-    default_buffer_prototype,
-    max_workers,
-    options_of_zarr,
-)
+from ..compat import Store, buffer_from, default_buffer_prototype
 from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import Options, resolve
+from ..option_sources import current_options
+from ..options import Options
 from ..storage import index_cache, turns
 from ..storage.kinds import store_of
 from ..storage.replace import replace
@@ -79,7 +74,7 @@ class Shards:
 
     @property
     def _options(self) -> Options:
-        return resolve(argument=self.choices, config=options_of_zarr(), max_workers=max_workers())
+        return current_options(argument=self.choices)
 
     # ---- objects
 

@@ -20,19 +20,12 @@ from .. import native
 from ..access.buffer.open_buffer import active
 from ..access.placement import ABSENT
 from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
-from ..compat import (
-    Store,
-    StorePath,
-    array_at,
-    is_regular,
-    max_workers,
-    options_of_zarr,
-    sync,
-)
+from ..compat import Store, StorePath, array_at, is_regular, sync
 from ..errors import UnsupportedError
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
-from ..options import Options, check, resolve
+from ..option_sources import current_options
+from ..options import Options, check
 from ..storage.files import check_name
 from ..storage.kinds import at_url, introduce, locate, store_of
 from ..storage.renamed_store import RenamedStore, original
@@ -190,9 +183,7 @@ class _Scan:
             )
         self.grid = ShardGrid(shard, metadata.shape, region)
         self._encode_key = metadata.encode_chunk_key
-        self._options: Options = resolve(
-            argument=check({"threads": threads}), config=options_of_zarr(), max_workers=max_workers()
-        )
+        self._options: Options = current_options(argument=check({"threads": threads}))
         self._sidecar: Sidecar | None = None
         are_files = self._store.path("") is not None
         is_view = isinstance(self._target.store, RenamedStore)  # a listing has other keys there

@@ -24,17 +24,10 @@ from ..access.read import ReadItem, read
 from ..access.regions import Box, whole
 from ..access.write import WriteItem, write
 from ..access.write_objects import WriteResult
-from ..compat import (
-    StorePath,
-    as_numpy,
-    buffer_from,
-    foreign_codec,
-    max_workers,
-    options_of_zarr,
-    write_order,
-)
+from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_order
 from ..errors import ShardError
-from ..options import Options, resolve
+from ..option_sources import current_options
+from ..options import Options
 from ..storage import locks, turns
 from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
@@ -208,9 +201,7 @@ class _Job:
         self.spec = spec
         self.dtype = dtype
         self.chain = compiled(spec, memory_order(dtype, spec.dtype) is not False)
-        self.options: Options = resolve(
-            attached=write_order(codec), config=options_of_zarr(), max_workers=max_workers()
-        )
+        self.options: Options = current_options(attached=write_order(codec))
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         if self.shard_spec.order == "F":

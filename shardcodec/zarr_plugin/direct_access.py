@@ -31,14 +31,13 @@ from ..compat import (
     has_usual_buffers,
     is_repaired,
     is_zarrs_loop,
-    max_workers,
-    options_of_zarr,
     settings_of_zarr,
     spec_with,
 )
 from ..errors import ShardError
 from ..format.array_document import key_encoding
-from ..options import NOTHING, Choices, Options, Resolver, active
+from ..option_sources import Resolver
+from ..options import NOTHING, Choices, Options, active
 from ..storage import index_cache
 from ..storage.store import Store
 from .array_codecs import Kind
@@ -110,7 +109,7 @@ class MemoisedAccess:
         inputs = array.metadata, array.config, self._store.place, active(), copy.deepcopy(settings_of_zarr())
         access = None
         if has_usual_buffers():
-            options = self._resolver.resolve(options_of_zarr(), max_workers(), any_threads=True)
+            options = self._resolver.resolve(any_threads=True)
             access = direct_access(array, self._kind, self._store, options)
         return access, *inputs
 

@@ -26,14 +26,13 @@ from ..compat import (
     StorePath,
     codecs_of,
     get_result,
-    max_workers,
-    options_of_zarr,
     own_pipeline,
     own_pipeline_class,
     write_order,
 )
 from ..errors import UnsupportedError
-from ..options import NOTHING, Options, Resolver
+from ..option_sources import Resolver
+from ..options import NOTHING, Options
 from ..statistics import stats
 from ..storage import turns
 from ..storage.kinds import introduce, store_of
@@ -366,7 +365,7 @@ class ShardCodecPipeline(CodecPipeline):
         return prepare(batch, buffer, drop_axes, self._kind.dtype, self._kind.chain, self._usual)
 
     def _options(self, *, any_threads: bool = False) -> Options:
-        return self._resolver.resolve(options_of_zarr(), max_workers(), any_threads=any_threads)
+        return self._resolver.resolve(any_threads=any_threads)
 
     @staticmethod
     def _left_to_zarr(why: Declined, options: Options) -> None:

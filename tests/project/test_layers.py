@@ -26,7 +26,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("native", "mounts"),
     ("options", "checksum", "cancel", "statistics"),
     ("compat",),
-    ("build_info",),
+    ("build_info", "option_sources"),
     ("format", "drawing"),
     ("storage",),
     ("access",),

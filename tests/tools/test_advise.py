@@ -15,6 +15,7 @@ import pytest
 import zarr
 from helpers import create, quiet
 
+import shardcodec
 from shardcodec import UnsupportedError
 from shardcodec.cli.app import run
 from shardcodec.tools import Bounds, advise, parse_access
@@ -215,6 +216,16 @@ def test_trial_measures_a_proposal(tmp_path: Path, how: Any) -> None:
     for measured in trial.accesses:
         assert measured.seconds > 0 and measured.requests >= 1 and measured.read_nbytes > 0
     json.dumps(trial.to_json())
+
+
+def test_trial_needs_no_locks_of_a_cluster(tmp_path: Path) -> None:
+    """Its sample is in a temporary folder, on a local disk; `enable(locking="cluster")` refused to write it."""
+    create(tmp_path / "a.zarr")[...] = 1
+    (array,) = find_arrays(tmp_path / "a.zarr")
+    accesses = [parse_access("1,:", (16, 24))]
+    (proposal, *_) = advise((16, 24), "int32", accesses).proposals
+    with shardcodec.enable(locking="cluster"):
+        assert try_proposal(array, proposal, accesses).accesses
 
 
 def test_codec_without_native_code_cannot_be_tried(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in list(os.environ):
         if name.startswith("SHARDCODEC_") and name != "SHARDCODEC_CPU":
             monkeypatch.delenv(name)
-    cached = options_module._environment, options_module._cgroup_quota  # a test may patch the names
+    cached = options_module.environment, options_module._cgroup_quota  # a test may patch the names
     for function in cached:
         function.cache_clear()
     yield
@@ -43,7 +43,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_each_place_overrides_the_weaker_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve().order == "morton"
     monkeypatch.setenv("SHARDCODEC_ORDER", "colexicographic")
-    options_module._environment.cache_clear()
+    options_module.environment.cache_clear()
     assert resolve().order == "colexicographic"
     layers: dict[str, Any] = {"config": {"order": "lexicographic"}}
     assert resolve(**layers).order == "lexicographic"

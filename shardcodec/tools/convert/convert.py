@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...format.codecs import CodecLike
-from ...options import Options, check, resolve
+from ...option_sources import current_options
+from ...options import Options, check
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
 from ..jobs.cluster import chosen_cluster, default_job, open_workers
@@ -152,7 +153,9 @@ def convert(
             )
         job = default_job(destination) if job is None else job
     with open_workers(cluster, threads=threads, memory=memory, monitor=monitor) as workers:
-        options = resolve(argument=check({"threads": threads if workers is None else workers.n_threads}))
+        options = current_options(
+            argument=check({"threads": threads if workers is None else workers.n_threads})
+        )
         # sources and destinations that are no URLs must not get the options of one
         tree = open_source(
             source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
@@ -340,7 +343,7 @@ def plan_convert(
     """
     if n_parts < 1:
         raise ValueError(f"parts: expected at least 1, got {n_parts}")
-    options = resolve(argument=check({"threads": threads}))
+    options = current_options(argument=check({"threads": threads}))
     source, destination = (absolute(one, storage_options) for one in (source, destination))
     tree = open_source(
         source, options, array=array, only=only, storage_options=_options_for(source, storage_options)

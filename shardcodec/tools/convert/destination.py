@@ -39,7 +39,7 @@ from ...format.array_document import key_encoding, parse_document
 from ...format.chain_spec import ChainSpec
 from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
-from ...options import Options
+from ...options import Options, in_force
 from ...storage.kinds import at_url, introduce, is_zarr_store
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.destination import put
@@ -321,15 +321,8 @@ class NewArray:
     def writer(self, coords: Ints) -> ShardWriter:
         """Return the writer of one shard."""
         assert self.spec is not None
-        options = self._options  # those of the caller's thread
-        return ShardWriter(
-            self._base,
-            self.spec,
-            key=self.key(coords),
-            order=options.order,
-            durability=options.durability,
-            threads=options.threads,
-        )
+        with in_force(self._options):
+            return ShardWriter(self._base, self.spec, key=self.key(coords))
 
     def commit(self, writer: ShardWriter) -> None:
         """Store the shard of a writer."""

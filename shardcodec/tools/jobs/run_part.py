@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ...options import check, resolve
+from ...option_sources import current_options
+from ...options import check
 from ..convert.convert_report import ConvertReport
 from ..convert.execute import Execution, run_report
 from ..monitor import Monitor
@@ -63,7 +64,7 @@ def run_part(
     plan = found.plan
     if not 0 <= part < found.n_parts:
         raise ValueError(f"part: expected a number from 0 to {found.n_parts - 1}, got {part}")
-    options = resolve(argument=check({"threads": threads}))
+    options = current_options(argument=check({"threads": threads}))
     options = replace(options, threads=min(options.threads, plan.n_threads))  # the plan has their memory
     tree, new = open_plan(found, options)
     units = list(plan.part(part, found.n_parts))

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ...format.spec import ShardSpec
-from ...options import check, resolve
+from ...option_sources import current_options
+from ...options import check
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget, ShardTarget
 from ..memory_budget import MemoryBudget
@@ -73,7 +74,7 @@ class ShardPool:
     ) -> None:
         self._target, self._spec, self._storage_options = absolute_place(target), spec, storage_options
         self._threads, self._memory, self._monitor = threads, memory, monitor
-        self.options = resolve(argument=check({"threads": threads}))
+        self.options = current_options(argument=check({"threads": threads}))
         self.budget = MemoryBudget(memory)
         places = {"target": self._target, **(more_places or {})}
         self._cluster = chosen_cluster(dask, places)
@@ -86,7 +87,7 @@ class ShardPool:
         )
         self._workers = self._stack.enter_context(opened)
         if self._workers is not None:
-            self.options = resolve(argument=check({"threads": self._workers.n_threads}))
+            self.options = current_options(argument=check({"threads": self._workers.n_threads}))
             self.budget = MemoryBudget(self._workers.memory)
         return self
 

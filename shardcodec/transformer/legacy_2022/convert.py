@@ -26,19 +26,11 @@ from ...access.placement import ABSENT
 from ...access.shard import Shard
 from ...access.shard_writer import ShardWriter
 from ...access.store_object import shard_object
-from ...compat import (
-    Store,
-    StorePath,
-    buffer_from,
-    default_buffer_prototype,
-    max_workers,
-    options_of_zarr,
-    quiet,
-    sync,
-)
+from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, quiet, sync
 from ...errors import ShardFormatError
 from ...format.spec import ShardSpec
-from ...options import Options, check, resolve
+from ...option_sources import current_options
+from ...options import Options, check
 from ...storage.kinds import store_of
 from ...storage.store import check_store_writable
 from ...zarr_plugin.enable import attach
@@ -123,11 +115,7 @@ def convert_2022(
     --------
     >>> shardcodec.transformer.convert_2022("old.zr3", "new.zarr", path="volume")
     """
-    options = resolve(
-        argument=check({"threads": threads, "durability": durability}),
-        config=options_of_zarr(),
-        max_workers=max_workers(),
-    )
+    options = current_options(argument=check({"threads": threads, "durability": durability}))
     source = Source2022(src, path)
     base, prefix = as_store(dst)
     check_store_writable(base)
