@@ -419,4 +419,4 @@ def test_array_and_only_are_not_given_together(tmp_path: Path, capsys: pytest.Ca
 def test_scalar_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     zarr.create_array(tmp_path / "s.zarr", shape=(), dtype="u1", zarr_format=3)[...] = 1
     assert run(["convert", str(tmp_path / "s.zarr"), str(tmp_path / "new.zarr"), "--dry-run"]) == 0
-    assert " shards of scalar, inner chunks of scalar" in capsys.readouterr().out
+    assert "1 shard of scalar, inner chunks of scalar" in capsys.readouterr().out
