@@ -17,8 +17,10 @@ from helpers import quiet
 from monitors import StopAfter
 from zarr.codecs import Crc32cCodec
 
+import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
+from shardcodec.storage import lock_scopes
 from shardcodec.tools import Prices, convert
 from shardcodec.tools.convert import intermediate_shape
 from shardcodec.tools.convert.claim import MARK
@@ -73,6 +75,21 @@ def test_intermediate_array_saves_reads(tmp_path: Path) -> None:
     report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", temp=temp, verify="full", **CROSSED)
     assert report.is_complete and not temp.exists()
     same(tmp_path / "b.zarr", values)
+
+
+@pytest.mark.usefixtures("cheap_chunks")
+def test_intermediate_array_needs_no_locks_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is on a disk of the node, while the new array is on a file system of the cluster."""
+    crossed(tmp_path / "a.zarr")
+    checked: list[str] = []
+    monkeypatch.setattr(lock_scopes, "check_absent", checked.append)
+    with shardcodec.options(locking="cluster"):
+        report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", temp=tmp_path / "temp", **CROSSED)
+    assert report.is_complete and report.arrays[0].via_chunk_shape is not None
+    assert len(checked) == report.n_shards
+    assert all(path.startswith(str(tmp_path / "b.zarr")) for path in checked)
 
 
 @pytest.mark.usefixtures("cheap_chunks")

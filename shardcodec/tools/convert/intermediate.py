@@ -46,7 +46,6 @@ class Intermediate:
     options : Options
     job : str or None
         The job of the conversion; its name with ``.temp`` is that of the ledger of the intermediate arrays.
-
     owner : str
         Name of the job, which no other job has.
 
@@ -65,7 +64,9 @@ class Intermediate:
         job: str | None,
         owner: str,
     ) -> None:
-        self._tree, self._options, self._owner = tree, options, owner
+        self._tree, self._owner = tree, owner
+        # only this process writes there, and a local folder has no locks that reach other nodes
+        self._options = replace(options, locking="thread")
         # a name that no other hierarchy has, because the whole folder is removed at the end
         self._folder = os.path.abspath(os.fspath(folder))
         self._new = NewTree(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
