@@ -162,6 +162,16 @@ before_write(size_t n, long long offset)
             st->st_blksize = (blksize_t)block; \
         return r;                              \
     }
+/* what programs for a glibc before 2.33 call, such as wheels for manylinux */
+#define FXSTAT(name, type)                          \
+    int name(int version, int fd, struct type *st); \
+    int name(int version, int fd, struct type *st)  \
+    {                                               \
+        int r = NEXT(name)(version, fd, st);        \
+        if (r == 0 && block && watched(fd))         \
+            st->st_blksize = (blksize_t)block;      \
+        return r;                                   \
+    }
 
 OPEN(open)
 OPEN(open64)
@@ -169,3 +179,5 @@ PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
 FSTAT(fstat, stat)
 FSTAT(fstat64, stat64)
+FXSTAT(__fxstat, stat)
+FXSTAT(__fxstat64, stat64)
