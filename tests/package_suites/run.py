@@ -109,7 +109,8 @@ def sources(name: str) -> Path:
             subprocess.run([*command, "--dest", scratch, f"{name}=={version}"], check=True)
             (archive,) = Path(scratch).glob("*.tar.gz")
             with tarfile.open(archive) as tar:
-                tar.extractall(scratch, filter="data")
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 and newer
+                tar.extractall(scratch)
             (unpacked,) = (path for path in Path(scratch).iterdir() if path.is_dir())
             unpacked.rename(target)
     return target

@@ -74,7 +74,8 @@ def unpack(archive: Path, target: Path) -> None:
     """Unpack the tests and their settings, atomically for concurrent runs."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch, tarfile.open(archive) as tar:
         wanted = [m for m in tar if m.name.split("/")[1:2] in (["tests"], ["pyproject.toml"])]
-        tar.extractall(scratch, wanted, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 and newer
+        tar.extractall(scratch, wanted)
         (unpacked,) = Path(scratch).iterdir()
         unpacked.rename(target)
 
