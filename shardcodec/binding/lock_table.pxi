@@ -14,8 +14,8 @@ cdef enum:
     N_COUNTERS = 1024        # counters of acquisitions; several keys share one
     MAX_INTERRUPTS = 1000    # attempts of one grant
 
-# The `Hold`s of this thread or task, and of the thread or task that started it and waits for it. A task, and a thread of a
-# free-threaded Python, keeps this context after the block has ended. The locks of a `Hold` count only while it has them.
+# The taken keys of each `Hold` of this thread or task, and of the thread or task that started it and waits for it. A task, and a
+# thread of a free-threaded Python, keeps this context after the block has ended. Keys count only while the `Hold` has them.
 cdef object held_here = ContextVar("shardcodec.locks", default=())
 
 
@@ -79,8 +79,8 @@ cdef class LockTable:
     @staticmethod
     def holds(key):
         """Return True if the caller, or its own caller, has the lock."""
-        for hold in held_here.get():
-            if key in (<Hold>hold).taken:
+        for taken in held_here.get():
+            if key in <dict>taken:
                 return True
         return False
 
@@ -139,6 +139,19 @@ cdef class LockTable:
             raise
 
 
+cdef int give_back(LockTable table, dict taken) except -1:
+    """Release locks in reverse order, all of them also after an interrupt; then raise it."""
+    interrupt = None
+    while taken:
+        try:
+            table.release(taken.popitem()[0])
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    return 0
+
+
 cdef class Hold:
     """A context manager that holds locks: all of them, or none after an exception at any point."""
 
@@ -174,18 +187,16 @@ cdef class Hold:
 
     def begin(self):
         """Begin the block: the taken locks now belong to this thread or task."""
-        self.token = held_here.set((*held_here.get(), self))
+        self.token = held_here.set((*held_here.get(), self.taken))
 
     def give_back(self):
         """Release the taken locks in reverse order."""
-        interrupt = None
-        while self.taken:
-            try:
-                self.table.release(self.taken.popitem()[0])
-            except BaseException as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+        give_back(self.table, self.taken)
+
+    def __dealloc__(self):
+        # Since Python 3.14 a signal handler may raise after `__enter__` and before the block: `__exit__` is not called then.
+        if self.taken and self.table is not None:
+            give_back(self.table, self.taken)
 
     def __enter__(self):
         try:

@@ -372,3 +372,17 @@ def test_child_forked_by_the_holder_may_leave_the_block() -> None:
     assert os.getpid() == parent
     assert locks.table().try_acquire(key)
     locks.table().release(key)
+
+
+def test_block_that_never_began_releases_its_locks() -> None:
+    """Since Python 3.14 a signal handler may raise after `__enter__` and before the block; `__exit__` is not called then."""
+    table = LockTable()
+
+    def enter_only() -> None:
+        hold = table.hold(["a", "b"])
+        hold.__enter__()
+        assert table.holds("a") and table.holds("b") and len(table) == 2
+        del hold
+        assert not table.holds("a") and len(table) == 0
+
+    copy_context().run(enter_only)
