@@ -120,7 +120,7 @@ def _spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
 def _write(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
     Path(folder, "zarr.json").write_text(json.dumps(spec.to_metadata(shape)), encoding="utf-8")
     array: Any = attach(zarr.open_array(folder, mode="r+"))
-    # nobody else writes there, and locks of a local disk do not reach other nodes
+    # no other process writes to this folder, so locks between nodes are not needed
     with options(locking="thread"):
         array[...] = source[tuple(slice(n) for n in shape)]
 

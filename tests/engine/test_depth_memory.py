@@ -150,7 +150,7 @@ def test_memory_of_large_inner_chunks_is_that_of_one_if_one_fits(tmp_path: Path)
     "how", [{"io_latency": 0.0}, {"io_latency": 100e-6, "io_depth": 4}], ids=["flat", "deep"]
 )
 def test_group_that_could_not_be_read_is_not_decoded(tmp_path: Path, how: dict[str, Any]) -> None:
-    """The files are truncated, and there is no memory to sort the inner chunks of a group, so each of them is read alone. Before
+    """The files are truncated. The memory to sort a group of inner chunks is refused, so each inner chunk is read alone. Before
     the fix, they were decoded from bytes that were never read, and in a deep run without a worker."""
     spec = shardcodec.ShardSpec((32, 1024), (1, 1024), "u1", 0, [{"name": "bytes"}, {"name": "crc32c"}])
     chain, engine = compiled(spec.chain), native.load()
