@@ -15,6 +15,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from ..early_stop import replace_handlers
 from .exit_codes import ExitCode
 
 __all__ = ["StopRequests"]
@@ -48,12 +49,7 @@ class StopRequests:
         self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="shardcodec-signals", daemon=True)
         self._thread.start()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) not in (
-                signal.SIG_IGN,
-                None,
-            ):  # None: a handler that is not of Python
-                self._old[number] = signal.signal(number, _ignore)
+        self._old = replace_handlers(_ignore)
         return self
 
     def __exit__(

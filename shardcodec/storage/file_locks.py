@@ -12,8 +12,8 @@ tries several at the same time; if one is busy, it releases those of later paths
 busy one until it has it. So the writer that holds the first lock seldom finds that a waiting one holds a later lock.
 Several locks are released at the same time, too.
 
-The kernel does not report when a lock becomes free, so a waiting writer polls, with random pauses whose bound grows with the time waited.
-In a coroutine the pause is a sleep of the event loop, not of a thread.
+The kernel does not report when a lock becomes free, so a waiting writer polls, with random pauses whose bound grows with the
+time waited. In a coroutine the pause is a sleep of the event loop, not of a thread.
 """
 
 from __future__ import annotations
@@ -122,9 +122,8 @@ class FileLocks:
             ``locking`` is "cluster", and a lock does not reach other nodes.
         """
         engine = native.load() if self._native else None
-        if (
-            engine is not None and not self._has_tried and len(self._paths) > 1
-        ):  # a call to the file system: not in __init__
+        # it calls the file system, which `__init__` must not do: that may run on an event loop
+        if engine is not None and not self._has_tried and len(self._paths) > 1:
             self._attempts_wait = self._is_cost_known = calls_wait(self._paths[0], self._options)
         self._has_tried = True
         while len(self.held) < len(self._paths) and not self._enough(engine):

@@ -204,9 +204,8 @@ class _VerifyRun:
     def find_lost_arrays(self) -> None:
         """Report the shards of arrays that are in the manifest, and that this run has not found in its group."""
         names = {one.name for one in self._arrays}
-        if (
-            self._old is None or self.is_stopped or "" in names
-        ):  # an array at the root has no others beside it
+        # an array at the root has no others beside it
+        if self._old is None or self.is_stopped or "" in names:
             return
         if names and not self._old.has_any_of(names):  # the manifest is of another group, with other paths
             return
