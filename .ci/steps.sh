@@ -6,13 +6,16 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 steps=()
 failed=()
+# Not for the tests, which run steps of their own.
+only=${ONLY_STEPS:-}
+unset ONLY_STEPS
 
 # step NAME COMMAND...: run a command, show its output, and keep it for the summary; a failure does not stop later steps.
 # ONLY_STEPS='wheels site' runs just these.
 step() {
     local name=$1 begin=$SECONDS
     shift
-    [[ -z ${ONLY_STEPS:-} || " $ONLY_STEPS " == *" $name "* ]] || return 0
+    [[ -z $only || " $only " == *" $name "* ]] || return 0
     printf '\n======== %s: %s\n' "$name" "$*"
     steps+=("$name")
     if "$@" 2>&1 | tee "$logs/$name"; then
@@ -26,7 +29,7 @@ step() {
 # finish: print the last lines of all test runs; exit with 1 if a step has failed
 finish() {
     if [[ ${#steps[@]} -eq 0 ]]; then
-        echo "no step has one of these names: $ONLY_STEPS" >&2
+        echo "no step has one of these names: $only" >&2
         exit 1
     fi
     printf '\n======== %d s in all; the closing lines of the test runs:\n' "$SECONDS"

@@ -21,6 +21,32 @@ def test_hang():
 """
 
 
+def run_bash(commands: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f'set -euo pipefail; cd "{ROOT}"; {commands}'],
+        env=os.environ | {"CI": "", "ONLY_STEPS": ""} | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("only", "ran"), [("", ["a", "ab", "b"]), ("b", ["b"]), ("ab b", ["ab", "b"])])
+def test_chosen_steps_run_alone(only: str, ran: list[str]) -> None:
+    command = "bash -c 'echo ran $0 of ${ONLY_STEPS-all}'"
+    steps = "; ".join(f"step {name} {command} {name}" for name in ("a", "ab", "b"))
+    found = run_bash(f"source .ci/steps.sh; {steps}; finish", ONLY_STEPS=only)
+    assert found.returncode == 0
+    lines = [line for line in found.stdout.splitlines() if line.startswith("ran")]
+    assert lines == [f"ran {name} of all" for name in ran]  # the commands do not see the choice
+
+
+def test_choice_without_any_step_fails() -> None:
+    found = run_bash("source .ci/steps.sh; step a echo; finish", ONLY_STEPS="b")
+    assert found.returncode == 1 and "no step has one of these names: b" in found.stderr
+
+
 @pytest.mark.slow
 def test_step_that_hangs_shows_the_stacks_of_all_its_processes(tmp_path: Path) -> None:
     """The stacks of the controller of pytest-xdist, and of the worker."""
@@ -31,14 +57,7 @@ def test_step_that_hangs_shows_the_stacks_of_all_its_processes(tmp_path: Path) -
     make.write_text(f"#!/bin/sh\nTIMEOUT_PID=$PPID {pytest_call}\nexit\n")
     make.chmod(0o755)
     commands = f'source "{ROOT}/.ci/steps.sh"; cd "{tmp_path}"; step tests "${{make_oldest[@]}}"; finish'
-    found = subprocess.run(
-        ["bash", "-c", f'set -euo pipefail; cd "{ROOT}"; {commands}'],
-        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CI": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    found = run_bash(commands, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert found.returncode == 1
     # The two processes print at once, so names within their stacks are not whole.
     assert found.stdout.count("Aborted") == 2, found.stdout

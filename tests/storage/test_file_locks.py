@@ -379,7 +379,9 @@ def test_file_without_write_permission_is_replaced_with_a_warning() -> None:
         def child() -> None:
             lock_scopes._told.clear()  # forget warnings of other tests
             os.setuid(65534)
-            with pytest.warns(RuntimeWarning, match=r"expected permission to open '.+' on '/.*' \("):
+            # below chroot the list of mounts may lack the one that has the root
+            mount = r"('/.*' \(|an unknown mount )"
+            with pytest.warns(RuntimeWarning, match=rf"expected permission to open '.+' on {mount}"):
                 array[0, 0] = 2
             array[0, 1] = 3
             assert array[0, :3].tolist() == [2, 3, 1]
