@@ -261,9 +261,13 @@ quick: dev check-python check-types check-c ## formats, lint, types and the fast
 nightly: ## everything: random examples, sanitizers on all folders, long fuzzing; some hours
 	.ci/nightly
 
+# The command in docs/packaging.md.
+PACKAGER_TESTS := $(addprefix tests/,kernels engine storage kv)
+
 .PHONY: test-system
 test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## test codecs and shards in a build with libzstd, liblz4 and zlib of the system
-	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -k 'codec or whole' tests/engine tests/access
+	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -m 'not slow and not nightly' $(PACKAGER_TESTS)
+	PYTHONPATH=$(call special,system) $(call pytest,test) $(TEST_ARGS) -k 'codec or whole' tests/access tests/zarr_plugin
 
 .venv/suite-$(VERSION)/requirements.txt: .venv/suite-$(VERSION)/stamp
 	$(call venv,suite) tests/zarr_suite/run.py --requirements > $@

@@ -217,8 +217,6 @@ sc_blosc_encode(const struct sc_op *op, struct sc_codec_state *state, const uint
 
     if (!is_valid(op) || src_nbytes > MAX_NBYTES)
         return SC_BAD_ARGUMENT;
-    if (op->compressor == SC_BLOSC_BLOSCLZ && !SC_HAS_BLOSCLZ_ENCODER)
-        return sc_codec_failed(SC_CODEC_ENCODE, where, "blosc", "this build has no blosclz encoder", 0, src_nbytes);
     c = plan_container(op, src_nbytes);
     if (!(c.flags & FLAG_STORED))
         status = encode_blocks(op, &c, state, src, dst, limit, &total, where);

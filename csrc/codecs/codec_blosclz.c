@@ -1,7 +1,7 @@
-/* codec_blosclz.c - blosclz, the LZ77 format of Blosc's own compressor
+/* codec_blosclz.c - decoder of blosclz, the LZ77 format of Blosc's own compressor
  *
- * The encoder of the archive writes it, our own decoder reads it: the decoder of C-Blosc has a history of writing past
- * its output, and a build with system libraries has neither. The format is small:
+ * The decoder of C-Blosc has a history of writing past its output, and a build with the libraries of the system has none. The
+ * format is small:
  *
  *     000LLLLL                                  L + 1 literal bytes follow (1..32)
  *     LLLDDDDD                    dddddddd      match of L + 2 bytes (L = 1..6) at distance 256 D + d + 1
@@ -11,8 +11,6 @@
  * In the first byte of a stream the top three bits are a mark, not a length: it always starts a run of literals.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
-
-#define FAR_DISTANCE 8192
 
 /* Cursors; nothing moves one beyond its end without a comparison. */
 struct cursors {
@@ -82,7 +80,7 @@ read_match(struct cursors *c, unsigned control)
     if (byte == 255 && (control & 31) == 31) {
         if (c->src_end - c->src < 2)
             return false;
-        distance = FAR_DISTANCE + ((size_t)c->src[0] << 8) + c->src[1];
+        distance = SC_BLOSCLZ_FAR + ((size_t)c->src[0] << 8) + c->src[1];
         c->src += 2;
     }
     return copy_match(c, distance, n);
@@ -104,17 +102,4 @@ sc_blosclz_decode(const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t ds
             return c.dst == c.dst_end;
         control = *c.src++;
     }
-}
-
-size_t
-sc_blosclz_encode(int level, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t dst_capacity)
-{
-#if SC_HAS_BLOSCLZ_ENCODER
-    /* its own rule, but it looks at the bytes before it asks for their number */
-    if (src_nbytes >= 16 && dst_capacity >= 66)
-        return (size_t)blosclz_compress(level, src, (int)src_nbytes, dst, (int)dst_capacity, NULL);
-#else
-    (void)level, (void)src, (void)src_nbytes, (void)dst, (void)dst_capacity;
-#endif
-    return 0;
 }

@@ -63,12 +63,9 @@ enum sc_status sc_lz4_decode(const uint8_t *src, size_t src_nbytes, uint8_t *dst
                              struct sc_where *where);
 void sc_lz4_release(struct sc_codec_state *state);
 
-/* Encode one blosclz stream of level 1..9; 0: it does not fit, or this build cannot. The system has no such library. */
-#ifdef SHARDCODEC_SYSTEM_LIBS
-#define SC_HAS_BLOSCLZ_ENCODER 0
-#else
-#define SC_HAS_BLOSCLZ_ENCODER 1
-#endif
+#define SC_BLOSCLZ_FAR 8192 /* the first distance of two bytes more */
+
+/* Encode one blosclz stream of level 1..9; 0: it does not fit. */
 size_t sc_blosclz_encode(int level, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t dst_capacity);
 /* Decode one blosclz stream; false unless it holds exactly dst_nbytes. */
 bool sc_blosclz_decode(const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t dst_nbytes);

@@ -7,7 +7,7 @@ of a compressor write different bytes, so the file is not compared with its reci
 fails.
 
 A damaged stream is put into a shard of two inner chunks, before a valid one. If the stream has no checksum, it may decode
-to other elements; then numcodecs must decode the same ones. If it has one, it may only decode to the right elements (some
+to other elements; then numcodecs must decode the same ones, unless it has another version of libzstd. If it has one, it may only decode to the right elements (some
 bits have no meaning). If `crc32c` follows it, it must not decode at all.
 """
 
@@ -33,6 +33,8 @@ HERE = Path(__file__).parent
 FILE = HERE / "broken" / "streams.json"
 SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 BLOCK_NBYTES = 128
+# A build with the libraries of the system has their version.
+HAS_OTHER_ZSTD = shardcodec.native.load().library_version("blosc2") is None
 HAS_CHECKSUM = ("gzip", "numcodecs.zlib", "zstd with a checksum")
 Json = dict[str, Any]
 
@@ -141,6 +143,8 @@ def run_stream(made: Json, stream: bytes, *, checked: bool) -> Iterator[str]:
             fault = ""
         elif name in HAS_CHECKSUM:
             fault = "other elements, although the stream has a checksum" if whole != raw else ""
+        elif "zstd" in name and HAS_OTHER_ZSTD:
+            fault = ""  # libzstd 1.5.4 makes other elements of a damaged stream than that of numcodecs
         else:
             fault = "other elements than numcodecs decodes" if whole != peer_decode(name, broken) else ""
         if fault:
