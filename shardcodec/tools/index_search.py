@@ -196,12 +196,12 @@ def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundInde
     if stored is None:
         detail = f"expected at least the {n} bytes of the index, got {view.nbytes} bytes"
         return FoundIndex(How.LOST, None, max(at, 0), 0, FindingKind.TRUNCATED_TAIL, detail)
+    rest = decode_entries(spec, stored, check=False)
     cut = _cut_index(view, spec)
-    if cut is not None:
-        n_cut, hints = cut
+    if cut is not None and not _is_likelier(rest, cut.n_consistent, view, spec, at):
+        n_cut, hints = cut.nbytes, cut.hints
         detail = f"the last {n_cut} bytes of the object, and of its index of {n} bytes, are missing"
         return FoundIndex(How.LOST, None, at + n_cut, n - n_cut, FindingKind.TRUNCATED_TAIL, detail, hints)
-    rest = decode_entries(spec, stored, check=False)
     if not spec.n_index_checksums:
         return FoundIndex(
             How.LOST, None, at, n, FindingKind.OUT_OF_BOUNDS, "no entry of the index can be right", rest
@@ -213,39 +213,73 @@ def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundInde
 # ---- an index that was cut off
 
 
-def _cut_index(view: StoredBytes, spec: ShardSpec) -> tuple[int, Entries] | None:
-    """Find the first entries of an index whose last bytes are missing.
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """What an object has of an index whose last bytes are missing."""
 
-    Returns
-    -------
-    tuple or None
-        Number of missing bytes, and the entries, `UNKNOWN` where they are missing. None if the last bytes of the object are
-        not possible entries.
-    """
+    nbytes: int  # missing bytes
+    hints: Entries
+    n_consistent: int
+
+
+def _cut_index(view: StoredBytes, spec: ShardSpec) -> _Cut | None:
+    """Find the first entries of an index whose last bytes are missing; None if the object does not end with possible entries."""
     if spec.index_location == "start" or spec.index_endian != "little" or _is_permuted(spec):
         return None
     n = spec.index_nbytes
     tail = np.frombuffer(view.range(view.nbytes - n, n), dtype=np.uint8)
-    best: tuple[int, Entries] | None = None
-    most = 0
+    best: _Cut | None = None
     for phase in range(16):  # the last `phase` bytes belong to an entry that is not whole
         whole = (n - phase) // 16
         pairs = tail[n - phase - 16 * whole : n - phase].view("<u8").reshape(whole, 2)
         first = view.nbytes - phase - 16 * np.arange(whole, 0, -1)
-        possible = ~bad_entries(pairs, view.nbytes, view.nbytes, 0) & ~wrong_sizes(
-            pairs, spec.inner.fixed_nbytes
-        )
+        possible = _are_possible(pairs, view.nbytes, 0, spec)
         # the first entry of a run of possible ones to the end, all of which lie before this entry
         run = int(np.argmax(~possible[::-1])) if not possible.all() else whole
         ends = np.where(is_absent(pairs), np.uint64(0), pairs[:, 0] + pairs[:, 1])[whole - run :]
         while run and ends.size and int(ends.max()) > first[whole - run]:
             run, ends = run - 1, ends[1:]
         n_cut = n - phase - 16 * run
-        if run and 0 < n_cut < n and run <= spec.n_chunks and run > most:
+        if not run or not 0 < n_cut < n or run > spec.n_chunks:
+            continue
+        n_consistent = _n_consistent(pairs[whole - run :])
+        if best is None or n_consistent > best.n_consistent:
             hints = np.full((spec.n_chunks, 2), UNKNOWN, dtype=np.uint64)
             hints[:run] = pairs[whole - run :]
-            best, most = (n_cut, hints), run
+            best = _Cut(n_cut, hints, n_consistent)
     return best
+
+
+def _are_possible(entries: Entries, nbytes: int, n: int, spec: ShardSpec) -> np.ndarray[Any, Any]:
+    bad: np.ndarray[Any, Any] = bad_entries(entries, nbytes, nbytes - n, n)
+    return ~bad & ~wrong_sizes(entries, spec.inner.fixed_nbytes)
+
+
+def _n_consistent(entries: Entries) -> int:
+    """Return how many of some possible entries are absent, or begin where no inner chunk before them goes on.
+
+    Entries that are read from the wrong byte are often possible too, each on its own, but they overlap.
+    """
+    absent = is_absent(entries)
+    live = entries[~absent]
+    live = live[np.argsort(live[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(live.sum(axis=1, dtype=np.uint64))
+    return int(absent.sum()) + min(1, len(live)) + int((live[1:, 0] >= ends[:-1]).sum())
+
+
+def _is_likelier(
+    entries: Entries | None, n_consistent: int, view: StoredBytes, spec: ShardSpec, at: int
+) -> bool:
+    """Return True if damage of an index in its place explains more than a cut that leaves so many entries consistent."""
+    if entries is None:
+        return False
+    possible = entries[_are_possible(entries, view.nbytes, spec.index_nbytes, spec)]
+    n_in_place = _n_consistent(possible)
+    if n_in_place != n_consistent:
+        return n_in_place > n_consistent
+    live = possible[~is_absent(possible)]
+    # the entries behind a cut are missing, and with them the end of the last inner chunk
+    return len(live) > 0 and int(live.sum(axis=1).max()) == at
 
 
 def _is_permuted(spec: ShardSpec) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from damage import Original, case_spec, cases_of, inside, known
 from golden.make_broken import Case, cases, nested, sound_cases
 from helpers import RAW, create, letters, letters_spec
-from spec_json import CRC
+from spec_json import CRC, LITTLE
 from zarr.codecs import Crc32cCodec
 
 import shardcodec
@@ -231,6 +231,47 @@ def test_cut_checksum_of_the_index_loses_nothing(n_cut: int) -> None:
     assert not found.is_lost.any() and [finding.kind for finding in found.findings] == [
         FindingKind.TRUNCATED_TAIL
     ]
+
+
+def compressed_shard(*, order: str, is_sparse: bool) -> tuple[bytes, shardcodec.ShardSpec]:
+    """Return a shard of 64 inner chunks of different sizes; read from a wrong byte, most of its entries are possible."""
+    spec = shardcodec.ShardSpec((64, 64, 64), (16, 16, 16), "uint16", 0, [LITTLE, "zstd"])
+    values = np.random.default_rng(7).integers(0, 1000, (64, 64, 64)).astype("u2")
+    values[:16] %= 5
+    if is_sparse:
+        values[16:48, :32] = 0
+    return bytes(shardcodec.encode(values, spec, order=order)), spec
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("order", ["morton", "lexicographic"])
+def test_damage_of_several_bytes_of_the_index_is_not_taken_for_a_cut(order: str, is_sparse: bool) -> None:
+    """Entries that are read from a wrong byte are possible, each on its own; they were taken for those of a cut index."""
+    shard, spec = compressed_shard(order=order, is_sparse=is_sparse)
+    n = spec.index_nbytes
+    for low, high in [
+        (-2, None),
+        (-4, None),
+        (-20, -4),
+        (-500, -498),
+        (-500, -492),
+        (-n, -n + 8),
+        (-n, -n + 32),
+    ]:
+        damaged = np.frombuffer(shard, "u1").copy()
+        damaged[low:high] ^= 255
+        (finding,) = [one for one in errors(look(damaged.tobytes(), spec)) if one.chunk is None]
+        assert finding.kind is FindingKind.BAD_INDEX_CHECKSUM, (low, high, finding)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("order", ["morton", "lexicographic"])
+def test_cut_of_the_index_has_the_true_length(order: str, is_sparse: bool) -> None:
+    shard, spec = compressed_shard(order=order, is_sparse=is_sparse)
+    for n_cut in [*range(4, 40), 100, 104, 108, 500]:
+        (finding,) = [one for one in errors(look(shard[:-n_cut], spec)) if one.chunk is None]
+        assert finding.kind is FindingKind.TRUNCATED_TAIL, (n_cut, finding)
+        assert f"the last {n_cut} bytes of the object" in finding.detail, (n_cut, finding)
 
 
 def test_any_damaged_byte_of_the_index_is_corrected() -> None:
