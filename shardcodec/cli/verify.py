@@ -134,7 +134,7 @@ def _array_lines(one: VerifiedArray, report: VerifyReport) -> Iterator[str]:
     if one.problem is not None:
         yield f"  not verified: {one.problem}"
         return
-    yield f"  shards        {one.n_shards} verified, {one.n_damaged} damaged, {format_nbytes(one.nbytes)}"
+    yield f"  shards        {one.n_shards} verified, {one.n_damaged} of them damaged, {format_nbytes(one.nbytes)}"
     if one.n_unchanged or one.n_not_sampled:
         yield f"  left out      {one.n_unchanged} unchanged since the manifest, {one.n_not_sampled} not in the sample"
     verified = format_share(one.verified_nbytes, one.data_nbytes)

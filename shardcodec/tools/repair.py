@@ -154,10 +154,10 @@ def repair(
 
 def _check_arguments(target: Any, to: Any, backup: Any, order: str | None, dry_run: bool) -> None:
     if to is not None and backup is not None:
-        raise ValueError("expected one of `to` and `backup`, got both")
+        raise ValueError("expected one of `to` (--to) and `backup` (--in-place --backup), got both")
     if to is None and backup is None and not dry_run:
         raise ValueError(
-            "expected `to`, a new place, or `backup`, a folder for the old objects of a repair in place"
+            "expected `to` (--to), a new place, or `backup` (--in-place --backup), a folder for the old objects of a repair in place"
         )
     if order not in (None, *ORDERS):
         raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")

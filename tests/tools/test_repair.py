@@ -143,8 +143,8 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({}, "expected `to`, a new place, or `backup`"),
-        ({"to": "b.zarr", "backup": "old"}, "expected one of `to` and `backup`, got both"),
+        ({}, r"expected `to` \(--to\), a new place, or `backup`"),
+        ({"to": "b.zarr", "backup": "old"}, r"expected one of `to` \(--to\) and `backup`"),
         ({"backup": "a.zarr/old"}, "expected a folder outside"),
         ({"backup": "old", "order": "hilbert"}, "order: expected one of"),
         ({"backup": "old", "copy": "a.zarr"}, "expected a copy, got the array itself"),
