@@ -64,13 +64,15 @@ def link_in_site(page: str, target: str) -> str | None:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replace ``folder/*`` in the navigation by the pages of the folder; a folder without pages has no entry."""
+    """Replace ``folder/*`` in the navigation by the other pages of the folder; a folder without pages has no entry."""
     found = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-
-    names = sorted({*found, *pages()}, key=lambda name: name.removesuffix(".md"))
+    entries = [
+        next(iter(entry.items())) if isinstance(entry, dict) else (None, entry) for entry in config.nav or []
+    ]
+    own = {value for _, value in entries if isinstance(value, str)}
+    names = sorted({*found, *pages()} - own, key=lambda name: name.removesuffix(".md"))
     nav = []
-    for entry in config.nav or []:
-        ((title, value),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
+    for title, value in entries:
         if isinstance(value, str) and value.endswith("/*"):
             value = [name for name in names if name.startswith(value[:-1])]
         if value:

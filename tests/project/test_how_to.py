@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
 NEEDS = {
+    "start.md": ("xarray",),
     "xarray.md": ("xarray", "dask"),
     "dask.md": ("distributed",),
     "mpi.md": ("mpi4py",),

@@ -104,6 +104,7 @@ def test_navigation_of_the_site_has_every_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     named = set(re.findall(r"([\w.-]+\.md)$", navigation, re.MULTILINE))
     assert "how-to/*" in navigation
+    assert navigation.strip("\n").splitlines()[1] == "  - Start in five minutes: how-to/start.md"
     assert {path.name for path in (ROOT / "docs").glob("*.md")} <= named
 
 

@@ -4,24 +4,29 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from helpers import quiet
+from helpers import python_environment, quiet
+from servers.s3 import missing_for_s3, s3_server
 from spec_json import array_2022
 
 from shardcodec.transformer import open_2022
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def run(page: str, names: dict[str, Any]) -> None:
@@ -42,6 +47,76 @@ def test_page_for_users_runs(page: str, tmp_path: Path) -> None:
         [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# The array of the page, and a spec of its shards. The rest of the page runs after it.
+BEFORE_OBJECT_STORES = """
+import warnings
+
+import numpy as np
+import zarr
+from obstore.store import S3Store
+
+import shardcodec
+
+warnings.simplefilter("error")
+VALUES = np.arange(64 * 64, dtype="uint16").reshape(64, 64)
+group = zarr.create_group(zarr.storage.ObjectStore(S3Store("bucket", prefix="images.zarr")))
+made = group.create_array("raw", data=VALUES, shards=(32, 32), chunks=(8, 8), dimension_names=("y", "x"))
+spec = shardcodec.ShardSpec.from_metadata(made.metadata.to_dict())
+"""
+AFTER_OBJECT_STORES = """
+assert (raw[:] == VALUES).all() and state.exists.all()
+assert (shard.read_chunks([(3, 0)])[0] == VALUES[24:32, :8]).all()
+assert (array[:] == VALUES).all() and (data["raw"].values == VALUES).all()
+assert type(array.async_array.codec_pipeline).__name__ == "ShardCodecPipeline"
+"""
+
+
+def test_object_stores_page_runs(tmp_path: Path) -> None:
+    """On moto's S3: obstore takes its address from the environment. No warning is given."""
+    pytest.importorskip("xarray", reason="xarray is not installed")
+    if missing := missing_for_s3():
+        pytest.skip(missing)
+    snippets = re.findall(
+        r"```python\n(.*?)```", (DOCS / "object-stores.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert len(snippets) == 2
+    with s3_server() as server:
+        code = "\n".join([BEFORE_OBJECT_STORES, *snippets, AFTER_OBJECT_STORES])
+        program = tmp_path / "page.py"
+        program.write_text(code.replace("bucket", server.make_bucket()), encoding="utf-8")
+        there = {"AWS_ENDPOINT": f"http://127.0.0.1:{server.port}", "AWS_ALLOW_HTTP": "true"}
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        done = subprocess.run(
+            [sys.executable, program.name],
+            cwd=tmp_path,
+            env=python_environment(**there, **keys),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+
+
+def indented_code(text: str) -> list[str]:
+    """Return the indented blocks of a page that are Python; a drawing is not."""
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    found = []
+    for block in re.findall(r"(?<=\n\n)(?: {4}.*\n+)+", outside):
+        try:
+            ast.parse(textwrap.dedent(block))
+        except SyntaxError:
+            continue
+        found.append(block)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_of_a_page_is_fenced(page: str) -> None:
+    """Tests run fenced blocks only."""
+    assert not indented_code((ROOT / page).read_text(encoding="utf-8"))
 
 
 def test_storage_transformer_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,17 @@ def test_reported_cases_lose_nothing(tmp_path: Path) -> None:
     assert all(cell.startswith(("0 of", "refused")) for cell in rows.values())
 
 
+def test_xarray_reads_what_both_pipelines_wrote(tmp_path: Path) -> None:
+    """50 steps: one shard is whole, and one is not full."""
+    xr = pytest.importorskip("xarray", reason="xarray is not installed")
+    assert [row[0] for row in run("xarray_times.py", 50, tmp_path)] == ["write", "read"]
+    zarrs, ours = (
+        xr.open_zarr(tmp_path / f"{name}.zarr", consolidated=False, chunks=None).load()
+        for name in ("zarr", "shardcodec")
+    )
+    assert ours.equals(zarrs) and ours["heat"].shape == (50, 180, 360)
+
+
 def test_icechunk_keeps_both_versions(tmp_path: Path) -> None:
     pytest.importorskip("icechunk", reason="icechunk is not installed")
     run("icechunk_commit.py", tmp_path)
